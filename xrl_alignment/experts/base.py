@@ -1,0 +1,39 @@
+"""What every expert gives: a `Label` for each state, from what the agent has seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Label:
+    """The expert's answer for one state.
+
+    `action` is in the canonical dialect, `None` where the expert gave no usable answer (filtered, over budget): then
+    the policy's own action becomes the label. `thought` is one line without the `think:` prefix, or empty.
+    """
+
+    action: str | None
+    thought: str = ""
+
+
+class Expert(Protocol):
+    """One expert follows one episode: `begin` with the opening text, then `act` / `observe` in turn.
+
+    The executed action may differ from the one the expert advised (the policy drives): `observe` says which it was.
+    """
+
+    name: str
+
+    def begin(self, intro: str) -> None:
+        """Start an episode; `intro` is the environment's text after reset (room and task sentence)."""
+        ...
+
+    def observe(self, action: str, feedback: str) -> None:
+        """Tell the expert which action was executed and what the environment answered."""
+        ...
+
+    def act(self) -> Label:
+        """The expert's advice for the current state; asking twice gives the same answer."""
+        ...
