@@ -1,0 +1,112 @@
+"""Checkpoints: only what trains, written atomically, read with a clear error when they do not fit.
+
+A checkpoint file (`emma_checkpoint_<round>.pth`, `state/trainer.pth`) is one dictionary:
+
+    format        "emac+ checkpoint"
+    version       1
+    model         {name: tensor}, the trainable part of the model, LAVIS names
+    base_hash     hash of the frozen part that these weights belong to
+    optimizer, scaler    their state dictionaries, or None
+    round, training_step, episodes    how far the run was
+    random        states of the random generators that the run draws from
+    config        the resolved configuration, plain containers
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FORMAT = "emac+ checkpoint"
+VERSION = 1
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that is truncated, foreign, or belongs to another model; the text names both sides."""
+
+
+def write_atomically(path: Path, write) -> None:
+    """Call `write(binary_file)` on a temporary neighbour of `path`, sync it, then rename it over `path`.
+
+    A crash or a full disk leaves the old file as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_checkpoint(
+    path: Path | str,
+    *,
+    model,
+    optimizer: torch.optim.Optimizer | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    round: int = 0,
+    training_step: int = 0,
+    episodes: int = 0,
+    random: dict[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
+) -> Path:
+    """Write a checkpoint of `model.trainable_state_dict()` and what a resume needs; returns the path."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": model.trainable_state_dict(),
+        "base_hash": model.base_hash(),
+        "optimizer": optimizer.state_dict() if optimizer else None,
+        "scaler": scaler.state_dict() if scaler else None,
+        "round": round,
+        "training_step": training_step,
+        "episodes": episodes,
+        "random": random or {},
+        "config": config or {},
+    }
+    path = Path(path)
+    write_atomically(path, lambda file: torch.save(content, file))
+    return path
+
+
+def load_checkpoint(path: Path | str, map_location: str | torch.device = "cpu") -> dict[str, Any]:
+    """Read a checkpoint file as written by `save_checkpoint`.
+
+    Raises FileNotFoundError, or CheckpointError when the file is truncated, is not a checkpoint of ours or comes from
+    a newer version of the format.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint at {path}")
+    try:
+        content = torch.load(path, map_location=map_location, weights_only=True)
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(f"{path} cannot be read as a checkpoint (truncated or another format): {reason}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        keys = ", ".join(list(content)[:5]) if isinstance(content, dict) else type(content).__name__
+        raise CheckpointError(f"{path} is not an EMAC+ run checkpoint; it holds: {keys}")
+    if content["version"] > VERSION:
+        raise CheckpointError(f"{path} has format version {content['version']}, this program reads up to {VERSION}")
+    return content
+
+
+def restore_model(model, content: dict[str, Any], path: Path | str) -> None:
+    """Put a checkpoint's weights into `model`; CheckpointError when they belong to another frozen base or shape."""
+    if content["base_hash"] != model.base_hash():
+        raise CheckpointError(
+            f"{path} was trained on the frozen base {content['base_hash'][:12]}, "
+            f"this model's frozen base is {model.base_hash()[:12]}: load the same base weights"
+        )
+    try:
+        model.load_trainable(content["model"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} does not fit this model: {error}") from error
