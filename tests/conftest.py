@@ -1,0 +1,43 @@
+"""Fixtures that any test may ask for: official games, reference numerics, a few generated games."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # tests often run beside other work, and small tensors are slower on several threads
+
+
+def _folder_from_environment(variable: str, what: str) -> Path:
+    folder = os.environ.get(variable)
+    if not folder or not Path(folder).is_dir():
+        pytest.skip(f"{what} not found: {variable} names no folder")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def alfworld_data() -> Path:
+    """The folder that holds the official games' `json_2.1.1`."""
+    data = _folder_from_environment("ALFWORLD_DATA", "official ALFWorld games")
+    if not (data / "json_2.1.1").is_dir():
+        pytest.skip(f"official ALFWorld games not found: no json_2.1.1 under ALFWORLD_DATA={data}")
+    return data
+
+
+@pytest.fixture(scope="session")
+def golden_case() -> Path:
+    """The folder that holds the original's numbers for small random weights (`caseA`)."""
+    return _folder_from_environment("EMAC_GOLDEN", "the original's reference numerics")
+
+
+@pytest.fixture(scope="session")
+def household_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a few generated games, splits `household_train` (12) and `household_heldout` (6)."""
+    from xrl_alignment.environments.household import generate
+
+    out = tmp_path_factory.mktemp("household")
+    generate(out, num_train=12, num_heldout=6, seed=0)
+    return out

@@ -1,0 +1,376 @@
+"""Typed settings for the root programs: yaml, then `--options key=value …`, checked before anything starts.
+
+The schemas are the dataclasses below; their field names are the original's configuration keys, so one file can be read
+beside the other. A key that is not in the schema, a value of the wrong type or a missing file is a `ConfigError` that
+names the key's path and the nearest valid name. Only the root programs see these classes: every other part takes plain
+arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import os
+import sys
+import traceback
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+ENVIRONMENT_NAMES = ("native", "textworld", "household", "thor")
+EXPERT_NAMES = ("explorer", "handcoded", "planner", "openai")
+POLICY_NAMES = ("in_process",)
+DECODE_MODES = ("free", "admissible")
+
+SchemaT = TypeVar("SchemaT")
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the text names the key's path, the value and the way out."""
+
+
+def _check(key: str, value: object, valid: bool, rule: str) -> None:
+    if not valid:
+        raise ConfigError(f"{key}: {value!r} is not {rule}")
+
+
+def _check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
+    _check(key, value, value in choices, f"one of {', '.join(choices)}")
+
+
+def _check_numbers(section: str, config: object, names: Iterable[str], at_least: float) -> None:
+    for name in names:
+        value = getattr(config, name)
+        _check(f"{section}.{name}", value, value >= at_least, f"a number of at least {at_least:g}")
+
+
+def _check_device(key: str, value: str) -> None:
+    kind, _, index = value.partition(":")
+    known = value in ("auto", "cpu") or (kind == "cuda" and (index.isdigit() or ":" not in value))
+    _check(key, value, known, "one of auto, cpu, cuda, cuda:<index>")
+
+
+@dataclass
+class RunConfig:
+    """`run:` of a training run; the names down to `output_dir` are the original's.
+
+    `beta` is the expert-mixing probability of each round (Ross et al. 2011, DAgger's beta_i; its last value repeats):
+    0 lets the policy drive always, as the original does. `repeat_limit` is how often in a row the same action may be
+    taken before an episode counts as stuck (0: never stuck). `max_batch` and `window_ms` bound how many waiting
+    observations the policy answers in one call. `num_threads` 0 leaves the choice to torch.
+    """
+
+    num_rounds: int = 2
+    num_envs: int = 3
+    enable_dpo: bool = False
+    enable_tc: bool = False
+    batch_size: int = 8
+    accum_grad_steps: int = 4
+    train_iters_per_epoch: int = 5
+    run_training: bool = True
+    save_ckpt: bool = True
+    init_lr: float = 1e-5
+    min_lr: float = 0.0
+    warmup_lr: float = 1e-8
+    warmup_steps: int = 300
+    weight_decay: float = 0.05
+    seed: int = 42
+    output_dir: str = "output/dagger"
+    max_steps: int = 50
+    beta: list[float] = field(default_factory=lambda: [0.0])
+    repeat_limit: int = 0
+    device: str = "auto"
+    max_batch: int = 32
+    window_ms: float = 2.0
+    num_threads: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every value's range."""
+        counts = ("num_rounds", "num_envs", "batch_size", "accum_grad_steps", "max_steps", "max_batch")
+        _check_numbers("run", self, counts, 1)
+        rest = ("train_iters_per_epoch", "init_lr", "min_lr", "warmup_lr", "warmup_steps", "weight_decay", "seed")
+        _check_numbers("run", self, (*rest, "repeat_limit", "window_ms", "num_threads"), 0)
+        in_range = bool(self.beta) and all(0.0 <= beta <= 1.0 for beta in self.beta)
+        _check("run.beta", self.beta, in_range, "a list of probabilities, one for each round")
+        _check("run.output_dir", self.output_dir, bool(self.output_dir), "a folder's path")
+        _check_device("run.device", self.device)
+
+
+@dataclass
+class EvaluateRunConfig:
+    """`run:` of `evaluate.py`: `num_envs` games, each played `num_trials` times, written to the JSON file `output`."""
+
+    num_envs: int = 140
+    num_trials: int = 1
+    seed: int = 42
+    output: str = "output/evaluate/result.json"
+    max_steps: int = 50
+    repeat_limit: int = 0
+    enable_tc: bool = False
+    device: str = "auto"
+    max_batch: int = 32
+    num_threads: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every value's range."""
+        _check_numbers("run", self, ("num_envs", "num_trials", "max_steps", "max_batch"), 1)
+        _check_numbers("run", self, ("seed", "repeat_limit", "num_threads"), 0)
+        _check("run.output", self.output, bool(self.output), "a file's path")
+        _check_device("run.device", self.device)
+
+
+@dataclass
+class EnvironmentConfig:
+    """`environment:` which games, on which engine.
+
+    `data` is the folder that holds `json_2.1.1` (empty: `$ALFWORLD_DATA`, else ALFWorld's own download folder).
+    `num_train`, `num_heldout` and `seed` describe generated games (`name: household`). `blank_frames` hands the model
+    black pictures: the ablation that shows whether vision is used.
+    """
+
+    name: str = "native"
+    split: str = "valid_seen"
+    data: str = ""
+    num_train: int = 2000
+    num_heldout: int = 100
+    seed: int = 0
+    show_ids: bool = True
+    blank_frames: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every value's range."""
+        _check_choice("environment.name", self.name, ENVIRONMENT_NAMES)
+        _check_numbers("environment", self, ("num_train", "num_heldout"), 1)
+        _check_numbers("environment", self, ("seed",), 0)
+        _check("environment.split", self.split, bool(self.split), "a split's name")
+
+
+@dataclass
+class ExpertConfig:
+    """`expert:` who labels; `base_url` and `model` are for `openai`, any endpoint that speaks its protocol."""
+
+    name: str = "explorer"
+    base_url: str = ""
+    model: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the expert's name."""
+        _check_choice("expert.name", self.name, EXPERT_NAMES)
+
+
+@dataclass
+class PolicyConfig:
+    """`policy:` how the model answers: free text, or the best of the engine's admissible commands; beam search."""
+
+    decode: str = "free"
+    num_beams: int = 5
+    max_length: int = 128
+    min_length: int = 1
+    name: str = "in_process"
+
+    def __post_init__(self) -> None:
+        """Check every value's range, and that the two lengths agree."""
+        _check_choice("policy.decode", self.decode, DECODE_MODES)
+        _check_choice("policy.name", self.name, POLICY_NAMES)
+        _check_numbers("policy", self, ("num_beams", "max_length"), 1)
+        _check_numbers("policy", self, ("min_length",), 0)
+        rule = f"at most policy.max_length ({self.max_length})"
+        _check("policy.min_length", self.min_length, self.min_length <= self.max_length, rule)
+
+
+@dataclass
+class ServerConfig:
+    """`server:` where the DAgger server listens; another host than loopback needs a token. Port 0: any free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 7860
+    token: str = ""
+    session_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Check every value's range."""
+        _check("server.host", self.host, bool(self.host), "a host name or address")
+        _check("server.port", self.port, 0 <= self.port <= 65535, "a port (0 to 65535)")
+        above_zero = self.session_timeout_s > 0
+        _check("server.session_timeout_s", self.session_timeout_s, above_zero, "a number of seconds above 0")
+
+
+@dataclass
+class ReflexionConfig:
+    """`reflexion:` whether failed games get a memory after each round (Shinn et al. 2023)."""
+
+    enabled: bool = True
+
+
+def _default_model() -> dict[str, Any]:
+    return {"arch": "blip2_emac", "model_type": "tiny"}
+
+
+@dataclass
+class DaggerConfig:
+    """Settings of `dagger_server.py` and the pipeline; `model` holds the LAVIS model keys and is passed on as it is."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    model: dict[str, Any] = field(default_factory=_default_model)
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    expert: ExpertConfig = field(default_factory=ExpertConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    reflexion: ReflexionConfig = field(default_factory=ReflexionConfig)
+
+
+@dataclass
+class EvaluateConfig:
+    """Settings of `evaluate.py`; `model` as in `DaggerConfig`."""
+
+    run: EvaluateRunConfig = field(default_factory=EvaluateRunConfig)
+    model: dict[str, Any] = field(default_factory=_default_model)
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    expert: ExpertConfig = field(default_factory=ExpertConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+
+
+def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Iterable[str] = ()) -> SchemaT:
+    """Read `cfg_path` (yaml; None: the schema's defaults), lay `options` (`a.b=c`) over it, and check the whole.
+
+    Returns an instance of `schema`. Raises `ConfigError` for a missing or unreadable file, an unknown key, a wrong
+    type or a value out of range.
+    """
+    layers = [(str(cfg_path), _read_yaml(Path(cfg_path)))] if cfg_path else []
+    layers += [("--options", _read_option(option)) for option in options or ()]
+    merged = OmegaConf.structured(schema)
+    for source, layer in layers:
+        _refuse_unknown_keys(schema, layer, source)
+        try:
+            merged = OmegaConf.merge(merged, layer)
+        except OmegaConfBaseException as error:
+            raise ConfigError(_type_error_text(error, layer, source)) from error
+    try:
+        return OmegaConf.to_object(merged)
+    except (ConfigError, OmegaConfBaseException) as error:
+        where = " and ".join(dict.fromkeys(source for source, _ in layers)) or "the defaults"
+        raise ConfigError(f"{_first_line(error)} (in {where})") from error
+
+
+def to_yaml(config: object) -> str:
+    """Return the yaml text of a config instance; `load_config` reads it back.
+
+    The server's token is left out: run directories are shown and passed on.
+    """
+    settings = OmegaConf.structured(config)
+    if OmegaConf.select(settings, "server.token"):
+        settings.server.token = ""
+    return OmegaConf.to_yaml(settings)
+
+
+def parse_args(
+    description: str,
+    add_arguments: Callable[[argparse.ArgumentParser], None] | None = None,
+    argv: list[str] | None = None,
+    cfg_required: bool = True,
+) -> argparse.Namespace:
+    """Parse a program's command line in LAVIS's style: `--cfg-path FILE [--options key=value …]`.
+
+    `add_arguments` may add further arguments to the parser. `options` is always a list.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--cfg-path", metavar="FILE", required=cfg_required, help="settings, a yaml file")
+    parser.add_argument(
+        "--options", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help="settings laid over the file"
+    )
+    if add_arguments is not None:
+        add_arguments(parser)
+    return parser.parse_args(argv)
+
+
+def run_program(main: Callable[[], int | None]) -> None:
+    """Run `main` and leave the process with its exit code.
+
+    A user's mistake (a `ValueError` such as `ConfigError`, an `EnvironmentFault`, a file or port that cannot be
+    opened, an extra that is not installed) ends in one line `error: …` on stderr and exit code 2; Ctrl-C in 130. With
+    `EMAC_TRACEBACK=1` in the environment the traceback is printed as well.
+    """
+    from xrl_alignment.environments.base import EnvironmentFault  # here: the environments may import this module
+
+    try:
+        code = main()
+    except (ValueError, OSError, ImportError, EnvironmentFault) as error:
+        if os.environ.get("EMAC_TRACEBACK"):
+            traceback.print_exc()
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code or 0)
+
+
+def _read_yaml(path: Path) -> DictConfig:
+    if not path.is_file():
+        raise ConfigError(f"config file not found: {path} (looked in {Path.cwd()})")
+    try:
+        layer = OmegaConf.load(path)
+    except (YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{path}: not a yaml file: {' '.join(str(error).split())}") from error
+    if not isinstance(layer, DictConfig):
+        raise ConfigError(f"{path}: a config file holds sections such as `run:`, not a list or a single value")
+    return layer
+
+
+def _read_option(option: str) -> DictConfig:
+    key, equals, _ = option.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--options {option}: write it as section.key=value")
+    try:
+        return OmegaConf.from_dotlist([option])
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"--options {option}: cannot be read: {_first_line(error)}") from error
+
+
+def _refuse_unknown_keys(schema: type, layer: DictConfig, source: str) -> None:
+    """Raise for the first key that the schema lacks; free sections (`model:`) are not looked into."""
+    sections = typing.get_type_hints(schema)
+    for section in layer:
+        if section not in sections:
+            raise ConfigError(f"{source}: unknown key {section}{_did_you_mean(str(section), sections)}")
+        if not dataclasses.is_dataclass(sections[section]) or OmegaConf.is_interpolation(layer, section):
+            continue
+        if not isinstance(layer[section], DictConfig):
+            raise ConfigError(f"{source}: {section}: {layer[section]!r} is not a section with keys of its own")
+        for key in layer[section]:
+            if key not in typing.get_type_hints(sections[section]):
+                raise ConfigError(f"{source}: unknown key {section}.{key}{_suggest(schema, section, str(key))}")
+
+
+def _suggest(schema: type, section: str, key: str) -> str:
+    """Name the nearest key of the same section, else the section in which `key` does stand, else what there is."""
+    keys = {
+        name: [field.name for field in dataclasses.fields(hint)]
+        for name, hint in typing.get_type_hints(schema).items()
+        if dataclasses.is_dataclass(hint)
+    }
+    near = difflib.get_close_matches(key, keys[section], n=1)
+    elsewhere = [f"{name}.{key}" for name, names in keys.items() if key in names]
+    guess = [f"{section}.{name}" for name in near] or elsewhere
+    return f" (did you mean {guess[0]}?)" if guess else f" ({section} has: {', '.join(keys[section])})"
+
+
+def _did_you_mean(word: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(names), n=1)
+    return f" (did you mean {near[0]}?)" if near else f" (there are: {', '.join(names)})"
+
+
+def _type_error_text(error: OmegaConfBaseException, layer: DictConfig, source: str) -> str:
+    key = error.full_key or str(error.key or "")
+    value = OmegaConf.select(layer, key.partition("[")[0], throw_on_resolution_failure=False)
+    return f"{source}: {key}: {value!r} has the wrong type: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
