@@ -1,0 +1,34 @@
+"""Environments: ALFWorld's games in our native engine, in the original engine, and in AI2-THOR; generated games."""
+
+from __future__ import annotations
+
+import importlib
+
+from xrl_alignment.environments.base import MAX_STEPS, Environment, EnvironmentFault
+
+ENVIRONMENTS = {
+    "native": ("xrl_alignment.environments.native", "NativeEnvironment"),
+    "textworld": ("xrl_alignment.environments.textworld", "TextWorldEnvironment"),
+    "thor": ("xrl_alignment.environments.thor", "ThorEnvironment"),
+}
+
+
+def make_environment(
+    name: str, *, max_steps: int = MAX_STEPS, show_ids: bool = True, expert: str | None = None
+) -> Environment:
+    """Build the environment called `name`: `native` (also as `household`), `textworld`, or `thor`.
+
+    `expert` ("handcoded" or "planner") computes ALFWorld's expert action beside each state; only `textworld` (both)
+    and `thor` (handcoded) can. Raises `EnvironmentFault` for a name or a combination that does not exist.
+    """
+    name = "native" if name == "household" else name
+    if name not in ENVIRONMENTS:
+        known = ", ".join([*ENVIRONMENTS, "household"])
+        raise EnvironmentFault(f"unknown environment {name!r}: choose one of {known}")
+    options: dict = {"max_steps": max_steps, "show_ids": show_ids}
+    if expert is not None:
+        if name == "native":
+            raise EnvironmentFault(f"expert {expert!r} runs inside ALFWorld: use environment.name=textworld for it")
+        options["expert"] = expert
+    module, attribute = ENVIRONMENTS[name]
+    return getattr(importlib.import_module(module), attribute)(**options)
