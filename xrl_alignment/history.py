@@ -77,13 +77,6 @@ def build_prompt(
     raise AssertionError("unreachable: the last turn of the loop returns")
 
 
-def few_shot_query(examples: Sequence[str], memories: Sequence[str] = ()) -> str:
-    """The `base_query` of an `EnvironmentHistory`: three worked examples, two once the game has memories."""
-    used = examples[: 2 if memories else 3]
-    number = ("no examples", "one example", "two examples", "three examples")[len(used)]
-    return f"Interact with a household to solve a task. Here are {number}.\n" + "\n".join(e.strip() for e in used)
-
-
 class EnvironmentHistory:
     """The ReAct text of one episode for an LLM expert: examples, memories, opening, then actions and observations.
 

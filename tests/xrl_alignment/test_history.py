@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xrl_alignment.history import GAP, EnvironmentHistory, build_prompt, few_shot_query, opening, task_sentence
+from xrl_alignment.history import GAP, EnvironmentHistory, build_prompt, opening, task_sentence
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 ROOM = "You are in the middle of a room. Looking quickly around you, you see a desk 1, and a drawer 1."
@@ -126,9 +126,3 @@ def test_bad_input_is_named():
         EnvironmentHistory("", ROOM).add("deed", "look")
     with pytest.raises(ValueError, match="repeat_limit is 1"):
         EnvironmentHistory("", ROOM, repeat_limit=1)
-
-
-def test_two_examples_once_there_are_memories():
-    examples = ["one", "two", "three"]
-    assert few_shot_query(examples).endswith("Here are three examples.\none\ntwo\nthree")
-    assert few_shot_query(examples, ["m"]).endswith("Here are two examples.\none\ntwo")

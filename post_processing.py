@@ -1,0 +1,6 @@
+"""Where the original keeps its cleaning of actions and observations: `from post_processing import action_postprocess`."""
+
+from xrl_alignment.actions import normalise as action_postprocess
+from xrl_alignment.actions import process_ob
+
+__all__ = ["action_postprocess", "process_ob"]

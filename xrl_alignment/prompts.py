@@ -1,0 +1,100 @@
+"""The worked examples under `prompts/` and the texts built from them for an LLM: acting (ReAct), reflecting (Reflexion).
+
+`python -m xrl_alignment.make_prompts` makes those files from real runs of the engine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from xrl_alignment.environments.base import TASK_TYPES
+from xrl_alignment.history import MEMORIES_SHOWN, EpisodeTrace, opening
+
+PREFIXES = {  # beginning of an ALFWorld task type -> its name in the prompts file (the original's table)
+    "pick_and_place": "put",
+    "pick_clean_then_place": "clean",
+    "pick_heat_then_place": "heat",
+    "pick_cool_then_place": "cool",
+    "look_at_obj": "examine",
+    "pick_two_obj": "puttwo",
+}
+EXAMPLES_PER_TYPE = 3
+_REFLECT = (
+    "Below is the record of a household task that you tried and did not complete. The same task in the same room "
+    "will be given to you again. Do not retell what the room looks like. Find where your course of action went "
+    "wrong, and write a short new plan that avoids it and names the exact actions to take. Here are two examples:"
+)
+
+
+def prompt_name(task_type: str) -> str:
+    """The prompts file's name for an ALFWorld task type (or a game id): `pick_heat_then_place_in_recep` -> `heat`."""
+    for prefix, name in PREFIXES.items():
+        if task_type.startswith(prefix):
+            return name
+    raise ValueError(f"task type {task_type!r} is unknown; it should begin with one of {', '.join(PREFIXES)}")
+
+
+def load_prompts(path: Path | str) -> dict[str, list[str]]:
+    """Three ReAct examples for each ALFWorld task type, from the keys `react_<name>_<0..2>` of a JSON file.
+
+    Raises FileNotFoundError for a missing file, ValueError for one that is no JSON object of strings or lacks a task
+    type; the message names file and key.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"prompts file {path} does not exist; python -m xrl_alignment.make_prompts writes one")
+    except ValueError as error:  # json.JSONDecodeError and UnicodeDecodeError are ValueErrors
+        raise ValueError(f"prompts file {path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"prompts file {path} holds a {type(content).__name__}; expected an object of named examples")
+    return {task_type: _examples(content, task_type, path) for task_type in TASK_TYPES}
+
+
+def _examples(content: dict, task_type: str, path: Path | str) -> list[str]:
+    keys = [f"react_{prompt_name(task_type)}_{i}" for i in range(EXAMPLES_PER_TYPE)]
+    for key in keys:
+        if not isinstance(content.get(key), str) or not content[key].strip():
+            raise ValueError(f"prompts file {path} has no example {key} for task type {task_type}; add it")
+    return [content[key].strip() for key in keys]
+
+
+def load_reflection_examples(path: Path | str) -> str:
+    """The text of the two reflection examples; FileNotFoundError or ValueError (empty) names the file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"reflection examples {path} do not exist; python -m xrl_alignment.make_prompts writes them"
+        )
+    if not text:
+        raise ValueError(f"reflection examples {path} are empty; python -m xrl_alignment.make_prompts writes them")
+    return text
+
+
+def few_shot_query(examples: Sequence[str], memories: Sequence[str] = ()) -> str:
+    """The `base_query` of an `EnvironmentHistory`: three worked examples, two once the game has memories."""
+    used = examples[: 2 if memories else EXAMPLES_PER_TYPE]
+    number = ("no examples", "one example", "two examples", "three examples")[len(used)]
+    return f"Interact with a household to solve a task. Here are {number}.\n" + "\n".join(e.strip() for e in used)
+
+
+def react_text(start: str, steps: Sequence[tuple[str, str]]) -> str:
+    """An episode as ReAct text: opening, then `> action` and feedback in turn."""
+    turns = (f"> {action}\n{feedback.strip()}" for action, feedback in steps)
+    return "\n".join((opening(start), *turns))
+
+
+def reflection_query(trace: EpisodeTrace, memories: Sequence[str], examples: str) -> str:
+    """What an LLM is asked after a failed trial, in Reflexion's form (Shinn et al. 2023, arXiv:2303.11366).
+
+    Two examples, the failed trial, the last three plans for this game, `New plan:`.
+    """
+    parts = [_REFLECT, examples.strip(), f"{react_text(trace.opening, trace.steps)}\nSTATUS: FAIL"]
+    if memories:
+        first = max(0, len(memories) - MEMORIES_SHOWN)
+        plans = (f"Trial #{first + i}: {memory.strip()}" for i, memory in enumerate(memories[first:]))
+        parts.append("Plans from past attempts:\n" + "\n".join(plans))
+    return "\n\n".join(parts) + "\n\nNew plan:"

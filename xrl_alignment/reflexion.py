@@ -1,0 +1,236 @@
+"""Reflexion: a failed episode becomes one paragraph of advice for the next attempt at the same game.
+
+After Shinn et al. 2023 (arXiv:2303.11366). `RuleReflector` needs no LLM: it reads the trace. An LLM reflector asks
+`prompts.reflection_query`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from xrl_alignment.actions import canonical
+from xrl_alignment.experts.task import Task, names_in, parse_opening, parse_task, type_of
+from xrl_alignment.history import EpisodeTrace
+
+NOTHING = "Nothing happens."  # the engine's answer to whatever is not admissible
+RULE_MARK = "(by rule)"
+_NAMES_SHOWN = 4
+_REPEATS_NAMED = 3  # a command that failed this often is worth a warning
+_SURFACE = re.compile(r"On the ([^,.]+), you see ([^.]*)\.")
+_INSIDE = re.compile(r"The ([^,.]+) is open\. In it, you see ([^.]*)\.")
+_CLOSED = re.compile(r"The ([^,.]+) is closed\.")
+_APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+
+
+class Reflector(Protocol):
+    """Turns a failed trace into advice."""
+
+    def reflect(self, trace: EpisodeTrace, memories: Sequence[str]) -> str:
+        """One paragraph for the next attempt; `memories` are this game's earlier ones, oldest first."""
+        ...
+
+
+def update_memories(
+    traces: Iterable[EpisodeTrace], memories: Mapping[str, Sequence[str]], reflector: Reflector
+) -> dict[str, list[str]]:
+    """The memories after a round, by game id: those before it, and one more for each game that failed.
+
+    `memories` are those with which the round began and stay untouched; games without a trace keep theirs. A game
+    gets at most one new memory a round (from its last failed trace, none if a trace of it won), and none whose text
+    it has already: calling this again, with its own result too, adds nothing for a deterministic reflector.
+    """
+    updated = {game: list(texts) for game, texts in memories.items()}
+    last: dict[str, EpisodeTrace] = {}
+    for trace in traces:
+        if not (trace.game_id in last and last[trace.game_id].won):
+            last[trace.game_id] = trace
+    for game, trace in last.items():
+        if trace.won:
+            continue
+        known = updated.setdefault(game, [])
+        text = " ".join(reflector.reflect(trace, tuple(known)).split())
+        if text and text not in known:
+            known.append(text)
+    return updated
+
+
+class RuleReflector:
+    """Advice from rules over the trace; every paragraph begins with `(by rule)` and has at most 80 words.
+
+    It uses only what the episode's text showed: which receptacles were searched and which never, where an object of
+    the wanted type was seen, how far the task got, and which command failed again and again.
+    """
+
+    def reflect(self, trace: EpisodeTrace, memories: Sequence[str]) -> str:
+        """See `Reflector`; `memories` do not matter here."""
+        reading = _read(trace)
+        parts = (RULE_MARK, _verdict(reading), _stuck(reading), f"Next time I will {', '.join(_plan(reading))}.")
+        return " ".join(part for part in parts if part)
+
+
+@dataclass
+class _Reading:
+    """What a trace tells, in the order in which it was seen."""
+
+    receptacles: list[str]
+    task: Task | None = None
+    found_at: dict[str, str] = field(default_factory=dict)  # object -> the receptacle where it lay at first
+    searched: list[str] = field(default_factory=list)  # receptacles whose contents were seen
+    closed: set[str] = field(default_factory=set)  # receptacles found closed
+    failed: Counter[str] = field(default_factory=Counter)  # command -> how often nothing happened
+    done: dict[str, list[str]] = field(default_factory=dict)  # verb -> objects of the wanted type it was done to
+
+    def wanted(self) -> list[str]:
+        """Objects of the wanted type that were seen, those that did not lie at the goal first."""
+        seen = [name for name in self.found_at if self.task and type_of(name) == self.task.object_type]
+        return sorted(seen, key=lambda name: type_of(self.found_at[name]) == self.task.target_type)
+
+    def nearest(self, kind: str) -> list[str]:
+        """The receptacle of this type to use: the one looked at first, else the one numbered lowest; or none."""
+        every = [name for name in self.receptacles if type_of(name) == kind]
+        return ([name for name in self.searched if name in every] or every[::-1])[:1]
+
+
+def _read(trace: EpisodeTrace) -> _Reading:
+    receptacles, sentence = parse_opening(trace.opening)
+    reading = _Reading(receptacles)
+    for _, feedback in trace.steps:
+        reading.closed.update(_CLOSED.findall(feedback))
+        for receptacle, listing in _SURFACE.findall(feedback) + _INSIDE.findall(feedback):
+            if receptacle not in reading.searched:
+                reading.searched.append(receptacle)
+            for name in names_in(listing):
+                reading.found_at.setdefault(name, receptacle)
+    reading.task = parse_task(sentence, set(map(type_of, reading.found_at)), set(map(type_of, receptacles)))
+    for action, feedback in trace.steps:
+        _note_command(reading, canonical(action), feedback.strip())
+    return reading
+
+
+def _note_command(reading: _Reading, action: str, feedback: str) -> None:
+    if feedback == NOTHING:
+        reading.failed[action] += 1
+        return
+    verb, *words = action.split()
+    name, target = " ".join(words[:2]), " ".join(words[3:])  # verb, "tomato 1", preposition, "microwave 1"
+    if reading.task is None or len(words) < 5 or type_of(name) != reading.task.object_type:
+        return
+    if verb == "put" and type_of(target) != reading.task.target_type:
+        return
+    objects = reading.done.setdefault(verb, [])
+    if name not in objects:
+        objects.append(name)
+
+
+def _verdict(reading: _Reading) -> str:
+    """How far this attempt came."""
+    task, seen, done = reading.task, reading.wanted(), reading.done
+    if task is None or not seen:
+        what = f" and saw no {task.object_type}" if task else ""
+        return f"I searched {_listed(reading.searched) or 'nothing'}{what}."
+    held = done.get("take", [])
+    if not held:
+        return f"I saw {seen[0]} at {reading.found_at[seen[0]]} but did not take it."
+    if task.treatment == "look":
+        return f"I took {held[0]} but did not use a {task.target_type} while holding it."
+    if task.treatment and task.treatment not in done:
+        return f"I took {held[0]} but did not {task.treatment} it."
+    if len(seen) < task.count:
+        return f"I found only one {task.object_type}."
+    placed = done.get("put", [])
+    if len(placed) < task.count:
+        return f"I did not put {next((n for n in held if n not in placed), seen[-1])} in/on a {task.target_type}."
+    return f"I put {_listed(placed)} in/on a {task.target_type}, which did not complete the task."
+
+
+def _stuck(reading: _Reading) -> str:
+    """A warning about the command that failed most, if it failed often."""
+    for command, times in reading.failed.most_common(1):
+        if times >= _REPEATS_NAMED:
+            return f"'{' '.join(command.split()[:8])}' failed {times} times, I will not repeat it."
+    return ""
+
+
+def _plan(reading: _Reading) -> list[str]:
+    """The commands to begin with next time."""
+    task, seen = reading.task, reading.wanted()
+    if task is None:
+        return [_search(reading, "what the task names")]
+    steps = []
+    for name in seen[:1]:
+        steps += [*_reach(reading, reading.found_at[name]), f"take {name} from {reading.found_at[name]}"]
+        steps += _finish(reading, name, task)
+    steps += [f"do the same with {name} from {reading.found_at[name]}" for name in seen[1 : task.count]]
+    if len(seen) < task.count:
+        steps.append(_search(reading, f"another {task.object_type}" if seen else f"a {task.object_type}"))
+    return steps
+
+
+def _finish(reading: _Reading, name: str, task: Task) -> list[str]:
+    """Commands from holding `name` to the goal."""
+    if task.treatment == "look":
+        lamps = [lamp for lamp in reading.found_at if type_of(lamp) == task.target_type]
+        if not lamps:
+            return [_search(reading, f"a {task.target_type}"), "use it"]
+        return [f"go to {reading.found_at[lamps[0]]}", f"use {lamps[0]}"]
+    steps = []
+    for appliance in reading.nearest(_APPLIANCES.get(task.treatment, "")):
+        steps += [f"go to {appliance}", f"{task.treatment} {name} with {appliance}"]
+    for goal in reading.nearest(task.target_type):
+        steps += [*_reach(reading, goal), f"put {name} in/on {goal}"]
+    return steps
+
+
+def _search(reading: _Reading, what: str) -> str:
+    untried = [name for name in reading.receptacles if name not in reading.searched]
+    if not untried:
+        return f"look for {what} everywhere again"
+    return f"look for {what} in places that I never saw inside: {_listed(untried)}"
+
+
+def _reach(reading: _Reading, receptacle: str) -> list[str]:
+    return [f"go to {receptacle}"] + ([f"open {receptacle}"] if receptacle in reading.closed else [])
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first four names and how many more there are."""
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def update_memory(trial_log_path: Path | str, env_configs: dict[str, dict], reflector: Reflector | None = None) -> dict:
+    """The original's entry point: read `trial_<round>.log`, add a memory to each failed entry of `env_configs`.
+
+    `env_configs` maps `env_<i>` to `{"memory": [...], "is_success": bool, "type": task type, ...}` and is returned
+    with new memories in place. Raises FileNotFoundError for a missing log.
+    """
+    path = Path(trial_log_path)
+    if not path.is_file():
+        raise FileNotFoundError(f"trial log {path} does not exist; a run writes it to logging_results/")
+    traces = parse_trial_log(path.read_text(encoding="utf-8"))
+    reflector = reflector or RuleReflector()
+    for key, config in env_configs.items():
+        found = traces.get(int(key.rpartition("_")[2]))
+        if config["is_success"] or found is None:
+            continue
+        trace = EpisodeTrace(key, config.get("type") or "", found.opening, found.steps, won=False)
+        config["memory"] = update_memories([trace], {key: config["memory"]}, reflector)[key]
+    return env_configs
+
+
+def parse_trial_log(text: str) -> dict[int, EpisodeTrace]:
+    """Episodes of a `trial_<round>.log` by environment number; what stands before the last opening is left out."""
+    traces = {}
+    blocks = re.findall(r"#####\s+Environment #(\d+):\n(.*?)\s+STATUS: (\w+)\s+#####", text, re.DOTALL)
+    for number, episode, status in blocks:
+        start = max(episode.rfind("You are in the middle"), 0)
+        head, *turns = re.split(r"^> ?", episode[start:], flags=re.MULTILINE)
+        steps = tuple(turn.partition("\n")[::2] for turn in turns)
+        steps = tuple((action.strip(), feedback.strip()) for action, feedback in steps if action.strip())
+        traces[int(number)] = EpisodeTrace(f"env_{number}", "", head.strip(), steps, status == "OK")
+    return traces
