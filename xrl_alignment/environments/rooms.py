@@ -19,7 +19,7 @@ import json
 import math
 import random
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +111,9 @@ def alfworld_path() -> Path:
     """Folder of the installed `alfworld` package, found without importing it; `EnvironmentFault` if it is missing."""
     spec = importlib.util.find_spec("alfworld")
     if spec is None or not spec.submodule_search_locations:
-        raise EnvironmentFault("package alfworld is not installed: run `pip install alfworld` (its floor plans are needed)")
+        raise EnvironmentFault(
+            "package alfworld is not installed: run `pip install alfworld` (its floor plans are needed)"
+        )
     return Path(next(iter(spec.submodule_search_locations)))
 
 
@@ -150,7 +152,7 @@ def room_numbers(heldout: bool) -> tuple[int, ...]:
     return tuple(held if heldout else sorted(set(constants.TRAIN_SCENE_NUMBERS) - set(held)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_room(number: int) -> Room:
     """Read floor plan `number`; the result depends on nothing else."""
     stem = alfworld_path() / "gen" / "layouts" / f"FloorPlan{number}"
