@@ -1,0 +1,58 @@
+# Every target sets up .venv by itself, once: again only when pyproject.toml or constraints.txt have changed.
+#
+#   PYTHON       the interpreter that .venv is made from (3.10 or newer)
+#   PIP_ARGS     passed on to pip, for instance an index with torch's CPU build (see README.md, Installation)
+#   PYTEST_ARGS  passed on to pytest, for instance PYTEST_ARGS="-k engine -x"
+PYTHON ?= python3
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
+
+.PHONY: help demo test test-slow lint format bench prove install clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+
+demo: $(STAMP)  ## both training phases and all evaluations on a tiny model (10 minutes, 2 cores)
+	$(RUN) -m xrl_alignment.demo
+
+test: $(STAMP)  ## the test suite, without the tests marked slow
+	$(RUN) -m pytest $(PYTEST_ARGS)
+
+test-slow: $(STAMP)  ## the tests marked slow
+	$(RUN) -m pytest -m slow $(PYTEST_ARGS)
+
+lint: $(STAMP)  ## ruff (rules and formatting) and shellcheck
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(VENV)/bin/shellcheck .ci/run run_scripts/*.sh
+
+format: $(STAMP)  ## let ruff format the code
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+bench: $(STAMP)  ## every benchmark: tables on the screen, JSON in output/benchmarks/
+	@mkdir -p output/benchmarks
+	@set -e; for file in $(BENCHMARKS); do \
+	  echo "== $$file"; $(RUN) $$file --json output/benchmarks/$$(basename $$file .py).json; done
+
+prove: $(STAMP)  ## play every official game on both engines and compare every word (needs ALFWORLD_DATA)
+	$(RUN) -m xrl_alignment.environments.prove --all --out docs/equivalence.md
+
+install: $(STAMP)  ## only set up .venv
+
+$(STAMP): pyproject.toml constraints.txt setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "error: $(PYTHON) is older than Python 3.10; name a newer one: make PYTHON=python3.12 …" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+clean:  ## remove .venv and caches (results in output/ stay)
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
