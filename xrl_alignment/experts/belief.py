@@ -1,0 +1,156 @@
+"""What an agent knows of a room from the text alone: what it visited or opened, what it holds, what it did.
+
+Everything not yet seen is unknown. The belief follows whatever was executed, good or bad: it reads the feedback, and
+the action only where the feedback does not say enough (`Nothing happens.`, or an arrival whose prefix was cut off).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from xrl_alignment.actions import canonical
+from xrl_alignment.experts.task import names_in
+
+NOTHING = "Nothing happens."
+
+_SURFACE = re.compile(r"On the ([^,.]+), you see ([^.]*)\.")
+_OPEN = re.compile(r"The ([^,.]+) is open\. In it, you see ([^.]*)\.")
+_CLOSED = re.compile(r"The ([^,.]+) is closed\.")
+_ARRIVE = re.compile(r"You arrive at ([^.]+)\.")
+_CLOSE = re.compile(r"You close the ([^.]+)\.")
+_TAKE = re.compile(r"You pick up the (.+?) from the ([^.]+)\.")
+_PUT = re.compile(r"You (?:put|move) the (.+?) (?:in/on|in|on|to) the ([^.]+)\.")
+_TREAT = re.compile(r"You (clean|heat|cool) the (.+?) using the ([^.]+)\.")
+_FACING = re.compile(r"You are facing the ([^.]+)\.")
+_HOLDING = re.compile(r"You are carrying: ([^.]+)\.")
+_LOOKS = re.compile(r"This is a ((?:hot|cool|cold|clean|and|sliced| )+) ([a-z]+ \d+)\.")
+
+_GIVES = {"clean": "clean", "heat": "hot", "cool": "cool"}  # treatment -> the state it gives
+
+
+class Belief:
+    """Follow one episode: `observe` every executed action and its feedback."""
+
+    def __init__(self, receptacles: Iterable[str]) -> None:
+        self.receptacles = tuple(receptacles)  # in listing order
+        self.place: dict[str, str] = {}  # object -> receptacle that holds it
+        self.seen: set[str] = set()  # receptacles whose contents were told
+        self.opened: set[str] = set()
+        self.closed: set[str] = set()
+        self.together: dict[str, set[str]] = {name: {name} for name in self.receptacles}  # known to share a location
+        self.here: set[str] = set()  # receptacles known to be in reach
+        self.held: str | None = None
+        self.origin: dict[str, str] = {}  # object -> receptacle it was taken from
+        self.states: dict[str, set[str]] = {"clean": set(), "hot": set(), "cool": set()}
+        self.failed: set[str] = set()  # actions that did nothing since something last happened
+        self.refused: set[tuple[str, str]] = set()  # (object, receptacle) that did not go together
+
+    def treated(self, thing: str, treatment: str) -> bool:
+        """Whether `thing` is known to be clean, hot or cool, as `treatment` makes it; true for no treatment."""
+        return treatment not in _GIVES or thing in self.states[_GIVES[treatment]]
+
+    def observe(self, action: str, feedback: str) -> None:
+        """Take in one executed action (any dialect, any nonsense) and the environment's answer to it."""
+        if feedback.startswith(NOTHING):
+            self._nothing_happened(canonical(action))
+            return
+        self.failed.clear()
+        if action.startswith("go to ") and action[6:] in self.together:
+            self._arrive(action[6:])
+        elif match := _ARRIVE.match(feedback):
+            self._arrive(match[1])
+        if match := _SURFACE.search(feedback) or _OPEN.search(feedback):
+            self._see(match[1], names_in(match[2]), "open" if match.re is _OPEN else "")
+        elif match := _CLOSED.search(feedback):
+            self._see(match[1], None, "closed")
+        else:
+            self._change(feedback)
+
+    def forget(self) -> None:
+        """Doubt everything seen elsewhere: it was searched and the task still is not done."""
+        self.seen &= self.here
+        self.place = {thing: name for thing, name in self.place.items() if name in self.here}
+
+    def _nothing_happened(self, action: str) -> None:
+        self.failed.add(action)
+        verb, _, rest = action.partition(" ")
+        if verb == "go" and (name := action[6:]) in self.together:
+            self._join(name)  # the one reason for an existing receptacle: the agent stands there already
+        elif verb == "open" and rest in self.here and rest not in self.closed:
+            self.opened.add(rest)  # nothing to open, or open already: it can be used
+        elif verb == "put":
+            thing, _, name = rest.partition(" in/on ")
+            if thing == self.held and name in self.here and name not in self.closed:
+                self.refused.add((thing, name))
+
+    def _arrive(self, name: str) -> None:
+        self.here = self.together.setdefault(name, {name})
+
+    def _join(self, name: str) -> None:
+        """`name` turned out to be in reach, so it shares the location of all that is."""
+        group = self.together.setdefault(name, {name})
+        if group is self.here or not self.here:
+            self.here = group
+            return
+        group |= self.here
+        for member in group:
+            self.together[member] = group
+        self.here = group
+
+    def _see(self, name: str, things: list[str] | None, door: str) -> None:
+        self._join(name)
+        if door == "closed":
+            self.closed.add(name)
+            self.opened.discard(name)
+            return
+        self.closed.discard(name)
+        if door:
+            self.opened.add(name)
+        self.seen.add(name)
+        for gone in [thing for thing, place in self.place.items() if place == name]:
+            del self.place[gone]
+        self.place.update(dict.fromkeys(things, name))
+
+    def _hold(self, thing: str) -> None:
+        self.held = thing
+        self.place.pop(thing, None)
+
+    def _change(self, feedback: str) -> None:
+        """Feedback that describes no receptacle."""
+        if match := _TAKE.match(feedback):
+            self._join(match[2])
+            self._hold(match[1])
+            self.origin[match[1]] = match[2]
+        elif match := _PUT.match(feedback):
+            self._join(match[2])
+            self.place[match[1]] = match[2]
+            self.held = None
+        elif match := _TREAT.match(feedback):
+            self._join(match[3])
+            self._treat(match[2], match[1])
+        elif match := _CLOSE.match(feedback):
+            self._join(match[1])
+            self.closed.add(match[1])
+            self.opened.discard(match[1])
+        elif match := _FACING.match(feedback):
+            self.here = set()  # the listing is complete
+            for name in match[1].replace(", and ", ", ").split(", "):
+                self._join(name)
+        elif match := _HOLDING.match(feedback):
+            self._hold(names_in(match[1])[0])
+        elif feedback.startswith("You are not carrying"):
+            self.held = None
+        elif match := _LOOKS.match(feedback):
+            self._looks(match[2], match[1].replace("cold", "cool").split())
+
+    def _treat(self, thing: str, treatment: str) -> None:
+        self._hold(thing)
+        self.states[_GIVES[treatment]].add(thing)
+        if treatment != "clean":
+            self.states["cool" if treatment == "heat" else "hot"].discard(thing)
+
+    def _looks(self, thing: str, words: list[str]) -> None:
+        """What `examine` tells is the whole truth about a thing's states."""
+        for state, things in self.states.items():
+            (things.add if state in words else things.discard)(thing)

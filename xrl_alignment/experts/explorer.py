@@ -1,0 +1,256 @@
+"""The explorer: an expert that knows only what the agent has read so far.
+
+It looks for the task's object in the places where training games most often held one, for the fewest steps first
+(chance of finding per step: a surface costs one step, a closed container two), then does what is left by the shortest
+way. It needs no game state and no list of admissible commands, so it can sit beside any environment, or in the server
+behind a legacy client. The policy drives: every decision is made anew from the belief, whatever was executed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from xrl_alignment.experts.base import Label
+from xrl_alignment.experts.belief import Belief
+from xrl_alignment.experts.statistics import Statistics, load_statistics, room_kind
+from xrl_alignment.experts.task import Task, parse_opening, parse_task, type_of
+
+ORDERS = ("likely", "listing")
+APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+
+
+class _Decision(NamedTuple):
+    """One step; `thought` is spoken when `subgoal` changes."""
+
+    action: str
+    subgoal: tuple[str, ...]
+    thought: str
+
+
+class Explorer:
+    """`order` is "likely" (most promising place first) or "listing" (the room's listing, easiest to predict).
+
+    `seed` breaks ties between equally promising places; 0 takes them in listing order.
+    """
+
+    name = "explorer"
+
+    def __init__(self, *, order: str = "likely", seed: int = 0, statistics: Statistics | None = None) -> None:
+        if order not in ORDERS:
+            raise ValueError(f"explorer: order {order!r} is unknown; use one of {', '.join(ORDERS)}")
+        self.order = order
+        self.seed = seed
+        self._statistics = statistics or load_statistics()
+        self._task: Task | None = None
+        self._sentence = ""
+        self._belief = Belief(())
+        self._label: Label | None = None
+        self._subgoal: tuple[str, ...] = ()
+
+    def begin(self, intro: str) -> None:
+        """Start an episode. An opening text without a room or without a task gets no advice (the policy may go on)."""
+        receptacles, self._sentence = parse_opening(intro)
+        known = self._statistics
+        self._task = parse_task(self._sentence, known.object_types, known.receptacle_types) if receptacles else None
+        self._belief = Belief(receptacles)
+        self._label, self._subgoal = None, ()
+        self._kind = room_kind(map(type_of, receptacles))
+        self._types = {name: type_of(name) for name in receptacles}
+        self._ranks = dict.fromkeys(receptacles, 0.0)
+        if self.seed:
+            draw = random.Random(f"{self.seed} {intro}")
+            self._ranks = {name: draw.random() for name in receptacles}
+        self._worths = {}
+
+    def observe(self, action: str, feedback: str) -> None:
+        """Take in what was executed, whoever chose it, and what the environment answered."""
+        self._belief.observe(action, feedback)
+        self._label = None
+
+    def act(self, information: Mapping[str, Any] | None = None) -> Label:
+        """The next action, with a thought where the decision is a new one; no action if the task is not understood.
+
+        `information` (the wire's) is not read: text is enough.
+        """
+        if self._label is None:
+            self._label = self._advise()
+        return self._label
+
+    def _advise(self) -> Label:
+        if self._task is None:
+            return Label(None, f"I do not understand the task: {self._sentence or 'there is none'}.")
+        decision = self._decide()
+        if decision.action in self._belief.failed:  # the world is not as believed: look at it afresh
+            self._belief.forget()
+            decision = _Decision("look", ("look",), "That did not work; I look around.")
+        thought = decision.thought if decision.subgoal != self._subgoal else ""
+        self._subgoal = decision.subgoal
+        return Label(decision.action, thought)
+
+    def _decide(self) -> _Decision:
+        belief, task = self._belief, self._task
+        held = belief.held
+        if held and type_of(held) == task.object_type:
+            return self._use_lamp(held) if task.treatment == "look" else self._bring(held)
+        if held and (spot := self._spot_for(held, belief.here)):
+            return self._put(held, spot, ("drop", held), f"I do not need {held}, so I leave it in/on {spot}.")
+        thing = self._known_object()
+        if thing is None:
+            return self._search(task.object_type)
+        if held:
+            spot = self._spot_for(held, belief.receptacles)
+            return self._put(held, spot, ("drop", held), f"I need my hand for {thing}, so I leave {held} in/on {spot}.")
+        return self._take(thing)
+
+    # What is left to do, once the object is known
+
+    def _take(self, thing: str) -> _Decision:
+        place = self._belief.place[thing]
+        subgoal, thought = ("take", thing), f"{thing} is in/on {place}, I take it."
+        return self._reach(place, subgoal, thought) or _Decision(f"take {thing} from {place}", subgoal, thought)
+
+    def _bring(self, thing: str) -> _Decision:
+        """Treat the held object if need be, then put it where it belongs."""
+        task = self._task
+        if not self._belief.treated(thing, task.treatment):
+            tool = self._nearest(APPLIANCES[task.treatment])
+            subgoal, thought = (task.treatment, thing), f"I hold {thing}, now I {task.treatment} it with {tool}."
+            if tool not in self._belief.here:
+                return _Decision(f"go to {tool}", subgoal, thought)
+            return _Decision(f"{task.treatment} {thing} with {tool}", subgoal, thought)
+        target = self._target(thing)
+        how = {"clean": "clean ", "heat": "hot ", "cool": "cool "}.get(task.treatment, "")
+        return self._put(thing, target, ("bring", thing), f"I hold the {how}{thing}, now I put it in/on {target}.")
+
+    def _use_lamp(self, thing: str) -> _Decision:
+        belief = self._belief
+        lamps = [name for name in belief.place if type_of(name) == self._task.target_type]
+        if not lamps:
+            return self._search(self._task.target_type)
+        lamp = min(lamps, key=lambda name: (belief.place[name] not in belief.here, name))
+        place = belief.place[lamp]
+        subgoal, thought = ("use", lamp), f"I hold {thing}, now I use {lamp}, which is on {place}."
+        if place not in belief.here:
+            return _Decision(f"go to {place}", subgoal, thought)
+        return _Decision(f"use {lamp}", subgoal, thought)
+
+    def _put(self, thing: str, place: str, subgoal: tuple[str, ...], thought: str) -> _Decision:
+        return self._reach(place, subgoal, thought) or _Decision(f"put {thing} in/on {place}", subgoal, thought)
+
+    def _reach(self, place: str, subgoal: tuple[str, ...], thought: str) -> _Decision | None:
+        """The step towards an accessible `place`; None when it is in reach and open."""
+        belief = self._belief
+        if place not in belief.here:
+            return _Decision(f"go to {place}", subgoal, thought)
+        if place in belief.closed or self._may_be_closed(place):
+            return _Decision(f"open {place}", subgoal, thought)
+        return None
+
+    def _may_be_closed(self, place: str) -> bool:
+        belief = self._belief
+        return place not in belief.seen and place not in belief.opened and self._openable(place) > 0
+
+    def _openable(self, place: str) -> float:
+        return self._statistics.openable.get(self._types.get(place, ""), 0.0)
+
+    # Choices
+
+    def _distance(self, place: str) -> float:
+        """Expected steps until `place` is in reach and accessible."""
+        belief = self._belief
+        steps = 0.0 if place in belief.here else 1.0
+        if place in belief.closed:
+            return steps + 1
+        return steps if place in belief.seen or place in belief.opened else steps + self._openable(place)
+
+    def _of_type(self, kind: str) -> list[str]:
+        places = [name for name, its in self._types.items() if its == kind]
+        return places or list(self._types)  # nothing of the kind is listed: whatever may be hidden behind a name
+
+    def _nearest(self, kind: str) -> str:
+        return min(self._of_type(kind), key=lambda name: name not in self._belief.here)
+
+    def _target(self, thing: str) -> str:
+        """Where `thing` goes: pick-two wants one receptacle for both, so one that holds the first comes first."""
+        belief = self._belief
+        places = self._of_type(self._task.target_type)
+        places = [name for name in places if (thing, name) not in belief.refused] or places
+        return min(places, key=lambda name: (-self._count_in(name), self._distance(name)))
+
+    def _is_target(self, place: str) -> bool:
+        """Whether an object in `place` is where it belongs."""
+        return self._types.get(place) == self._task.target_type and (self._task.count == 1 or place == self._target(""))
+
+    def _count_in(self, place: str) -> int:
+        if self._task.count == 1:
+            return 0
+        wanted = self._task.object_type
+        return sum(where == place and type_of(thing) == wanted for thing, where in self._belief.place.items())
+
+    def _spot_for(self, thing: str, places: Collection[str]) -> str | None:
+        """The nearest of `places` that takes `thing`: where it came from, or where such things were seen."""
+        belief, kind = self._belief, type_of(thing)
+        fits = [
+            name
+            for name in places
+            if (thing, name) not in belief.refused
+            and (belief.origin.get(thing) == name or self._statistics.seen_in(kind, self._types.get(name, "")))
+            and (places is not belief.here or not self._distance(name))
+        ]
+        return min(fits, key=self._distance, default=None)
+
+    def _known_object(self) -> str | None:
+        """The cheapest known object that still has to be brought."""
+        task, belief = self._task, self._belief
+        best, best_cost = None, 0.0
+        for thing, place in belief.place.items():
+            if type_of(thing) != task.object_type:
+                continue
+            done = belief.treated(thing, task.treatment)
+            if done and self._is_target(place):
+                continue
+            cost = self._distance(place) - done
+            if best is None or cost < best_cost:
+                best, best_cost = thing, cost
+        return best
+
+    # Search
+
+    def _search(self, wanted: str) -> _Decision:
+        belief = self._belief
+        if belief.seen.issuperset(belief.receptacles):
+            belief.forget()
+        place = self._next_place(wanted)
+        kind = self._types[place]
+        subgoal = ("search", wanted, kind)
+        thought = f"I have not seen any {wanted} yet, so I look in/on {place} next."
+        if place not in belief.here:
+            return _Decision(f"go to {place}", subgoal, thought)
+        if place in belief.closed or (place not in belief.opened and self._openable(place) > 0.5):
+            return _Decision(f"open {place}", subgoal, thought)
+        return _Decision(f"examine {place}", subgoal, thought)
+
+    def _next_place(self, wanted: str) -> str:
+        belief, worths = self._belief, self._worths.get(wanted) or self._rate(wanted)
+        best, best_rate = None, None
+        for place in belief.receptacles:
+            if place in belief.seen:
+                continue
+            rate = worths[place] / (self._distance(place) or 1.0), self._ranks[place]
+            if best is None or rate > best_rate:
+                best, best_rate = place, rate
+                if self.order == "listing":
+                    break
+        return best
+
+    def _rate(self, wanted: str) -> dict[str, float]:
+        """Chance that each receptacle holds a `wanted` object at the start of this game."""
+        chances = self._statistics.chances(wanted, self._kind)
+        worths = {name: chances.get(kind, 0.0) for name, kind in self._types.items()}
+        task = self._task
+        if wanted == task.object_type and not task.treatment:  # were it there already, nothing were left to do
+            worths = {name: worth * (self._types[name] != task.target_type) for name, worth in worths.items()}
+        self._worths[wanted] = worths
+        return worths
