@@ -426,36 +426,34 @@ def _write_game(split: Path, layout: Layout, trial: str, rng: random.Random) -> 
 # -------------------------------------------------------------------------------------------------------------- checking
 
 
-def solves(game: Game, commands: list[str]) -> bool:
-    """Whether `commands` win `game` on the native engine within the step limit, each of them accepted."""
-    from xrl_alignment.environments.native import NativeEnvironment
+def solves(path: Path, commands: list[str]) -> bool:
+    """Whether `commands`, each accepted, win the game in file `path` on the native engine: at the last, not before."""
+    from xrl_alignment.environments.native import NOTHING_HAPPENS, NativeGame
 
-    environment = NativeEnvironment(max_steps=MAX_STEPS)
-    if environment.reset(game).won:
+    game = NativeGame.load(path)
+    if game.won or not 0 < len(commands) <= MAX_STEPS:
         return False
-    for i, command in enumerate(commands, 1):
-        step = environment.step(command)
-        if step.text == "Nothing happens." or step.won != (i == len(commands)):
+    for command in commands:
+        if game.won or game.step(command) == NOTHING_HAPPENS:
             return False
-    return len(commands) <= MAX_STEPS
+    return game.won
 
 
-def planner_solves(game: Game) -> bool:
-    """Whether Fast Downward (through TextWorld) finds a plan for `game`; slow, up to a second."""
+def planner_solves(path: Path) -> bool:
+    """Whether Fast Downward (through TextWorld) finds a plan for the game in file `path`; slow, up to a second."""
     import textworld
 
-    environment = textworld.start(str(game.path), textworld.EnvInfos(policy_commands=True))
+    environment = textworld.start(str(path), textworld.EnvInfos(policy_commands=True))
     try:
         return 0 < len(environment.reset()["policy_commands"] or ()) <= MAX_STEPS
     finally:
         environment.close()
 
 
-def _accepted(game: Game, verify: str) -> bool:
+def _accepted(game: Game, layout: Layout, verify: str) -> bool:
     if verify == "none":
         return True
-    commands = json.loads(game.path.read_text())["walkthrough"]
-    return solves(game, commands) if verify == "native" else planner_solves(game)
+    return solves(game.path, plan(layout)) if verify == "native" else planner_solves(game.path)
 
 
 # ------------------------------------------------------------------------------------------------------------ generating
@@ -472,7 +470,7 @@ def make_game(split: Path, index: int, seed: int, limit: int = MAX_RECEPTACLES, 
         except _Unfit:
             continue
         game = _write_game(split, layout, f"trial_H{seed}_{index:06d}", rng)
-        if _accepted(game, verify):
+        if _accepted(game, layout, verify):
             return game
         shutil.rmtree(game.path.parent)
     raise EnvironmentFault(
