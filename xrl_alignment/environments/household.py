@@ -47,7 +47,7 @@ SPLITS = {"household_train": False, "household_heldout": True}  # name -> held-o
 MIN_RECEPTACLES, MAX_RECEPTACLES = 8, 16
 MIN_OPENABLE = 3
 MIN_OBJECTS = 12
-VERSION = 1  # of the generator: another version makes other games from the same seed
+VERSION = 2  # of the generator: another version makes other games from the same seed
 VERIFY = ("native", "planner", "none")
 
 # Things of one receptacle of the type in official training games, on average: where objects are likely to lie.
@@ -63,6 +63,7 @@ _SCENERY = {  # things in the way that nobody can pick up, and where official ga
     "HousePlant": ("CoffeeTable", "CounterTop", "Desk", "DiningTable", "Dresser", "Shelf", "SideTable"),
     "Television": ("Dresser", "SideTable", "TVStand"),
 }
+_NEVER_TARGETS = ("BathtubBasin", "SinkBasin")  # no official game asks to put something there
 _MAX_INSTANCES = 3  # of one object type, as in ALFWorld's generator; the target's type may have one more
 _APPLIANCES = {
     "pick_clean_then_place_in_recep": ("SinkBasin", "clean", "Cleanable"),
@@ -166,12 +167,12 @@ def _draw_task(kind: str, room: Room, rng: random.Random) -> Task:
     if kind == "look_at_obj_in_light":
         return Task(kind, rng.choice(objects), "")
     # An object that fits one type of receptacle only would lie in its target from the start.
-    objects = [o for o in objects if len(hosts[o]) > 1]
-    if not objects:
+    pairs = [(k, o) for o in objects if len(hosts[o]) > 1 for k in hosts[o] if k not in (appliance, *_NEVER_TARGETS)]
+    if not pairs:
         raise _Unfit
-    chosen = rng.choice(objects)
-    targets = sorted(k for k in hosts[chosen] if k != appliance)
-    return Task(kind, chosen, rng.choice(targets))
+    # Targets are drawn first: many objects go on counters, and official games spread over the targets evenly.
+    target = rng.choice(sorted({k for k, _ in pairs}))
+    return Task(kind, rng.choice(sorted(o for k, o in pairs if k == target)), target)
 
 
 def _draw_receptacles(room: Room, task: Task, limit: int, rng: random.Random) -> list[Receptacle]:
