@@ -1,4 +1,4 @@
-"""Where the original keeps its cleaning of actions and observations: `from post_processing import action_postprocess`."""
+"""Where the original keeps its cleaning of text: `from post_processing import action_postprocess, process_ob`."""
 
 from xrl_alignment.actions import normalise as action_postprocess
 from xrl_alignment.actions import process_ob

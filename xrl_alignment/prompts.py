@@ -1,4 +1,4 @@
-"""The worked examples under `prompts/` and the texts built from them for an LLM: acting (ReAct), reflecting (Reflexion).
+"""The worked examples under `prompts/`, and what is built from them for an LLM that acts (ReAct) or reflects (Reflexion).
 
 `python -m xrl_alignment.make_prompts` makes those files from real runs of the engine.
 """
@@ -44,8 +44,9 @@ def load_prompts(path: Path | str) -> dict[str, list[str]]:
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"prompts file {path} does not exist; python -m xrl_alignment.make_prompts writes one")
+    except FileNotFoundError as error:
+        message = f"prompts file {path} does not exist; python -m xrl_alignment.make_prompts writes one"
+        raise FileNotFoundError(message) from error
     except ValueError as error:  # json.JSONDecodeError and UnicodeDecodeError are ValueErrors
         raise ValueError(f"prompts file {path} is not JSON: {error}") from error
     if not isinstance(content, dict):
@@ -65,10 +66,9 @@ def load_reflection_examples(path: Path | str) -> str:
     """The text of the two reflection examples; FileNotFoundError or ValueError (empty) names the file."""
     try:
         text = Path(path).read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"reflection examples {path} do not exist; python -m xrl_alignment.make_prompts writes them"
-        )
+    except FileNotFoundError as error:
+        message = f"reflection examples {path} do not exist; python -m xrl_alignment.make_prompts writes them"
+        raise FileNotFoundError(message) from error
     if not text:
         raise ValueError(f"reflection examples {path} are empty; python -m xrl_alignment.make_prompts writes them")
     return text

@@ -137,15 +137,15 @@ def _verdict(reading: _Reading) -> str:
     if not held:
         return f"I saw {seen[0]} at {reading.found_at[seen[0]]} but did not take it."
     if task.treatment == "look":
-        return f"I took {held[0]} but did not use a {task.target_type} while holding it."
+        return f"I took {held[0]} but did not use {_a(task.target_type)} while holding it."
     if task.treatment and task.treatment not in done:
         return f"I took {held[0]} but did not {task.treatment} it."
     if len(seen) < task.count:
         return f"I found only one {task.object_type}."
     placed = done.get("put", [])
     if len(placed) < task.count:
-        return f"I did not put {next((n for n in held if n not in placed), seen[-1])} in/on a {task.target_type}."
-    return f"I put {_listed(placed)} in/on a {task.target_type}, which did not complete the task."
+        return f"I did not put {next((n for n in held if n not in placed), seen[-1])} in/on {_a(task.target_type)}."
+    return f"I put {_listed(placed)} in/on {_a(task.target_type)}, which did not complete the task."
 
 
 def _stuck(reading: _Reading) -> str:
@@ -167,7 +167,7 @@ def _plan(reading: _Reading) -> list[str]:
         steps += _finish(reading, name, task)
     steps += [f"do the same with {name} from {reading.found_at[name]}" for name in seen[1 : task.count]]
     if len(seen) < task.count:
-        steps.append(_search(reading, f"another {task.object_type}" if seen else f"a {task.object_type}"))
+        steps.append(_search(reading, f"another {task.object_type}" if seen else _a(task.object_type)))
     return steps
 
 
@@ -176,7 +176,7 @@ def _finish(reading: _Reading, name: str, task: Task) -> list[str]:
     if task.treatment == "look":
         lamps = [lamp for lamp in reading.found_at if type_of(lamp) == task.target_type]
         if not lamps:
-            return [_search(reading, f"a {task.target_type}"), "use it"]
+            return [_search(reading, _a(task.target_type)), "use it"]
         return [f"go to {reading.found_at[lamps[0]]}", f"use {lamps[0]}"]
     steps = []
     for appliance in reading.nearest(_APPLIANCES.get(task.treatment, "")):
@@ -195,6 +195,10 @@ def _search(reading: _Reading, what: str) -> str:
 
 def _reach(reading: _Reading, receptacle: str) -> list[str]:
     return [f"go to {receptacle}"] + ([f"open {receptacle}"] if receptacle in reading.closed else [])
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
 def _listed(names: Sequence[str]) -> str:

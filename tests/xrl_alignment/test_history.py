@@ -1,4 +1,4 @@
-"""The model's text keeps task and newest step within any budget that holds them; the ReAct history is the original's."""
+"""The model's text keeps task and newest step within any budget that holds them; the ReAct text is the original's."""
 
 import time
 
