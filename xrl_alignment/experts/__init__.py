@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from xrl_alignment.environments.base import EnvironmentFault
-from xrl_alignment.experts.alfworld import AlfworldExpert, ClientExpert
 from xrl_alignment.experts.base import Expert, Label
-from xrl_alignment.experts.explorer import Explorer
 
-__all__ = ["EXPERTS", "AlfworldExpert", "ClientExpert", "Expert", "Explorer", "Label", "make_expert"]
+__all__ = ["EXPERTS", "Expert", "Label", "make_expert"]
 
 EXPERTS = ("explorer", "handcoded", "planner", "client")
 
@@ -24,9 +22,13 @@ def make_expert(name: str, *, environment: Any = None, **options: Any) -> Expert
     if name not in EXPERTS:
         raise EnvironmentFault(f"unknown expert {name!r}: choose one of {', '.join(EXPERTS)}")
     if name == "explorer":
+        from xrl_alignment.experts.explorer import Explorer
+
         return Explorer(**options)
     if options:
         raise EnvironmentFault(f"expert {name!r} takes no options, got {', '.join(options)}")
+    from xrl_alignment.experts.alfworld import AlfworldExpert, ClientExpert
+
     if environment is not None and name != "client":
         return AlfworldExpert(environment, name)
     return ClientExpert(name)

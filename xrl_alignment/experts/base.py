@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class Expert(Protocol):
         """Tell the expert which action was executed and what the environment answered."""
         ...
 
-    def act(self) -> Label:
-        """The expert's advice for the current state; asking twice gives the same answer."""
+    def act(self, information: Mapping[str, Any] | None = None) -> Label:
+        """The expert's advice for the current state; asking twice gives the same answer.
+
+        `information` is what came with the observation over the wire: experts that run beside the environment speak
+        through it (`expert_action`), all others do without.
+        """
         ...

@@ -41,7 +41,6 @@ class Belief:
         self.together: dict[str, set[str]] = {name: {name} for name in self.receptacles}  # known to share a location
         self.here: set[str] = set()  # receptacles known to be in reach
         self.held: str | None = None
-        self.origin: dict[str, str] = {}  # object -> receptacle it was taken from
         self.states: dict[str, set[str]] = {"clean": set(), "hot": set(), "cool": set()}
         self.failed: set[str] = set()  # actions that did nothing since something last happened
         self.refused: set[tuple[str, str]] = set()  # (object, receptacle) that did not go together
@@ -121,7 +120,6 @@ class Belief:
         if match := _TAKE.match(feedback):
             self._join(match[2])
             self._hold(match[1])
-            self.origin[match[1]] = match[2]
         elif match := _PUT.match(feedback):
             self._join(match[2])
             self.place[match[1]] = match[2]
@@ -136,7 +134,8 @@ class Belief:
         elif match := _FACING.match(feedback):
             self.here = set()  # the listing is complete
             for name in match[1].replace(", and ", ", ").split(", "):
-                self._join(name)
+                if name in self.together:
+                    self._join(name)
         elif match := _HOLDING.match(feedback):
             self._hold(names_in(match[1])[0])
         elif feedback.startswith("You are not carrying"):

@@ -22,9 +22,9 @@ APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 
 
 class _Decision(NamedTuple):
-    """One step; `thought` is spoken when `subgoal` changes."""
+    """One step, or none; `thought` is spoken when `subgoal` changes."""
 
-    action: str
+    action: str | None
     subgoal: tuple[str, ...]
     thought: str
 
@@ -94,13 +94,15 @@ class Explorer:
         held = belief.held
         if held and type_of(held) == task.object_type:
             return self._use_lamp(held) if task.treatment == "look" else self._bring(held)
-        if held and (spot := self._spot_for(held, belief.here)):
+        if held and (spot := self._spot_for(held, [name for name in belief.here if not self._distance(name)])):
             return self._put(held, spot, ("drop", held), f"I do not need {held}, so I leave it in/on {spot}.")
         thing = self._known_object()
         if thing is None:
             return self._search(task.object_type)
         if held:
             spot = self._spot_for(held, belief.receptacles)
+            if spot is None:
+                return _Decision(None, ("stuck", held), f"I need my hand for {thing}, but nothing here takes {held}.")
             return self._put(held, spot, ("drop", held), f"I need my hand for {thing}, so I leave {held} in/on {spot}.")
         return self._take(thing)
 
@@ -190,15 +192,9 @@ class Explorer:
         return sum(where == place and type_of(thing) == wanted for thing, where in self._belief.place.items())
 
     def _spot_for(self, thing: str, places: Collection[str]) -> str | None:
-        """The nearest of `places` that takes `thing`: where it came from, or where such things were seen."""
-        belief, kind = self._belief, type_of(thing)
-        fits = [
-            name
-            for name in places
-            if (thing, name) not in belief.refused
-            and (belief.origin.get(thing) == name or self._statistics.seen_in(kind, self._types.get(name, "")))
-            and (places is not belief.here or not self._distance(name))
-        ]
+        """The nearest of `places` that takes `thing`, as far as is known."""
+        accepted, refused = self._statistics.accepted_by(type_of(thing)), self._belief.refused
+        fits = [name for name in places if self._types.get(name) in accepted and (thing, name) not in refused]
         return min(fits, key=self._distance, default=None)
 
     def _known_object(self) -> str | None:

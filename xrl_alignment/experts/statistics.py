@@ -19,7 +19,9 @@ from pathlib import Path
 TABLE = "receptacle_statistics.json"
 PRIOR_WEIGHT = 2.0  # pseudo-receptacles by which an estimate leans on the next coarser one
 
-_FACT = re.compile(r"\((receptacleType|objectType|inReceptacle|openable|pickupable|toggleable) (\S+)(?: (\S+?))?\s*\)")
+_FACT = re.compile(
+    r"\((receptacleType|objectType|inReceptacle|openable|pickupable|toggleable|canContain) (\S+)(?: (\S+?))?\s*\)"
+)
 
 
 def room_kind(receptacle_types: Iterable[str]) -> str:
@@ -40,6 +42,7 @@ class Statistics:
         self.openable: Mapping[str, float] = table["openable"]
         self.object_types = frozenset(name for kind in self.objects.values() for name in kind)
         self.receptacle_types = frozenset(name for kind in self.receptacles.values() for name in kind)
+        self.accepts: Mapping[str, str] = table["accepts"]
         self._chances: dict[tuple[str, str], dict[str, float]] = {}
 
     def chances(self, object_type: str, kind: str) -> dict[str, float]:
@@ -66,9 +69,11 @@ class Statistics:
             self.receptacles.get(kind, {}).get(receptacle_type, 0) + PRIOR_WEIGHT
         )
 
-    def seen_in(self, object_type: str, receptacle_type: str) -> bool:
-        """Whether a training game ever held such an object in such a receptacle (then it can be put there)."""
-        return any(receptacle_type in objects.get(object_type, ()) for objects in self.objects.values())
+    def accepted_by(self, object_type: str) -> frozenset[str]:
+        """The receptacle types that take such an object; all of them for an object never counted."""
+        if object_type not in self.object_types:
+            return self.receptacle_types
+        return frozenset(self.accepts.get(object_type, "").split())
 
 
 @cache
@@ -81,31 +86,37 @@ def count_games(paths: Iterable[Path]) -> dict:
     """Count the starts of these `game.tw-pddl` files.
 
     Returns `receptacles[kind][receptacle type]`: how many there were; `objects[kind][object type][receptacle type]`:
-    how many of those held at least one such object; `openable[receptacle type]`: the share that can be opened.
+    how many of those held at least one such object; `openable[receptacle type]`: the share that can be opened;
+    `accepts[object type]`: the receptacle types it can be put in or on (the same in all games).
     """
     receptacles: dict[str, Counter] = defaultdict(Counter)
     objects: dict[str, dict[str, Counter]] = defaultdict(lambda: defaultdict(Counter))
+    accepts: dict[str, set[str]] = defaultdict(set)
     openable: Counter = Counter()
     games = 0
     for path in paths:
         games += 1
-        kinds, things, holds, opens = _read_start(path)
+        facts = _read_start(path)
+        kinds, things = _types(facts)
         kind = room_kind(kinds.values())
         receptacles[kind].update(kinds.values())
-        openable.update(kinds[name] for name in opens)
-        for thing, place in {(things[o], r) for o, r in holds if o in things}:
+        openable.update(kinds[name] for name, _ in facts["openable"])
+        for thing, place in {(things[o], r) for o, r in facts["inReceptacle"] if o in things}:
             objects[kind][thing][kinds[place]] += 1
+        for place, thing in facts["canContain"]:
+            accepts[_plain(thing)].add(_plain(place))
     total = sum(receptacles.values(), Counter())
     return {
         "games": games,
         "receptacles": receptacles,
         "objects": objects,
         "openable": {name: round(openable[name] / total[name], 3) for name in total},
+        "accepts": {thing: " ".join(sorted(places)) for thing, places in accepts.items()},
     }
 
 
-def _read_start(path: Path) -> tuple[dict[str, str], dict[str, str], set[tuple[str, str]], set[str]]:
-    """Receptacle types and (usable) object types by id, what lies where, which receptacles open."""
+def _read_start(path: Path) -> dict[str, set[tuple[str, str]]]:
+    """The facts that hold at the start, by predicate; a missing second argument is empty."""
     facts: dict[str, set[tuple[str, str]]] = defaultdict(set)
     try:
         problem = json.loads(Path(path).read_text("utf-8"))["pddl_problem"]
@@ -114,10 +125,19 @@ def _read_start(path: Path) -> tuple[dict[str, str], dict[str, str], set[tuple[s
         raise ValueError(f"{path}: not an ALFWorld game file ({error})") from error
     for name, first, second in _FACT.findall(start):
         facts[name].add((first, second))
+    return facts
+
+
+def _types(facts: Mapping[str, set[tuple[str, str]]]) -> tuple[dict[str, str], dict[str, str]]:
+    """Types of receptacles, and of those objects that can be taken or used, by id."""
     usable = {name for name, _ in facts["pickupable"] | facts["toggleable"]}
-    kinds = {name: kind.removesuffix("Type").lower() for name, kind in facts["receptacleType"]}
-    things = {name: kind.removesuffix("Type").lower() for name, kind in facts["objectType"] if name in usable}
-    return kinds, things, facts["inReceptacle"], {name for name, _ in facts["openable"]}
+    things = {name: _plain(kind) for name, kind in facts["objectType"] if name in usable}
+    return {name: _plain(kind) for name, kind in facts["receptacleType"]}, things
+
+
+def _plain(kind: str) -> str:
+    """`CounterTopType` -> `countertop`, as in the text."""
+    return kind.removesuffix("Type").lower()
 
 
 def main() -> None:
