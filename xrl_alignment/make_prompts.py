@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -69,7 +70,9 @@ def react_examples(games: Iterable[Game], environment: Environment) -> dict[str,
         examples = chosen[game.task_type]
         trace = play(game, environment, Explorer()) if len(examples) < EXAMPLES_PER_TYPE else None
         if trace and trace.won and _is_exemplary(trace):
-            examples.setdefault(_object(trace), react_text(trace.opening, trace.steps))
+            examples.setdefault(
+                parse_task(parse_opening(trace.opening)[1]).object_type, react_text(trace.opening, trace.steps)
+            )
     for task_type, examples in chosen.items():
         if len(examples) < EXAMPLES_PER_TYPE:
             raise ValueError(f"only {len(examples)} examples of {task_type}; generate more games (--games)")
@@ -114,11 +117,6 @@ def _is_exemplary(trace: EpisodeTrace) -> bool:
     return actions in LENGTHS and all(feedback != NOTHING for _, feedback in trace.steps)
 
 
-def _object(trace: EpisodeTrace) -> str:
-    task = parse_task(parse_opening(trace.opening)[1])
-    return task.object_type if task else ""
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, generate games in a temporary folder, play, write the two files."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
@@ -129,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder), num_train=chosen.games, num_heldout=1, seed=chosen.seed)
         games = find_games("household_train", data=folder)
+        random.Random(chosen.seed).shuffle(games)  # they come sorted: the examples would all be about apples
         environment = NativeEnvironment()
         examples = react_examples(games, environment)
         reflections = reflection_examples(games, environment)

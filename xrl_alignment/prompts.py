@@ -1,4 +1,4 @@
-"""The worked examples under `prompts/`, and what is built from them for an LLM that acts (ReAct) or reflects (Reflexion).
+"""The worked examples under `prompts/`, and what is built from them for an LLM that acts (ReAct) or reflects.
 
 `python -m xrl_alignment.make_prompts` makes those files from real runs of the engine.
 """
