@@ -1,0 +1,59 @@
+"""The base class of models: device, loading from a type's config, parameter counts (LAVIS's names)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+LIBRARY_ROOT = Path(__file__).resolve().parents[1]
+
+
+class BaseModel(nn.Module):
+    """A model with named types, each with a yaml of its own (`PRETRAINED_MODEL_CONFIG_DICT`)."""
+
+    PRETRAINED_MODEL_CONFIG_DICT: Mapping[str, str] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
+
+    @classmethod
+    def default_config_path(cls, model_type: str) -> str:
+        """Path of the yaml of `model_type`; an unknown type is a ValueError that lists those there are."""
+        if model_type not in cls.PRETRAINED_MODEL_CONFIG_DICT:
+            known = ", ".join(cls.PRETRAINED_MODEL_CONFIG_DICT) or "none"
+            raise ValueError(f"unknown model type {model_type!r} of {cls.__name__}; there are: {known}")
+        return str(LIBRARY_ROOT / cls.PRETRAINED_MODEL_CONFIG_DICT[model_type])
+
+    @classmethod
+    def from_config(cls, cfg: Mapping[str, object]) -> Self:
+        """Build the model that the `model:` section of a config describes."""
+        raise NotImplementedError(f"{cls.__name__} does not say how it is built from a config")
+
+    @classmethod
+    def from_pretrained(cls, model_type: str) -> Self:
+        """Build `model_type` from its own yaml."""
+        return cls.from_config(OmegaConf.load(cls.default_config_path(model_type)).model)
+
+    def load_checkpoint(self, url_or_filename: str) -> None:
+        """Load weights from a file."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it loads {url_or_filename}")
+
+    def before_evaluation(self, **kwargs: object) -> None:
+        """Called by tasks before they evaluate; nothing by default."""
+
+    def show_n_params(self, return_str: bool = True) -> str | int:
+        """Number of parameters, as "2.4M" / "12.3K" or as an int."""
+        total = sum(p.numel() for p in self.parameters())
+        if not return_str:
+            return total
+        return f"{total / 1e6:.1f}M" if total >= 1e6 else f"{total / 1e3:.1f}K"

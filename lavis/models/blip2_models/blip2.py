@@ -1,0 +1,134 @@
+"""The parts of a BLIP-2 model, made from config: vision encoder, Q-Former, language model, tokenizers.
+
+All three networks are Transformers' own; only the differences from LAVIS are settled here. No final norm in the vision
+encoder (LAVIS keeps it outside, as `ln_vision`, eps 1e-5, fp32), and a Q-Former without its text branch where the
+Q-Former reads no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    BertTokenizerFast,
+    InstructBlipQFormerConfig,
+    InstructBlipQFormerModel,
+    InstructBlipVisionConfig,
+    InstructBlipVisionModel,
+    PreTrainedModel,
+)
+
+from lavis.models.base_model import BaseModel
+
+LN_VISION_EPS = 1e-5  # nn.LayerNorm's default, which LAVIS uses; the blocks of the vision encoder have 1e-6
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# EVA-CLIP-g as InstructBLIP has it (the class's default sizes); an initializer_range that random weights can train from.
+VIT_MODELS = {"eva_clip_g": {"initializer_range": 0.02}, "custom": {"initializer_range": 0.02}}
+
+
+class Float32LayerNorm(nn.LayerNorm):
+    """Layer norm computed in float32 whatever comes in; the result has the input's dtype (LAVIS's `ln_vision`)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension of `x`."""
+        weight, bias = self.weight.float(), self.bias.float()
+        return F.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps).type_as(x)
+
+
+def dtype_named(name: str, key: str) -> torch.dtype:
+    """The torch dtype called `name`; the error names the config key."""
+    if name not in DTYPES:
+        raise ValueError(f"model.{key}: {name!r} is not one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+class Blip2Base(BaseModel):
+    """What BLIP-2 models share: how their parts are made, and mixed precision."""
+
+    amp: torch.dtype | None = None
+
+    def maybe_autocast(self) -> AbstractContextManager:
+        """Autocast to the config's `amp` dtype on the model's device; nothing where `amp` is unset."""
+        if self.amp is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.amp)
+
+    @staticmethod
+    def init_vision_encoder(
+        vit_model: str, img_size: int, sizes: Mapping[str, object], precision: str
+    ) -> tuple[InstructBlipVisionModel, Float32LayerNorm]:
+        """The vision transformer without a final norm, and `ln_vision`.
+
+        `sizes` overrides fields of `InstructBlipVisionConfig`. Random weights; checkpoints come later.
+        """
+        if vit_model not in VIT_MODELS:
+            raise ValueError(f"model.vit_model: {vit_model!r} is not one of {', '.join(VIT_MODELS)}")
+        config = InstructBlipVisionConfig(**{**VIT_MODELS[vit_model], **sizes, "image_size": img_size})
+        if img_size % config.patch_size:
+            raise ValueError(f"model.img_size: {img_size} is not a multiple of the patch size {config.patch_size}")
+        encoder = InstructBlipVisionModel(config)
+        encoder.post_layernorm = nn.Identity()
+        return encoder.to(dtype_named(precision, "vit_precision")), Float32LayerNorm(
+            config.hidden_size, eps=LN_VISION_EPS
+        )
+
+    @staticmethod
+    def init_qformer(
+        num_query_token: int, vision_width: int, sizes: Mapping[str, object], reads_text: bool
+    ) -> tuple[InstructBlipQFormerModel, nn.Parameter]:
+        """The Q-Former and its query tokens (1, Q, width); without word embeddings unless it `reads_text`."""
+        config = InstructBlipQFormerConfig(**{**sizes, "encoder_hidden_size": vision_width})
+        qformer = InstructBlipQFormerModel(config)
+        if not reads_text:
+            qformer.embeddings.word_embeddings = None
+            qformer.embeddings.position_embeddings = None
+            for layer in qformer.encoder.layer:
+                layer.intermediate = None
+                layer.output = None
+        queries = nn.Parameter(torch.zeros(1, num_query_token, config.hidden_size))
+        nn.init.normal_(queries, std=config.initializer_range)
+        return qformer, queries
+
+    @staticmethod
+    def init_bert_tokenizer(name_or_path: str) -> BertTokenizerFast:
+        """The Q-Former's BERT tokenizer with [DEC] added; cuts on the left, as InstructBLIP does."""
+        vocabulary = Path(name_or_path) / "vocab.txt"
+        if vocabulary.is_file():
+            tokenizer = BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True)
+        else:
+            tokenizer = BertTokenizerFast.from_pretrained(name_or_path)
+        tokenizer.truncation_side = "left"
+        tokenizer.add_special_tokens({"bos_token": "[DEC]"})
+        return tokenizer
+
+    @staticmethod
+    def init_llm(
+        name_or_path: str, sizes: Mapping[str, object], weights: str, dtype: str, rows: int
+    ) -> PreTrainedModel:
+        """A causal language model with at least `rows` embedding rows.
+
+        From `sizes` (a Transformers config with its `model_type`) with random weights, or from a folder or hub id.
+        `weights` names a state dict (.safetensors or .pth, plain Transformers names) that is loaded on top.
+        """
+        torch_dtype = dtype_named(dtype, "llm_dtype")
+        from_folder = not sizes and not weights
+        if from_folder:
+            if not name_or_path:
+                raise ValueError("model.llm_model is empty: name a folder or hub id, or give model.llm_config")
+            llm = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=torch_dtype)
+        else:
+            config = AutoConfig.for_model(**sizes) if sizes else AutoConfig.from_pretrained(name_or_path)
+            llm = AutoModelForCausalLM.from_config(config).to(torch_dtype)
+        if llm.config.vocab_size < rows:
+            llm.resize_token_embeddings(rows, mean_resizing=False)
+        scaled = [k for k in ("final_logit_softcapping", "logit_scale", "logits_scaling") if getattr(llm.config, k, None)]
+        if scaled:
+            raise ValueError(f"the language model scales its logits ({scaled[0]}), which Blip2Emac does not support")
+        return llm

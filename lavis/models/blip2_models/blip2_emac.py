@@ -1,0 +1,605 @@
+"""Blip2Emac: the vision-language policy of EMAC+ (image, prompt) -> action text.
+
+    image -> visual_encoder -> ln_vision -> Qformer(query_tokens) -> llm_proj -> [image tokens][prompt][answer] -> LLM
+
+Three public calls: `forward` (behavioural cloning), `dpo_forward` (DPO against a frozen reference), `generate`; beside
+them `score`, the log-probability of given answers. Which parts train is the config's matter (`freeze_*`); for the real
+sizes only `llm_proj` does.
+
+Shapes: N samples, Q query (image) tokens, L text tokens, H hidden size of the LLM, S image side.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+from transformers import BertTokenizerFast, PreTrainedModel
+
+from lavis.common.registry import registry
+from lavis.models.base_model import LIBRARY_ROOT
+from lavis.models.blip2_models import weights
+from lavis.models.blip2_models.blip2 import Blip2Base, dtype_named
+from lavis.models.blip2_models.decoding import answer_logps, greedy
+from lavis.models.blip2_models.losses import BETA, DpoParts, dpo_loss
+from lavis.models.blip2_models.text import (
+    IGNORE,
+    LlmTokenizer,
+    Rows,
+    encode_output,
+    encode_prompt,
+    load_llm_tokenizer,
+    prompt_rows,
+    training_rows,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Every key that the `model:` section may have, with its default; the original's names, then ours.
+CONFIG_DEFAULTS: dict[str, object] = {
+    "arch": "blip2_emac",
+    "model_type": "",
+    "vit_model": "eva_clip_g",
+    "img_size": 224,
+    "vit_precision": "float32",
+    "freeze_vit": True,
+    "freeze_qformer": True,
+    "freeze_proj_layer": False,
+    "qformer_text_input": False,
+    "num_query_token": 32,
+    "llm_model": "",
+    "load_basemodel": False,
+    "base_model": "",
+    "load_pretrained": True,
+    "pretrained": "",
+    "ref_pretrained": "",
+    "low_memory": False,
+    "avg_log_probs": True,
+    "mix_ratio": 0.5,
+    "prompt": "",
+    "max_txt_len": 128,
+    "max_output_txt_len": 256,
+    "freeze_llm": True,
+    "freeze_ln_vision": None,  # None: as freeze_vit; False restores the original, where ln_vision trains
+    "vit_config": {},
+    "qformer_config": {},
+    "llm_config": {},
+    "llm_weights": "",
+    "llm_tokenizer": "",
+    "llm_dtype": "float32",
+    "bert_tokenizer": "bert-base-uncased",
+    "amp": "",
+    "init_seed": 0,
+}
+PARTS = ("visual_encoder", "ln_vision", "Qformer", "query_tokens", "llm_proj", "llm_model")
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What `generate_ids` returns: `ids` (N * num_captions, new tokens) int64, `scores` (beam search only) or None."""
+
+    ids: Tensor
+    scores: Tensor | None
+
+
+@registry.register_model("blip2_emac")
+class Blip2Emac(Blip2Base):
+    """The policy; build it with `from_config` (or `lavis.models.load_model_and_preprocess`)."""
+
+    PRETRAINED_MODEL_CONFIG_DICT = {
+        "tiny": "configs/models/blip2/blip2_emac_tiny.yaml",
+        "vicuna7b": "configs/models/blip2/blip2_emac_vicuna7b.yaml",
+        "vicuna13b": "configs/models/blip2/blip2_emac_vicuna13b.yaml",
+    }
+
+    def __init__(
+        self,
+        *,
+        visual_encoder: nn.Module,
+        ln_vision: nn.Module,
+        qformer: nn.Module,
+        query_tokens: nn.Parameter,
+        llm_model: PreTrainedModel,
+        llm_tokenizer: LlmTokenizer,
+        qformer_tokenizer: BertTokenizerFast | None = None,
+        frozen: Sequence[str] = ("visual_encoder", "ln_vision", "Qformer", "query_tokens", "llm_model"),
+        max_txt_len: int = 128,
+        max_output_txt_len: int = 256,
+        avg_log_probs: bool = True,
+        mix_ratio: float = 0.5,
+        prompt: str = "",
+        amp: torch.dtype | None = None,
+    ) -> None:
+        """Put built parts together; `frozen` names those of `PARTS` that never train.
+
+        With a `qformer_tokenizer` the Q-Former reads the prompt too (`qformer_text_input`).
+        """
+        super().__init__()
+        self.visual_encoder = visual_encoder
+        self.ln_vision = ln_vision
+        self.Qformer = qformer
+        self.query_tokens = query_tokens
+        self.llm_model = llm_model
+        self.llm_proj = nn.Linear(qformer.config.hidden_size, llm_model.config.hidden_size)
+        self.reference: nn.Module | None = None
+        self.llm_tokenizer = llm_tokenizer
+        self.qformer_tokenizer = qformer_tokenizer
+        self.frozen = tuple(frozen)
+        self.max_txt_len = max_txt_len
+        self.max_output_txt_len = max_output_txt_len
+        self.avg_log_probs = avg_log_probs
+        self.mix_ratio = mix_ratio
+        self.prompt = prompt
+        self.amp = amp
+        self._base_hash = ""
+        for part in self.frozen:
+            getattr(self, part).requires_grad_(False)
+
+    # ---- building -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_config(cls, cfg: Mapping[str, object]) -> Self:
+        """Build from the `model:` section (keys: `CONFIG_DEFAULTS`); the same config gives the same weights.
+
+        Loads, in this order and as far as they are set: `llm_weights`, `base_model`, `pretrained`, `ref_pretrained`.
+        Unknown keys and bad values are ValueErrors that name the key.
+        """
+        options = cls._checked(cfg)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(options["init_seed"])
+            model = cls._built(options)
+        if options["llm_weights"]:
+            model._load_llm(_package_path(options["llm_weights"]))
+        if options["load_basemodel"] and options["base_model"]:
+            model.load_checkpoint(options["base_model"])
+        if options["load_pretrained"] and options["pretrained"]:
+            model.load_checkpoint(options["pretrained"])
+        if options["ref_pretrained"]:
+            model.set_reference(weights.read_state(options["ref_pretrained"]), source=str(options["ref_pretrained"]))
+        return model
+
+    @staticmethod
+    def _checked(cfg: Mapping[str, object]) -> dict[str, object]:
+        """The config with defaults filled in; refuses keys that do not exist."""
+        given = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else dict(cfg)
+        for key in given:
+            if key not in CONFIG_DEFAULTS:
+                near = difflib.get_close_matches(key, CONFIG_DEFAULTS, n=1)
+                hint = f"; the nearest is model.{near[0]}" if near else ""
+                raise ValueError(f"unknown key model.{key}{hint}")
+        return {**CONFIG_DEFAULTS, **given}
+
+    @classmethod
+    def _built(cls, options: Mapping) -> Self:
+        encoder, ln_vision = cls.init_vision_encoder(
+            options["vit_model"], options["img_size"], options["vit_config"], options["vit_precision"]
+        )
+        reads_text = options["qformer_text_input"]
+        bert = cls.init_bert_tokenizer(options["bert_tokenizer"]) if reads_text else None
+        qformer_sizes = {**options["qformer_config"], **({"vocab_size": len(bert)} if bert else {})}
+        qformer, queries = cls.init_qformer(
+            options["num_query_token"], encoder.config.hidden_size, qformer_sizes, reads_text
+        )
+        tokenizer = load_llm_tokenizer(_package_path(options["llm_tokenizer"] or options["llm_model"]))
+        llm = cls.init_llm(
+            _package_path(options["llm_model"]),
+            options["llm_config"],
+            options["llm_weights"],
+            options["llm_dtype"],
+            len(tokenizer),
+        )
+        freeze_ln = options["freeze_vit"] if options["freeze_ln_vision"] is None else options["freeze_ln_vision"]
+        flags = {
+            "visual_encoder": options["freeze_vit"],
+            "ln_vision": freeze_ln,
+            "Qformer": options["freeze_qformer"],
+            "query_tokens": options["freeze_qformer"],
+            "llm_proj": options["freeze_proj_layer"],
+            "llm_model": options["freeze_llm"],
+        }
+        return cls(
+            visual_encoder=encoder,
+            ln_vision=ln_vision,
+            qformer=qformer,
+            query_tokens=queries,
+            llm_model=llm,
+            llm_tokenizer=tokenizer,
+            qformer_tokenizer=bert,
+            frozen=[part for part, is_frozen in flags.items() if is_frozen],
+            max_txt_len=options["max_txt_len"],
+            max_output_txt_len=options["max_output_txt_len"],
+            avg_log_probs=options["avg_log_probs"],
+            mix_ratio=options["mix_ratio"],
+            prompt=options["prompt"],
+            amp=dtype_named(options["amp"], "amp") if options["amp"] else None,
+        )
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode for what trains; frozen parts and the reference stay in eval mode."""
+        super().train(mode)
+        for part in self.frozen:
+            if isinstance(module := getattr(self, part), nn.Module):
+                module.eval()
+        if self.reference is not None:
+            self.reference.eval()
+        return self
+
+    # ---- weights --------------------------------------------------------------------------------------------------
+
+    def policy_state_dict(self) -> dict[str, Tensor]:
+        """All weights of the policy under native names, without the reference; tied weights once."""
+        tied = set(getattr(self.llm_model, "_tied_weights_keys", None) or ())
+        skip = {f"llm_model.{name}" for name in tied} if self.llm_model.config.tie_word_embeddings else set()
+        state = self.state_dict()
+        return {k: v for k, v in state.items() if not k.startswith("reference.") and k not in skip}
+
+    def load_checkpoint(self, url_or_filename: str) -> None:
+        """Load a weight file: LAVIS's or native names; parts that the file lacks as a whole keep their weights.
+
+        Keys with `ref_` in front (EMMA's whole checkpoints) become the reference.
+        """
+        policy, reference = weights.split_reference(weights.to_native(weights.read_state(url_or_filename)))
+        own = self.policy_state_dict()
+        present = {_part_of(key) for key in policy}
+        policy = {k: v for k, v in policy.items() if k in own or not self._is_text_branch(k)}
+        trainable = self.trainable_state_dict()
+        expected = trainable if policy.keys() == trainable.keys() else {k: v for k, v in own.items() if _part_of(k) in present}
+        if complaint := weights.mismatch(expected, policy, str(url_or_filename)):
+            raise ValueError(complaint)
+        self.load_state_dict(policy, strict=False)
+        self._base_hash = ""
+        if reference:
+            self.set_reference(reference, source=str(url_or_filename))
+
+    def _is_text_branch(self, key: str) -> bool:
+        """Whether `key` belongs to the Q-Former's text branch, which a model without Q-Former text does not have."""
+        if self.qformer_tokenizer is not None or not key.startswith("Qformer."):
+            return False
+        return any(s in key for s in (".word_embeddings.", ".position_embeddings.", ".intermediate.")) or (
+            ".output." in key and "attention.output." not in key
+        )
+
+    def _load_llm(self, path: str) -> None:
+        """Load the language model alone from a file with plain Transformers names."""
+        state = {f"llm_model.{k}": v for k, v in weights.read_state(path).items()}
+        state = weights.to_native(state)
+        own = {k: v for k, v in self.policy_state_dict().items() if _part_of(k) == "llm_model"}
+        tied = "llm_model.lm_head.weight"
+        if tied not in own:
+            state.pop(tied, None)
+        if complaint := weights.mismatch(own, state, path):
+            raise ValueError(complaint)
+        self.load_state_dict(state, strict=False)
+
+    def trainable_state_dict(self) -> dict[str, Tensor]:
+        """The weights that train, under native names: what a checkpoint stores."""
+        names = {name for name, parameter in self.named_parameters() if parameter.requires_grad}
+        return {k: v for k, v in self.policy_state_dict().items() if k in names}
+
+    def load_trainable(self, state: Mapping[str, Tensor]) -> None:
+        """Load what `trainable_state_dict` gave; every key must be there and fit, else ValueError names both sides."""
+        if complaint := weights.mismatch(self.trainable_state_dict(), state, "the checkpoint's trainable state"):
+            raise ValueError(complaint)
+        self.load_state_dict(dict(state), strict=False)
+
+    def base_hash(self) -> str:
+        """Hash (64 hex digits) of the frozen weights and of the names and shapes of those that train.
+
+        A checkpoint belongs to the base it was trained on. Computed once: frozen weights do not change.
+        """
+        if not self._base_hash:
+            digest = hashlib.sha256()
+            trainable = self.trainable_state_dict().keys()
+            for name, value in sorted(self.policy_state_dict().items()):
+                digest.update(f"{name} {tuple(value.shape)}\n".encode())
+                if name not in trainable:
+                    digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            self._base_hash = digest.hexdigest()
+        return self._base_hash
+
+    def set_reference(self, state: Mapping[str, Tensor] | None = None, source: str = "the reference state") -> None:
+        """Set DPO's reference policy; `None` takes the policy as it is now.
+
+        `state` has native or LAVIS names, with or without `ref_` (then only those with it count), and must cover all
+        that trains. The reference holds frozen copies of the parts that train or differ and shares the others.
+        """
+        native = weights.to_native(self.trainable_state_dict() if state is None else state)
+        policy, reference = weights.split_reference(native)
+        own = self.policy_state_dict()
+        new = {k: v for k, v in (reference or policy).items() if k in own or not self._is_text_branch(k)}
+        lacking = [k for k in self.trainable_state_dict() if k not in new]
+        complaint = weights.mismatch({k: own[k] for k in own if k in new or k in lacking}, new, source)
+        if complaint:
+            raise ValueError(complaint)
+        same = {k for k, v in new.items() if torch.equal(v.to(own[k]), own[k])}
+        trains = {_part_of(k) for k in self.trainable_state_dict()}
+        parts = {_part_of(k) for k in new if k not in same} | trains
+        self.reference = self._frozen_copies(sorted(parts))
+        self.reference.load_state_dict({k: v for k, v in new.items() if _part_of(k) in parts}, strict=False)
+
+    def _frozen_copies(self, parts: Sequence[str]) -> nn.Module:
+        holder = nn.Module()
+        for part in parts:
+            setattr(holder, part, copy.deepcopy(getattr(self, part)))
+        return holder.requires_grad_(False).eval()
+
+    # ---- from image and text to the language model's input ----------------------------------------------------------
+
+    def _part(self, name: str, reference: bool) -> nn.Module | nn.Parameter:
+        if reference and hasattr(self.reference, name):
+            return getattr(self.reference, name)
+        return getattr(self, name)
+
+    def encode_image(self, image: Tensor, *, reference: bool = False) -> Tensor:
+        """Features of `image` (N, 3, S, S) after `ln_vision`: (N, patches + 1, vision width)."""
+        encoder, ln_vision = self._part("visual_encoder", reference), self._part("ln_vision", reference)
+        size = encoder.config.image_size
+        if image.dim() != 4 or image.shape[1:] != (3, size, size) or not image.is_floating_point():
+            raise ValueError(
+                f"image: expected float (N, 3, {size}, {size}), got {image.dtype} {tuple(image.shape)}; "
+                "use vis_processors['eval']"
+            )
+        return ln_vision(encoder(image.to(self.device)).last_hidden_state)
+
+    def encode_queries(self, image: Tensor, texts: Sequence[str], *, reference: bool = False) -> Tensor:
+        """The Q-Former's output for images (N, 3, S, S) or videos (N, frames, 3, S, S): (N, Q, Q-Former width).
+
+        `texts` is what the Q-Former reads beside the image, where it reads text. A video's frames follow one another
+        along Q, as in the original's `generate`.
+        """
+        frames = 1
+        if image.dim() == 5:
+            frames = image.shape[1]
+            image = image.flatten(0, 1)
+            texts = [text for text in texts for _ in range(frames)]
+        features = self.encode_image(image, reference=reference)
+        qformer, queries = self._part("Qformer", reference), self._part("query_tokens", reference)
+        queries = queries.expand(len(features), -1, -1)
+        text: dict[str, Tensor | None] = {"input_ids": None}
+        if self.qformer_tokenizer is not None:
+            tokens = self.qformer_tokenizer(
+                list(texts), padding="longest", truncation=True, max_length=self.max_txt_len, return_tensors="pt"
+            ).to(features.device)
+            seen = torch.ones(queries.shape[:2], dtype=torch.long, device=features.device)
+            text = {"input_ids": tokens.input_ids, "attention_mask": torch.cat([seen, tokens.attention_mask], dim=1)}
+        output = qformer(query_embeds=queries, encoder_hidden_states=features.to(queries.dtype), **text)
+        hidden = output.last_hidden_state[:, : queries.shape[1]]
+        return hidden.reshape(len(hidden) // frames, frames * hidden.shape[1], hidden.shape[2])
+
+    def _image_tokens(self, image: Tensor, texts: Sequence[str], *, reference: bool = False) -> Tensor:
+        """The image as the language model sees it: (N, Q, H)."""
+        return self._part("llm_proj", reference)(self.encode_queries(image, texts, reference=reference))
+
+    def _rows(self, prompts: Sequence[str], outputs: Sequence[str]) -> Rows:
+        inputs = [encode_prompt(self.llm_tokenizer, text, self.max_txt_len) for text in prompts]
+        targets = [encode_output(self.llm_tokenizer, text, self.max_output_txt_len) for text in outputs]
+        return training_rows(inputs, targets, self.llm_tokenizer.pad_id)
+
+    def _token_logps(self, image_tokens: Tensor, rows: Rows, *, reference: bool = False) -> tuple[Tensor, Tensor]:
+        """Log-probability of every labelled token: (M,) float32, and the row each belongs to: (M,).
+
+        The logits of all other positions are never computed. Pads stand on the right, where a causal model's real
+        tokens do not see them, so no mask is needed.
+        """
+        llm = self._part("llm_model", reference)
+        ids, labels = rows.ids.to(self.device), rows.labels.to(self.device)
+        embeds = llm.get_input_embeddings()(ids)
+        embeds = torch.cat([image_tokens.to(embeds.dtype), embeds], dim=1)
+        hidden = llm.get_decoder()(inputs_embeds=embeds, use_cache=False).last_hidden_state
+        row, column = torch.nonzero(labels != IGNORE, as_tuple=True)
+        before = hidden[row, image_tokens.shape[1] + column - 1]  # a token is predicted one position earlier
+        logits = llm.get_output_embeddings()(before).float()
+        return -F.cross_entropy(logits, labels[row, column], reduction="none"), row
+
+    # ---- training ---------------------------------------------------------------------------------------------------
+
+    def forward(self, samples: Mapping[str, object]) -> dict[str, Tensor]:
+        """Behavioural cloning: `{"loss"}`, the mean over the batch's output tokens of their negative log-probability.
+
+        `samples`: `image` (N, 3, S, S), `text_input` and `text_output`, N strings each.
+        """
+        image, prompts, outputs = self._batch(samples, "text_input", "text_output")
+        with self.maybe_autocast():
+            logps, _ = self._token_logps(self._image_tokens(image, prompts), self._rows(prompts, outputs))
+        return {"loss": -logps.mean()}
+
+    def sequence_logps(
+        self, samples: Mapping[str, object], *keys: str, reference: bool = False
+    ) -> tuple[Tensor, ...]:
+        """Log-probability of each answer in `samples[key]`, one tensor (N,) for every key.
+
+        Mean over the answer's tokens where `avg_log_probs`, else their sum; `</s>` counts. `reference` asks the
+        reference policy (call that under `no_grad`).
+        """
+        image, prompts, *outputs = self._batch(samples, "text_input", *keys)
+        with self.maybe_autocast():
+            image_tokens = self._image_tokens(image, prompts, reference=reference)
+            rows = self._rows(list(prompts) * len(keys), [text for texts in outputs for text in texts])
+            logps, row = self._token_logps(image_tokens.repeat(len(keys), 1, 1), rows, reference=reference)
+        sums = logps.new_zeros(len(rows.ids)).index_add(0, row, logps)
+        if self.avg_log_probs:
+            sums = sums / torch.bincount(row, minlength=len(sums))
+        return sums.chunk(len(keys))
+
+    @torch.no_grad()
+    def reference_logps(self, samples: Mapping[str, object]) -> tuple[Tensor, Tensor]:
+        """The reference policy's (chosen, rejected) log-probabilities, (N,) each: constants of a transition."""
+        if self.reference is None:
+            raise ValueError(
+                "DPO needs a reference policy: set model.ref_pretrained to the phase-1 checkpoint, "
+                "or call set_reference()"
+            )
+        return self.sequence_logps(samples, "text_output_pos", "text_output_neg", reference=True)
+
+    def dpo_parts(self, samples: Mapping[str, object]) -> DpoParts:
+        """All parts of the DPO loss for `samples` (as `dpo_forward`)."""
+        chosen, rejected = self.sequence_logps(samples, "text_output_pos", "text_output_neg")
+        if "ref_logps_pos" in samples and "ref_logps_neg" in samples:
+            known = (samples["ref_logps_pos"].to(chosen), samples["ref_logps_neg"].to(chosen))
+        else:
+            known = self.reference_logps(samples)
+        return dpo_loss(chosen, rejected, *known, beta=BETA, mix_ratio=self.mix_ratio)
+
+    def dpo_forward(self, samples: Mapping[str, object]) -> dict[str, Tensor]:
+        """DPO: `{"loss", "chosen_reward", "rejected_reward", "chosen_entropy"}`, scalars.
+
+        `samples`: `image`, `text_input`, `text_output_pos` (the expert's answer), `text_output_neg` (the policy's);
+        optionally `ref_logps_pos` and `ref_logps_neg` (N,), then the reference is not asked.
+        """
+        return self.dpo_parts(samples)._asdict()
+
+    def _batch(self, samples: Mapping[str, object], *keys: str) -> tuple:
+        """The image and the texts under `keys`, checked against one another."""
+        for key in ("image", *keys):
+            if key not in samples:
+                raise ValueError(f"samples lack {key!r}; they have {', '.join(samples)}")
+        image = samples["image"]
+        if len(image) == 0:
+            raise ValueError("samples hold no sample: image is empty")
+        for key in keys:
+            if isinstance(samples[key], str) or len(samples[key]) != len(image):
+                raise ValueError(f"samples[{key!r}]: expected a list of {len(image)} strings, one for each image")
+        return image, *(samples[key] for key in keys)
+
+    # ---- acting -----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def generate(
+        self,
+        samples: Mapping[str, object],
+        use_nucleus_sampling: bool = False,
+        num_beams: int = 5,
+        max_length: int = 256,
+        min_length: int = 1,
+        top_p: float = 0.9,
+        repetition_penalty: float = 1.5,
+        length_penalty: float = 1,
+        num_captions: int = 1,
+        temperature: float = 1,
+    ) -> list[str]:
+        """Answers for `samples` {"image", "prompt"}; N * num_captions strings.
+
+        `image` is (N, 3, S, S) or video (N, frames, 3, S, S); `prompt` N strings or one for all (default: the config's).
+        Lengths count as in the original, whose generation began with a BOS: `max_length=32` allows 31 new tokens,
+        `min_length=1` demands none.
+        """
+        made = self.generate_ids(
+            samples,
+            use_nucleus_sampling=use_nucleus_sampling,
+            num_beams=num_beams,
+            max_length=max_length,
+            min_length=min_length,
+            top_p=top_p,
+            repetition_penalty=repetition_penalty,
+            length_penalty=length_penalty,
+            num_captions=num_captions,
+            temperature=temperature,
+        )
+        eos = self.llm_tokenizer.eos_id
+        # The original turned id 0 into 2 (unk into eos) before decoding, which drops it from the text.
+        return [self.llm_tokenizer.decode([i or eos for i in row]).strip() for row in made.ids.tolist()]
+
+    @torch.no_grad()
+    def generate_ids(
+        self,
+        samples: Mapping[str, object],
+        *,
+        use_nucleus_sampling: bool,
+        num_beams: int,
+        max_length: int,
+        min_length: int,
+        top_p: float,
+        repetition_penalty: float,
+        length_penalty: float,
+        num_captions: int,
+        temperature: float,
+    ) -> Generated:
+        """As `generate`, before decoding: new token ids with pads (id 0) after `</s>`, and beam scores."""
+        if max_length < 2:
+            raise ValueError(f"max_length={max_length}: at least 2 (the original counts a BOS), for one new token")
+        max_new, min_new = max_length - 1, max(min_length - 1, 0)
+        with self.maybe_autocast():
+            embeds, mask = self._prompt_embeds(samples)
+            eos_id = self.llm_tokenizer.eos_id
+            plain = num_beams == 1 and num_captions == 1 and not use_nucleus_sampling and repetition_penalty == 1
+            if plain:
+                return Generated(
+                    greedy(
+                        self.llm_model, embeds, mask, max_new=max_new, min_new=min_new, eos_id=eos_id, pad_id=0
+                    ),
+                    None,
+                )
+            sampling = {"top_p": top_p, "temperature": float(temperature)} if use_nucleus_sampling else {}
+            output = self.llm_model.generate(
+                inputs_embeds=embeds,
+                attention_mask=mask,
+                do_sample=use_nucleus_sampling,
+                num_beams=num_beams,
+                max_new_tokens=max_new,
+                min_new_tokens=min_new,
+                repetition_penalty=float(repetition_penalty),
+                length_penalty=float(length_penalty),
+                num_return_sequences=num_captions,
+                eos_token_id=eos_id,
+                pad_token_id=0,
+                output_scores=True,
+                return_dict_in_generate=True,
+                **sampling,
+            )
+        return Generated(output.sequences, getattr(output, "sequences_scores", None))
+
+    def _prompts(self, samples: Mapping[str, object]) -> list[str]:
+        prompts = samples.get("prompt", self.prompt)
+        count = len(samples["image"])
+        if isinstance(prompts, str):
+            return [prompts] * count
+        if len(prompts) != count:
+            raise ValueError(f"samples['prompt'] has {len(prompts)} prompts for {count} images")
+        return list(prompts)
+
+    def _prompt_embeds(self, samples: Mapping[str, object]) -> tuple[Tensor, Tensor]:
+        """Input of generation, `[image tokens][left pads][prompt]`: embeddings (N, Q + L, H) and mask (N, Q + L)."""
+        prompts = self._prompts(samples)
+        image_tokens = self._image_tokens(samples["image"], prompts)
+        rows = prompt_rows([encode_prompt(self.llm_tokenizer, p) for p in prompts], self.llm_tokenizer.pad_id)
+        text = self.llm_model.get_input_embeddings()(rows.ids.to(self.device))
+        mask = torch.cat([torch.ones(image_tokens.shape[:2], dtype=torch.long), rows.mask], dim=1)
+        return torch.cat([image_tokens.to(text.dtype), text], dim=1), mask.to(self.device)
+
+    @torch.no_grad()
+    def score(self, samples: Mapping[str, object], candidates: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Sum of log-probabilities of each candidate answer and its `</s>`.
+
+        `samples` {"image", "prompt"} of N; `candidates[n]` are the answers to weigh for sample n, any number of them.
+        Each prompt is computed once, and so is what its candidates share.
+        """
+        prompts = self._prompts(samples)
+        if len(candidates) != len(prompts):
+            raise ValueError(f"score: {len(candidates)} lists of candidates for {len(prompts)} samples")
+        with self.maybe_autocast():
+            return answer_logps(
+                self.llm_model,
+                self._image_tokens(samples["image"], prompts),
+                [encode_prompt(self.llm_tokenizer, text) for text in prompts],
+                [[encode_output(self.llm_tokenizer, c, self.max_output_txt_len) for c in group] for group in candidates],
+            )
+
+
+def _part_of(name: str) -> str:
+    return name.split(".", 1)[0]
+
+
+def _package_path(name: object) -> str:
+    """A path as given, or one of the package's own folders (`tiny` -> lavis/models/tiny)."""
+    own = LIBRARY_ROOT / "models" / str(name)
+    return str(own) if name and not Path(str(name)).exists() and own.exists() else str(name)

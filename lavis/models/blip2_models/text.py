@@ -1,0 +1,156 @@
+"""Text in and out of the language model: tokenizers behind one small interface, and the rows the model is fed with.
+
+Shapes: N rows, L tokens of text. The conventions (which side is cut, where pads stand, which BOS) are those of the
+original InstructBLIP/EMMA code; the golden case proves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+IGNORE = -100  # label of a position that carries no loss (PyTorch's convention)
+
+
+class LlmTokenizer(Protocol):
+    """What the model asks of a language model's tokenizer."""
+
+    bos_id: int
+    eos_id: int
+    pad_id: int
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, without any special token."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids`, special tokens dropped."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of embedding rows the tokenizer needs."""
+        ...
+
+
+class SentencePieceTokenizer:
+    """Llama's and Vicuna's `tokenizer.model`, used as the original used it.
+
+    InstructBLIP set bos, eos and unk all to `</s>` and added [PAD] behind the vocabulary, so prompts begin with id 2.
+    """
+
+    def __init__(self, model_file: Path) -> None:
+        import sentencepiece  # needed for Vicuna only
+
+        self._processor = sentencepiece.SentencePieceProcessor(model_file=str(model_file))
+        self.eos_id = self._processor.eos_id()
+        self.bos_id = self.eos_id
+        self.pad_id = self._processor.vocab_size()
+        self._special = {self._processor.unk_id(), self.eos_id, self.pad_id}
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, without any special token."""
+        return self._processor.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids`; `</s>`, [PAD] and `<unk>` are dropped, `<s>` is a control piece that prints nothing."""
+        return self._processor.decode([i for i in ids if i not in self._special and i < self.pad_id])
+
+    def __len__(self) -> int:
+        return self.pad_id + 1
+
+
+class FastTokenizer:
+    """Any tokenizer that Transformers loads from a folder (`tokenizer.json`) or hub id."""
+
+    def __init__(self, name_or_path: str) -> None:
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+        file = Path(name_or_path) / "tokenizer.json"
+        if file.is_file() and not (Path(name_or_path) / "tokenizer_config.json").is_file():
+            names = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "[PAD]"}
+            self._tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(file), **names)
+        else:
+            self._tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        if self._tokenizer.eos_token_id is None:
+            raise ValueError(f"the tokenizer {name_or_path} has no end-of-sequence token: Blip2Emac needs one")
+        if self._tokenizer.pad_token_id is None:
+            self._tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+        self.eos_id = self._tokenizer.eos_token_id
+        self.bos_id = self.eos_id if self._tokenizer.bos_token_id is None else self._tokenizer.bos_token_id
+        self.pad_id = self._tokenizer.pad_token_id
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, without any special token."""
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids`, special tokens dropped."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def __len__(self) -> int:
+        return len(self._tokenizer)
+
+
+def load_llm_tokenizer(name_or_path: str) -> LlmTokenizer:
+    """The tokenizer in a folder (or hub id): sentencepiece where there is a `tokenizer.model`, else Transformers'."""
+    model_file = Path(name_or_path) / "tokenizer.model"
+    if model_file.is_file():
+        return SentencePieceTokenizer(model_file)
+    return FastTokenizer(name_or_path)
+
+
+def encode_prompt(tokenizer: LlmTokenizer, text: str, max_len: int | None = None) -> list[int]:
+    """BOS and the prompt's ids; over `max_len` the left is cut: BOS and the last `max_len - 1` ids stay."""
+    ids = tokenizer.encode(text)
+    if max_len is not None and len(ids) > max_len - 1:
+        ids = ids[len(ids) - (max_len - 1) :]
+    return [tokenizer.bos_id, *ids]
+
+
+def encode_output(tokenizer: LlmTokenizer, text: str, max_len: int) -> list[int]:
+    """An answer's ids and `</s>`, cut on the right to `max_len - 1` (the original counts a BOS that it then drops).
+
+    Blanks before `</s>` vanish, as they do in the original's tokenizer; an empty answer is `[eos]`.
+    """
+    return [*tokenizer.encode(text.rstrip()), tokenizer.eos_id][: max_len - 1]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch of padded text rows.
+
+    `ids` (N, L) int64, `mask` (N, L) int64 with 1 on real tokens, `labels` (N, L) int64: the id where loss is taken,
+    `IGNORE` elsewhere.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    labels: Tensor
+
+
+def training_rows(prompts: Sequence[list[int]], outputs: Sequence[list[int]], pad_id: int) -> Rows:
+    """Rows `prompt, output, pads` with labels on the output (`</s>` included); L is the longest row's length.
+
+    The original pads to longest prompt + longest output; the columns it has more are pads in every row.
+    """
+    length = max(len(p) + len(o) for p, o in zip(prompts, outputs, strict=True))
+    ids, mask, labels = [], [], []
+    for prompt, output in zip(prompts, outputs, strict=True):
+        pads = length - len(prompt) - len(output)
+        ids.append(prompt + output + [pad_id] * pads)
+        mask.append([1] * (length - pads) + [0] * pads)
+        labels.append([IGNORE] * len(prompt) + output + [IGNORE] * pads)
+    return Rows(torch.tensor(ids), torch.tensor(mask), torch.tensor(labels))
+
+
+def prompt_rows(prompts: Sequence[list[int]], pad_id: int) -> Rows:
+    """Rows `pads, prompt` for generation: the answer continues on the right; no labels are set."""
+    length = max(len(p) for p in prompts)
+    ids = torch.tensor([[pad_id] * (length - len(p)) + p for p in prompts])
+    mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in prompts])
+    return Rows(ids, mask, torch.full_like(ids, IGNORE))

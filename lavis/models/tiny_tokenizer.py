@@ -1,0 +1,188 @@
+"""Builds the tokenizer of the `tiny` model from ALFWorld's own vocabulary, offline.
+
+    python -m lavis.models.tiny_tokenizer                 # rewrites lavis/models/tiny/tokenizer.json
+    python -m lavis.models.tiny_tokenizer --out FILE
+
+A small student of ALFWorld has to copy names and numbers from its prompt, so the tokenizer makes copying easy:
+every object and receptacle type (" cabinet") and every number (" 3") is one token, the same token wherever it stands,
+and never melts into its neighbours; the sentences of ALFWorld's grammar are single tokens (", you see a", ". On the"),
+so a prompt is short. Whatever is left over is byte-pair encoded over bytes, hence any text survives the round trip.
+
+How: a regular expression cuts the text into pieces (phrase | name | number | word | rest), and a byte-level BPE with
+`ignore_merges` looks each piece up as a whole before it falls back to merges.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "[PAD]")  # ids 0 to 3; <unk>, <s> and </s> stand where Llama has them
+LARGEST_NUMBER = 40
+MERGED_VOCABULARY = 640  # size before names, numbers and phrases are added: bytes, and merges learnt from WORDS
+DEFAULT_OUT = Path(__file__).parent / "tiny" / "tokenizer.json"
+
+# Sentences of ALFWorld's grammar (alfworld/data/alfred.twl2) and of the task templates
+# (alfworld/gen/goal_library.py), cut where a name or a number stands.
+PHRASES = (
+    ".\n> ",
+    "\n> ",
+    "\n...\n",
+    "-= Welcome to TextWorld, ALFRED! =-\n\n",
+    "You are in the middle of a room. Looking quickly around you, you see a",
+    ".\n\nYour task is to:",
+    ".\nYour task is to:",
+    "Your task is to:",
+    "\n\nYour task is to:",
+    "\nYour task is to:",
+    ", and a",
+    ", a",
+    ", you see a",
+    ", you see nothing",
+    "\nYou arrive at",
+    ". On the",
+    "\nOn the",
+    ". The",
+    "\nThe",
+    " is closed",
+    " is open. In it, you see a",
+    " is open. In it, you see nothing",
+    ". In it, you see a",
+    ". In it, you see nothing",
+    "\nYou open the",
+    "\nYou close the",
+    "\nYou pick up the",
+    "\nYou put the",
+    "\nYou move the",
+    "\nYou heat the",
+    "\nYou cool the",
+    "\nYou clean the",
+    "\nYou turn on the",
+    "\nYou turn off the",
+    "\nYou are carrying: a",
+    "\nYou are not carrying anything",
+    "\nYou are facing the",
+    ". Next to it, you see nothing",
+    ". Next to it, you see a",
+    "\nThere's nothing special about",
+    "\nThis is a",
+    "\nNothing happens",
+    "\nOK",
+    " using the",
+    " from the",
+    " in/on the",
+    " to the",
+    "go to",
+    "think:",
+    " in/on",
+    " and put it in",
+    " and put it on",
+    " and put them in",
+    " under the",
+    " with the",
+    " look at",
+    " examine the",
+    " find two",
+    " put two",
+    " put some",
+    " put a",
+    " clean some",
+    " heat some",
+    " cool some",
+)
+
+# Words of actions, tasks, thoughts and memories; " word" and "word" both become tokens for the first group.
+VERBS = "take open close put move clean heat cool use slice examine look inventory find".split()
+WORDS = (
+    "a an the and or of in on to from with under it them some two hot cool cold clean sliced is are was be not no nothing "
+    "I you my You your I'm The This That Now Next Then Since First In Of At On To For need find first then next now here "
+    "there where last time more most likely can could should will would have has had found see seen look looked looking "
+    "locations location place places room receptacle receptacles object objects task step steps try tried trial plan "
+    "action actions went going get got put take took taken open opened closed check checked search searched carry "
+    "carrying holding hand already still again before after instead because so but than that this these those what "
+    "which when while did do does done never always only also all any each every one three other another same "
+    "already finished failed success fail solve order appear start end stuck repeat repeating loop until remaining "
+    "memory memories reflection turn switch lamp light sink heated cooled cleaned empty inside at by for as if into up "
+    "stop wrong right directly go heat cool clean use using sure able keep avoid remember carried number numbers kind "
+    "visited contains contain left possible think thought must may want were been its they me we OK Looking around"
+).split()
+
+
+def type_names() -> list[str]:
+    """Names of object and receptacle types as the games print them: lower case, in alphabetical order."""
+    from alfworld.gen import constants  # only the builder needs alfworld; the tokenizer file stands alone
+
+    names = {name.lower() for name in (*constants.OBJECTS, *constants.RECEPTACLES, "Faucet", "PaintingHanger")}
+    return sorted(names)
+
+
+def split_pattern(names: list[str]) -> str:
+    """The regular expression whose matches are the pieces: phrase | name | number | word | blanks | other signs."""
+
+    def either(texts: list[str]) -> str:
+        return "|".join(re.escape(text).replace("/", "/") for text in sorted(texts, key=len, reverse=True))
+
+    # A phrase or name that ends in a letter must not be the beginning of a longer word (" pan" in " panel").
+    after_word = [phrase for phrase in PHRASES if phrase[-1].isalpha()]
+    others = [phrase for phrase in PHRASES if not phrase[-1].isalpha()]
+    return (
+        rf"(?:{either(others)})|(?:{either(after_word)})(?![A-Za-z])|(?: (?:{either(names)}))(?![A-Za-z])"
+        r"| ?\d+| ?[^\W\d_]+(?:'[a-z]+)?|[ \t]+|\n+| ?[^\s\w]+|\w|\s"
+    )
+
+
+def build_tokenizer() -> Tokenizer:
+    """Make the tokenizer; always the same one for the same alfworld version and source text."""
+    names = type_names()
+    words = [f" {word}" for word in WORDS]
+    whole = [*PHRASES, *(f" {name}" for name in names), *(f" {n}" for n in range(LARGEST_NUMBER + 1))]
+    whole += [*VERBS, *(f" {verb}" for verb in VERBS), *words]
+
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    cut = pre_tokenizers.Split(Regex(split_pattern(names)), behavior="isolated")
+    merger = Tokenizer(models.BPE())
+    merger.pre_tokenizer = pre_tokenizers.Sequence([cut, byte_level])
+    trainer = trainers.BpeTrainer(
+        vocab_size=MERGED_VOCABULARY,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    merger.train_from_iterator([" ".join(WORDS), *words, *VERBS], trainer)
+
+    learnt = json_model(merger)
+    vocabulary: dict[str, int] = dict(sorted(learnt["vocab"].items(), key=lambda item: item[1]))
+    for text in whole:
+        piece = byte_level.pre_tokenize_str(text)[0][0]
+        vocabulary.setdefault(piece, len(vocabulary))
+    merges = [tuple(pair) for pair in learnt["merges"]]
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>", ignore_merges=True))
+    tokenizer.pre_tokenizer = merger.pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+def json_model(tokenizer: Tokenizer) -> dict:
+    """The `model` section of a tokenizer's JSON: its vocabulary and merges."""
+    import json
+
+    return json.loads(tokenizer.to_str())["model"]
+
+
+def main() -> None:
+    """Write the tokenizer file and print its size."""
+    parser = argparse.ArgumentParser(description="Build the tiny model's tokenizer from ALFWorld's vocabulary.")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="file to write (default: the package's own)")
+    arguments = parser.parse_args()
+    tokenizer = build_tokenizer()
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(arguments.out), pretty=False)
+    print(f"{arguments.out}: {tokenizer.get_vocab_size()} tokens, {arguments.out.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""The base class of processors: callables made from config that prepare one image or one text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+class BaseProcessor:
+    """Returns its item unchanged; subclasses override `__call__` and `from_config`."""
+
+    def __call__(self, item: Any) -> Any:
+        """Prepare one item."""
+        return item
+
+    @classmethod
+    def from_config(cls, cfg: Mapping[str, object] | None = None) -> Self:
+        """Build from a config section; `name` is the registry's key and no setting."""
+        settings = {} if cfg is None else OmegaConf.to_container(OmegaConf.create(dict(cfg)), resolve=True)
+        settings.pop("name", None)
+        try:
+            return cls(**settings)
+        except TypeError as error:
+            raise ValueError(f"processor {cls.__name__}: {error}") from error
+
+    def build(self, **kwargs: object) -> Self:
+        """Build another of the same kind from keyword settings (LAVIS's shortcut)."""
+        return self.from_config(kwargs)

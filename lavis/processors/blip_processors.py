@@ -1,0 +1,173 @@
+"""BLIP's image and caption processors on Pillow and torch alone; numerically what LAVIS made with torchvision.
+
+Randomness comes from a `random.Random` that the constructor takes, so that a seeded run repeats itself.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+from torch import Tensor
+
+from lavis.common.registry import registry
+from lavis.processors.base_processor import BaseProcessor
+
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+def as_image(item: Image.Image | np.ndarray) -> Image.Image:
+    """An RGB picture from a PIL image or a uint8 array (H, W, 3); anything else is an error that names its shape."""
+    if isinstance(item, Image.Image):
+        return item.convert("RGB")
+    if isinstance(item, np.ndarray) and item.dtype == np.uint8 and item.ndim == 3 and item.shape[2] == 3:
+        return Image.fromarray(item)
+    what = f"{item.dtype} array of shape {item.shape}" if isinstance(item, np.ndarray) else type(item).__name__
+    raise ValueError(f"image: expected a PIL image or a uint8 array (H, W, 3), got {what}")
+
+
+class BlipImageBaseProcessor(BaseProcessor):
+    """What the image processors share: to a float tensor (3, H, W), normalised with CLIP's mean and deviation."""
+
+    def __init__(self, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> None:
+        self.mean = torch.tensor(mean or CLIP_MEAN).view(3, 1, 1)
+        self.std = torch.tensor(std or CLIP_STD).view(3, 1, 1)
+
+    def normalise(self, image: Image.Image) -> Tensor:
+        """0..255 to 0..1, then (x - mean) / std; float32 (3, H, W)."""
+        pixels = torch.from_numpy(np.array(image, dtype=np.uint8)).permute(2, 0, 1)
+        return (pixels.to(torch.float32) / 255).sub_(self.mean).div_(self.std).contiguous()
+
+
+@registry.register_processor("blip_image_eval")
+class BlipImageEvalProcessor(BlipImageBaseProcessor):
+    """Resize to a square with Pillow's bicubic filter, normalise."""
+
+    def __init__(
+        self, image_size: int = 384, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
+    ) -> None:
+        super().__init__(mean, std)
+        self.image_size = image_size
+
+    def __call__(self, item: Image.Image | np.ndarray) -> Tensor:
+        """float32 (3, image_size, image_size)."""
+        size = (self.image_size, self.image_size)
+        image = as_image(item)
+        return self.normalise(image if image.size == size else image.resize(size, Image.Resampling.BICUBIC))
+
+
+@registry.register_processor("blip2_image_train")
+class Blip2ImageTrainProcessor(BlipImageBaseProcessor):
+    """Random crop of a part of the area, resized; random left-right flip; normalise."""
+
+    def __init__(
+        self,
+        image_size: int = 364,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        min_scale: float = 0.5,
+        max_scale: float = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(mean, std)
+        self.image_size = image_size
+        self.scale = (min_scale, max_scale)
+        self.random = random.Random(seed)
+
+    def __call__(self, item: Image.Image | np.ndarray) -> Tensor:
+        """float32 (3, image_size, image_size)."""
+        return self.normalise(self.augment(self._flipped(self._cropped(as_image(item)))))
+
+    def augment(self, image: Image.Image) -> Image.Image:
+        """Further changes to the cropped picture; none here."""
+        return image
+
+    def _cropped(self, image: Image.Image) -> Image.Image:
+        box = random_crop_box(image.size, self.scale, self.random)
+        size = (self.image_size, self.image_size)
+        return image.crop(box).resize(size, Image.Resampling.BICUBIC)
+
+    def _flipped(self, image: Image.Image) -> Image.Image:
+        return ImageOps.mirror(image) if self.random.random() < 0.5 else image
+
+
+@registry.register_processor("blip_image_train")
+class BlipImageTrainProcessor(Blip2ImageTrainProcessor):
+    """As `blip2_image_train`, and two random changes of colour or geometry out of ten (RandAugment, 2 of strength 5)."""
+
+    def __init__(self, image_size: int = 384, **settings: object) -> None:
+        super().__init__(image_size, **settings)
+
+    def augment(self, image: Image.Image) -> Image.Image:
+        """Two changes drawn with replacement."""
+        for change in self.random.choices(sorted(CHANGES), k=2):
+            image = CHANGES[change](image, self.random.choice((-1, 1)))
+        return image
+
+
+def random_crop_box(
+    size: tuple[int, int], scale: tuple[float, float], rng: random.Random
+) -> tuple[int, int, int, int]:
+    """A random box (left, top, right, bottom) in a picture of `size` (width, height).
+
+    Area a random part of the picture's within `scale`, aspect ratio log-uniform in 3/4..4/3; after ten misses the
+    largest centred box with a ratio in that range (the rule of torchvision's RandomResizedCrop).
+    """
+    width, height = size
+    for _ in range(10):
+        area = width * height * rng.uniform(*scale)
+        ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = rng.randint(0, width - w), rng.randint(0, height - h)
+            return left, top, left + w, top + h
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+# RandAugment's strength is 5 of 10: half of each change's full range. Greys fill what a change leaves empty.
+_SHEAR, _SHIFT, _ANGLE, _GAIN, _GREY = 0.15, 5, 15, 0.9 / 2, (128, 128, 128)
+
+
+def _affine(image: Image.Image, *matrix: float) -> Image.Image:
+    return image.transform(image.size, Image.Transform.AFFINE, matrix, fillcolor=_GREY)
+
+
+CHANGES = {
+    "Identity": lambda image, sign: image,
+    "AutoContrast": lambda image, sign: ImageOps.autocontrast(image),
+    "Equalize": lambda image, sign: ImageOps.equalize(image),
+    "Brightness": lambda image, sign: ImageEnhance.Brightness(image).enhance(1 + sign * _GAIN),
+    "Sharpness": lambda image, sign: ImageEnhance.Sharpness(image).enhance(1 + sign * _GAIN),
+    "ShearX": lambda image, sign: _affine(image, 1, sign * _SHEAR, 0, 0, 1, 0),
+    "ShearY": lambda image, sign: _affine(image, 1, 0, 0, sign * _SHEAR, 1, 0),
+    "TranslateX": lambda image, sign: _affine(image, 1, 0, sign * _SHIFT, 0, 1, 0),
+    "TranslateY": lambda image, sign: _affine(image, 1, 0, 0, 0, 1, sign * _SHIFT),
+    "Rotate": lambda image, sign: image.rotate(sign * _ANGLE, fillcolor=_GREY),
+}
+
+
+@registry.register_processor("blip_caption")
+class BlipCaptionProcessor(BaseProcessor):
+    """Lower case, punctuation to blanks, single blanks, at most `max_words` words, with `prompt` in front."""
+
+    def __init__(self, prompt: str = "", max_words: int = 50) -> None:
+        self.prompt = prompt
+        self.max_words = max_words
+
+    def __call__(self, item: str) -> str:
+        """The prepared caption."""
+        return self.prompt + self.pre_caption(item)
+
+    def pre_caption(self, caption: str) -> str:
+        """The caption without the prompt."""
+        caption = re.sub(r"[.!\"()*#:;~]", " ", caption.lower())
+        caption = re.sub(r"\s{2,}", " ", caption).rstrip("\n").strip(" ")
+        return " ".join(caption.split(" ")[: self.max_words])
