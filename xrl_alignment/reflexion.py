@@ -24,6 +24,7 @@ _REPEATS_NAMED = 3  # a command that failed this often is worth a warning
 _SURFACE = re.compile(r"On the ([^,.]+), you see ([^.]*)\.")
 _INSIDE = re.compile(r"The ([^,.]+) is open\. In it, you see ([^.]*)\.")
 _CLOSED = re.compile(r"The ([^,.]+) is closed\.")
+_USUALLY_CLOSED = frozenset(("cabinet", "drawer", "fridge", "microwave", "safe"))  # at the start of ALFWorld's games
 _APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 
 
@@ -164,7 +165,7 @@ def _plan(reading: _Reading) -> list[str]:
     steps = []
     for name in seen[:1]:
         steps += [*_reach(reading, reading.found_at[name]), f"take {name} from {reading.found_at[name]}"]
-        steps += _finish(reading, name, task)
+        steps = _without_detours(steps + _finish(reading, name, task))
     steps += [f"do the same with {name} from {reading.found_at[name]}" for name in seen[1 : task.count]]
     if len(seen) < task.count:
         steps.append(_search(reading, f"another {task.object_type}" if seen else _a(task.object_type)))
@@ -186,6 +187,18 @@ def _finish(reading: _Reading, name: str, task: Task) -> list[str]:
     return steps
 
 
+def _without_detours(commands: list[str]) -> list[str]:
+    """Leaves out `go to` where the agent stands already and `open` of what is open: nothing would happen."""
+    kept, here = [], ""
+    for command in commands:
+        goes = command.startswith("go to ")
+        if (goes and command == here) or (command.startswith("open ") and command in kept):
+            continue
+        here = command if goes else here
+        kept.append(command)
+    return kept
+
+
 def _search(reading: _Reading, what: str) -> str:
     untried = [name for name in reading.receptacles if name not in reading.searched]
     if not untried:
@@ -194,7 +207,9 @@ def _search(reading: _Reading, what: str) -> str:
 
 
 def _reach(reading: _Reading, receptacle: str) -> list[str]:
-    return [f"go to {receptacle}"] + ([f"open {receptacle}"] if receptacle in reading.closed else [])
+    unseen = receptacle not in reading.searched and type_of(receptacle) in _USUALLY_CLOSED
+    opens = receptacle in reading.closed or unseen
+    return [f"go to {receptacle}"] + ([f"open {receptacle}"] if opens else [])
 
 
 def _a(kind: str) -> str:

@@ -63,6 +63,16 @@ def test_closed_places_are_opened_in_the_plan():
     assert "do the same with mug 1 from cabinet 1" in text
 
 
+def test_no_step_of_the_plan_is_made_twice():
+    inside = ("open fridge 1", "You open the fridge 1. The fridge 1 is open. In it, you see a tomato 1.")
+    shut = ("go to fridge 1", "You arrive at fridge 1. The fridge 1 is closed.")
+    text = reflect("put a cool tomato in fridge", shut, inside, task_type="pick_cool_then_place_in_recep")
+    assert text.endswith(
+        "I will go to fridge 1, open fridge 1, take tomato 1 from fridge 1, cool tomato 1 with fridge 1, "
+        "put tomato 1 in/on fridge 1."
+    )
+
+
 def test_only_one_of_two_found():
     steps = (COUNTER, TAKE, ("move tomato 1 to garbagecan 1", "You move the tomato 1 to the garbagecan 1."))
     text = reflect("find two tomato and put them in garbagecan", *steps, task_type="pick_two_obj_and_place")
