@@ -1,0 +1,343 @@
+"""What the agent sees, drawn: a first-person picture of a room's state where no simulator renders one.
+
+A pinhole camera stands where the location id says (`geometry`); boxes, tubes and balls (`shapes`, `scene`) are painted
+far to near (`painter`). All solids are axis-aligned, so for most pairs a plane between them tells exactly which may
+hide the other; where they interpenetrate, the smaller is painted later.
+
+Numbers of objects and receptacles cannot be seen in a rendered world, but the text speaks of "cabinet 2": `show_ids`
+writes them on what is near. What is computed for a room and a standing point is kept (`_ROOMS` rooms, oldest out),
+so that a frame costs little more than filling its polygons.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from xrl_alignment.environments.base import RoomState
+from xrl_alignment.environments.geometry import Pose, Room, stable
+from xrl_alignment.environments.painter import Camera, Stroke, extent, paint
+from xrl_alignment.environments.scene import Solid, held_solid, solids
+
+FIELD_OF_VIEW = 75.0  # degrees; ALFRED's 60 cuts off 6 % of the receptacles that the agent stands at, 75 only 1 %
+CAMERA_HEIGHT = 1.575  # metres: AI2-THOR's agent, centre at 0.9 and camera 0.675 above it
+CEILING = 2.7  # metres
+SMALLEST = 32  # pixels
+_SCALE = 2  # drawn twice as large, then averaged: smooth edges
+_LABEL_DISTANCE = 2.6  # metres; what is farther is not labelled
+_MOST_LABELS = 14
+_ROOMS, _VIEWS = 32, 48  # kept at a time; views are of one room
+_DRAWINGS = 512  # kept for one view
+_WALLS = ((222, 214, 198), (206, 214, 220), (214, 220, 204), (226, 210, 202), (212, 208, 220))
+_FLOORS = ((168, 136, 102), (150, 146, 140), (184, 164, 138), (134, 112, 92), (176, 172, 164))
+_SKIN, _SLEEVE = (222, 178, 146), (70, 96, 140)
+
+
+class _Same:
+    """A mapping as a key by identity: holds on to it, so that its address is not given to another."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: object):
+        self.of = of
+
+    def __hash__(self) -> int:
+        return id(self.of)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.of is other.of
+
+
+class _Drawing(NamedTuple):
+    """A solid as seen from one place: its strokes, their extent in pixels, the distance to its middle in metres."""
+
+    solid: Solid
+    strokes: list[Stroke]
+    extent: tuple[float, float, float, float]
+    distance: float
+
+
+class _View:
+    """What a room looks like from one standing point, and everything already computed for it."""
+
+    def __init__(self, room: Room, location: str, size: int, seed: int):
+        self.pose, self.side = room.pose(location), size * _SCALE
+        focal = self.side / 2 / np.tan(np.radians(FIELD_OF_VIEW / 2))
+        eye = (self.pose.x, CAMERA_HEIGHT, self.pose.z)
+        self.camera = Camera(eye, self.pose, float(focal), (self.side / 2, self.side / 2))
+        self.backdrop = _backdrop(self.camera, room, seed)
+        self._drawings: dict[tuple, _Drawing | None] = {}
+        self._orders: dict[tuple, list[int]] = {}
+
+    def drawing(self, solid: Solid) -> _Drawing | None:
+        """`solid` as seen from here, None if it is out of sight."""
+        if solid.key not in self._drawings:
+            if len(self._drawings) >= _DRAWINGS:
+                self._drawings.clear()
+            self._drawings[solid.key] = self._drawn(solid)
+        return self._drawings[solid.key]
+
+    def _drawn(self, solid: Solid) -> _Drawing | None:
+        x0, y0, z0, x1, y1, z1 = solid.box
+        reach = ((x1 - x0) ** 2 + (y1 - y0) ** 2 + (z1 - z0) ** 2) ** 0.5 / 2
+        if solid.opening == "front":
+            reach *= 2  # the door stands out
+        seen = self.camera.see((x0 + x1) / 2, (y0 + y1) / 2, (z0 + z1) / 2)
+        ahead = seen[2] + reach
+        if ahead <= 0 or abs(seen[0]) > ahead + reach or abs(seen[1]) > ahead + reach:
+            return None
+        strokes = paint(self.camera, solid)
+        if not strokes:
+            return None
+        left, top, right, bottom = box = extent(strokes)
+        if right < 0 or bottom < 0 or left > self.side or top > self.side:
+            return None
+        return _Drawing(solid, strokes, box, sum(v * v for v in seen) ** 0.5)
+
+    def in_order(self, drawings: list[_Drawing]) -> list[_Drawing]:
+        """Far to near, so that what is painted later may hide what is painted before."""
+        key = tuple(d.solid.key for d in drawings)
+        if key not in self._orders:
+            if len(self._orders) >= 64:
+                self._orders.clear()
+            self._orders[key] = _far_to_near(self.camera.eye, drawings)
+        return [drawings[i] for i in self._orders[key]]
+
+
+def _far_to_near(eye: tuple[float, float, float], drawings: list[_Drawing]) -> list[int]:
+    """Indices in painting order: depth-first over "must be painted before", farthest first."""
+    if not drawings:
+        return []
+    before = _must_precede(eye, drawings)
+    done, order = [False] * len(drawings), []
+
+    def visit(index: int) -> None:
+        if done[index]:
+            return
+        done[index] = True
+        for other in before[index]:
+            visit(other)
+        order.append(index)
+
+    for index in sorted(range(len(drawings)), key=lambda i: -drawings[i].distance):
+        visit(index)
+    return order
+
+
+def _must_precede(eye: tuple[float, float, float], drawings: list[_Drawing]) -> list[list[int]]:
+    """For each drawing the indices of those that it may hide, which are therefore painted before it."""
+    boxes = np.array([d.solid.box for d in drawings])
+    low, high, camera = boxes[:, :3] + 0.02, boxes[:, 3:] - 0.02, np.array(eye)
+    apart = high[:, None, :] <= low[None, :, :]  # i ends below where j begins, by axis
+    nearer = (apart & (camera <= low[None, :, :])).any(2) | (
+        apart.transpose(1, 0, 2) & (camera >= low[:, None, :])
+    ).any(2)
+    hides = nearer & ~nearer.T
+    touching = ~(apart.any(2) | apart.any(2).T)
+    volume = (boxes[:, 3:] - boxes[:, :3]).prod(1)
+    hides |= touching & (volume[:, None] < volume[None, :])
+    seen = np.array([d.extent for d in drawings])
+    overlap = (seen[:, None, 0] < seen[None, :, 2]) & (seen[:, None, 1] < seen[None, :, 3])
+    hides &= overlap & overlap.T
+    return [np.flatnonzero(row).tolist() for row in hides]
+
+
+def _backdrop(camera: Camera, room: Room, seed: int) -> list[Stroke]:
+    """Floor, ceiling and walls of the room's bounding box, with floor lines every half metre."""
+    x0, z0, x1, z1 = room.bounds
+    pick = stable(f"{seed} {min(room.names, default='')}", len(_WALLS) * len(_FLOORS))
+    wall, floor = _WALLS[pick % len(_WALLS)], _FLOORS[pick // len(_WALLS)]
+    line = tuple(c * 9 // 10 for c in floor)
+    sides = [
+        ([(x0, 0, z0), (x1, 0, z0), (x1, 0, z1), (x0, 0, z1)], floor, line),
+        ([(x0, CEILING, z0), (x1, CEILING, z0), (x1, CEILING, z1), (x0, CEILING, z1)], (240, 240, 236), wall),
+    ]
+    for (ax, az), (bx, bz), light in (
+        ((x0, z0), (x1, z0), 0.95),
+        ((x0, z1), (x1, z1), 0.95),
+        ((x0, z0), (x0, z1), 0.87),
+        ((x1, z0), (x1, z1), 0.87),
+    ):
+        for low, high, share in ((0.0, CEILING, light), (0.0, 0.09, light * 0.8)):
+            colour = tuple(int(c * share) for c in wall)
+            sides.append(([(ax, low, az), (bx, low, bz), (bx, high, bz), (ax, high, az)], colour, colour))
+    for k in range(1, int((x1 - x0) * 2) + 1):
+        sides.insert(1, ([(x0 + k / 2, 0, z0), (x0 + k / 2, 0, z1)], line, None))
+    for k in range(1, int((z1 - z0) * 2) + 1):
+        sides.insert(1, ([(x0, 0, z0 + k / 2), (x1, 0, z0 + k / 2)], line, None))
+    strokes = []
+    for corners, fill, outline in sides:
+        points = camera.polygon(corners)
+        if len(points) >= len(corners[:3]):
+            strokes.append(Stroke("polygon" if outline else "line", points, fill, outline))
+    return strokes
+
+
+def _apply(draw: ImageDraw.ImageDraw, strokes: list[Stroke]) -> None:
+    for what, points, fill, outline in strokes:
+        if what == "polygon":
+            draw.polygon(points, fill=fill, outline=outline)
+        elif what == "ellipse":
+            draw.ellipse(points, fill=fill, outline=outline)
+        else:
+            draw.line(points, fill=fill, width=_SCALE)
+
+
+@lru_cache(maxsize=_ROOMS)
+def _room(names: _Same, locations: _Same, receptacles: frozenset[str]) -> tuple[Room, dict]:
+    return Room(names.of, locations.of, receptacles), {}
+
+
+def _view(state: RoomState, size: int, seed: int) -> tuple[Room, _View]:
+    receptacles = frozenset(state.receptacle_locations) | frozenset(state.contents)
+    room, views = _room(_Same(state.names), _Same(state.receptacle_locations), receptacles)
+    key = (state.location, size, seed)
+    if key not in views:
+        if len(views) >= _VIEWS:
+            views.clear()
+        views[key] = _View(room, *key)
+    return room, views[key]
+
+
+@lru_cache(maxsize=512)
+def _hand(solid: Solid, side: int) -> list[Stroke]:
+    """What the hand holds, in the lower right corner, as large as fits there, on a hand and a sleeve."""
+    size = max(solid.box[3] - solid.box[0], solid.box[4] - solid.box[1], solid.box[5] - solid.box[2])
+    height = solid.box[4] - solid.box[1]
+    pose = Pose(0.0, -2.0 * size, 0, 25.0)
+    camera = Camera((0.0, height / 2 + 0.93 * size, -2.0 * size), pose, side * 0.62, (side * 0.79, side * 0.79))
+    strokes = [
+        Stroke(
+            "polygon",
+            [
+                (side * 0.84, side),
+                (side * 0.77, side * 0.86),
+                (side * 0.9, side * 0.82),
+                (side, side * 0.9),
+                (side, side),
+            ],
+            _SLEEVE,
+            (40, 56, 90),
+        ),
+        Stroke("ellipse", [(side * 0.71, side * 0.79), (side * 0.9, side * 0.94)], _SKIN, (150, 110, 86)),
+    ]
+    strokes += paint(camera, solid)
+    for k in range(3):
+        u = side * (0.74 + 0.045 * k)
+        strokes.append(Stroke("ellipse", [(u, side * 0.865), (u + side * 0.05, side * 0.925)], _SKIN, (150, 110, 86)))
+    return strokes
+
+
+@lru_cache(maxsize=16)
+def _font(pixels: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(pixels)
+
+
+@lru_cache(maxsize=2048)
+def _tag(text: str, pixels: int, dark: bool) -> Image.Image:
+    """A small label: dark on white for receptacles, white on dark for objects."""
+    left, top, right, bottom = _font(pixels).getbbox(text)
+    tag = Image.new("RGB", (int(right - left) + 4, int(bottom - top) + 3), (36, 40, 52) if dark else (250, 250, 246))
+    ImageDraw.Draw(tag).text(
+        (2 - left, 1 - top), text, font=_font(pixels), fill=(255, 255, 255) if dark else (20, 20, 24)
+    )
+    return tag
+
+
+def _hidden(u: float, v: float, later: list[_Drawing]) -> bool:
+    """Whether one of the drawings painted later covers the pixel."""
+    for drawing in later:
+        left, top, right, bottom = drawing.extent
+        if left < u < right and top < v < bottom and any(_covers(stroke, u, v) for stroke in drawing.strokes):
+            return True
+    return False
+
+
+def _covers(stroke: Stroke, u: float, v: float) -> bool:
+    if stroke.what == "line":
+        return False
+    if stroke.what == "ellipse":
+        (u0, v0), (u1, v1) = stroke.points
+        return u0 < u < u1 and v0 < v < v1
+    inside, (pu, pv) = False, stroke.points[-1]
+    for cu, cv in stroke.points:
+        if (cv > v) != (pv > v) and u < (pu - cu) * (v - cv) / (pv - cv) + cu:
+            inside = not inside
+        pu, pv = cu, cv
+    return inside
+
+
+def _label_wishes(view: _View, state: RoomState, ordered: list[_Drawing]) -> list[tuple[str, bool, float, float]]:
+    """Name, whether an object, and anchor pixel of what is to be labelled, the most important first."""
+    here = {key for key, loc in state.receptacle_locations.items() if loc == state.location}
+    wishes = []
+    for index, drawing in enumerate(ordered):
+        solid = drawing.solid
+        if drawing.distance > _LABEL_DISTANCE or not solid.name:
+            continue
+        left, top, right, bottom = (min(max(e, 0.0), view.side) for e in drawing.extent)
+        if right - left < 8 or bottom - top < 4:
+            continue
+        u, v = (left + right) / 2, (top + bottom) / 2
+        if not _hidden(u, v, ordered[index + 1 :]):
+            first = 0 if solid.key[0] in here else 1
+            wishes.append((first, drawing.distance, solid.name, not solid.receptacle, u, v))
+        for inner in solid.inside:
+            drawn = view.drawing(inner)
+            if drawn is not None:
+                left, top, right, bottom = drawn.extent
+                wishes.append((0, drawn.distance, inner.name, True, (left + right) / 2, (top + bottom) / 2))
+    return [wish[2:] for wish in sorted(wishes)]
+
+
+def _write_labels(
+    picture: Image.Image, view: _View, state: RoomState, ordered: list[_Drawing], held: Solid | None
+) -> None:
+    size = picture.width
+    pixels = max(8, round(size * 10 / 224))
+    taken: list[tuple[int, int, int, int]] = []
+    if held is not None:
+        tag = _tag(held.name, pixels, True)
+        spot = (size - tag.width - 2, size - tag.height - 2)
+        picture.paste(tag, spot)
+        taken.append((*spot, size, size))
+    for name, is_object, u, v in _label_wishes(view, state, ordered):
+        tag = _tag(name, pixels, is_object)
+        left = min(max(int(u / _SCALE - tag.width / 2), 1), size - tag.width - 1)
+        for shift in (0, -1, 1, -2, 2):
+            top = min(max(int(v / _SCALE + (shift - 0.5) * (tag.height + 1)), 1), size - tag.height - 1)
+            box = (left, top, left + tag.width, top + tag.height)
+            if all(box[2] < t[0] or box[0] > t[2] or box[3] < t[1] or box[1] > t[3] for t in taken):
+                picture.paste(tag, (left, top))
+                taken.append(box)
+                break
+        if len(taken) >= _MOST_LABELS:
+            return
+
+
+def draw(state: RoomState, *, size: int = 224, show_ids: bool = True, seed: int = 0) -> np.ndarray:
+    """The agent's view of `state`: uint8, (size, size, 3), RGB; always the same for the same arguments.
+
+    `size` is in pixels, at least 32 (ValueError otherwise). `show_ids` writes the names of near things on them.
+    `seed` chooses the colours of walls and floor. Never fails on ids that carry no geometry.
+    """
+    if size < SMALLEST:
+        raise ValueError(f"frames.draw: size is {size}, the smallest picture is {SMALLEST} pixels")
+    room, view = _view(state, size, seed)
+    drawings = [d for solid in solids(room, state) if (d := view.drawing(solid)) is not None]
+    ordered = view.in_order(drawings)
+    large = Image.new("RGB", (view.side, view.side), (240, 240, 236))
+    painter = ImageDraw.Draw(large)
+    _apply(painter, view.backdrop)
+    for drawing in ordered:
+        _apply(painter, drawing.strokes)
+    held = held_solid(room, state)
+    if held is not None:
+        _apply(painter, _hand(held, view.side))
+    picture = large.reduce(_SCALE)
+    if show_ids:
+        _write_labels(picture, view, state, ordered, held)
+    return np.array(picture)
