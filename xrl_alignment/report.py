@@ -176,7 +176,7 @@ def _success_table(evaluations: dict[str, dict]) -> str:
         rows.append([name, _number(entry.get("games")), *figures, _number(entry.get("mean_steps"), 1)])
     head = ["phase", "games", "success, free text", "95 % interval", "success, admissible", "mean steps"]
     note = (
-        '<p class="note">Single trial on games that were not trained on. Free text: the model writes the command. '
+        '<p class="note">Every game is played once. Free text: the model writes the command. '
         "Admissible: it chooses among the commands that the engine accepts now, which is a much easier task; "
         "the two are never mixed.</p>"
     )

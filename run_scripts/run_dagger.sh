@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# One training phase, or several in a row: server and client as two processes, until DONE stands in the run directory.
+#
+#   run_scripts/run_dagger.sh [--tmux | --background] --cfg-path FILE… [--options KEY=VALUE…] [--resume RUN_DIR]
+#
+#   --tmux        in a new tmux session "emac" (its window stays open after the run, so that errors can be read)
+#   --background  detached from this terminal, output into output/background-<time>.log
+#
+# Everything else goes to `python -m xrl_alignment.pipeline`. PYTHON names the interpreter (default: .venv's).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+mode=foreground
+case "${1:-}" in
+  --tmux | --background) mode=${1#--} && shift ;;
+  -h | --help | "") sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" && exit 0 ;;
+esac
+
+if [[ -z "${PYTHON:-}" ]]; then
+  PYTHON=python3
+  [[ -x .venv/bin/python ]] && PYTHON=.venv/bin/python
+fi
+command=("$PYTHON" -m xrl_alignment.pipeline "$@")
+
+case "$mode" in
+  foreground) exec "${command[@]}" ;;
+  tmux)
+    command -v tmux >/dev/null || { echo "error: tmux is not installed; try --background" >&2 && exit 2; }
+    tmux new-session -d -s emac "$(printf '%q ' "${command[@]}"); echo \"exit code \$?\"; exec bash"
+    echo "started; look with: tmux attach -t emac"
+    ;;
+  background)
+    mkdir -p output
+    log=output/background-$(date +%Y%m%d-%H%M%S)-$$.log
+    nohup "${command[@]}" >"$log" 2>&1 </dev/null &
+    echo "started as process $!; look with: tail -f $log; stop with: kill $!"
+    ;;
+esac

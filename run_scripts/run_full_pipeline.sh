@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Both phases: behavioural cloning, then DPO from its newest checkpoint, which is also the reference policy.
+#
+#   run_scripts/run_full_pipeline.sh [--tmux | --background] SIZE [--options KEY=VALUE…] [--resume RUN_DIR]
+#
+# SIZE is demo, small or paper: configs/dagger/SIZE_{bc,dpo}.yaml. The other arguments: see run_dagger.sh.
+set -euo pipefail
+here=$(dirname "${BASH_SOURCE[0]}")
+
+mode=()
+case "${1:-}" in
+  --tmux | --background) mode=("$1") && shift ;;
+  -h | --help | "") sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" && exit 0 ;;
+esac
+
+size=${1:?"error: name a size: demo, small or paper"} && shift
+for phase in bc dpo; do
+  if [[ ! -f "$here/../configs/dagger/${size}_$phase.yaml" ]]; then
+    echo "error: there is no configs/dagger/${size}_$phase.yaml; sizes are demo, small and paper" >&2 && exit 2
+  fi
+done
+exec "$here/run_dagger.sh" ${mode[@]+"${mode[@]}"} --cfg-path "configs/dagger/${size}_bc.yaml" "configs/dagger/${size}_dpo.yaml" "$@"
