@@ -1,0 +1,117 @@
+"""Plays environments against a DAgger server.
+
+    python alfworld_client.py --port 7860 --env textworld --split valid_seen --num-envs 3
+
+Ends when the server has no more work. Exit code 0, or 2 with one line `error: …`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from xrl_alignment.client import PATIENCE_S, play
+from xrl_alignment.config import run_program
+from xrl_alignment.environments import make_environment
+from xrl_alignment.environments.base import MAX_STEPS, Game
+from xrl_alignment.environments.games import cache_root, find_games
+from xrl_alignment.protocol import IMAGE_FORMATS
+
+EXPERTS = ("handcoded", "planner")
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line, with `--help`."""
+    parser = argparse.ArgumentParser(
+        description="Plays environments against a DAgger server (dagger_server.py) and asks it for every action.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    server = parser.add_argument_group("server")
+    server.add_argument("--host", default="127.0.0.1", help="where dagger_server.py listens")
+    server.add_argument("--port", type=int, default=7860)
+    server.add_argument("--token", default="", help="for a server on another machine (or EMAC_TOKEN)")
+    server.add_argument("--wire", choices=("v2", "v1"), default="v2", help="v1 is the original's format")
+    server.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds to wait for a server that is away")
+    games = parser.add_argument_group("games")
+    games.add_argument("--env", default="textworld", help="native, textworld, household (generated games) or thor")
+    games.add_argument("--split", help="default: household_train for household, valid_seen otherwise")
+    games.add_argument("--data", help="folder that holds json_2.1.1 (default: $ALFWORLD_DATA)")
+    games.add_argument("--num-envs", type=int, default=3, help="number of games, 0 for all")
+    games.add_argument("--seed", type=int, default=0, help="of the draw of games, and of generated ones")
+    games.add_argument("--num-train", type=int, default=2000, help="household: generated training games")
+    games.add_argument("--num-heldout", type=int, default=100, help="household: generated held-out games")
+    play_group = parser.add_argument_group("play")
+    play_group.add_argument("--num-workers", type=int, default=1, help="environments at once (v2 only)")
+    play_group.add_argument("--num-rounds", type=int, help="v1 only: rounds to play (default: until the server ends)")
+    play_group.add_argument("--max-steps", type=int, default=MAX_STEPS, help="actions in an episode")
+    play_group.add_argument("--expert", choices=EXPERTS, help="ALFWorld's expert to compute beside the environment")
+    play_group.add_argument("--image-format", choices=IMAGE_FORMATS, default="auto", help="v2: how frames travel")
+    play_group.add_argument("--blank-frames", action="store_true", help="send black pictures")
+    play_group.add_argument("--no-show-ids", dest="show_ids", action="store_false", help="draw no object numbers")
+    return parser.parse_args(argv)
+
+
+def games_of(arguments: argparse.Namespace) -> tuple[str, list[Game]]:
+    """The split's name and the games to play; household games are generated on first use."""
+    number = arguments.num_envs or None
+    if arguments.env != "household":
+        split = arguments.split or "valid_seen"
+        return split, find_games(split, data=arguments.data, num=number, seed=arguments.seed)
+    from xrl_alignment.environments.household import generate
+
+    split = arguments.split or "household_train"
+    folder = Path(arguments.data) if arguments.data else _household_folder(arguments)
+    generate(folder, num_train=arguments.num_train, num_heldout=arguments.num_heldout, seed=arguments.seed)
+    return split, find_games(split, data=folder, num=number, seed=arguments.seed)
+
+
+def _household_folder(arguments: argparse.Namespace) -> Path:
+    return cache_root() / f"household-{arguments.num_train}-{arguments.num_heldout}-{arguments.seed}"
+
+
+def main() -> int:
+    """Parse, play, print the summary as one line of JSON."""
+    arguments = parse_arguments()
+    signal.signal(signal.SIGTERM, _interrupt)
+    split, games = games_of(arguments)
+    factory = partial(
+        make_environment,
+        arguments.env,
+        max_steps=arguments.max_steps,
+        show_ids=arguments.show_ids,
+        expert=arguments.expert,
+    )
+    summary = play(
+        f"http://{_bracketed(arguments.host)}:{arguments.port}",
+        factory,
+        games,
+        wire=arguments.wire,
+        num_workers=arguments.num_workers,
+        token=arguments.token or os.environ.get("EMAC_TOKEN", ""),
+        image_format=arguments.image_format,
+        blank_frames=arguments.blank_frames,
+        num_rounds=arguments.num_rounds,
+        split=split,
+        patience_s=arguments.patience,
+    )
+    print(json.dumps(summary))
+    return 0
+
+
+def _interrupt(*_: Any) -> None:
+    """SIGTERM ends like Ctrl-C: every session says bye, so that its game is handed to others at once."""
+    raise KeyboardInterrupt
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+if __name__ == "__main__":
+    sys.exit(run_program(main))
