@@ -64,7 +64,10 @@ class RunConfig:
     `beta` is the expert-mixing probability of each round (Ross et al. 2011, DAgger's beta_i; its last value repeats):
     0 lets the policy drive always, as the original does. `repeat_limit` is how often in a row the same action may be
     taken before an episode counts as stuck (0: never stuck). `max_batch` and `window_ms` bound how many waiting
-    observations the policy answers in one call. `num_threads` 0 leaves the choice to torch.
+    observations the policy answers in one call. `num_threads` 0 leaves the choice to torch. `num_workers` games are
+    played at once by the pipeline's client (1: the original's order). The learner runs after every `train_every`
+    episodes. The trainer's state is saved at most every `state_interval_s` seconds (0: after every episode); a resume
+    repeats the updates since then.
     """
 
     num_rounds: int = 2
@@ -90,13 +93,17 @@ class RunConfig:
     max_batch: int = 32
     window_ms: float = 2.0
     num_threads: int = 0
+    num_workers: int = 1
+    train_every: int = 1
+    state_interval_s: float = 30.0
 
     def __post_init__(self) -> None:
         """Check every value's range."""
         counts = ("num_rounds", "num_envs", "batch_size", "accum_grad_steps", "max_steps", "max_batch")
+        counts += ("num_workers", "train_every")
         _check_numbers("run", self, counts, 1)
         rest = ("train_iters_per_epoch", "init_lr", "min_lr", "warmup_lr", "warmup_steps", "weight_decay", "seed")
-        _check_numbers("run", self, (*rest, "repeat_limit", "window_ms", "num_threads"), 0)
+        _check_numbers("run", self, (*rest, "repeat_limit", "window_ms", "num_threads", "state_interval_s"), 0)
         in_range = bool(self.beta) and all(0.0 <= beta <= 1.0 for beta in self.beta)
         _check("run.beta", self.beta, in_range, "a list of probabilities, one for each round")
         _check("run.output_dir", self.output_dir, bool(self.output_dir), "a folder's path")
@@ -304,7 +311,9 @@ def run_program(main: Callable[[], int | None]) -> None:
     except (ValueError, OSError, ImportError, EnvironmentFault) as error:
         if os.environ.get("EMAC_TRACEBACK"):
             traceback.print_exc()
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        # Our own texts break lines on purpose (the tail of a log), a library's only in the middle of a message.
+        text = str(error) if isinstance(error, ConfigError) else " ".join(str(error).split())
+        print(f"error: {text}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         code = 130

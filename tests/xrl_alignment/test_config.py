@@ -124,13 +124,19 @@ def fail_with(error: BaseException):
 
 @pytest.mark.parametrize(
     "error",
-    [ConfigError("bad\n  thing"), FileNotFoundError("bad thing"), EnvironmentFault("bad thing"), OSError("bad thing")],
+    [ConfigError("bad thing"), FileNotFoundError("bad\n  thing"), EnvironmentFault("bad thing"), OSError("bad thing")],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(error: Exception, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as caught:
         run_program(fail_with(error))
     assert caught.value.code == 2
     assert capsys.readouterr().err == "error: bad thing\n"
+
+
+def test_a_logs_tail_keeps_its_lines(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        run_program(fail_with(ConfigError("the server ended:\nline 1\nline 2")))
+    assert capsys.readouterr().err == "error: the server ended:\nline 1\nline 2\n"
 
 
 def test_traceback_on_request(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
