@@ -1,0 +1,7 @@
+"""The names that the original's users import from here; each lives, and is documented, in its own module."""
+
+from xrl_alignment.buffers import DPOReplayBuffer, ReplayBuffer
+from xrl_alignment.checkpoint import save_checkpoint
+from xrl_alignment.history import EnvironmentHistory
+
+__all__ = ["DPOReplayBuffer", "EnvironmentHistory", "ReplayBuffer", "save_checkpoint"]
