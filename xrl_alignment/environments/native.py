@@ -453,7 +453,7 @@ class NativeGame:
         """What a picture of the room needs."""
         world = self.world
         return RoomState(
-            names=world.names,
+            names=world.thing_names,
             location=self.location,
             receptacle_locations=world.location_of,
             contents=self.contents,
@@ -548,7 +548,7 @@ class NativeEnvironment:
         game = self._playing()
         commands = game.admissible_commands()
         if game.world.wording.dialect == "move" and game.held is not None:
-            commands = [canonical(command) for command in commands]  # in the engine's order
+            commands = sorted(map(canonical, commands))
         won = game.won
         self._done = won or self._steps >= self.max_steps
         return TimeStep(text, commands, won, self._done)

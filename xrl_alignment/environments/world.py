@@ -94,6 +94,7 @@ class World:
     static: frozenset[Fact]
     initial: tuple[Fact, ...]  # facts that can change
     names: dict[str, str]  # every id with a number -> "desk 1"
+    thing_names: dict[str, str]  # the same for receptacles and objects only
     agent: str
     start: str  # location
     receptacles: tuple[str, ...]
@@ -188,6 +189,7 @@ def build_world(text: GameText) -> World:
     able = {key: frozenset(row[1] for row in by[key]) for key in _ABILITIES}
     initial = tuple(row for row in rows if row[0] in INITIAL)
     objects = {row[1] for row in rows if row[0] in _OBJECT_FIRST}
+    names = number(word for row in rows for word in row[1:])
     return World(
         wording=GRAMMARS[text.grammar],
         rules=DOMAINS[text.domain],
@@ -195,7 +197,8 @@ def build_world(text: GameText) -> World:
         goal=_goal(text.goal),
         static=frozenset(row for row in rows if row[0] in STATIC),
         initial=initial,
-        names=number(word for row in rows for word in row[1:]),
+        names=names,
+        thing_names={name: names[name] for name in sorted({*kind_of, *type_of}) if name in names},
         agent=agent,
         start=start,
         receptacles=tuple(location_of),
