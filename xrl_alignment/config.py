@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 ENVIRONMENT_NAMES = ("native", "textworld", "household", "thor")
-EXPERT_NAMES = ("explorer", "handcoded", "planner", "openai")
+EXPERT_NAMES = ("explorer", "handcoded", "planner", "client")
 POLICY_NAMES = ("in_process",)
 DECODE_MODES = ("free", "admissible")
 
@@ -161,11 +161,9 @@ class EnvironmentConfig:
 
 @dataclass
 class ExpertConfig:
-    """`expert:` who labels; `base_url` and `model` are for `openai`, any endpoint that speaks its protocol."""
+    """`expert:` who labels; `client` takes whatever expert's word the client sends along."""
 
     name: str = "explorer"
-    base_url: str = ""
-    model: str = ""
 
     def __post_init__(self) -> None:
         """Check the expert's name."""

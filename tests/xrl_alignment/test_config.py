@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from xrl_alignment.config import (
+    ENVIRONMENT_NAMES,
+    EXPERT_NAMES,
     ConfigError,
     DaggerConfig,
     EvaluateConfig,
@@ -16,7 +18,10 @@ from xrl_alignment.config import (
     run_program,
     to_yaml,
 )
+from xrl_alignment.environments import ENVIRONMENTS
 from xrl_alignment.environments.base import EnvironmentFault
+from xrl_alignment.experts import EXPERTS
+from xrl_alignment.paths import REPO_ROOT
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -100,6 +105,18 @@ def test_yaml_of_a_config_reads_back_without_the_token(tmp_path: Path) -> None:
     assert config.server.token == "secret"
     config.server.token = ""
     assert load_config(DaggerConfig, write(tmp_path, text)) == config
+
+
+def test_names_are_those_that_can_be_built() -> None:
+    assert set(EXPERT_NAMES) == set(EXPERTS)
+    assert set(ENVIRONMENT_NAMES) == {*ENVIRONMENTS, "household"}
+
+
+@pytest.mark.parametrize("path", sorted((REPO_ROOT / "configs").glob("*/*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_config_loads(path: Path) -> None:
+    schema = {"dagger": DaggerConfig, "evaluate": EvaluateConfig}[path.parent.name]
+    config = load_config(schema, path)
+    assert config.model["arch"] == "blip2_emac"
 
 
 def test_parse_args_gathers_options_and_own_arguments() -> None:
