@@ -51,8 +51,9 @@ class Belief:
 
     def observe(self, action: str, feedback: str) -> None:
         """Take in one executed action (any dialect, any nonsense) and the environment's answer to it."""
+        action = canonical(action.strip())
         if feedback.startswith(NOTHING):
-            self._nothing_happened(canonical(action))
+            self._nothing_happened(action)
             return
         self.failed.clear()
         if action.startswith("go to ") and action[6:] in self.together:
@@ -67,9 +68,9 @@ class Belief:
             self._change(feedback)
 
     def forget(self) -> None:
-        """Doubt everything seen elsewhere: it was searched and the task still is not done."""
-        self.seen &= self.here
-        self.place = {thing: name for thing, name in self.place.items() if name in self.here}
+        """Doubt all contents: everything was seen and what is needed was not there."""
+        self.seen.clear()
+        self.place.clear()
 
     def _nothing_happened(self, action: str) -> None:
         self.failed.add(action)

@@ -43,6 +43,7 @@ class Statistics:
         self.object_types = frozenset(name for kind in self.objects.values() for name in kind)
         self.receptacle_types = frozenset(name for kind in self.receptacles.values() for name in kind)
         self.accepts: Mapping[str, str] = table["accepts"]
+        self._numbers = {name: self._number(name) for name in self.receptacle_types}
         self._chances: dict[tuple[str, str], dict[str, float]] = {}
 
     def chances(self, object_type: str, kind: str) -> dict[str, float]:
@@ -57,17 +58,19 @@ class Statistics:
         return self._chances[key]
 
     def _chance(self, object_type: str, receptacle_type: str, kind: str) -> float:
-        number = sum(counts.get(receptacle_type, 0) for counts in self.receptacles.values())
-        total = found = 0
-        for objects in self.objects.values():
-            total += sum(places.get(receptacle_type, 0) for places in objects.values())
-            found += objects.get(object_type, {}).get(receptacle_type, 0)
-        anything = total / (number * len(self.object_types))
+        found = sum(objects.get(object_type, {}).get(receptacle_type, 0) for objects in self.objects.values())
+        number, anything = self._numbers[receptacle_type]
         anywhere = (found + PRIOR_WEIGHT * anything) / (number + PRIOR_WEIGHT)
         here = self.objects.get(kind, {}).get(object_type, {}).get(receptacle_type, 0)
         return (here + PRIOR_WEIGHT * anywhere) / (
             self.receptacles.get(kind, {}).get(receptacle_type, 0) + PRIOR_WEIGHT
         )
+
+    def _number(self, receptacle_type: str) -> tuple[int, float]:
+        """How many such receptacles were counted, and P(one holds an object type), averaged over all object types."""
+        number = sum(counts.get(receptacle_type, 0) for counts in self.receptacles.values())
+        held = sum(places.get(receptacle_type, 0) for objects in self.objects.values() for places in objects.values())
+        return number, held / (number * max(1, len(self.object_types)))
 
     def accepted_by(self, object_type: str) -> frozenset[str]:
         """The receptacle types that take such an object; all of them for an object never counted."""

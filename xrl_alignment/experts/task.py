@@ -31,10 +31,31 @@ _TEMPLATES = tuple(
 _VERBS = {"clean": "clean", "hot": "heat", "cool": "cool"}
 _KEY_WORDS = (  # human annotations; the first that matches decides
     ("look", re.compile(r"\b(lamp|light|desklamp|floorlamp)\b")),
-    ("heat", re.compile(r"\b(heat|heated|hot|warm|warmed|microwaved?|cook|cooked)\b")),
+    ("heat", re.compile(r"\b(heat|heated|hot|warm|warmed|microwaved|cook|cooked)\b")),
     ("cool", re.compile(r"\b(cool|cooled|cold|chill|chilled)\b")),
     ("clean", re.compile(r"\b(clean|cleaned|wash|washed|rinse|rinsed)\b")),
 )
+_SYNONYMS = {
+    "counter": "countertop",
+    "refrigerator": "fridge",
+    "trash": "garbagecan",
+    "trashcan": "garbagecan",
+    "bin": "garbagecan",
+    "couch": "sofa",
+    "sink": "sinkbasin",
+    "nightstand": "sidetable",
+    "endtable": "sidetable",
+    "stove": "stoveburner",
+    "burner": "stoveburner",
+    "remote": "remotecontrol",
+    "phone": "cellphone",
+    "tissues": "tissuebox",
+    "sponge": "dishsponge",
+    "soap": "soapbar",
+    "alarm": "alarmclock",
+    "clock": "alarmclock",
+    "keys": "keychain",
+}
 _TWO = re.compile(r"\b(two|both|2|pair)\b")
 
 
@@ -100,14 +121,14 @@ def _mentions(sentence: str, types: Collection[str]) -> list[str]:
     words = re.findall(r"[a-z]+", sentence)
     found, at = [], 0
     while at < len(words):
-        for size in (3, 2, 1):
-            joined = "".join(words[at : at + size])
-            name = next(
-                (form for form in (joined, joined.removesuffix("s"), joined.removesuffix("es")) if form in types), ""
-            )
-            if name:
-                found.append(name)
-                at += size - 1
-                break
-        at += 1
+        size = next((size for size in (3, 2, 1) if _meant("".join(words[at : at + size]), types)), 0)
+        if size:
+            found.append(_meant("".join(words[at : at + size]), types))
+        at += size or 1
     return found
+
+
+def _meant(word: str, types: Collection[str]) -> str:
+    """The type that `word` names, as it stands, in the plural, or by another name; empty if none."""
+    forms = (word, word.removesuffix("s"), word.removesuffix("es"), _SYNONYMS.get(word, ""))
+    return next((form for form in forms if form in types), "")
