@@ -11,6 +11,7 @@ so that a frame costs little more than filling its polygons.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ CEILING = 2.7  # metres
 SMALLEST = 32  # pixels
 _SCALE = 2  # drawn twice as large, then averaged: smooth edges
 _LABEL_DISTANCE = 2.6  # metres; what is farther is not labelled
-_MOST_LABELS = 14
+_MOST_LABELS = 12
 _ROOMS, _VIEWS = 32, 48  # kept at a time; views are of one room
 _DRAWINGS = 512  # kept for one view
 _WALLS = ((222, 214, 198), (206, 214, 220), (214, 220, 204), (226, 210, 202), (212, 208, 220))
@@ -37,18 +38,18 @@ _SKIN, _SLEEVE = (222, 178, 146), (70, 96, 140)
 
 
 class _Same:
-    """A mapping as a key by identity: holds on to it, so that its address is not given to another."""
+    """A mapping as a key: by its keys, equal at once if it is the same object (an engine hands out one per game)."""
 
     __slots__ = ("of",)
 
-    def __init__(self, of: object):
+    def __init__(self, of: Mapping[str, str]):
         self.of = of
 
     def __hash__(self) -> int:
-        return id(self.of)
+        return hash(frozenset(self.of))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.of is other.of
+        return isinstance(other, _Same) and (self.of is other.of or dict(self.of) == dict(other.of))
 
 
 class _Drawing(NamedTuple):
@@ -83,7 +84,7 @@ class _View:
     def _drawn(self, solid: Solid) -> _Drawing | None:
         x0, y0, z0, x1, y1, z1 = solid.box
         reach = ((x1 - x0) ** 2 + (y1 - y0) ** 2 + (z1 - z0) ** 2) ** 0.5 / 2
-        if solid.opening == "front":
+        if solid.opening.startswith("front"):
             reach *= 2  # the door stands out
         seen = self.camera.see((x0 + x1) / 2, (y0 + y1) / 2, (z0 + z1) / 2)
         ahead = seen[2] + reach
@@ -129,8 +130,9 @@ def _far_to_near(eye: tuple[float, float, float], drawings: list[_Drawing]) -> l
 
 def _must_precede(eye: tuple[float, float, float], drawings: list[_Drawing]) -> list[list[int]]:
     """For each drawing the indices of those that it may hide, which are therefore painted before it."""
-    boxes = np.array([d.solid.box for d in drawings])
-    low, high, camera = boxes[:, :3] + 0.02, boxes[:, 3:] - 0.02, np.array(eye)
+    boxes = np.array([d.solid.face or d.solid.box for d in drawings])
+    slack = np.minimum(0.02, (boxes[:, 3:] - boxes[:, :3]) / 3)
+    low, high, camera = boxes[:, :3] + slack, boxes[:, 3:] - slack, np.array(eye)
     apart = high[:, None, :] <= low[None, :, :]  # i ends below where j begins, by axis
     nearer = (apart & (camera <= low[None, :, :])).any(2) | (
         apart.transpose(1, 0, 2) & (camera >= low[:, None, :])
@@ -187,13 +189,13 @@ def _apply(draw: ImageDraw.ImageDraw, strokes: list[Stroke]) -> None:
 
 
 @lru_cache(maxsize=_ROOMS)
-def _room(names: _Same, locations: _Same, receptacles: frozenset[str]) -> tuple[Room, dict]:
-    return Room(names.of, locations.of, receptacles), {}
+def _room(names: _Same, locations: _Same, unreached: frozenset[str]) -> tuple[Room, dict]:
+    return Room(names.of, locations.of, unreached.union(locations.of)), {}
 
 
 def _view(state: RoomState, size: int, seed: int) -> tuple[Room, _View]:
-    receptacles = frozenset(state.receptacle_locations) | frozenset(state.contents)
-    room, views = _room(_Same(state.names), _Same(state.receptacle_locations), receptacles)
+    unreached = frozenset(state.contents.keys() - state.receptacle_locations.keys())
+    room, views = _room(_Same(state.names), _Same(state.receptacle_locations), unreached)
     key = (state.location, size, seed)
     if key not in views:
         if len(views) >= _VIEWS:
@@ -247,8 +249,16 @@ def _tag(text: str, pixels: int, dark: bool) -> Image.Image:
     return tag
 
 
-def _hidden(u: float, v: float, later: list[_Drawing]) -> bool:
-    """Whether one of the drawings painted later covers the pixel."""
+def _hidden(box: tuple[float, float, float, float], later: list[_Drawing]) -> bool:
+    """Whether what is painted later covers the middle of `box` and the points halfway to its corners' edges."""
+    left, top, right, bottom = box
+    u, v = (left + right) / 2, (top + bottom) / 2
+    return all(
+        _covered(*point, later) for point in ((u, v), (u, (top + v) / 2), ((left + u) / 2, v), ((u + right) / 2, v))
+    )
+
+
+def _covered(u: float, v: float, later: list[_Drawing]) -> bool:
     for drawing in later:
         left, top, right, bottom = drawing.extent
         if left < u < right and top < v < bottom and any(_covers(stroke, u, v) for stroke in drawing.strokes):
@@ -270,49 +280,75 @@ def _covers(stroke: Stroke, u: float, v: float) -> bool:
     return inside
 
 
-def _label_wishes(view: _View, state: RoomState, ordered: list[_Drawing]) -> list[tuple[str, bool, float, float]]:
-    """Name, whether an object, and anchor pixel of what is to be labelled, the most important first."""
-    here = {key for key, loc in state.receptacle_locations.items() if loc == state.location}
+class _Wish(NamedTuple):
+    """A label to write; sorted, the most important comes first."""
+
+    rank: int
+    distance: float
+    name: str
+    kind: str  # object, closed or open
+    extent: tuple[float, float, float, float]
+
+
+def _label_wishes(view: _View, state: RoomState, ordered: list[_Drawing]) -> list[_Wish]:
+    """What is near and in sight, what the agent stands at before the rest."""
+    here = {key for key, location in state.receptacle_locations.items() if location == state.location}
+    lying = {key for receptacle in here for key in state.contents.get(receptacle, ())}
     wishes = []
-    for index, drawing in enumerate(ordered):
-        solid = drawing.solid
-        if drawing.distance > _LABEL_DISTANCE or not solid.name:
+    for index, (solid, _, extent_, distance) in enumerate(ordered):
+        if distance > _LABEL_DISTANCE:
             continue
-        left, top, right, bottom = (min(max(e, 0.0), view.side) for e in drawing.extent)
-        if right - left < 8 or bottom - top < 4:
-            continue
-        u, v = (left + right) / 2, (top + bottom) / 2
-        if not _hidden(u, v, ordered[index + 1 :]):
-            first = 0 if solid.key[0] in here else 1
-            wishes.append((first, drawing.distance, solid.name, not solid.receptacle, u, v))
+        shown = _cut_to(extent_, view.side)
+        large = shown[2] - shown[0] > 7 and shown[3] - shown[1] > 3
+        if solid.name and large and not _hidden(shown, ordered[index + 1 :]):
+            rank = 0 if solid.key[0] in here else 1 if solid.key[0] in lying else 2
+            kind = "object" if not solid.receptacle else "open" if solid.opening else "closed"
+            wishes.append(_Wish(rank, distance, solid.name, kind, shown))
         for inner in solid.inside:
             drawn = view.drawing(inner)
             if drawn is not None:
-                left, top, right, bottom = drawn.extent
-                wishes.append((0, drawn.distance, inner.name, True, (left + right) / 2, (top + bottom) / 2))
-    return [wish[2:] for wish in sorted(wishes)]
+                wishes.append(_Wish(1, drawn.distance, inner.name, "object", _cut_to(drawn.extent, view.side)))
+    return sorted(wishes)
 
 
-def _write_labels(
-    picture: Image.Image, view: _View, state: RoomState, ordered: list[_Drawing], held: Solid | None
-) -> None:
+def _cut_to(box: tuple[float, float, float, float], side: int) -> tuple[float, float, float, float]:
+    left, top, right, bottom = (min(max(edge, 0.0), side) for edge in box)
+    return left, top, right, bottom
+
+
+def _spots(wish: _Wish, width: int, height: int, size: int) -> list[tuple[int, int]]:
+    """Where a label may go, best first: under or over an object, in the middle or at the rim of a receptacle."""
+    left, top, right, bottom = (edge / _SCALE for edge in wish.extent)
+    u, middle = (left + right - width) / 2, (top + bottom - height) / 2
+    heights = [middle, middle + height + 1, middle - height - 1, bottom - height, top]
+    if wish.kind == "open":  # what lies inside shows in the middle
+        heights = [bottom - height, top]
+    elif wish.kind == "object":
+        heights = [bottom + 1, top - height - 1, middle, bottom + height + 2, top - 2 * height - 2]
+    found = []
+    for v in heights:
+        for aside in (0.0, 0.35, -0.35):
+            spot = (u + aside * width, v)
+            found.append(tuple(int(min(max(c, 1), size - 1 - e)) for c, e in zip(spot, (width, height), strict=True)))
+    return found
+
+
+def _write_labels(picture: Image.Image, wishes: list[_Wish], held: Solid | None) -> None:
     size = picture.width
     pixels = max(8, round(size * 10 / 224))
     taken: list[tuple[int, int, int, int]] = []
-    if held is not None:
+    if held is not None and held.name:
         tag = _tag(held.name, pixels, True)
-        spot = (size - tag.width - 2, size - tag.height - 2)
-        picture.paste(tag, spot)
-        taken.append((*spot, size, size))
-    for name, is_object, u, v in _label_wishes(view, state, ordered):
-        tag = _tag(name, pixels, is_object)
-        left = min(max(int(u / _SCALE - tag.width / 2), 1), size - tag.width - 1)
-        for shift in (0, -1, 1, -2, 2):
-            top = min(max(int(v / _SCALE + (shift - 0.5) * (tag.height + 1)), 1), size - tag.height - 1)
-            box = (left, top, left + tag.width, top + tag.height)
-            if all(box[2] < t[0] or box[0] > t[2] or box[3] < t[1] or box[1] > t[3] for t in taken):
+        taken.append((size - tag.width - 2, size - tag.height - 2, size, size))
+        picture.paste(tag, taken[0][:2])
+    for wish in wishes:
+        tag = _tag(wish.name, pixels, wish.kind == "object")
+        spots = _spots(wish, *tag.size, size)
+        for left, top in spots if wish.rank < 2 else spots[:3]:
+            right, bottom = left + tag.width, top + tag.height
+            if all(right < t[0] or left > t[2] or bottom < t[1] or top > t[3] for t in taken):
                 picture.paste(tag, (left, top))
-                taken.append(box)
+                taken.append((left, top, right, bottom))
                 break
         if len(taken) >= _MOST_LABELS:
             return
@@ -339,5 +375,5 @@ def draw(state: RoomState, *, size: int = 224, show_ids: bool = True, seed: int 
         _apply(painter, _hand(held, view.side))
     picture = large.reduce(_SCALE)
     if show_ids:
-        _write_labels(picture, view, state, ordered, held)
+        _write_labels(picture, _label_wishes(view, state, ordered), held)
     return np.array(picture)

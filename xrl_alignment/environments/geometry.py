@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
@@ -26,7 +26,13 @@ Point = tuple[float, float, float]
 _FORWARD = ((0, 1), (1, 0), (0, -1), (-1, 0))  # (x, z) the agent faces, by quarter turns
 _FARTHEST = 100.0  # metres; an id that claims more is damaged
 _ELBOW_ROOM = 0.12  # metres kept free around a standing agent
+_MARGIN = 0.12  # metres of surface around the middle of what lies on it
 _ON_TOP = 0.16  # metres between a surface and the point of what lies on it, at most
+
+
+_BUILT_IN = ("sinkbasin", "drawer", "cabinet")
+_ON_COUNTERS = (*_BUILT_IN, "stoveburner", "microwave", "toaster", "coffeemachine")
+_HOSTS = ("countertop", "dresser", "desk", "sidetable", "tvstand", "diningtable", "shelf")
 
 
 class Pose(NamedTuple):
@@ -98,6 +104,7 @@ class Place:
     front: tuple[int, int]
     box: Box
     wing: Box | None = None  # the other leg of an L-shaped counter
+    face: Box | None = None  # of what is built into a counter or chest: the thin front (a basin: rim) that shows
 
     @property
     def surface(self) -> float:
@@ -140,12 +147,13 @@ def _cut(box: Box, poses: list[Pose]) -> Box:
 
 def _grown(box: Box, points: list[Point], poses: list[Pose], reach: float) -> tuple[Box, list[Point]]:
     """`box` extended over `points` where no agent stands and within `reach` metres; and the points left out."""
-    left, margin, first = [], 0.12, box
+    left, margin, first = [], _MARGIN, box
+    widest = max(1.3, min(box[3] - box[0], box[5] - box[2]) + 0.4)
     for x, y, z in sorted(points, key=lambda p: _excess(first, p[0], p[2])):
         grown = (min(box[0], x - margin), box[1], min(box[2], z - margin))
         grown += (max(box[3], x + margin), box[4], max(box[5], z + margin))
         across = min(grown[3] - grown[0], grown[5] - grown[2])
-        if _excess(first, x, z) > reach or across > 1.3 or any(_holds(grown, pose) for pose in poses):
+        if _excess(first, x, z) > reach or across > widest or any(_holds(grown, pose) for pose in poses):
             left.append((x, y, z))
         else:
             box = grown
@@ -191,12 +199,17 @@ class Room:
         share = (stable(key, 97) + 0.5) / 97, (stable(key[::-1], 89) + 0.5) / 89
         return (x0 + share[0] * (x1 - x0), 0.0, z0 + share[1] * (z1 - z0))
 
-    def _front(self, key: str) -> tuple[int, int]:
-        pose = None if furniture(self.kinds[key]).backed else self.poses.get(key)
+    def facing(self, key: str) -> tuple[int, int]:
+        """Direction (x, z) from a receptacle to where the agent stands at it, to the nearest quarter turn."""
+        pose = self.poses.get(key)
         if pose is not None:
             return (-pose.forward[0], -pose.forward[1])
         x, _, z = self.points[key]
         return wall_front(self.bounds, x, z)
+
+    def _front(self, key: str) -> tuple[int, int]:
+        x, _, z = self.points[key]
+        return wall_front(self.bounds, x, z) if furniture(self.kinds[key]).backed else self.facing(key)
 
     def _placed(self, key: str) -> Place:
         plan, front = furniture(self.kinds[key]), self._front(key)
@@ -260,23 +273,27 @@ class Room:
         lying: dict[str, list[Point]] = {key: [] for key in self.places}
         for key, home in self.homes.items():
             lying[home].append(self.points[key])
-        built_in = ("sinkbasin", "stoveburner", "microwave", "toaster", "coffeemachine", "drawer", "cabinet")
-        for place in list(self.places.values()):
-            if place.kind in built_in:
+        for place in self.places.values():
+            if place.kind in _ON_COUNTERS:
                 self._join_counter(place, lying)
         for key, place in self.places.items():
             if place.plan.kind == "surface" and place.plan.reach > 0.1:
                 self.places[key] = self._fitted(place, lying[key])
+        hosts = [place for place in self.places.values() if place.kind in _HOSTS]
+        for key, place in self.places.items():
+            if place.kind in _BUILT_IN:
+                self.places[key] = _embedded(place, hosts)
 
     def _join_counter(self, place: Place, lying: dict[str, list[Point]]) -> None:
-        x, y, z = ((place.box[0] + place.box[3]) / 2, place.box[1], (place.box[2] + place.box[5]) / 2)
-        best = None
+        """Note the front edge of `place` as a point to be covered by the counter that it is part of."""
+        x, _, z = _front_edge(place)
+        x, z = x - place.front[0] * _MARGIN, z - place.front[1] * _MARGIN
+        nearest = (1.6, "")
         for counter in self.places.values():
-            gap = counter.box[4] - y
-            if counter.kind == "countertop" and -0.12 < gap < 1.0:
-                best = min(best or (9.0, ""), (_excess(counter.box, x, z), counter.id))
-        if best is not None and best[0] < 1.6:
-            lying[best[1]].append((x, self.places[best[1]].box[4], z))
+            if counter.kind == "countertop" and -0.12 < counter.box[4] - place.box[1] < 1.0:
+                nearest = min(nearest, (_excess(counter.box, x, z), counter.id))
+        if nearest[1]:
+            lying[nearest[1]].append((x, self.places[nearest[1]].box[4], z))
 
     def _fitted(self, place: Place, points: list[Point]) -> Place:
         plan, box = place.plan, place.box
@@ -299,6 +316,52 @@ def _bounds(points: list[Point], poses: list[Pose]) -> tuple[float, float, float
     xs = [p[0] for p in points] + [p.x for p in poses] or [-2.0, 2.0]
     zs = [p[2] for p in points] + [p.z for p in poses] or [-2.0, 2.0]
     return min(xs) - 0.1, min(zs) - 0.1, max(xs) + 0.1, max(zs) + 0.1
+
+
+def _front_edge(place: Place) -> Point:
+    """The middle of the front, on the ground line."""
+    x0, y0, z0, x1, _, z1 = place.box
+    fx, fz = place.front
+    return ((x0 + x1) / 2 + fx * (x1 - x0) / 2, y0, (z0 + z1) / 2 + fz * (z1 - z0) / 2)
+
+
+def _embedded(place: Place, hosts: list[Place]) -> Place:
+    """`place` set into the counter, chest or table that it belongs to: its front flush with the host's."""
+    x0, y0, z0, x1, y1, z1 = place.box
+    x, z = (x0 + x1) / 2, (z0 + z1) / 2
+    fx, fz = place.front
+    for host in hosts:
+        for body in filter(None, (host.box, host.wing)):
+            if _excess(body, x, z) > 0.05 or not body[1] - 0.1 < (y0 + y1) / 2 < body[4]:
+                continue
+            if place.kind == "sinkbasin":
+                rim = (x0, body[4], z0, x1, body[4] + 0.02, z1)
+                return replace(place, box=(x0, min(y0, body[4] - 0.15), z0, x1, body[4] + 0.005, z1), face=rim)
+            box = _flush(place, body, body[4] - (0.06 if host.plan.legs else 0.02))
+            if box is not None:
+                return replace(place, box=box, face=None if host.plan.legs else _plate_of(box, place.front))
+    return place
+
+
+def _flush(place: Place, body: Box, highest: float) -> Box | None:
+    """`place` moved so that its front stands just before the front of `body`; None if that is too far."""
+    fx, fz = place.front
+    edge = _front_edge(place)
+    face = (body[3] if fx > 0 else body[0]) if fx else (body[5] if fz > 0 else body[2])
+    shift = (face - (edge[0] if fx else edge[2])) * (fx + fz) + 0.015
+    if abs(shift) > 0.45:
+        return None
+    lift = max(min(highest - place.box[4], 0.0), -0.1)
+    box = _moved(place.box, (shift * fx, lift, shift * fz))
+    return (*box[:4], min(box[4], highest), box[5])
+
+
+def _plate_of(box: Box, front: tuple[int, int]) -> Box:
+    """The front of `box` as a thin plate."""
+    x0, y0, z0, x1, y1, z1 = box
+    if front[0]:
+        return (x1, y0, z0, x1 + 0.02, y1, z1) if front[0] > 0 else (x0 - 0.02, y0, z0, x0, y1, z1)
+    return (x0, y0, z1, x1, y1, z1 + 0.02) if front[1] > 0 else (x0, y0, z0 - 0.02, x1, y1, z0)
 
 
 def _moved(box: Box, by: Point) -> Box:

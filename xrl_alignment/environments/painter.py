@@ -202,23 +202,24 @@ def _paint_open(camera: Camera, solid: Solid) -> list[Stroke]:
     """An open container: its walls from within, its contents, its walls from without, its door."""
     open_side = _open_side(solid)
     colour = solid.parts[0].colour
+    dim = 0.85 if solid.opening.startswith("top") else 0.55  # lamps hang above
     strokes = []
     for name, corners, light in _faces(camera, solid.box, inner=True):
         points = camera.polygon(corners) if name != open_side else []
         if len(points) > 2:
-            strokes.append(Stroke("polygon", points, _shaded(colour, light * 0.55), _shaded(colour, light * 0.4)))
+            strokes.append(Stroke("polygon", points, _shaded(colour, light * dim), _shaded(colour, light * dim * _INK)))
     eye = camera.eye
     for inner in sorted(solid.inside, key=lambda s: -math.dist(eye, _middle(s.box))):
         strokes += paint(camera, inner)
     for name, corners, light in _faces(camera, solid.box):
-        points = camera.polygon(corners) if name != open_side else []
+        points = camera.polygon(corners) if name != open_side and "built-in" not in solid.opening else []
         if len(points) > 2:
             strokes.append(Stroke("polygon", points, _shaded(colour, light), _shaded(colour, light * _INK)))
-    return strokes + _paint_door(camera, solid) if solid.opening == "front" else strokes
+    return strokes + _paint_door(camera, solid) if solid.opening.startswith("front") else strokes
 
 
 def _open_side(solid: Solid) -> str:
-    if solid.opening == "top":
+    if solid.opening.startswith("top"):
         return "y1"
     fx, fz = solid.front
     return ("x" if fx else "z") + ("1" if fx + fz > 0 else "0")

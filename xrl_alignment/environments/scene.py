@@ -12,6 +12,7 @@ from xrl_alignment.environments.base import RoomState
 from xrl_alignment.environments.geometry import Box, Place, Point, Room, misfit, oriented_box, stable, wall_front
 from xrl_alignment.environments.shapes import (
     DARK,
+    FIXTURES,
     NOT_DRAWN,
     STEEL,
     WHITE,
@@ -29,7 +30,8 @@ _LAMPS = ("desklamp", "floorlamp", "lamp", "candle")
 
 
 class Solid(NamedTuple):
-    """A thing to draw. `opening` is the face left out (`front`, `top` or none), through which `inside` is seen."""
+    """A thing to draw. `opening` is the face left out, through which `inside` is seen: `front` or `top` (with
+    ` built-in` where nothing else of the outside shows), empty for closed things."""
 
     key: tuple
     name: str  # as the text calls it; empty: never labelled
@@ -40,6 +42,7 @@ class Solid(NamedTuple):
     inside: tuple[Solid, ...] = ()
     marks: tuple[str, ...] = ()  # of clean, hot, cool, lit
     receptacle: bool = False
+    face: Box | None = None  # what of it stands out of a counter or chest; tells the painter what it may hide
 
 
 def solids(room: Room, state: RoomState) -> list[Solid]:
@@ -65,7 +68,8 @@ def held_solid(room: Room, state: RoomState) -> Solid | None:
 
 def thing(room: Room, state: RoomState, key: str, base: Point, front: tuple[int, int]) -> Solid:
     """An object standing on `base`, with its marks."""
-    kind, name = room.kinds.get(key, "thing"), room.names.get(key, key)
+    kind = room.kinds.get(key, "thing")
+    name = "" if kind in FIXTURES else room.names.get(key, key)
     shape = object_shape(kind, key in state.sliced)
     lit = key in state.toggled and kind in _LAMPS
     marks = tuple(
@@ -128,7 +132,22 @@ def _receptacle(room: Room, state: RoomState, place: Place, contents: list[str])
     content_key = tuple(solid.key for solid in inside)
     name = room.names[key]
     parts = (Block(0, 0, 0, 1, 1, 1, plan.colour),)
-    return [Solid((key, "open", content_key), name, box, place.front, parts, opening, inside, (), True)]
+    if place.face and plan.kind != "drawer":
+        opening += " built-in"
+    return [
+        Solid(
+            (key, "open", content_key),
+            name,
+            box,
+            place.front,
+            parts,
+            opening,
+            inside,
+            (),
+            True,
+            None if plan.kind == "drawer" else place.face,
+        )
+    ]
 
 
 def _surface(room: Room, place: Place) -> list[Solid]:
@@ -147,7 +166,7 @@ def _surface(room: Room, place: Place) -> list[Solid]:
 def _closed(room: Room, place: Place, running: bool) -> Solid:
     colour, kind = place.plan.colour, place.kind
     edge, handle = tuple(c * 4 // 5 for c in colour), STEEL if kind != "fridge" else DARK
-    parts = [Block(0, 0, 0, 1, 1, 1, colour)]
+    parts = [Block(0, 0, 0, 1, 1, 0.05 if place.face else 1, colour)]
     if place.plan.kind == "drawer":
         parts += [_plate(0.06, 0.15, 0.94, 0.85, edge), _plate(0.36, 0.44, 0.64, 0.6, handle)]
     elif kind == "fridge":
@@ -197,13 +216,14 @@ def _hanging(room: Room, state: RoomState, place: Place, contents: list[str]) ->
 def _lying(room: Room, state: RoomState, place: Place, contents: list[str], box: Box) -> list[Solid]:
     """Objects in or on a receptacle: at their id's point if that is there, else at a free slot of their own."""
     found, taken, moved = [], [], []
+    front = room.facing(place.id)
     floor = place.surface if place.plan.kind == "surface" else box[1] + 0.02
     for key in contents:
         point = room.points[key]
         if room.homes.get(key) == place.id or (key in room.homes and misfit(place, point) < 0.7):
             base = _settled(place, box, floor, point, object_shape(room.kinds[key]).size)
             taken.append(base)
-            found.append(thing(room, state, key, base, place.front))
+            found.append(thing(room, state, key, base, front))
         else:
             moved.append(key)
     if moved:
@@ -211,7 +231,7 @@ def _lying(room: Room, state: RoomState, place: Place, contents: list[str], box:
         for key in sorted(moved):
             base = _free_slot(free, taken, key)
             taken.append(base)
-            found.append(thing(room, state, key, base, place.front))
+            found.append(thing(room, state, key, base, front))
     return found
 
 
@@ -240,7 +260,7 @@ def _slots(room: Room, place: Place, box: Box, floor: float) -> list[Point]:
     rows = (w0 + (w1 - w0) * 0.3, w0 + (w1 - w0) * 0.68)
     levels = [floor]
     if place.plan.kind == "front" and box[4] - box[1] > 1.0:
-        levels = [box[1] + (box[4] - box[1]) * share for share in (0.36, 0.62)]
+        levels = [box[1] + (box[4] - box[1]) * share for share in (0.3, 0.5)]
     found = []
     for level in levels:
         for row, w in enumerate(rows):

@@ -416,6 +416,11 @@ OBJECTS: dict[str, Shape] = {
 }
 # Parts of the fabric of the room whose basin, body or frame is drawn as something else.
 NOT_DRAWN = frozenset({"sink", "bathtub", "laundryhamperlid"})
+# Belong to the room and are never spoken of in the text.
+FIXTURES = frozenset(
+    "blinds chair curtains faucet footstool houseplant lightswitch mirror painting plunger poster scrubbrush "
+    "showercurtain showerdoor showerglass showerhead stoveknob window".split()
+)
 FLESH = {
     "apple": (244, 232, 190),
     "bread": (240, 216, 168),
