@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from xrl_alignment.actions import process_ob
 
 MEMORIES_SHOWN = 3  # the original shows at most the last three
 STEPS_BEFORE_MEMORIES = 4  # memories give way once fewer than this many newest steps would fit
 GAP = "...\n"  # stands for the steps that were left out
+_CUE = "> "
 _FORMS = {"action": "> {}\n", "observation": "{}\n", "human_edit": "[human edit]: {}\n"}
 _BANNER = "-="  # "-= Welcome to TextWorld, ALFRED! =-": the same in every game, so it tells nothing
 
@@ -35,12 +37,6 @@ def opening(text: str) -> str:
     return "\n".join(line for line in lines if line and not line.startswith(_BANNER))
 
 
-def task_sentence(text: str) -> str:
-    """The sentence after `Your task is to: ` in an opening text, without its full stop; empty where there is none."""
-    _, found, rest = text.partition("Your task is to: ")
-    return rest.partition("\n")[0].strip().rstrip(".") if found else ""
-
-
 def build_prompt(
     task: str,
     memories: Sequence[str],
@@ -52,29 +48,27 @@ def build_prompt(
     """The text that the model sees before it acts.
 
     The last three memories, the opening text `task` (room and task sentence), then `> action` and its feedback for
-    each of `steps` (oldest first), and a last `> `. With a `budget` (in units of `count`; characters by default) the
-    oldest steps are left out first, with one line `...` in their place; then memories, oldest first, as soon as fewer
-    than four steps would fit; then all steps but the newest. Lines are never cut. Opening and newest step always
-    stay: where these two alone are over the budget, so is the result.
+    each of `steps` (oldest first), and a last `> `. With a `budget` (in units of `count`; characters by default, see
+    `token_counter` for tokens) the oldest steps are left out first, with one line `...` in their place; then
+    memories, oldest first, as soon as fewer than four steps would fit; then all steps but the newest. Lines are never
+    cut. Opening and newest step always stay: where these two alone are over the budget, so is the result.
+
+    `count` is asked for each part, not for the whole, and the parts are added up.
     """
     head = opening(task) + "\n"
     shown = [_memory_line(memory) for memory in memories[-MEMORIES_SHOWN:]]
     turns = [_turn(action, feedback) for action, feedback in steps]
-    text = "".join((*shown, head, *turns, "> "))
-    if budget is None or count(text) <= budget:
-        return text
+    if budget is not None:
+        shown, turns = _shortened(shown, turns, budget - count(head) - count(_CUE), count)
+    return "".join((*shown, head, *turns, _CUE))
 
-    def shorter(first_memory: int, kept: int) -> str:
-        left_out = len(turns) - kept
-        return "".join((*shown[first_memory:], head, GAP if left_out else "", *turns[left_out:], "> "))
 
-    for first_memory in range(len(shown) + 1):
-        last_resort = first_memory == len(shown)
-        least = min(len(turns), 1 if last_resort else STEPS_BEFORE_MEMORIES)
-        if last_resort or count(shorter(first_memory, least)) <= budget:
-            kept = _most(least, len(turns), lambda k, m=first_memory: count(shorter(m, k)) <= budget)
-            return shorter(first_memory, kept)
-    raise AssertionError("unreachable: the last turn of the loop returns")
+def token_counter(encode: Callable[[str], Sequence[int]]) -> Callable[[str], int]:
+    """A `count` for `build_prompt` in tokens, from a tokenizer's `encode` (without special tokens).
+
+    It remembers what it counted: an episode's prompt grows by one step at a time, so only the new step is encoded.
+    """
+    return lru_cache(maxsize=65536)(lambda text: len(encode(text)))
 
 
 class EnvironmentHistory:
@@ -147,12 +141,31 @@ def _turn(action: str, feedback: str) -> str:
     return f"> {' '.join(action.split())}\n{feedback}\n" if feedback else f"> {' '.join(action.split())}\n"
 
 
-def _most(least: int, most: int, fits: Callable[[int], bool]) -> int:
-    """The largest number in `least..most` that fits, taking `least` for granted; bisection, `fits` is monotone."""
-    while least < most:
-        middle = (least + most + 1) // 2
-        if fits(middle):
-            least = middle
-        else:
-            most = middle - 1
-    return least
+def _shortened(
+    memories: list[str], turns: list[str], room: int, count: Callable[[str], int]
+) -> tuple[list[str], list[str]]:
+    """The memory lines and turns (with the gap's line) that fit into `room`, as `build_prompt` promises."""
+    sizes = [count(turn) for turn in turns]
+    while memories:
+        left = room - sum(map(count, memories))
+        if left >= 0 and _newest_that_fit(sizes, left, count(GAP)) >= min(len(turns), STEPS_BEFORE_MEMORIES):
+            break
+        memories = memories[1:]
+    kept = _newest_that_fit(sizes, room - sum(map(count, memories)), count(GAP))
+    if kept < len(turns):
+        turns = [GAP, *turns[len(turns) - max(kept, 1) :]] if len(turns) > 1 else turns
+    return memories, turns
+
+
+def _newest_that_fit(sizes: Sequence[int], room: int, gap: int) -> int:
+    """How many of the last `sizes` fit into `room`, with a gap where that is not all of them."""
+    if sum(sizes) <= room:
+        return len(sizes)
+    room -= gap
+    kept = 0
+    for size in reversed(sizes):
+        room -= size
+        if room < 0:
+            break
+        kept += 1
+    return kept

@@ -1,12 +1,14 @@
 """The model's text keeps task and newest step within any budget that holds them; the ReAct text is the original's."""
 
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
-from xrl_alignment.history import GAP, EnvironmentHistory, build_prompt, opening, task_sentence
+from xrl_alignment.history import GAP, EnvironmentHistory, build_prompt, opening, token_counter
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 ROOM = "You are in the middle of a room. Looking quickly around you, you see a desk 1, and a drawer 1."
@@ -21,8 +23,6 @@ step = st.tuples(line, st.lists(line, min_size=1, max_size=3).map("\n".join))
 def test_opening_is_room_and_task_and_stays_so():
     assert opening(INTRO) == f"{ROOM}\n{TASK}"
     assert opening(opening(INTRO)) == opening(INTRO)
-    assert task_sentence(INTRO) == "put a pen in drawer"
-    assert task_sentence("no task here") == ""
 
 
 def test_prompt_in_full():
@@ -72,6 +72,32 @@ def test_oldest_steps_go_first_then_memories():
     assert "old plan" not in tight and "new plan" in tight and tight.count("> go") >= 4
     tightest = build_prompt(INTRO, ["old plan", "new plan"], steps, budget=1)
     assert tightest == f"{ROOM}\n{TASK}\n...\n> go to shelf 29\nOn the shelf 29, you see nothing.\n> "
+
+
+def test_tokens_are_counted_once():
+    encoded = []
+
+    def encode(text):
+        encoded.append(text)
+        return text.split()
+
+    count = token_counter(encode)
+    steps = [(f"go to shelf {i}", f"On the shelf {i}, you see nothing.") for i in range(50)]
+    build_prompt(INTRO, ["m"], steps[:49], budget=200, count=count)
+    before = len(encoded)
+    text = build_prompt(INTRO, ["m"], steps, budget=200, count=count)
+    assert len(encoded) == before + 1
+    assert 180 < len(text.split()) <= 200
+
+
+@pytest.mark.parametrize("budget", [256, 512, 1024])
+def test_a_budget_in_tokens_holds_for_the_tiny_models_tokenizer(budget):
+    """The parts are counted one by one: the whole must not have more tokens than they have together."""
+    tokenizer = Tokenizer.from_file(str(Path(__file__).parents[2] / "lavis" / "models" / "tiny" / "tokenizer.json"))
+    count = token_counter(lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
+    steps = [(f"go to shelf {i}", f"You arrive at shelf {i}. On the shelf {i}, you see a mug 1.") for i in range(50)]
+    text = build_prompt(INTRO, ["I searched shelf 1 and saw no pen."], steps, budget=budget, count=count)
+    assert 0.8 * budget < len(tokenizer.encode(text, add_special_tokens=False).ids) <= budget
 
 
 def test_fifty_steps_take_less_than_two_milliseconds():
