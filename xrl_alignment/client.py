@@ -175,10 +175,8 @@ class Connection:
     """One keep-alive HTTP connection; checks the MD5 of every reply."""
 
     def __init__(self, server_url: str, token: str = "") -> None:
-        url = urlsplit(server_url)
-        if url.scheme != "http" or not url.hostname:
-            raise ValueError(f"server URL must look like http://host:port, not {server_url!r}")
-        self._http = http.client.HTTPConnection(url.hostname, url.port or 80, timeout=_CONNECT_S)
+        host, port = _address(server_url)
+        self._http = http.client.HTTPConnection(host, port, timeout=_CONNECT_S)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def post(self, body: bytes, content_type: str) -> tuple[int, bytes, float]:
@@ -217,6 +215,16 @@ class Connection:
                 self._http.sock.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # it had failed already
+
+
+def _address(server_url: str) -> tuple[str, int]:
+    try:
+        url = urlsplit(server_url)
+        if url.scheme == "http" and url.hostname:
+            return url.hostname, url.port or 80
+    except ValueError as error:
+        raise ValueError(f"server URL {server_url!r}: {error}") from error
+    raise ValueError(f"server URL must look like http://host:port, not {server_url!r}")
 
 
 def _watch(connection: socket.socket) -> None:

@@ -261,6 +261,8 @@ def _parse_plain_image(text: bytes) -> np.ndarray | None:
     run of digits must stand where a number belongs: between `[` or `,` and `,` or `]`.
     """
     text = text.strip().replace(b", ", b",")
+    if not (text.startswith(b"[[[") and text.endswith(b"]]]")):
+        return None
     skeleton = text.translate(None, b"0123456789")
     width = skeleton.find(b"]]") // 5  # a row is "[" + "[,,]" + ",[,,]" …
     row = b"[" + b",".join([b"[,,]"] * width) + b"]"
@@ -270,7 +272,7 @@ def _parse_plain_image(text: bytes) -> np.ndarray | None:
     codes = np.frombuffer(text, np.uint8)
     is_digit = (codes >= 48) & (codes <= 57)
     edges = np.flatnonzero(is_digit[1:] != is_digit[:-1]) + 1
-    first, end = edges[0::2], edges[1::2]  # the text begins and ends with a bracket
+    first, end = edges[0::2], edges[1::2]  # pairs, since the text begins and ends with a bracket
     length = end - first
     comma, opening, closing = b",[]"
     before, after = codes[first - 1], codes[end]
