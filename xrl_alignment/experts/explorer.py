@@ -65,10 +65,12 @@ class Explorer:
         """The label of an episode that cannot be played; None where it can."""
         if self._task is None:
             return Label(None, f"I do not understand the task: {self._sentence or 'there is none'}.")
+        if not self._types:
+            return Label(None, "The opening text lists no receptacle.")
         places = [APPLIANCES[self._task.treatment]] if self._task.treatment in APPLIANCES else []
         places += [self._task.target_type] if self._task.treatment != "look" else []
         lacking = [kind for kind in places if kind not in self._types.values()]
-        return Label(None, f"There is no {lacking[0]} in this room.") if lacking or not self._types else None
+        return Label(None, f"There is no {lacking[0]} in this room.") if lacking else None
 
     def observe(self, action: str, feedback: str) -> None:
         """Take in what was executed, whoever chose it, and what the environment answered."""

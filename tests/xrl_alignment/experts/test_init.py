@@ -1,0 +1,29 @@
+"""Experts by name."""
+
+import pytest
+
+from xrl_alignment.environments.base import EnvironmentFault
+from xrl_alignment.experts import EXPERTS, make_expert
+from xrl_alignment.experts.alfworld import AlfworldExpert, ClientExpert
+
+
+def test_every_name_builds_an_expert():
+    for name in EXPERTS:
+        assert make_expert(name).name == name
+
+
+def test_alfworlds_experts_sit_beside_the_environment_or_at_the_other_end_of_the_wire():
+    assert isinstance(make_expert("planner", environment=object()), AlfworldExpert)
+    assert isinstance(make_expert("planner"), ClientExpert)
+    assert isinstance(make_expert("client", environment=object()), ClientExpert)
+
+
+def test_options_reach_the_explorer():
+    assert make_expert("explorer", order="listing", seed=2).order == "listing"
+
+
+def test_unknown_name_lists_what_exists():
+    with pytest.raises(EnvironmentFault, match="unknown expert 'oracle': choose one of explorer, handcoded"):
+        make_expert("oracle")
+    with pytest.raises(EnvironmentFault, match="'client' takes no options, got seed"):
+        make_expert("client", seed=1)
