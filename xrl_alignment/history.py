@@ -60,7 +60,8 @@ def build_prompt(
     turns = [_turn(action, feedback) for action, feedback in steps]
     if budget is not None:
         shown, turns = _shortened(shown, turns, budget - count(head) - count(_CUE), count)
-    return "".join((*shown, head, *turns, _CUE))
+    gap = GAP if len(turns) < len(steps) else ""
+    return "".join((*shown, head, gap, _CUE, *turns))
 
 
 def token_counter(encode: Callable[[str], Sequence[int]]) -> Callable[[str], int]:
@@ -137,14 +138,16 @@ def _memory_line(memory: str) -> str:
 
 
 def _turn(action: str, feedback: str) -> str:
+    """A step, with the cue of the next one: tokenizers may join a line's end with it, and are asked turn by turn."""
     feedback = process_ob(feedback).strip()
-    return f"> {' '.join(action.split())}\n{feedback}\n" if feedback else f"> {' '.join(action.split())}\n"
+    answer = f"{feedback}\n" if feedback else ""
+    return f"{' '.join(action.split())}\n{answer}{_CUE}"
 
 
 def _shortened(
     memories: list[str], turns: list[str], room: int, count: Callable[[str], int]
 ) -> tuple[list[str], list[str]]:
-    """The memory lines and turns (with the gap's line) that fit into `room`, as `build_prompt` promises."""
+    """The memory lines and turns that fit into `room`, as `build_prompt` promises."""
     sizes = [count(turn) for turn in turns]
     while memories:
         left = room - sum(map(count, memories))
@@ -152,9 +155,7 @@ def _shortened(
             break
         memories = memories[1:]
     kept = _newest_that_fit(sizes, room - sum(map(count, memories)), count(GAP))
-    if kept < len(turns):
-        turns = [GAP, *turns[len(turns) - max(kept, 1) :]] if len(turns) > 1 else turns
-    return memories, turns
+    return memories, turns[-max(kept, 1) :]
 
 
 def _newest_that_fit(sizes: Sequence[int], room: int, gap: int) -> int:
