@@ -247,9 +247,12 @@ def parse_trial_log(text: str) -> dict[int, EpisodeTrace]:
     traces = {}
     blocks = re.findall(r"#####\s+Environment #(\d+):\n(.*?)\s+STATUS: (\w+)\s+#####", text, re.DOTALL)
     for number, episode, status in blocks:
-        start = max(episode.rfind("You are in the middle"), 0)
+        task = max(episode.rfind("Your task is to:"), 0)  # the last one: few-shot examples may stand before it
+        start = max(episode.rfind("You are in the middle", 0, task), 0)  # `look` may answer the same words later
         head, *turns = re.split(r"^> ?", episode[start:], flags=re.MULTILINE)
         steps = tuple(turn.partition("\n")[::2] for turn in turns)
-        steps = tuple((action.strip(), feedback.strip()) for action, feedback in steps if action.strip())
+        steps = tuple((action.strip(), feedback.strip()) for action, feedback in steps)
+        if steps and steps[-1] == ("", ""):  # the cue for an action that was not taken any more
+            steps = steps[:-1]
         traces[int(number)] = EpisodeTrace(f"env_{number}", "", head.strip(), steps, status == "OK")
     return traces

@@ -17,6 +17,7 @@ SHUT = ("go to cabinet 1", "You arrive at cabinet 1. The cabinet 1 is closed.")
 OPENED = ("open cabinet 1", "You open the cabinet 1. The cabinet 1 is open. In it, you see a mug 1.")
 TAKE = ("take tomato 1 from countertop 1", "You pick up the tomato 1 from the countertop 1.")
 FAILED = ("open countertop 1", "Nothing happens.")
+LOOK = ("look", "You are in the middle of a room. Looking quickly around you, you see nothing.")
 HEAT = "pick_heat_then_place_in_recep"
 
 
@@ -133,7 +134,7 @@ def test_a_game_that_won_in_the_round_needs_no_memory():
 
 
 def test_update_memory_reads_the_trial_log(tmp_path):
-    failed = trace("put a hot tomato in garbagecan", COUNTER, FAILED)
+    failed = trace("put a hot tomato in garbagecan", COUNTER, FAILED, ("", "Nothing happens."), LOOK)
     history = "Memory: You are in the middle of nowhere.\n" + react_text(failed.opening, failed.steps)
     log = "".join(
         f"\n#####\n\nEnvironment #{i}:\n{history}\n> \n\nSTATUS: {status}\n\n#####\n"
