@@ -11,6 +11,7 @@ folder and its task folders have the modification times they had.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -129,4 +130,5 @@ def _write_cache(path: Path, content: dict) -> None:
         temporary.write_text(json.dumps(content))
         os.replace(temporary, path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -17,114 +17,43 @@ a second a game).
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 from xrl_alignment.environments.base import MAX_STEPS, TASK_TYPES, EnvironmentFault, Game
-from xrl_alignment.environments.games import RELEASE
-from xrl_alignment.environments.rooms import (
-    SURFACES,
-    Receptacle,
-    Room,
-    alfworld_path,
-    load_room,
-    location_id,
-    mangle,
-    room_numbers,
-    thor_name,
+from xrl_alignment.environments.furnish import (
+    APPLIANCES,
+    MAX_RECEPTACLES,
+    MIN_RECEPTACLES,
+    Layout,
+    Task,
+    Unfit,
+    container_types,
+    draw_layout,
+    may_hold,
+    portable_types,
+    types_that_are,
 )
+from xrl_alignment.environments.games import RELEASE
+from xrl_alignment.environments.rooms import Receptacle, alfworld_path, load_room, room_numbers
+from xrl_alignment.progress import Bar
 
 SPLITS = {"household_train": False, "household_heldout": True}  # name -> held-out rooms?
-MIN_RECEPTACLES, MAX_RECEPTACLES = 8, 16
-MIN_OPENABLE = 3
-MIN_OBJECTS = 12
 VERSION = 2  # of the generator: another version makes other games from the same seed
 VERIFY = ("native", "planner", "none")
 
-# Things of one receptacle of the type in official training games, on average: where objects are likely to lie.
-_CROWDEDNESS = {
-    "ArmChair": 0.84, "BathtubBasin": 1.5, "Bed": 3.9, "Cabinet": 0.44, "Cart": 3.1, "CoffeeMachine": 0.4,
-    "CoffeeTable": 4.1, "CounterTop": 6.3, "Desk": 6.4, "DiningTable": 9.5, "Drawer": 0.5, "Dresser": 4.5,
-    "Fridge": 4.3, "GarbageCan": 0.85, "HandTowelHolder": 0.8, "LaundryHamper": 0.1, "Microwave": 1.1,
-    "Ottoman": 0.9, "Safe": 0.5, "Shelf": 1.0, "SideTable": 2.6, "SinkBasin": 1.7, "Sofa": 2.4,
-    "StoveBurner": 0.66, "TVStand": 3.4, "Toaster": 0.1, "Toilet": 2.3, "ToiletPaperHanger": 0.2, "TowelHolder": 0.9,
-}  # fmt: skip
-_LAMP_HOSTS = ("SideTable", "Desk", "Dresser", "Shelf", "CoffeeTable")  # where official desk lamps stand
-_SCENERY = {  # things in the way that nobody can pick up, and where official games have them
-    "HousePlant": ("CoffeeTable", "CounterTop", "Desk", "DiningTable", "Dresser", "Shelf", "SideTable"),
-    "Television": ("Dresser", "SideTable", "TVStand"),
-}
-_NEVER_TARGETS = ("BathtubBasin", "SinkBasin")  # no official game asks to put something there
-_MAX_INSTANCES = 3  # of one object type, as in ALFWorld's generator; the target's type may have one more
-_APPLIANCES = {
-    "pick_clean_then_place_in_recep": ("SinkBasin", "clean", "Cleanable"),
-    "pick_heat_then_place_in_recep": ("Microwave", "heat", "Heatable"),
-    "pick_cool_then_place_in_recep": ("Fridge", "cool", "Coolable"),
-}
-_TYPES_IN_DOMAIN = ("SinkType", "SinkBasinType", "MicrowaveType", "FridgeType", "KnifeType", "ButterKnifeType")
 
-
-@dataclass(frozen=True)
-class Task:
-    """What is asked: a task type, the object's type, the target receptacle's type (empty for the lamp task)."""
-
-    type: str
-    object: str
-    target: str
-
-    @property
-    def folder(self) -> str:
-        """ALFWorld's name of the task's folder, without the floor plan's number."""
-        return f"{self.type}-{self.object}-None-{self.target or 'DeskLamp'}"
-
-
-@dataclass
-class Layout:
-    """A furnished room: the receptacles in use, every object's type and place, where the agent starts."""
-
-    room: Room
-    task: Task
-    receptacles: list[Receptacle]
-    start: str
-    types: dict[str, str] = field(default_factory=dict)  # object id -> type
-    places: dict[str, Receptacle] = field(default_factory=dict)  # object id -> where it lies
-
-
-class _Unfit(Exception):
-    """This draw makes no game (the room lacks something the task needs); the next draw may."""
-
-
-# ---------------------------------------------------------------------------------------------------- ALFWorld's tables
-
-
-@lru_cache(maxsize=1)
-def _holds() -> dict[str, frozenset[str]]:
-    """Receptacle type -> object types that it may hold (ALFWorld's VAL_RECEPTACLE_OBJECTS, sliced ones left out)."""
-    from alfworld.gen import constants
-
-    table = constants.VAL_RECEPTACLE_OBJECTS
-    whole = {kind: frozenset(o for o in table[kind] if not o.endswith("Sliced")) for kind in SURFACES if kind in table}
-    return whole
-
-
-@lru_cache(maxsize=1)
-def _affords() -> dict[str, frozenset[str]]:
-    """Heatable, Coolable, Cleanable, Toggleable, Sliceable -> object types (ALFWorld's VAL_ACTION_OBJECTS)."""
-    from alfworld.gen import constants
-
-    return {action: frozenset(kinds) for action, kinds in constants.VAL_ACTION_OBJECTS.items()}
-
-
-@lru_cache(maxsize=1)
+@cache
 def official_domain() -> str:
     """The PDDL domain inside the official games (release 2.1.3 of the TextWorld games).
 
@@ -136,7 +65,7 @@ def official_domain() -> str:
     return text.rstrip("\n)") + ")\n)\n)\n"
 
 
-@lru_cache(maxsize=1)
+@cache
 def official_grammar() -> str:
     """The grammar inside the official games, task sentence still `UNKNOWN GOAL`.
 
@@ -148,125 +77,6 @@ def official_grammar() -> str:
         return text
     body = rest.partition('"rhs": "')[2].partition('"')[0]
     return head + '    feedback :: "' + body.replace("\\n", "\n") + '";\n}\n'
-
-
-# -------------------------------------------------------------------------------------------------------- drawing a game
-
-
-def _draw_task(kind: str, room: Room, rng: random.Random) -> Task:
-    """An object and a target that `room` offers for task type `kind`; raises `_Unfit` if there are none."""
-    holds = _holds()
-    there = {r.type for r in room.receptacles}
-    appliance, _, affordance = _APPLIANCES.get(kind, ("", "", ""))
-    if appliance and appliance not in there:
-        raise _Unfit
-    if kind == "look_at_obj_in_light" and not ("DeskLamp" in room.object_types and there & set(_LAMP_HOSTS)):
-        raise _Unfit
-    hosts = {o: [k for k in there if o in holds.get(k, ())] for o in room.object_types}
-    objects = sorted(o for o in hosts if hosts[o] and (not affordance or o in _affords()[affordance]))
-    if kind == "look_at_obj_in_light":
-        return Task(kind, rng.choice(objects), "")
-    # An object that fits one type of receptacle only would lie in its target from the start.
-    pairs = [(k, o) for o in objects if len(hosts[o]) > 1 for k in hosts[o] if k not in (appliance, *_NEVER_TARGETS)]
-    if not pairs:
-        raise _Unfit
-    # Targets are drawn first: many objects go on counters, and official games spread over the targets evenly.
-    target = rng.choice(sorted({k for k, _ in pairs}))
-    return Task(kind, rng.choice(sorted(o for k, o in pairs if k == target)), target)
-
-
-def _draw_receptacles(room: Room, task: Task, limit: int, rng: random.Random) -> list[Receptacle]:
-    """Some of the room's receptacles: what the task needs, at least three that are closed, then any."""
-    if len(room.receptacles) < MIN_RECEPTACLES:
-        raise _Unfit
-    count = min(rng.randint(MIN_RECEPTACLES, limit), len(room.receptacles))
-    shuffled = list(room.receptacles)
-    rng.shuffle(shuffled)
-    wanted = {task.target, _APPLIANCES.get(task.type, ("",))[0]}
-    chosen = [next(r for r in shuffled if r.type == kind) for kind in sorted(wanted - {""})]
-    if task.type == "look_at_obj_in_light":
-        chosen.append(next(r for r in shuffled if r.type in _LAMP_HOSTS))
-    holders = [r for r in shuffled if task.object in _holds().get(r.type, ()) and r.type != task.target]
-    chosen += holders[:1]
-    closed = [r for r in shuffled if r.openable and r not in chosen]
-    chosen += closed[: max(0, MIN_OPENABLE - sum(r.openable for r in chosen))]
-    chosen = list(dict.fromkeys(chosen))
-    chosen += [r for r in shuffled if r not in chosen][: max(0, count - len(chosen))]
-    if sum(r.openable for r in chosen) < MIN_OPENABLE or not holders:
-        raise _Unfit
-    return sorted(chosen, key=lambda r: r.id)
-
-
-def _draw_start(room: Room, used: set[str], rng: random.Random) -> str:
-    """A standing point that is no receptacle's location, as in the official games; the head tilted by 30 degrees."""
-    while True:
-        x, z = rng.choice(room.points)
-        start = location_id(x, z, rng.randrange(4), 30)
-        if start not in used:
-            return start
-
-
-def _furnish(layout: Layout, rng: random.Random) -> None:
-    """Put objects into the room: those of the task, then others until it looks lived in."""
-    task, receptacles = layout.task, layout.receptacles
-    here = {r.type for r in receptacles}
-    portable = [o for o in layout.room.object_types if any(o in _holds().get(kind, ()) for kind in here)]
-    two = task.type == "pick_two_obj_and_place"
-    # In official games nothing of the asked type lies in a target at the start, except where its state must change.
-    barred = task.target if task.type not in _APPLIANCES else ""
-    for _ in range(rng.randint(2 if two else 1, _MAX_INSTANCES + 1)):
-        _put(layout, task.object, rng, barred)
-    if task.type == "look_at_obj_in_light":
-        _put(layout, "DeskLamp", rng, hosts=_LAMP_HOSTS)
-    for kind, hosts in _SCENERY.items():
-        if kind in layout.room.object_types and here & set(hosts) and rng.random() < 0.5:
-            _put(layout, kind, rng, hosts=hosts)
-    others = [kind for kind in portable if kind != task.object for _ in range(_MAX_INSTANCES)]
-    rng.shuffle(others)
-    count = rng.randint(MIN_OBJECTS, max(MIN_OBJECTS, 2 * len(receptacles)))
-    for kind in others[: max(0, count - len(layout.types))]:
-        _put(layout, kind, rng)
-    if len(layout.types) < MIN_OBJECTS:
-        raise _Unfit
-
-
-def _put(layout: Layout, kind: str, rng: random.Random, barred: str = "", hosts: tuple[str, ...] = ()) -> None:
-    """Add one object of type `kind`, in a receptacle that may hold it, more likely where official ones are crowded."""
-    table = _holds()
-    fitting = [
-        r
-        for r in layout.receptacles
-        if r.type != barred and (r.type in hosts if hosts else kind in table.get(r.type, ()))
-    ]
-    if not fitting:
-        raise _Unfit
-    place = rng.choices(fitting, [_CROWDEDNESS[r.type] for r in fitting])[0]
-    for _ in range(20):
-        id_ = mangle(thor_name(kind, _position_on(place, rng)))
-        if id_ not in layout.types:
-            layout.types[id_], layout.places[id_] = kind, place
-            return
-    raise _Unfit
-
-
-def _position_on(place: Receptacle, rng: random.Random) -> tuple[float, float, float]:
-    """A position in metres on `place`: wide across the view of who stands before it, narrow along it."""
-    across, along = rng.uniform(-1, 1) * place.spread, rng.uniform(-0.6, 0.6) * place.spread
-    x, _, z = place.position
-    dx, dz = (across, along) if place.turn % 2 == 0 else (along, across)
-    return x + dx, rng.uniform(*place.surface), z + dz
-
-
-def _draw_layout(kind: str, room: Room, limit: int, rng: random.Random) -> Layout:
-    """One furnished room with a task of type `kind`; raises `_Unfit` if the room or the draw does not serve."""
-    task = _draw_task(kind, room, rng)
-    receptacles = _draw_receptacles(room, task, limit, rng)
-    layout = Layout(room, task, receptacles, _draw_start(room, {r.location for r in receptacles}, rng))
-    _furnish(layout, rng)
-    return layout
-
-
-# --------------------------------------------------------------------------------------------------------------- writing
 
 
 def names(ids: list[str]) -> dict[str, str]:
@@ -288,7 +98,7 @@ def plan(layout: Layout) -> list[str]:
     name = names([*layout.types, *(r.id for r in layout.receptacles)])
     task = layout.task
     wanted = [o for o, kind in layout.types.items() if kind == task.object]
-    appliance, verb, _ = _APPLIANCES.get(task.type, ("", "", ""))
+    appliance, verb, _ = APPLIANCES.get(task.type, ("", "", ""))
     walk = _Walk(name, layout.start)
     for object_ in wanted[: 2 if task.type == "pick_two_obj_and_place" else 1]:
         walk.enter(layout.places[object_])
@@ -350,31 +160,22 @@ def problem(layout: Layout, trial: str) -> str:
 
 def _facts(layout: Layout) -> list[str]:
     """What holds at the start, one fact a line."""
-    holds, affords = _holds(), _affords()
     facts = [f"(receptacleType {r.id} {r.type}Type)" for r in layout.receptacles]
     facts += [f"(objectType {o} {kind}Type)" for o, kind in layout.types.items()]
     kinds = sorted(set(layout.types.values()))
     for type_ in sorted({r.type for r in layout.receptacles}):
-        facts += [f"(canContain {type_}Type {kind}Type)" for kind in kinds if kind in holds.get(type_, ())]
-    portable = frozenset().union(*holds.values())
-    facts += [f"(pickupable {o})" for o, kind in layout.types.items() if kind in portable]
-    facts += [f"(isReceptacleObject {o})" for o, kind in layout.types.items() if kind in _movable_receptacles()]
+        facts += [f"(canContain {type_}Type {kind}Type)" for kind in kinds if kind in may_hold(type_)]
+    facts += [f"(pickupable {o})" for o, kind in layout.types.items() if kind in portable_types()]
+    facts += [f"(isReceptacleObject {o})" for o, kind in layout.types.items() if kind in container_types()]
     facts += [f"(openable {r.id})" for r in layout.receptacles if r.openable]
     facts.append(f"(atLocation agent1 {layout.start})")
     for predicate in ("cleanable", "heatable", "coolable", "toggleable", "sliceable"):
-        able = affords[predicate.capitalize()]
+        able = types_that_are(predicate.capitalize())
         facts += [f"({predicate} {o})" for o, kind in layout.types.items() if kind in able]
     facts += [f"(inReceptacle {o} {place.id})" for o, place in layout.places.items()]
     facts += [f"(receptacleAtLocation {r.id} {r.location})" for r in layout.receptacles]
     facts += [f"(objectAtLocation {o} {place.location})" for o, place in layout.places.items()]
     return facts
-
-
-@lru_cache(maxsize=1)
-def _movable_receptacles() -> frozenset[str]:
-    from alfworld.gen import constants
-
-    return frozenset(constants.MOVABLE_RECEPTACLES)
 
 
 def _goal(task: Task) -> str:
@@ -424,9 +225,6 @@ def _write_game(split: Path, layout: Layout, trial: str, rng: random.Random) -> 
     return Game(id_, folder / "game.tw-pddl", split.name)
 
 
-# -------------------------------------------------------------------------------------------------------------- checking
-
-
 def solves(path: Path, commands: list[str]) -> bool:
     """Whether `commands`, each accepted, win the game in file `path` on the native engine: at the last, not before."""
     from xrl_alignment.environments.native import NOTHING_HAPPENS, NativeGame
@@ -457,9 +255,6 @@ def _accepted(game: Game, layout: Layout, verify: str) -> bool:
     return solves(game.path, plan(layout)) if verify == "native" else planner_solves(game.path)
 
 
-# ------------------------------------------------------------------------------------------------------------ generating
-
-
 def make_game(split: Path, index: int, seed: int, limit: int = MAX_RECEPTACLES, verify: str = "native") -> Game:
     """Draw, write and check game `index` of the split whose folder is `split` (its name decides the rooms)."""
     rng = random.Random(f"{VERSION} {split.name} {seed} {limit} {index}")
@@ -467,8 +262,8 @@ def make_game(split: Path, index: int, seed: int, limit: int = MAX_RECEPTACLES, 
     kind = TASK_TYPES[index % len(TASK_TYPES)]
     for _ in range(1000):
         try:
-            layout = _draw_layout(kind, load_room(rng.choice(numbers)), limit, rng)
-        except _Unfit:
+            layout = draw_layout(kind, load_room(rng.choice(numbers)), limit, rng)
+        except Unfit:
             continue
         game = _write_game(split, layout, f"trial_H{seed}_{index:06d}", rng)
         if _accepted(game, layout, verify):
@@ -502,21 +297,41 @@ def generate(
     if not manifest.exists() and any((out / RELEASE / name).exists() for name in SPLITS):
         raise EnvironmentFault(f"{out / RELEASE} holds household games without {manifest}: choose another folder")
     (out / RELEASE).mkdir(parents=True, exist_ok=True)
-    made, total = 0, num_train + num_heldout
-    with tempfile.TemporaryDirectory(dir=out, prefix=".making-") as making:
-        for name, count in zip(SPLITS, (num_train, num_heldout), strict=True):
-            (Path(making) / name).mkdir()
-            for index in range(count):
-                make_game(Path(making) / name, index, seed, max_receptacles, verify)
-                made += 1
-                if progress:
-                    progress(made, total)
-        manifest.unlink(missing_ok=True)  # from here until the end the folder is nobody's
+    with _alone_in(out), tempfile.TemporaryDirectory(dir=out, prefix=".making-") as making:
+        if _read_manifest(manifest) == request:
+            return  # another process made them while this one waited
+        _make_splits(Path(making), request, progress)
+        _write_atomically(manifest, {})  # whoever is killed from here on leaves a folder to be made again
         for name in SPLITS:
             shutil.rmtree(out / RELEASE / name, ignore_errors=True)
             os.replace(Path(making) / name, out / RELEASE / name)
-        (Path(making) / "household.json").write_text(json.dumps(request, indent=1) + "\n")
-        os.replace(Path(making) / "household.json", manifest)
+        _write_atomically(manifest, request)
+
+
+@contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """Wait until no other process makes games in `out` (server and client may both ask on first use)."""
+    with (out / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _make_splits(making: Path, request: dict, progress: Callable[[int, int], None] | None) -> None:
+    """Both splits as folders in `making`."""
+    made, total = 0, request["num_train"] + request["num_heldout"]
+    for name, count in zip(SPLITS, (request["num_train"], request["num_heldout"]), strict=True):
+        (making / name).mkdir()
+        for index in range(count):
+            make_game(making / name, index, request["seed"], request["max_receptacles"], request["verify"])
+            made += 1
+            if progress:
+                progress(made, total)
+
+
+def _write_atomically(path: Path, content: dict) -> None:
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    os.replace(temporary, path)
 
 
 def _request(num_train: int, num_heldout: int, seed: int, max_receptacles: int, verify: str) -> dict:
@@ -560,26 +375,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--verify", choices=VERIFY, default="native", help="who checks that a game can be solved")
     options = parser.parse_args(arguments)
     try:
-        generate(
-            options.out,
-            options.num_train,
-            options.num_heldout,
-            options.seed,
-            max_receptacles=options.max_receptacles,
-            verify=options.verify,
-            progress=_print_progress,
-        )
+        with Bar("games") as bar:
+            generate(
+                options.out,
+                options.num_train,
+                options.num_heldout,
+                options.seed,
+                max_receptacles=options.max_receptacles,
+                verify=options.verify,
+                progress=lambda made, total: bar.show(made, total, "made"),
+            )
     except (EnvironmentFault, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"games: {Path(options.out) / RELEASE}")
     return 0
-
-
-def _print_progress(made: int, total: int) -> None:
-    """Ten lines for the whole job, on stderr."""
-    if made == total or made % max(1, total // 10) == 0:
-        print(f"made {made} of {total} games", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
