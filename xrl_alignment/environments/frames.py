@@ -5,8 +5,8 @@ far to near (`painter`). All solids are axis-aligned, so for most pairs a plane 
 hide the other; where they interpenetrate, the smaller is painted later.
 
 Numbers of objects and receptacles cannot be seen in a rendered world, but the text speaks of "cabinet 2": `show_ids`
-writes them on what is near. What is computed for a room and a standing point is kept (`_ROOMS` rooms, oldest out),
-so that a frame costs little more than filling its polygons.
+writes them on what is near. What is computed for a room and for a standing point is kept (the last `_ROOMS` and
+`_VIEWS` of them), so that a frame costs little more than filling its polygons.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SMALLEST = 32  # pixels
 _SCALE = 2  # drawn twice as large, then averaged: smooth edges
 _LABEL_DISTANCE = 2.6  # metres; what is farther is not labelled
 _MOST_LABELS = 12
-_ROOMS, _VIEWS = 32, 48  # kept at a time; views are of one room
-_DRAWINGS = 512  # kept for one view
+_ROOMS, _VIEWS = 32, 192  # kept at a time; a view takes about 0.2 MB
+_DRAWINGS, _ORDERS = 512, 64  # kept for one view
 _WALLS = ((222, 214, 198), (206, 214, 220), (214, 220, 204), (226, 210, 202), (212, 208, 220))
 _FLOORS = ((168, 136, 102), (150, 146, 140), (184, 164, 138), (134, 112, 92), (176, 172, 164))
 _SKIN, _SLEEVE = (222, 178, 146), (70, 96, 140)
@@ -75,11 +75,12 @@ class _View:
 
     def drawing(self, solid: Solid) -> _Drawing | None:
         """`solid` as seen from here, None if it is out of sight."""
-        if solid.key not in self._drawings:
+        found = self._drawings.get(solid.key, self)  # self: not known yet
+        if found is self:
             if len(self._drawings) >= _DRAWINGS:
                 self._drawings.clear()
-            self._drawings[solid.key] = self._drawn(solid)
-        return self._drawings[solid.key]
+            found = self._drawings[solid.key] = self._drawn(solid)
+        return found
 
     def _drawn(self, solid: Solid) -> _Drawing | None:
         x0, y0, z0, x1, y1, z1 = solid.box
@@ -101,11 +102,12 @@ class _View:
     def in_order(self, drawings: list[_Drawing]) -> list[_Drawing]:
         """Far to near, so that what is painted later may hide what is painted before."""
         key = tuple(d.solid.key for d in drawings)
-        if key not in self._orders:
-            if len(self._orders) >= 64:
+        order = self._orders.get(key)
+        if order is None:
+            if len(self._orders) >= _ORDERS:
                 self._orders.clear()
-            self._orders[key] = _far_to_near(self.camera.eye, drawings)
-        return [drawings[i] for i in self._orders[key]]
+            order = self._orders[key] = _far_to_near(self.camera.eye, drawings)
+        return [drawings[i] for i in order]
 
 
 def _far_to_near(eye: tuple[float, float, float], drawings: list[_Drawing]) -> list[int]:
@@ -189,19 +191,13 @@ def _apply(draw: ImageDraw.ImageDraw, strokes: list[Stroke]) -> None:
 
 
 @lru_cache(maxsize=_ROOMS)
-def _room(names: _Same, locations: _Same, unreached: frozenset[str]) -> tuple[Room, dict]:
-    return Room(names.of, locations.of, unreached.union(locations.of)), {}
+def _room(names: _Same, locations: _Same, unreached: frozenset[str]) -> Room:
+    return Room(names.of, locations.of, unreached.union(locations.of))
 
 
-def _view(state: RoomState, size: int, seed: int) -> tuple[Room, _View]:
-    unreached = frozenset(state.contents.keys() - state.receptacle_locations.keys())
-    room, views = _room(_Same(state.names), _Same(state.receptacle_locations), unreached)
-    key = (state.location, size, seed)
-    if key not in views:
-        if len(views) >= _VIEWS:
-            views.clear()
-        views[key] = _View(room, *key)
-    return room, views[key]
+@lru_cache(maxsize=_VIEWS)
+def _view(room: Room, location: str, size: int, seed: int) -> _View:
+    return _View(room, location, size, seed)
 
 
 @lru_cache(maxsize=512)
@@ -291,7 +287,7 @@ class _Wish(NamedTuple):
 
 
 def _label_wishes(view: _View, state: RoomState, ordered: list[_Drawing]) -> list[_Wish]:
-    """What is near and in sight, what the agent stands at before the rest."""
+    """What is near and in sight, what the agent stands at before the rest; what lies on a thing does not hide it."""
     here = {key for key, location in state.receptacle_locations.items() if location == state.location}
     lying = {key for receptacle in here for key in state.contents.get(receptacle, ())}
     wishes = []
@@ -300,7 +296,8 @@ def _label_wishes(view: _View, state: RoomState, ordered: list[_Drawing]) -> lis
             continue
         shown = _cut_to(extent_, view.side)
         large = shown[2] - shown[0] > 7 and shown[3] - shown[1] > 3
-        if solid.name and large and not _hidden(shown, ordered[index + 1 :]):
+        own = state.contents.get(solid.key[0], ())
+        if solid.name and large and not _hidden(shown, [d for d in ordered[index + 1 :] if d.solid.key[0] not in own]):
             rank = 0 if solid.key[0] in here else 1 if solid.key[0] in lying else 2
             kind = "object" if not solid.receptacle else "open" if solid.opening else "closed"
             wishes.append(_Wish(rank, distance, solid.name, kind, shown))
@@ -362,7 +359,9 @@ def draw(state: RoomState, *, size: int = 224, show_ids: bool = True, seed: int 
     """
     if size < SMALLEST:
         raise ValueError(f"frames.draw: size is {size}, the smallest picture is {SMALLEST} pixels")
-    room, view = _view(state, size, seed)
+    unreached = frozenset(state.contents.keys() - state.receptacle_locations.keys())
+    room = _room(_Same(state.names), _Same(state.receptacle_locations), unreached)
+    view = _view(room, state.location, size, seed)
     drawings = [d for solid in solids(room, state) if (d := view.drawing(solid)) is not None]
     ordered = view.in_order(drawings)
     large = Image.new("RGB", (view.side, view.side), (240, 240, 236))

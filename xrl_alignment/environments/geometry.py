@@ -177,6 +177,9 @@ class Room:
         self.bounds = _bounds(known, self.standing)
         self.points = {key: parse_position(key) or self._scattered(key) for key in names}
         ids = sorted(key for key in names if key in receptacles)
+        self._of_kind: dict[str, list[str]] = {}
+        for key in ids:
+            self._of_kind.setdefault(self.kinds[key], []).append(key)
         self.places = {key: self._placed(key) for key in ids}
         self.homes = self._find_homes(sorted(key for key in names if key not in receptacles))
         self._fit()
@@ -240,8 +243,9 @@ class Room:
         x, y, z = self.points[key]
         right = (-front[1], front[0])  # as seen from the front
         offsets = []
-        for other, (ox, oy, oz) in self.points.items():
-            same = other != key and self.kinds[other] == self.kinds[key] and self._front(other) == front
+        for other in self._of_kind[self.kinds[key]]:
+            ox, oy, oz = self.points[other]
+            same = other != key and self._front(other) == front
             level = abs(oy - y) < 0.25 and abs((ox - x) * front[0] + (oz - z) * front[1]) < 0.25
             if same and level:
                 offsets.append((ox - x) * right[0] + (oz - z) * right[1])
