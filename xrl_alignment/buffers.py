@@ -24,7 +24,7 @@ _SHARD_NAME = re.compile(r"round(\d+)_env(\d+)_steps(\d+)\.h5")
 _TEXT = h5py.string_dtype("utf-8")
 
 
-class ShardError(RuntimeError):
+class ShardError(ValueError):
     """A shard that cannot be read; the text names the file."""
 
 

@@ -25,7 +25,7 @@ FORMAT = "emac+ checkpoint"
 VERSION = 1
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(ValueError):
     """A checkpoint that is truncated, foreign, or belongs to another model; the text names both sides."""
 
 
@@ -90,7 +90,9 @@ def load_checkpoint(path: Path | str, map_location: str | torch.device = "cpu") 
         content = torch.load(path, map_location=map_location, weights_only=True)
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{path} cannot be read as a checkpoint (truncated or another format): {reason}") from error
+        raise CheckpointError(
+            f"{path} cannot be read as a checkpoint (truncated or another format): {reason}"
+        ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         keys = ", ".join(list(content)[:5]) if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not an EMAC+ run checkpoint; it holds: {keys}")

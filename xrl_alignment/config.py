@@ -27,6 +27,7 @@ from yaml import YAMLError
 ENVIRONMENT_NAMES = ("native", "textworld", "household", "thor")
 EXPERT_NAMES = ("explorer", "handcoded", "planner", "client")
 POLICY_NAMES = ("in_process",)
+ACTORS = ("policy", "expert")
 DECODE_MODES = ("free", "admissible")
 
 SchemaT = TypeVar("SchemaT")
@@ -106,14 +107,19 @@ class RunConfig:
         _check_numbers("run", self, (*rest, "repeat_limit", "window_ms", "num_threads", "state_interval_s"), 0)
         in_range = bool(self.beta) and all(0.0 <= beta <= 1.0 for beta in self.beta)
         _check("run.beta", self.beta, in_range, "a list of probabilities, one for each round")
+        _check("run.repeat_limit", self.repeat_limit, self.repeat_limit != 1, "0 (off) or at least 2")
         _check("run.output_dir", self.output_dir, bool(self.output_dir), "a folder's path")
         _check_device("run.device", self.device)
 
 
 @dataclass
 class EvaluateRunConfig:
-    """`run:` of `evaluate.py`: `num_envs` games, each played `num_trials` times, written to the JSON file `output`."""
+    """`run:` of `evaluate.py`: who plays (`actor`) how many games (`num_envs`), each up to `num_trials` times.
 
+    The figures go to the JSON file `output`.
+    """
+
+    actor: str = "policy"
     num_envs: int = 140
     num_trials: int = 1
     seed: int = 42
@@ -127,8 +133,10 @@ class EvaluateRunConfig:
 
     def __post_init__(self) -> None:
         """Check every value's range."""
+        _check_choice("run.actor", self.actor, ACTORS)
         _check_numbers("run", self, ("num_envs", "num_trials", "max_steps", "max_batch"), 1)
         _check_numbers("run", self, ("seed", "repeat_limit", "num_threads"), 0)
+        _check("run.repeat_limit", self.repeat_limit, self.repeat_limit != 1, "0 (off) or at least 2")
         _check("run.output", self.output, bool(self.output), "a file's path")
         _check_device("run.device", self.device)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 
-from xrl_alignment.environments.base import MAX_STEPS, Environment, EnvironmentFault
+from xrl_alignment.environments.base import MAX_STEPS, Environment, EnvironmentFault, Game
+from xrl_alignment.environments.games import cache_root, find_games
 
 ENVIRONMENTS = {
     "native": ("xrl_alignment.environments.native", "NativeEnvironment"),
@@ -32,3 +33,29 @@ def make_environment(
         options["expert"] = expert
     module, attribute = ENVIRONMENTS[name]
     return getattr(importlib.import_module(module), attribute)(**options)
+
+
+def choose_games(
+    name: str,
+    split: str,
+    *,
+    num: int | None = None,
+    data: str | None = None,
+    seed: int = 0,
+    num_train: int = 2000,
+    num_heldout: int = 100,
+) -> list[Game]:
+    """`num` games (None: all) of a split, drawn by `seed`: the choice that server, client and evaluation agree on.
+
+    With `name="household"` the games are generated on first use (`num_train`, `num_heldout`, the same `seed`), into
+    `data` or the cache folder. Raises `EnvironmentFault` where the split has fewer games than asked for.
+    """
+    if name == "household":
+        from xrl_alignment.environments.household import generate  # only then: it reads ALFWorld's floor plans
+
+        data = data or str(cache_root() / f"household-{num_train}-{num_heldout}-{seed}")
+        generate(data, num_train, num_heldout, seed)
+    games = find_games(split, data=data, num=num, seed=seed)
+    if num and len(games) < num:
+        raise EnvironmentFault(f"split {split} has {len(games)} games, {num} were asked for: ask for fewer (num_envs)")
+    return games

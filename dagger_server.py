@@ -1,0 +1,159 @@
+"""Online training: serves actions to ALFWorld clients over HTTP and trains the model on the expert's labels.
+
+    python dagger_server.py --cfg-path configs/dagger/demo_bc.yaml --options server.port=7860
+    python dagger_server.py --resume output/demo/bc/with_bc_dpo-False-tc-False-20260101-120000
+
+Then start `alfworld_client.py` with the same port, here or on another machine. A run writes the directory that
+`xrl_alignment/run_directory.py` describes; `--resume` continues one that was stopped or killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import torch
+
+from lavis.common.registry import registry
+from xrl_alignment.assembly import load_student, make_policy, pick_device, prompt_limits, set_seed, set_threads
+from xrl_alignment.buffers import DPOReplayBuffer, ReplayBuffer
+from xrl_alignment.checkpoint import write_atomically
+from xrl_alignment.config import ConfigError, DaggerConfig, load_config, parse_args, run_program, to_yaml
+from xrl_alignment.dagger import DaggerLoop
+from xrl_alignment.experts import make_expert
+from xrl_alignment.learner import Learner
+from xrl_alignment.progress import RoundProgress
+from xrl_alignment.reflexion import RuleReflector
+from xrl_alignment.run_directory import RunDirectory, new_run_directory
+from xrl_alignment.schedule import Schedule
+from xrl_alignment.server import DaggerHTTPServer
+
+CLIENT_EXPERTS = ("handcoded", "planner")  # they need the game's state, so the client computes them
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments beside `--cfg-path` and `--options`."""
+    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="continue this run, with its own config.yaml")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="write here instead of a new folder")
+
+
+def main() -> None:
+    """Parse, build, run."""
+    arguments = parse_args(__doc__, add_arguments, cfg_required=False)
+    config = read_config(arguments)
+    run = config.run
+    set_threads(run.num_threads)
+    set_seed(run.seed)
+    server = DaggerHTTPServer(
+        config.server.host,
+        config.server.port,
+        config.server.token,
+        session_timeout_s=config.server.session_timeout_s,
+        status=lambda: loop.status(),
+    )
+    model, vis_processor = load_student(config.model, pick_device(run.device))
+    if run.enable_dpo and run.run_training and model.reference is None:
+        raise ConfigError("run.enable_dpo needs model.ref_pretrained: the checkpoint of the first (BC) phase")
+    path = arguments.resume or arguments.run_dir
+    path = path or new_run_directory(run.output_dir, enable_dpo=run.enable_dpo, enable_tc=run.enable_tc)
+    directory = RunDirectory(path)
+    write_atomically(directory.path / "config.yaml", lambda file: file.write(to_yaml(config).encode()))
+    with RoundProgress() as progress:
+        loop = build_loop(config, server, directory, model, vis_processor, progress)
+        try:
+            server.start()
+            announce(directory, server)
+            loop.run()
+        finally:
+            server.stop()
+            directory.close()
+
+
+def read_config(arguments: argparse.Namespace) -> DaggerConfig:
+    """The settings of a new run, or those that a resumed run was started with."""
+    if arguments.resume:
+        if not (arguments.resume / "config.yaml").is_file():
+            raise ConfigError(f"{arguments.resume} is not a run directory: it has no config.yaml")
+        return load_config(DaggerConfig, arguments.resume / "config.yaml", arguments.options)
+    if not arguments.cfg_path:
+        raise ConfigError("give --cfg-path FILE for a new run, or --resume RUN_DIR")
+    return load_config(DaggerConfig, arguments.cfg_path, arguments.options)
+
+
+def announce(directory: RunDirectory, server: DaggerHTTPServer) -> None:
+    """Say where the server listens, on the screen and in `state/server.json`."""
+    print(f"Server running on port {server.port}, run directory {directory.path}", flush=True)
+    content = json.dumps({"port": server.port, "pid": os.getpid()})
+    write_atomically(directory.state / "server.json", lambda file: file.write(content.encode()))
+
+
+def build_loop(
+    config: DaggerConfig,
+    server: DaggerHTTPServer,
+    directory: RunDirectory,
+    model: torch.nn.Module,
+    vis_processor,
+    progress: RoundProgress,
+) -> DaggerLoop:
+    """Put the parts together."""
+    run = config.run
+    expert = config.expert.name
+    return DaggerLoop(
+        server=server,
+        policy=make_policy(config.policy, model, vis_processor, run.max_batch),
+        make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert),
+        learner=build_learner(config, directory, model, vis_processor) if run.run_training else None,
+        directory=directory,
+        schedule=Schedule(num_rounds=run.num_rounds, num_envs=run.num_envs),
+        reflector=RuleReflector() if config.reflexion.enabled else None,
+        model=model,
+        config=dataclasses.asdict(config),
+        client_expert=expert if expert in CLIENT_EXPERTS else "",
+        preferences=run.enable_dpo,
+        enable_tc=run.enable_tc,
+        beta=run.beta,
+        max_steps=run.max_steps,
+        repeat_limit=run.repeat_limit,
+        seed=run.seed,
+        max_batch=run.max_batch,
+        window_s=run.window_ms / 1000,
+        train_every=run.train_every,
+        save_ckpt=run.save_ckpt,
+        state_interval_s=run.state_interval_s,
+        on_progress=progress.update,
+        **prompt_limits(model),
+    )
+
+
+def build_learner(config: DaggerConfig, directory: RunDirectory, model: torch.nn.Module, vis_processor) -> Learner:
+    """The original's optimiser and schedule over the parameters that train."""
+    run = config.run
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=run.init_lr, betas=(0.9, 0.999), weight_decay=run.weight_decay)
+    scheduler = registry.get_lr_scheduler_class("linear_warmup_cosine_lr")(
+        optimizer=optimizer,
+        max_epoch=run.num_rounds,
+        min_lr=run.min_lr,
+        init_lr=run.init_lr,
+        warmup_steps=run.warmup_steps,
+        warmup_start_lr=run.warmup_lr,
+    )
+    buffer_class = DPOReplayBuffer if run.enable_dpo else ReplayBuffer
+    return Learner(
+        model=model,
+        vis_processor=vis_processor,
+        buffer=buffer_class(directory.buffer, seed=run.seed),
+        optimizer=optimizer,
+        lr_scheduler=scheduler,
+        batch_size=run.batch_size,
+        accum_grad_steps=run.accum_grad_steps,
+        updates=run.train_iters_per_epoch,
+        preferences=run.enable_dpo,
+    )
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,99 @@
+"""Held-out evaluation: plays whole episodes with a trained model or an expert, and prints success by task type.
+
+    python evaluate.py --cfg-path configs/evaluate/episodes.yaml --options model.pretrained=emma_checkpoint_1.pth \
+        environment.name=textworld environment.split=valid_seen run.num_envs=20 run.output=result.json
+    python evaluate.py --cfg-path configs/evaluate/expert.yaml --options expert.name=explorer run.output=result.json
+
+Writes `run.output`: the figures of the first trial and of the best of `run.num_trials`, every episode, and what they
+depend on (engine, split, hash of the game list, decoding, seed, versions).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from xrl_alignment.assembly import (
+    environment_factory,
+    games_of,
+    load_student,
+    make_policy,
+    pick_device,
+    prompt_limits,
+    set_seed,
+    set_threads,
+)
+from xrl_alignment.checkpoint import write_atomically
+from xrl_alignment.config import EvaluateConfig, load_config, parse_args, run_program
+from xrl_alignment.environments.base import Game
+from xrl_alignment.environments.games import games_hash
+from xrl_alignment.evaluation import Actor, ExpertActor, PolicyActor, Trials, summarise, table
+from xrl_alignment.experts import make_expert
+from xrl_alignment.progress import GameProgress
+from xrl_alignment.reflexion import RuleReflector
+from xrl_alignment.versions import versions
+
+
+def main() -> None:
+    """Parse, build, play, write, print."""
+    arguments = parse_args(__doc__)
+    config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)
+    run = config.run
+    set_threads(run.num_threads)
+    set_seed(run.seed)
+    games = games_of(config.environment, run.num_envs)
+    expert = config.expert.name if run.actor == "expert" else None
+    trials = Trials(
+        actor=build_actor(config),
+        games=games,
+        make_environment=environment_factory(
+            config.environment, run.max_steps, expert if expert in ("handcoded", "planner") else None
+        ),
+        max_steps=run.max_steps,
+        concurrency=run.max_batch,
+        repeat_limit=run.repeat_limit,
+        reflector=RuleReflector() if run.num_trials > 1 else None,
+    )
+    with GameProgress(len(games)) as progress:
+        for _ in range(run.num_trials):
+            trials.play(lambda result, trace: progress.advance(result.won))
+    result = {"first_trial": summarise(trials.first), "best_of": summarise(trials.best), **facts(config, games)}
+    result["episodes"] = [[vars(episode) for episode in trial] for trial in trials.results]
+    write_atomically(Path(run.output), lambda file: file.write(json.dumps(result, indent=1).encode()))
+    print(table(result["first_trial"]))
+    if run.num_trials > 1:
+        print(f"\nbest of {run.num_trials} trials, with a memory of each failure:\n{table(result['best_of'])}")
+    print(
+        f"\nengine {config.environment.name}, {result['actor']}, games {result['games_hash']}; written to {run.output}"
+    )
+
+
+def build_actor(config: EvaluateConfig) -> Actor:
+    """Who plays: the model, or the expert with `run.actor=expert`."""
+    run = config.run
+    if run.actor == "expert":
+        return ExpertActor(lambda environment: make_expert(config.expert.name, environment=environment))
+    model, vis_processor = load_student(config.model, pick_device(run.device))
+    policy = make_policy(config.policy, model, vis_processor, run.max_batch)
+    return PolicyActor(policy=policy, blank_frames=config.environment.blank_frames, **prompt_limits(model))
+
+
+def facts(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
+    """What the figures depend on."""
+    policy = f"policy, {config.policy.decode} decoding"
+    return {
+        "actor": f"expert {config.expert.name}" if config.run.actor == "expert" else policy,
+        "engine": config.environment.name,
+        "split": config.environment.split,
+        "games_hash": games_hash(games),
+        "trials": config.run.num_trials,
+        "blank_frames": config.environment.blank_frames,
+        "pretrained": config.model.get("pretrained", ""),
+        "seed": config.run.seed,
+        "versions": versions(),
+    }
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,97 @@
+"""Builds the parts that the root programs share from their settings: model, policy, games, environments."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from lavis.models import load_model_and_preprocess
+from xrl_alignment.config import ConfigError, EnvironmentConfig, PolicyConfig
+from xrl_alignment.environments import choose_games, make_environment
+from xrl_alignment.environments.base import Environment, Game
+from xrl_alignment.history import token_counter
+from xrl_alignment.policies import InProcessPolicy
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one; ConfigError for a CUDA device that is not there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"run.device is {name}, but torch {torch.__version__} sees no GPU; use run.device=cpu")
+    return torch.device(name)
+
+
+def set_threads(number: int) -> None:
+    """Number of torch's threads; 0 leaves torch's choice."""
+    if number:
+        torch.set_num_threads(number)
+
+
+def set_seed(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's generators, and choose cuDNN's deterministic algorithms."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+
+
+def load_student(settings: dict[str, Any], device: torch.device) -> tuple[torch.nn.Module, Callable]:
+    """The model of a `model:` section and its image processor for evaluation (uint8 H × W × 3 -> float 3 × S × S).
+
+    `arch` and `model_type` choose the LAVIS default yaml, everything else overrides keys of it. `pretrained` and
+    `ref_pretrained` may name checkpoints of an earlier run.
+    """
+    settings = dict(settings)
+    arch, model_type = settings.pop("arch", "blip2_emac"), settings.pop("model_type", "tiny")
+    model, vis_processors, _ = load_model_and_preprocess(
+        arch, model_type, is_eval=True, device=device, options=settings
+    )
+    return model, vis_processors["eval"]
+
+
+def make_policy(
+    settings: PolicyConfig, model: torch.nn.Module, vis_processor: Callable, max_batch: int
+) -> InProcessPolicy:
+    """The policy of a `policy:` section around a loaded model."""
+    return InProcessPolicy(
+        model=model,
+        vis_processor=vis_processor,
+        decode=settings.decode,
+        num_beams=settings.num_beams,
+        max_length=settings.max_length,
+        min_length=settings.min_length,
+        max_batch=max_batch,
+    )
+
+
+def games_of(settings: EnvironmentConfig, number: int) -> list[Game]:
+    """`number` games of an `environment:` section; household games are generated on first use."""
+    return choose_games(
+        settings.name,
+        settings.split,
+        num=number,
+        data=settings.data or None,
+        seed=settings.seed,
+        num_train=settings.num_train,
+        num_heldout=settings.num_heldout,
+    )
+
+
+def environment_factory(
+    settings: EnvironmentConfig, max_steps: int, expert: str | None = None
+) -> Callable[[], Environment]:
+    """Makes environments of an `environment:` section; `expert` is one that is computed beside the game, or None."""
+    return partial(make_environment, settings.name, max_steps=max_steps, show_ids=settings.show_ids, expert=expert)
+
+
+def prompt_limits(model: torch.nn.Module) -> dict[str, Any]:
+    """`budget` and `count` for `history.build_prompt`: the model's own tokens, so that it never has to cut."""
+    # One token less than max_txt_len, for the BOS token that the model puts in front.
+    return {"budget": model.max_txt_len - 1, "count": token_counter(model.llm_tokenizer.encode)}
