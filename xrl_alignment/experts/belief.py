@@ -26,7 +26,7 @@ _FACING = re.compile(r"You are facing the ([^.]+)\.")
 _HOLDING = re.compile(r"You are carrying: ([^.]+)\.")
 _LOOKS = re.compile(r"This is a ((?:hot|cool|cold|clean|and|sliced| )+) ([a-z]+ \d+)\.")
 
-_GIVES = {"clean": "clean", "heat": "hot", "cool": "cool"}  # treatment -> the state it gives
+STATES = {"clean": "clean", "heat": "hot", "cool": "cool"}  # treatment -> the state it gives
 
 
 class Belief:
@@ -47,7 +47,7 @@ class Belief:
 
     def treated(self, thing: str, treatment: str) -> bool:
         """Whether `thing` is known to be clean, hot or cool, as `treatment` makes it; true for no treatment."""
-        return treatment not in _GIVES or thing in self.states[_GIVES[treatment]]
+        return treatment not in STATES or thing in self.states[STATES[treatment]]
 
     def observe(self, action: str, feedback: str) -> None:
         """Take in one executed action (any dialect, any nonsense) and the environment's answer to it."""
@@ -146,7 +146,7 @@ class Belief:
 
     def _treat(self, thing: str, treatment: str) -> None:
         self._hold(thing)
-        self.states[_GIVES[treatment]].add(thing)
+        self.states[STATES[treatment]].add(thing)
         if treatment != "clean":
             self.states["cool" if treatment == "heat" else "hot"].discard(thing)
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from xrl_alignment.experts.base import Label
-from xrl_alignment.experts.belief import Belief
+from xrl_alignment.experts.belief import STATES, Belief
 from xrl_alignment.experts.statistics import Statistics, load_statistics, room_kind
 from xrl_alignment.experts.task import parse_opening, parse_task, type_of
 
@@ -113,7 +113,7 @@ class Explorer:
 
     def _take(self, thing: str) -> _Decision:
         place = self._belief.place[thing]
-        subgoal, thought = ("take", thing), f"{thing} is in/on {place}, I take it."
+        subgoal, thought = ("take", thing), f"{thing} is in/on {place}, so I take it."
         return self._reach(place, subgoal, thought) or _Decision(f"take {thing} from {place}", subgoal, thought)
 
     def _bring(self, thing: str) -> _Decision:
@@ -121,13 +121,13 @@ class Explorer:
         task = self._task
         if not self._belief.treated(thing, task.treatment):
             tool = self._nearest(APPLIANCES[task.treatment])
-            subgoal, thought = (task.treatment, thing), f"I hold {thing}, now I {task.treatment} it with {tool}."
+            subgoal, thought = (task.treatment, thing), f"I hold {thing}, so I {task.treatment} it with {tool}."
             if tool not in self._belief.here:
                 return _Decision(f"go to {tool}", subgoal, thought)
             return _Decision(f"{task.treatment} {thing} with {tool}", subgoal, thought)
         target = self._target(thing)
-        how = {"clean": "clean ", "heat": "hot ", "cool": "cool "}.get(task.treatment, "")
-        return self._put(thing, target, ("bring", thing), f"I hold the {how}{thing}, now I put it in/on {target}.")
+        state = f"{thing} is {STATES[task.treatment]} now" if task.treatment else f"I hold {thing}"
+        return self._put(thing, target, ("bring", thing), f"{state}, so I put it in/on {target}.")
 
     def _use_lamp(self, thing: str) -> _Decision:
         belief = self._belief
@@ -136,7 +136,7 @@ class Explorer:
             return self._search(self._task.target_type)
         lamp = min(lamps, key=lambda name: (belief.place[name] not in belief.here, name))
         place = belief.place[lamp]
-        subgoal, thought = ("use", lamp), f"I hold {thing}, now I use {lamp}, which is on {place}."
+        subgoal, thought = ("use", lamp), f"I hold {thing}, so I use {lamp}, which is on {place}."
         if place not in belief.here:
             return _Decision(f"go to {place}", subgoal, thought)
         return _Decision(f"use {lamp}", subgoal, thought)
