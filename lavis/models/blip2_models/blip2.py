@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from lavis.models.base_model import BaseModel
+from lavis.models.blip2_models import attention
 
 LN_VISION_EPS = 1e-5  # nn.LayerNorm's default, which LAVIS uses; the blocks of the vision encoder have 1e-6
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -125,7 +126,7 @@ class Blip2Base(BaseModel):
             llm = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=torch_dtype)
         else:
             config = AutoConfig.for_model(**sizes) if sizes else AutoConfig.from_pretrained(name_or_path)
-            llm = AutoModelForCausalLM.from_config(config).to(torch_dtype)
+            llm = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME).to(torch_dtype)
         if llm.config.vocab_size < rows:
             llm.resize_token_embeddings(rows, mean_resizing=False)
         scaled = [k for k in ("final_logit_softcapping", "logit_scale", "logits_scaling") if getattr(llm.config, k, None)]
