@@ -49,8 +49,11 @@ install: $(STAMP)  ## only set up .venv
 $(STAMP): pyproject.toml constraints.txt setup.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "error: $(PYTHON) is older than Python 3.10; name a newer one: make PYTHON=python3.12 …" >&2; exit 2; }
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { \
+	  echo "error: no C++ compiler found; ALFWorld's planner is compiled while it is installed (install g++)" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[dev]'
+	@# On the path, because that planner's build calls plain `python`, which not every system has.
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m pip install --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 clean:  ## remove .venv and caches (results in output/ stay)
