@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
-from transformers import BertTokenizerFast, PreTrainedModel
+from transformers import BatchEncoding, BertTokenizerFast, PreTrainedModel
 
 from lavis.common.registry import registry
 from lavis.models.base_model import LIBRARY_ROOT
@@ -248,7 +248,8 @@ class Blip2Emac(Blip2Base):
 
         Keys with `ref_` in front (EMMA's whole checkpoints) become the reference.
         """
-        policy, reference = weights.split_reference(weights.to_native(weights.read_state(url_or_filename)))
+        state = weights.to_native(weights.read_state(url_or_filename))
+        policy, reference = weights.split_reference(state)
         own = self.policy_state_dict()
         present = {_part_of(key) for key in policy}
         policy = {k: v for k, v in policy.items() if k in own or not self._is_text_branch(k)}
@@ -259,7 +260,7 @@ class Blip2Emac(Blip2Base):
         self.load_state_dict(policy, strict=False)
         self._base_hash = ""
         if reference:
-            self.set_reference(reference, source=str(url_or_filename))
+            self.set_reference(state, source=str(url_or_filename))
 
     def _is_text_branch(self, key: str) -> bool:
         """Whether `key` belongs to the Q-Former's text branch, which a model without Q-Former text does not have."""
@@ -310,14 +311,15 @@ class Blip2Emac(Blip2Base):
     def set_reference(self, state: Mapping[str, Tensor] | None = None, source: str = "the reference state") -> None:
         """Set DPO's reference policy; `None` takes the policy as it is now.
 
-        `state` has native or LAVIS names, with or without `ref_` (then only those with it count), and must cover all
-        that trains. The reference holds frozen copies of the parts that train or differ and shares the others.
+        `state` has native or LAVIS names and must cover all that trains; the reference holds frozen copies of the parts
+        that train or differ and shares the others. Where names have `ref_` in front (EMMA's whole checkpoints), only
+        those count, and parts they lack are taken from the policy as it is now.
         """
         native = weights.to_native(self.trainable_state_dict() if state is None else state)
         policy, reference = weights.split_reference(native)
         own = self.policy_state_dict()
         new = {k: v for k, v in (reference or policy).items() if k in own or not self._is_text_branch(k)}
-        lacking = [k for k in self.trainable_state_dict() if k not in new]
+        lacking = [] if reference else [k for k in self.trainable_state_dict() if k not in new]
         complaint = weights.mismatch({k: own[k] for k in own if k in new or k in lacking}, new, source)
         if complaint:
             raise ValueError(complaint)
@@ -367,20 +369,25 @@ class Blip2Emac(Blip2Base):
         queries = queries.expand(len(features), -1, -1)
         text: dict[str, Tensor | None] = {"input_ids": None}
         if self.qformer_tokenizer is not None:
-            tokens = self.qformer_tokenizer(
-                list(texts), padding="longest", truncation=True, max_length=self.max_txt_len, return_tensors="pt"
-            ).to(features.device)
+            tokens = self.qformer_text_tokens(texts).to(features.device)
             seen = torch.ones(queries.shape[:2], dtype=torch.long, device=features.device)
             text = {"input_ids": tokens.input_ids, "attention_mask": torch.cat([seen, tokens.attention_mask], dim=1)}
         output = qformer(query_embeds=queries, encoder_hidden_states=features.to(queries.dtype), **text)
         hidden = output.last_hidden_state[:, : queries.shape[1]]
         return hidden.reshape(len(hidden) // frames, frames * hidden.shape[1], hidden.shape[2])
 
+    def qformer_text_tokens(self, texts: Sequence[str]) -> BatchEncoding:
+        """BERT `input_ids` and `attention_mask` (N, L) of what the Q-Former reads, cut on the left to `max_txt_len`."""
+        return self.qformer_tokenizer(
+            list(texts), padding="longest", truncation=True, max_length=self.max_txt_len, return_tensors="pt"
+        )
+
     def _image_tokens(self, image: Tensor, texts: Sequence[str], *, reference: bool = False) -> Tensor:
         """The image as the language model sees it: (N, Q, H)."""
         return self._part("llm_proj", reference)(self.encode_queries(image, texts, reference=reference))
 
-    def _rows(self, prompts: Sequence[str], outputs: Sequence[str]) -> Rows:
+    def training_rows(self, prompts: Sequence[str], outputs: Sequence[str]) -> Rows:
+        """What the language model reads behind the image tokens in training, cut and padded, with labels."""
         inputs = [encode_prompt(self.llm_tokenizer, text, self.max_txt_len) for text in prompts]
         targets = [encode_output(self.llm_tokenizer, text, self.max_output_txt_len) for text in outputs]
         return training_rows(inputs, targets, self.llm_tokenizer.pad_id)
@@ -410,7 +417,7 @@ class Blip2Emac(Blip2Base):
         """
         image, prompts, outputs = self._batch(samples, "text_input", "text_output")
         with self.maybe_autocast():
-            logps, _ = self._token_logps(self._image_tokens(image, prompts), self._rows(prompts, outputs))
+            logps, _ = self._token_logps(self._image_tokens(image, prompts), self.training_rows(prompts, outputs))
         return {"loss": -logps.mean()}
 
     def sequence_logps(
@@ -424,7 +431,7 @@ class Blip2Emac(Blip2Base):
         image, prompts, *outputs = self._batch(samples, "text_input", *keys)
         with self.maybe_autocast():
             image_tokens = self._image_tokens(image, prompts, reference=reference)
-            rows = self._rows(list(prompts) * len(keys), [text for texts in outputs for text in texts])
+            rows = self.training_rows(list(prompts) * len(keys), [text for texts in outputs for text in texts])
             logps, row = self._token_logps(image_tokens.repeat(len(keys), 1, 1), rows, reference=reference)
         sums = logps.new_zeros(len(rows.ids)).index_add(0, row, logps)
         if self.avg_log_probs:

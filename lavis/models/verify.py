@@ -1,0 +1,286 @@
+"""Holds Blip2Emac against recorded numbers of the original model.
+
+    python -m lavis.models.verify CASE_DIR
+
+A case directory holds `config.json` (sizes), `state_dict.pth` and `state_dict_qtext.pth` (LAVIS names), the language
+model (`llm/`, `llm_state_dict.pth`), a BERT vocabulary (`bert_tokenizer/`), inputs and what the original computed from
+them (`expected.json`, `expected.npz`). Every quantity is printed with its largest relative error; exit code 0 only if
+all match: ids, labels and texts exactly, numbers within `TOLERANCE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lavis.common.registry import registry
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.text import encode_prompt, prompt_rows
+
+TOLERANCE = 1e-4  # relative; absolute where the recorded number is near 0; of the largest element for gradients
+VARIANTS = {"plain": "state_dict.pth", "qtext": "state_dict_qtext.pth"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One quantity: its name, the largest relative error (0 or inf for exact things), and whether it matches."""
+
+    name: str
+    error: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the quantity matches; NaN never does."""
+        return self.error <= TOLERANCE
+
+
+def exact(name: str, got: object, want: object) -> Check:
+    """Check of something that must be equal."""
+    return Check(name, 0.0 if got == want else float("inf"))
+
+
+def close(name: str, got: Tensor | Sequence | float, want: object, *, whole: bool = False) -> Check:
+    """Check of numbers: each relative to itself (at least 1), or all relative to the largest (`whole`, gradients)."""
+    got, want = (np.asarray(x.detach() if isinstance(x, Tensor) else x, dtype=np.float64) for x in (got, want))
+    if got.shape != want.shape:
+        return Check(f"{name} (shape {got.shape}, recorded {want.shape})", float("inf"))
+    scale = max(float(np.abs(want).max(initial=0)), 1e-30) if whole else np.maximum(np.abs(want), 1.0)
+    return Check(name, float((np.abs(got - want) / scale).max(initial=0)))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case directory, read."""
+
+    folder: Path
+    sizes: Mapping[str, object]
+    inputs: Mapping[str, Mapping]
+    images: Mapping[str, np.ndarray]
+    prompt_ids: Mapping[str, object]
+    expected: Mapping[str, Mapping]
+    arrays: Mapping[str, np.ndarray]
+
+    @classmethod
+    def read(cls, folder: Path) -> Case:
+        """Read `folder`; a missing file is a FileNotFoundError that names it."""
+        if not (folder / "config.json").is_file():
+            raise FileNotFoundError(f"{folder} is no case directory: it has no config.json")
+        texts = {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in (
+            "config", "inputs", "prompt_ids", "expected")}
+        with np.load(folder / "inputs.npz") as images, np.load(folder / "expected.npz") as arrays:
+            return cls(
+                folder, texts["config"], texts["inputs"], dict(images), texts["prompt_ids"], texts["expected"], dict(arrays)
+            )
+
+    def model(self, variant: str) -> Blip2Emac:
+        """The model of this case, through the public loading path."""
+        c = self.sizes
+        config = {
+            "vit_model": "custom",
+            "vit_config": {
+                "hidden_size": c["vit_dim"],
+                "num_hidden_layers": c["vit_depth"],
+                "num_attention_heads": c["vit_heads"],
+                "patch_size": c["patch_size"],
+                "intermediate_size": int(c["vit_dim"] * c["mlp_ratio"]),
+                "layer_norm_eps": c["vit"]["ln_eps"],
+                "qkv_bias": c["vit"]["qkv_bias"],
+            },
+            "img_size": c["img_size"],
+            "qformer_config": {
+                "hidden_size": c["q_hidden"],
+                "num_hidden_layers": c["q_layers"],
+                "num_attention_heads": c["q_heads"],
+                "intermediate_size": c["q_inter"],
+                "layer_norm_eps": c["q_layer_norm_eps"],
+                "hidden_act": c["q_hidden_act"],
+                "max_position_embeddings": c["q_max_position_embeddings"],
+                "cross_attention_frequency": c["cross_attention_freq"],
+            },
+            "num_query_token": c["n_query"],
+            "qformer_text_input": variant == "qtext",
+            "bert_tokenizer": str(self.folder / "bert_tokenizer"),
+            "llm_model": str(self.folder / "llm"),
+            "llm_weights": str(self.folder / "llm_state_dict.pth"),
+            "pretrained": str(self.folder / VARIANTS[variant]),
+            "freeze_ln_vision": False,  # the original's: its ln_vision gradients are recorded too
+            "max_txt_len": c["max_txt_len"],
+            "max_output_txt_len": c["max_output_txt_len"],
+        }
+        return registry.get_model_class("blip2_emac").from_config(config).eval()
+
+    def samples(self, batch: str) -> dict[str, object]:
+        """The inputs of `batch`, as `forward` and `dpo_forward` take them; `prompt` for `generate`."""
+        texts = self.inputs["batches"][batch]
+        return {"image": torch.from_numpy(self.images[batch]), "prompt": texts["text_input"], **texts}
+
+
+def padded(rows: Tensor, width: int, value: int) -> list[list[int]]:
+    """Rows as lists, filled up on the right to `width` (the original keeps columns that are pads in every row)."""
+    return [row + [value] * (width - len(row)) for row in rows.tolist()]
+
+
+def check_rows(name: str, model: Blip2Emac, prompts: Sequence[str], outputs: Sequence[str], want: Mapping) -> Iterator[Check]:
+    """The language model's input ids, mask and labels against the recorded ones (mask and labels with the queries)."""
+    rows = model.training_rows(prompts, outputs)
+    queries = model.query_tokens.shape[1]
+    width = len(want["llm_input_ids"][0])
+    yield exact(f"{name}/llm_input_ids", padded(rows.ids, width, model.llm_tokenizer.pad_id), want["llm_input_ids"])
+    masks = [[1] * queries + row for row in padded(rows.mask, width, 0)]
+    yield exact(f"{name}/attention_mask", masks, want["attention_mask"])
+    labels = [[-100] * queries + row for row in padded(rows.labels, width, -100)]
+    yield exact(f"{name}/labels", labels, want["labels"])
+
+
+def check_gradients(name: str, model: Blip2Emac, arrays: Mapping[str, np.ndarray]) -> Iterator[Check]:
+    """Gradients of what trains against the recorded ones under `name/grad/`."""
+    prefix = f"{name}/grad/"
+    parameters = dict(model.named_parameters())
+    for key in (k for k in arrays if k.startswith(prefix)):
+        gradient = parameters[key.removeprefix(prefix)].grad
+        yield close(key, gradient if gradient is not None else [], arrays[key], whole=True)
+
+
+def check_forward(case: Case, model: Blip2Emac, variant: str, batch: str) -> Iterator[Check]:
+    """Rows, loss and gradients of `forward`."""
+    name, samples, want = f"{variant}/{batch}/forward", case.samples(batch), case.expected[variant][batch]["forward"]
+    yield from check_rows(name, model, samples["text_input"], samples["text_output"], want)
+    model.zero_grad(set_to_none=True)
+    loss = model(samples)["loss"]
+    loss.backward()
+    yield close(f"{name}/loss", loss, want["loss"])
+    yield from check_gradients(name, model, case.arrays)
+
+
+def check_dpo(case: Case, model: Blip2Emac, variant: str, batch: str) -> Iterator[Check]:
+    """`dpo_forward` at every recorded setting: per-sample log-probabilities, loss, rewards, gradients."""
+    samples, want = case.samples(batch), case.expected[variant][batch]
+    tokens = want.get("dpo_tokens", {})
+    for side, key in (("chosen", "text_output_pos"), ("rejected", "text_output_neg")):
+        if side in tokens:
+            yield from check_rows(
+                f"{variant}/{batch}/dpo_tokens/{side}", model, samples["text_input"], samples[key], tokens[side]
+            )
+    for setting, numbers in want.get("dpo", {}).items():
+        name = f"{variant}/{batch}/dpo/{setting}"
+        _, average, _, mix = setting.split("_")  # avg_True_mix_0.5
+        model.avg_log_probs, model.mix_ratio = average == "True", float(mix)
+        with torch.no_grad():
+            policy = model.sequence_logps(samples, "text_output_pos", "text_output_neg")
+        reference = model.reference_logps(samples)
+        for who, logps in (("policy", policy), ("ref", reference)):
+            for side, values in zip(("chosen", "rejected"), logps, strict=True):
+                yield close(f"{name}/{who}_{side}_logps", values, numbers[f"{who}_{side}_logps"])
+        model.zero_grad(set_to_none=True)
+        result = model.dpo_forward(samples)
+        result["loss"].backward()
+        for key in ("loss", "chosen_reward", "rejected_reward", "chosen_entropy"):
+            yield close(f"{name}/{key}", result[key], numbers[key])
+        yield from check_gradients(name, model, case.arrays)
+
+
+def check_intermediates(case: Case, model: Blip2Emac, variant: str, batch: str) -> Iterator[Check]:
+    """The recorded intermediate tensors of a batch, as many as there are."""
+    samples, prefix = case.samples(batch), f"{variant}/{batch}/mid/"
+    recorded = {k.removeprefix(prefix): v for k, v in case.arrays.items() if k.startswith(prefix)}
+    with torch.no_grad():
+        encoded = model.visual_encoder(samples["image"]).last_hidden_state
+        queries = model.encode_queries(samples["image"], samples["text_input"])
+        tokens = model.llm_proj(queries)
+        values = {
+            "visual_encoder": encoded,
+            "ln_vision": model.encode_image(samples["image"]),
+            "qformer": queries,
+            "llm_proj": tokens,
+        }
+        for key in (k for k in values if k in recorded):
+            yield close(prefix + key, values[key], recorded[key])
+        if "forward_logits" in recorded:
+            rows = model.training_rows(samples["text_input"], samples["text_output"])
+            embeds = torch.cat([tokens, model.llm_model.get_input_embeddings()(rows.ids)], dim=1)
+            seen = torch.cat([torch.ones(tokens.shape[:2], dtype=torch.bool), rows.mask.bool()], dim=1).numpy()
+            want = recorded["forward_logits"][:, : seen.shape[1]]
+            yield close(prefix + "forward_logits", model.llm_model(inputs_embeds=embeds).logits.numpy()[seen], want[seen])
+
+
+def check_generate(case: Case, model: Blip2Emac, variant: str, batch: str) -> Iterator[Check]:
+    """`generate` at every recorded setting: prompt ids, new ids, beam scores, texts, and each row alone."""
+    samples, recorded = case.samples(batch), case.expected[variant][batch].get("generate", {})
+    defaults = {"top_p": 0.9, "num_captions": 1, "temperature": 1}
+    for setting, want in recorded.items():
+        name, options = f"{variant}/{batch}/generate/{setting}", {**defaults, **case.inputs["generate_settings"][setting]}
+        yield exact(f"{name}/text", model.generate(samples, **options), want["text"])
+        made = model.generate_ids(samples, **options)
+        ids = [[1, *row] for row in made.ids.tolist()]  # the old library's sequences begin with its BOS
+        yield exact(f"{name}/token_ids", ids, want["token_ids"])
+        if want.get("beam_scores") is not None:
+            yield close(f"{name}/beam_scores", made.scores, want["beam_scores"])
+        alone = [
+            model.generate({"image": samples["image"][i : i + 1], "prompt": [prompt]}, **options)[0]
+            for i, prompt in enumerate(samples["prompt"])
+        ]
+        yield exact(f"{name}/one_at_a_time", alone, [row["text"] for row in want["one_at_a_time"]])
+
+
+def check_prompt_ids(case: Case, model: Blip2Emac) -> Iterator[Check]:
+    """The left-padded prompt ids of generation."""
+    for batch, want in case.prompt_ids.items():
+        prompts = case.samples(batch)["prompt"]
+        rows = prompt_rows([encode_prompt(model.llm_tokenizer, p) for p in prompts], model.llm_tokenizer.pad_id)
+        yield exact(f"prompt_ids/{batch}", rows.ids.tolist(), want["input_ids"] if isinstance(want, dict) else want)
+
+
+def check_qformer_text(case: Case, model: Blip2Emac, batch: str) -> Iterator[Check]:
+    """The BERT ids and mask that the Q-Former reads, where they are recorded."""
+    want = case.expected["qtext"][batch].get("qformer_text")
+    if want is not None:
+        tokens = model.qformer_text_tokens(case.samples(batch)["text_input"])
+        for key in ("input_ids", "attention_mask"):
+            yield exact(f"qtext/{batch}/qformer_text/{key}", tokens[key].tolist(), want[key])
+
+
+def checks(folder: Path) -> Iterator[Check]:
+    """Every check of the case in `folder`."""
+    case = Case.read(folder)
+    for variant in (v for v in VARIANTS if v in case.expected):
+        model = case.model(variant)
+        if variant == "plain":
+            yield from check_prompt_ids(case, model)
+        for batch in case.expected[variant]:
+            yield from check_forward(case, model, variant, batch)
+            yield from check_intermediates(case, model, variant, batch)
+            yield from check_dpo(case, model, variant, batch)
+            yield from check_generate(case, model, variant, batch)
+            if variant == "qtext":
+                yield from check_qformer_text(case, model, batch)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print every check; the exit code."""
+    parser = argparse.ArgumentParser(description="Hold Blip2Emac against recorded numbers of the original model.")
+    parser.add_argument("case", type=Path, help="case directory")
+    arguments = parser.parse_args(argv)
+    torch.set_num_threads(1)  # tiny matrices: more threads only wait for one another
+    done: list[Check] = []
+    try:
+        for check in checks(arguments.case):
+            done.append(check)
+            print(f"{'ok  ' if check.ok else 'FAIL'} {check.error:9.2e}  {check.name}", flush=True)
+    except (FileNotFoundError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    failed = sum(not check.ok for check in done)
+    print(f"{len(done) - failed} of {len(done)} quantities match; largest error {max(c.error for c in done):.2e}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
