@@ -29,7 +29,7 @@ from lavis.common.registry import registry
 from lavis.models.base_model import LIBRARY_ROOT
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.blip2 import Blip2Base, dtype_named
-from lavis.models.blip2_models.decoding import answer_logps, greedy
+from lavis.models.blip2_models.decoding import answer_logps, greedy, pads_after
 from lavis.models.blip2_models.losses import BETA, DpoParts, dpo_loss
 from lavis.models.blip2_models.text import (
     IGNORE,
@@ -563,7 +563,8 @@ class Blip2Emac(Blip2Base):
                 return_dict_in_generate=True,
                 **sampling,
             )
-        return Generated(output.sequences, getattr(output, "sequences_scores", None))
+        # Today's beam search fills finished rows with eos, the original with pads.
+        return Generated(pads_after(output.sequences, eos_id, pad_id=0), getattr(output, "sequences_scores", None))
 
     def _prompts(self, samples: Mapping[str, object]) -> list[str]:
         prompts = samples.get("prompt", self.prompt)

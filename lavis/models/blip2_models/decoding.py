@@ -18,6 +18,12 @@ def position_ids(mask: Tensor) -> Tensor:
     return (mask.cumsum(-1) - 1).clamp(min=0)
 
 
+def pads_after(ids: Tensor, eos_id: int, pad_id: int) -> Tensor:
+    """`ids` (N, T) with `pad_id` after each row's first `eos_id`."""
+    ended = (ids == eos_id).cumsum(-1) - (ids == eos_id).int() > 0
+    return ids.masked_fill(ended, pad_id)
+
+
 @torch.no_grad()
 def greedy(
     llm: PreTrainedModel, embeds: Tensor, mask: Tensor, *, max_new: int, min_new: int, eos_id: int, pad_id: int
