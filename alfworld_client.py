@@ -13,14 +13,12 @@ import os
 import signal
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from xrl_alignment.client import PATIENCE_S, play
 from xrl_alignment.config import run_program
-from xrl_alignment.environments import make_environment
-from xrl_alignment.environments.base import MAX_STEPS, Game
-from xrl_alignment.environments.games import cache_root, find_games
+from xrl_alignment.environments import choose_games, make_environment
+from xrl_alignment.environments.base import MAX_STEPS
 from xrl_alignment.protocol import IMAGE_FORMATS
 
 EXPERTS = ("handcoded", "planner")
@@ -41,7 +39,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     games = parser.add_argument_group("games")
     games.add_argument("--env", default="textworld", help="native, textworld, household (generated games) or thor")
     games.add_argument("--split", help="default: household_train for household, valid_seen otherwise")
-    games.add_argument("--data", help="folder that holds json_2.1.1 (default: $ALFWORLD_DATA)")
+    games.add_argument(
+        "--data", help="folder that holds json_2.1.1 (empty: $ALFWORLD_DATA, or a cache folder for household)"
+    )
     games.add_argument("--num-envs", type=int, default=3, help="number of games, 0 for all")
     games.add_argument("--seed", type=int, default=0, help="of the draw of games, and of generated ones")
     games.add_argument("--num-train", type=int, default=2000, help="household: generated training games")
@@ -57,29 +57,20 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def games_of(arguments: argparse.Namespace) -> tuple[str, list[Game]]:
-    """The split's name and the games to play; household games are generated on first use."""
-    number = arguments.num_envs or None
-    if arguments.env != "household":
-        split = arguments.split or "valid_seen"
-        return split, find_games(split, data=arguments.data, num=number, seed=arguments.seed)
-    from xrl_alignment.environments.household import generate
-
-    split = arguments.split or "household_train"
-    folder = Path(arguments.data) if arguments.data else _household_folder(arguments)
-    generate(folder, num_train=arguments.num_train, num_heldout=arguments.num_heldout, seed=arguments.seed)
-    return split, find_games(split, data=folder, num=number, seed=arguments.seed)
-
-
-def _household_folder(arguments: argparse.Namespace) -> Path:
-    return cache_root() / f"household-{arguments.num_train}-{arguments.num_heldout}-{arguments.seed}"
-
-
 def main() -> int:
     """Parse, play, print the summary as one line of JSON."""
     arguments = parse_arguments()
     signal.signal(signal.SIGTERM, _interrupt)
-    split, games = games_of(arguments)
+    split = arguments.split or ("household_train" if arguments.env == "household" else "valid_seen")
+    games = choose_games(
+        arguments.env,
+        split,
+        num=arguments.num_envs or None,
+        data=arguments.data,
+        seed=arguments.seed,
+        num_train=arguments.num_train,
+        num_heldout=arguments.num_heldout,
+    )
     factory = partial(
         make_environment,
         arguments.env,
