@@ -443,7 +443,7 @@ class _Worker:
     def work_v1(self, num_rounds: int | None) -> None:
         """Play all games in order, round after round, until `num_rounds` are over or the server is gone."""
         player = self._player()
-        self.tally.report.expect(len(self.games) * num_rounds if num_rounds else None)
+        self.tally.report.expect(len(self.games) * num_rounds if num_rounds else 0)
         rounds = 0
         try:
             while num_rounds is None or rounds < num_rounds:

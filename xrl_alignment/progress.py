@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import Any, TextIO
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 LINE_EVERY_S = 10.0
@@ -14,8 +15,9 @@ LINE_EVERY_S = 10.0
 class Bar:
     """A bar on a terminal; elsewhere a plain line every ten seconds and at the end. A context manager."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, stream: TextIO | None = None) -> None:
         self._what = what
+        self._stream = stream or sys.stdout
         self._bar: Progress | None = None
         self._task = None
         self._line_at = time.monotonic()
@@ -23,9 +25,10 @@ class Bar:
 
     def __enter__(self) -> Bar:
         """Open the bar if this is a terminal."""
-        if sys.stdout.isatty():
+        if self._stream.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            self._bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn())
+            times = (TimeElapsedColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, *times, console=Console(file=self._stream))
             self._bar.start()
         return self
 
@@ -48,7 +51,14 @@ class Bar:
             self._line_at = now
             began, first = self._start
             left = (now - began) / max(1, done - first) * (total - done)
-            print(f"{text}, {done} of {total} {self._what}, about {left:.0f} s left", flush=True)
+            print(f"{text}, {done} of {total} {self._what}, about {left:.0f} s left", file=self._stream, flush=True)
+
+    def say(self, text: str) -> None:
+        """One line of text, above the bar."""
+        if self._bar:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=self._stream, flush=True)
 
 
 class RoundProgress(Bar):

@@ -1,0 +1,96 @@
+"""`alfworld_client.py` as a terminal starts it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from xrl_alignment.environments.games import find_games
+from xrl_alignment.protocol import Bye, Hello, Observation
+from xrl_alignment.server import DaggerHTTPServer
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def start(*arguments: str, **options) -> subprocess.Popen:
+    command = [sys.executable, str(ROOT / "alfworld_client.py"), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, **options)
+
+
+def run(*arguments: str, **options) -> tuple[int, str, str]:
+    process = start(*arguments, **options)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def server():
+    server = DaggerHTTPServer("127.0.0.1", 0)
+    server.start()
+    yield server
+    server.stop()
+
+
+def take(server: DaggerHTTPServer, seconds: float = 20.0):
+    pending = server.take(1, timeout_s=seconds)
+    assert pending, "nothing came"
+    return pending[0]
+
+
+def test_plays_household_games_to_the_end(server, household_data):
+    arguments = ["--port", str(server.port), "--env", "native", "--split", "household_heldout", "--num-envs", "1"]
+    process = start(*arguments, "--data", str(household_data), "--max-steps", "2")
+    hello = take(server)
+    assert hello.message.games == (find_games("household_heldout", household_data, num=1, seed=0)[0].id,)
+    hello.reply({"kind": "welcome", "num_rounds": 1, "expert": ""})
+    take(server).reply({"kind": "work", "env": 0, "game": hello.message.games[0], "round": 0})
+    for answer in (["look"], ["inventory"], []):
+        pending = take(server)
+        pending.reply(answer)
+    assert isinstance(pending.message, Observation) and pending.message.done  # --max-steps 2
+    take(server).reply({"kind": "finished"})
+    take(server).reply({"kind": "bye"})
+    out, err = process.communicate(timeout=20)
+    summary = json.loads(out)
+    assert process.returncode == 0 and (summary["episodes"], summary["steps"]) == (1, 2) and "1 of 1 episodes" in err
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_says_bye(server, household_data, how):
+    arguments = ["--port", str(server.port), "--env", "native", "--split", "household_heldout", "--num-envs", "1"]
+    process = start(*arguments, "--data", str(household_data))
+    hello = take(server)
+    assert isinstance(hello.message, Hello)  # not answered: the client waits
+    time.sleep(0.1)
+    process.send_signal(how)
+    bye = take(server)
+    assert isinstance(bye.message, Bye) and bye.message.session == hello.message.session
+    bye.reply({"kind": "bye"})
+    assert process.wait(timeout=20) == 130
+    assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--env", "minecraft"], "unknown environment 'minecraft': choose one of native"),
+        (["--env", "native", "--split", "no_such_split"], "no games of split 'no_such_split'"),
+        (["--env", "native", "--patience", "0.1", "--port", "1"], "no server at http://127.0.0.1:1 for 0.1 s"),
+        (["--env", "native", "--wire", "v1", "--num-workers", "2"], "wire v1 knows one client"),
+        (["--env", "native", "--num-envs", "99"], "99 were asked for"),
+        (["--env", "native", "--port", "99999"], "server URL"),
+    ],
+)
+def test_mistakes_end_in_one_line_and_code_2(household_data, arguments, reason):
+    code, out, err = run("--data", str(household_data), "--split", "household_heldout", *arguments)
+    lines = [line for line in err.splitlines() if not line.startswith("waiting for")]
+    assert (code, out, len(lines)) == (2, "", 1) and lines[0].startswith("error: ") and reason in lines[0]
+
+
+def test_help_lists_the_environments():
+    code, out, _ = run("--help")
+    assert code == 0 and "native, textworld, household" in out
