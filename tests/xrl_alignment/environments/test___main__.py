@@ -1,0 +1,19 @@
+"""`python -m xrl_alignment.environments`."""
+
+from xrl_alignment.environments.__main__ import main
+
+
+def test_lists_counts_and_hash(household_data, capsys):
+    assert main(["--data", str(household_data)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["household_heldout", "household_train"]
+    assert lines[2].split() == ["pick_and_place_simple", "1", "2"]
+    assert lines[8].split() == ["all", "6", "12"]
+    assert len(set(lines[9].split()[-2:])) == 2
+
+
+def test_no_games_is_a_one_line_error(tmp_path, capsys):
+    assert main(["--data", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: no games")
+    assert error.count("\n") == 1
