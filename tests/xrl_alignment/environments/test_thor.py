@@ -185,9 +185,6 @@ def test_the_configuration_has_every_key_that_alfworld_reads():
 
     source = (alfworld_path() / "agents/environment/alfred_thor_env.py").read_text().replace('"', "'")
     paths = {tuple(re.findall(r"'(\w+)'", keys)) for keys in re.findall(r"config((?:\['\w+'\])+)", source)}
-        tuple(re.findall(r"\['(\w+)'\]", m))
-        for m in re.findall(r"config((?:\[['\"]\w+['\"]\])+)", source.replace('"', "'"))
-    }
     assert len(paths) > 10
     for path in paths - {("rl", "training", "max_nb_steps_per_episode"), ("mask_rcnn", "pretrained_model_path")}:
         value = thor_config("somewhere")
