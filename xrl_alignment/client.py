@@ -191,9 +191,12 @@ class Connection:
         self._http.request("POST", "/", body, headers)
         response = self._http.getresponse()
         reply = response.read()
-        if response.status == 200 and response.headers.get("MD5") != md5_hex(reply):
+        claimed, retry_after = response.headers.get("MD5"), response.headers.get("Retry-After", "")
+        if response.status == 200 and claimed is None:
+            raise ClientError(f"{self._http.host}:{self._http.port} does not answer like a dagger server (no MD5)")
+        if response.status == 200 and claimed != md5_hex(reply):
             raise ConnectionError("the reply was damaged on the way")
-        return response.status, reply, float(response.headers.get("Retry-After", 0))
+        return response.status, reply, float(retry_after) if retry_after.isdigit() else 0.0
 
     def _connect(self) -> None:
         try:

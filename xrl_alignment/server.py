@@ -66,7 +66,7 @@ class Limits:
 
     max_body: int = DEFAULT_MAX_BODY
     idle_s: float = 900.0  # between two requests on one connection: a simulator may take minutes to load a room
-    header_s: float = 10.0  # from the first byte of a request to the end of its headers
+    header_s: float = 10.0  # for the headers; also for the first request of a connection to begin
     body_s: float = 60.0
     write_s: float = 30.0
     drain_s: float = 5.0  # how long a refused body is read and thrown away, so that its sender sees the reason
@@ -475,6 +475,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.close()
         self.rfile = BufferedReader(self._reader, 1 << 16)
         self._unread = 0  # bytes of the current body that are still on their way
+        self._known = False  # has sent a valid request: only then may the connection lie idle for long
 
     def handle_one_request(self) -> None:
         """Wait for a request (long), read its headers (short), answer it."""
@@ -482,7 +483,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self._unread = 0
         try:
-            self._reader.allow(limits.idle_s)
+            self._reader.allow(limits.idle_s if self._known else limits.header_s)
             if not self.rfile.peek(1):
                 return
             self._reader.allow(limits.header_s)
@@ -530,6 +531,7 @@ class _Handler(BaseHTTPRequestHandler):
         if claimed.strip().lower() != digest:
             raise Refusal(400, f"header MD5 is {claimed[:40]}, the body's is {digest}: damaged on the way")
         pending = self._admit(body, digest)
+        self._known = True
         try:
             response = pending.wait()
         finally:

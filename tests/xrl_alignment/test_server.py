@@ -313,8 +313,12 @@ def test_slow_headers_and_slow_bodies_time_out(start):
 
 
 def test_idle_connections_are_closed_without_a_word(start):
-    server, _ = start(loop=False, limits=Limits(idle_s=0.1))
-    assert raw(server, b"") == b""
+    server, _ = start(limits=Limits(header_s=0.1, idle_s=0.7))
+    began = time.monotonic()
+    assert raw(server, b"") == b"" and time.monotonic() - began < 0.6
+    head = f"POST / HTTP/1.1\r\nContent-Length: {len(V1_BODY)}\r\nMD5: {md5_hex(V1_BODY)}\r\n\r\n"
+    assert raw(server, head.encode() + V1_BODY).endswith(b"['action 1']")
+    assert time.monotonic() - began > 0.7  # a known client may pause for longer
 
 
 def test_number_of_connections_is_bounded(start):
