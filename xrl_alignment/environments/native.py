@@ -9,15 +9,16 @@ comment says so.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from xrl_alignment.actions import canonical, to_dialect
+from xrl_alignment.actions import canonical
 from xrl_alignment.environments.base import MAX_STEPS, EnvironmentFault, Game, RoomState, TimeStep
-from xrl_alignment.environments.pddl import Fact, GoalTest
-from xrl_alignment.environments.world import World, load_world
+from xrl_alignment.environments.pddl import STATIC, Fact, pairs, rows, satisfied
+from xrl_alignment.environments.world import KNIVES, STATES, World, load_world
 
 WELCOME = "-= Welcome to TextWorld, ALFRED! =-"
 NOTHING_HAPPENS = "Nothing happens."
@@ -38,15 +39,6 @@ HELP = """Available commands:
 """
 
 
-STATES = {  # predicate -> attribute of `NativeGame`, a set of ids
-    "opened": "opened",
-    "isclean": "clean",
-    "ishot": "hot",
-    "iscool": "cool",
-    "issliced": "sliced",
-    "ison": "on",
-    "istoggled": "toggled",
-}
 _PRODUCTS = (  # examineObject.feedback, in the grammar's order
     (("clean", "hot", "sliced"), "hot and clean sliced"),
     (("clean", "cool", "sliced"), "cool and clean sliced"),
@@ -94,18 +86,18 @@ class NativeGame:
     As TextWorld's engine, it plays on after the goal is reached.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, dialect: str | None = None) -> None:
+        """`dialect`, "put" or "move", is that of the commands; by default the game's own. Texts are the game's."""
         self.world = world
-        self._goal = GoalTest(world.goal, world.domains(), world.static)
-        self._place_matters = any(x.predicate == "atlocation" for block in world.goal for x in block.literals)
-        self._a = {name: f"a {text}" for name, text in world.names.items()}
-        self._going = {f"go to {world.names[name]}": name for name in world.receptacles}
-        self._base: dict[str, list[str]] = {}
+        self._moves = (dialect or world.wording.dialect) == "move"
+        self._place_matters = any(
+            x.predicate == "atlocation" for levels in world.goal for y in levels for x in y.literals
+        )
         self.reset()
 
     @classmethod
     def load(cls, path: Path | str) -> NativeGame:
-        """The game in a `game.tw-pddl` file; FileNotFoundError or EnvironmentFault as `read_game_file`."""
+        """The game in a `game.tw-pddl` file; FileNotFoundError or EnvironmentFault as `load_world`."""
         return cls(load_world(path))
 
     # ---- the interface -----------------------------------------------------------------------------------------
@@ -115,30 +107,21 @@ class NativeGame:
         world = self.world
         self.location = world.start
         self.held: str | None = None
-        self.lying: set[tuple[str, str]] = set()  # (object, location): TextWorld's objectAtLocation
+        self.contents = world.contents.copy()
+        self.lying = set(world.lying)  # (object, location): TextWorld's objectAtLocation
         self.parted: set[tuple[str, str]] = set()  # (object, receptacle) it was taken from and not put back to
         self.traces: set[Fact] = set()  # what TextWorld's facts also remember: `checked` and negated facts
-        for attribute in STATES.values():
-            setattr(self, attribute, set())
-        contents: dict[str, list[str]] = {name: [] for name in world.receptacles}
-        for fact in world.initial:
-            kind = fact[0]
-            if kind == "inreceptacle":
-                contents[fact[2]].append(fact[1])
-            elif kind == "objectatlocation":
-                self.lying.add(fact[1:])
-            elif kind != "atlocation":
-                getattr(self, STATES[kind]).add(fact[1])
-        self.contents = {name: tuple(sorted(things)) for name, things in contents.items()}
-        self._menus: dict[tuple, Menu] = {}
+        for attribute, names in world.states.items():
+            setattr(self, attribute, set(names))
+        self._menus: dict[str, dict[str | None, Menu]] = {}
         self._won: bool | None = None
-        scene = self._surroundings() if self.location in world.here else self._middle(world.receptacles)
-        return f"{WELCOME}\n\n{scene}\n\n{world.task}"
+        scene = self._surroundings() if self.location in world.here else self._middle(world.location_of)
+        return f"{WELCOME}\n\n{scene}\n\n{world.text.task}"
 
     def step(self, command: str) -> str:
         """Carry out `command` and return the engine's answer; `Nothing happens.` where it is not admissible."""
         command = command.strip()
-        target = self._going.get(command)
+        target = self.world.going.get(command)
         if target is not None:
             return self._go(target)
         action = self._menu().actions.get(command)
@@ -154,13 +137,14 @@ class NativeGame:
     def won(self) -> bool:
         """Whether the goal holds now."""
         if self._won is None:
-            self._won = self._goal.satisfied(self._true)
+            self._won = satisfied(self.world.goal, self._true)
         return self._won
 
     def facts(self) -> frozenset[Fact]:
         """All that TextWorld's `facts` holds at this moment, by PDDL id: also `checked` and `not_…` facts."""
         agent = self.world.agent
-        facts = {("atlocation", agent, self.location), *self.world.static, *self.traces}
+        facts = {fact for fact in rows(self.world.text.facts) if fact[0] in STATIC}
+        facts |= {("atlocation", agent, self.location), *self.traces}
         facts.update(("inreceptacle", thing, name) for name, things in self.contents.items() for thing in things)
         facts.update(("objectatlocation", *pair) for pair in self.lying)
         facts.update(("not_inreceptacle", *pair) for pair in self.parted)
@@ -195,31 +179,28 @@ class NativeGame:
     # ---- admissible commands -----------------------------------------------------------------------------------
 
     def _menu(self) -> Menu:
-        key = (self.location, self.held)
-        menu = self._menus.get(key)
+        menus = self._menus.get(self.location)
+        if menus is None:
+            menus = self._menus[self.location] = {}
+        menu = menus.get(self.held)
         if menu is None:
-            actions = {"look": (NativeGame._look,), "inventory": (NativeGame._inventory,)}
-            if self.world.rules.help:
-                actions["help"] = (NativeGame._help,)
-            for receptacle in self.world.here.get(self.location, ()):
-                self._offer_receptacle(receptacle, actions)
-            if self.held is not None:
-                self._offer_held(self.held, actions)
-            menu = self._menus[key] = Menu(sorted([*self._elsewhere(), *actions]), actions)
+            menu = menus[self.held] = self._make_menu()
         return menu
 
-    def _elsewhere(self) -> list[str]:
-        """`go to` every receptacle of another location; where one already is, TextWorld's action has no effect."""
-        commands = self._base.get(self.location)
-        if commands is None:
-            where = self.world.location_of
-            commands = sorted(text for text, name in self._going.items() if where[name] != self.location)
-            self._base[self.location] = commands
-        return commands
+    def _make_menu(self) -> Menu:
+        world = self.world
+        actions = _ALWAYS_AND_HELP.copy() if world.rules.help else _ALWAYS.copy()
+        for receptacle in world.here.get(self.location, ()):
+            self._offer_receptacle(receptacle, actions)
+        if self.held is not None:
+            self._offer_held(self.held, actions)
+        commands = [*world.going_from(self.location), *actions]
+        commands.sort()
+        return Menu(commands, actions)
 
     def _offer_receptacle(self, receptacle: str, actions: dict[str, tuple]) -> None:
-        """Commands that need only the receptacle in front and what is in it."""
-        world = self.world
+        """Commands that need only the receptacle in front, what is in it, and the hand."""
+        world, held = self.world, self.held
         names, able = world.names, world.able
         name = names[receptacle]
         actions[f"examine {name}"] = (NativeGame._examine_receptacle, receptacle)
@@ -233,17 +214,14 @@ class NativeGame:
         for thing in self.contents[receptacle]:
             if thing in able["toggleable"]:  # not asked for: that the receptacle is open
                 actions[f"use {names[thing]}"] = (NativeGame._use, thing)
-            if within_reach and self.held is None and thing in able["pickupable"]:
+            if within_reach and held is None and thing in able["pickupable"]:
                 actions[f"take {names[thing]} from {name}"] = (NativeGame._take, thing, receptacle)
-        if within_reach and self.held in world.accepts.get(receptacle, ()):
-            if world.wording.dialect == "move":
-                command = f"move {names[self.held]} to {name}"
-            else:
-                command = f"put {names[self.held]} in/on {name}"
-            actions[command] = (NativeGame._put, self.held, receptacle)
+        if within_reach and held is not None and world.accepts(receptacle, held):
+            command = f"move {names[held]} to {name}" if self._moves else f"put {names[held]} in/on {name}"
+            actions[command] = (NativeGame._put, held, receptacle)
 
     def _offer_held(self, held: str, actions: dict[str, tuple]) -> None:
-        """Commands that need what is in the hand."""
+        """Commands for the thing in the hand."""
         world = self.world
         names, able = world.names, world.able
         # Things that lie around are not offered: alfred.pddl's condition for them is misspelt (`?l - location,`).
@@ -256,7 +234,7 @@ class NativeGame:
                 actions[f"heat {names[held]} with {names[receptacle]}"] = (NativeGame._heat, held, receptacle)
             if receptacle in world.cooling and held in able["coolable"]:
                 actions[f"cool {names[held]} with {names[receptacle]}"] = (NativeGame._cool, held, receptacle)
-        if held in world.knives:
+        if world.type_of.get(held) in KNIVES:
             for thing in able["sliceable"]:
                 if (thing, self.location) in self.lying:
                     actions[f"slice {names[thing]} with {names[held]}"] = (NativeGame._slice, thing, held)
@@ -308,9 +286,8 @@ class NativeGame:
     def _can_lie(self, thing: str) -> bool:
         """Whether Fast Downward knows a fact `thing lies here`: it forgets those that no play can reach."""
         world = self.world
-        if any(thing in world.accepts.get(receptacle, ()) for receptacle in world.here.get(self.location, ())):
-            return True
-        return ("objectatlocation", thing, self.location) in world.initial
+        here = world.here.get(self.location, ())
+        return (thing, self.location) in world.lying or any(world.accepts(receptacle, thing) for receptacle in here)
 
     def _put(self, thing: str, receptacle: str) -> str:
         world, traces = self.world, self.traces
@@ -374,7 +351,7 @@ class NativeGame:
         self.traces.add(("checked", self.world.agent))
         if self.held is None:
             return "You are not carrying anything."
-        return f"You are carrying: {self._a[self.held]}."
+        return f"You are carrying: a {self.world.names[self.held]}."
 
     def _help(self) -> str:
         self.traces.add(("checked", self.world.agent))
@@ -389,7 +366,8 @@ class NativeGame:
         self.traces.add(("checked", thing))
         name = world.names[thing]
         if thing in world.able["isreceptacleobject"]:
-            within = listing([self._a[other] for other in world.inside.get(thing, ())])
+            within = pairs(world.text.facts, "inreceptacleobject")
+            within = listing([f"a {world.names[inner]}" for inner, outer in within if outer == thing])
             return f"This is a normal {name}. In it, you see {within}."
         for states, words in _PRODUCTS:
             if all(thing in getattr(self, state) for state in states):
@@ -404,7 +382,7 @@ class NativeGame:
 
     def _changed(self) -> None:
         """After what changes the admissible commands."""
-        self._menus = {}
+        self._menus.pop(self.location, None)
         self._won = None
 
     def _contents_text(self, receptacle: str) -> str:
@@ -414,7 +392,8 @@ class NativeGame:
             if receptacle not in self.opened:
                 return f"The {name} is closed."
             where = f"The {name} is open. In it"
-        return f"{where}, you see {listing([self._a[thing] for thing in self.contents[receptacle]])}."
+        names = self.world.names
+        return f"{where}, you see {listing([f'a {names[thing]}' for thing in self.contents[receptacle]])}."
 
     def _surroundings(self) -> str:
         world = self.world
@@ -423,14 +402,14 @@ class NativeGame:
         # receptacle of it. TextWorld knows that only of a receptacle from which they were taken: what was moved
         # from one drawer to another of the same location lies "next to it".
         floor = [
-            self._a[thing]
+            f"a {world.names[thing]}"
             for thing, receptacle in sorted(self.parted)
             if world.location_of[receptacle] == self.location and (thing, self.location) in self.lying
         ]
         return f"You are facing the {around}. Next to it, you see {listing(floor)}."
 
-    def _middle(self, receptacles: tuple[str, ...]) -> str:
-        around = listing([self._a[name] for name in receptacles])
+    def _middle(self, receptacles: Iterable[str]) -> str:
+        around = listing([f"a {self.world.names[name]}" for name in receptacles])
         return f"You are in the middle of a room. Looking quickly around you, you see {around}."
 
     def _true(self, predicate: str, arguments: tuple[str, ...]) -> bool:
@@ -447,16 +426,16 @@ class NativeGame:
             return arguments in self.lying
         if predicate in STATES:
             return arguments[0] in getattr(self, STATES[predicate])
-        return (predicate, *arguments) in self.world.static
+        return arguments in pairs(self.world.text.facts, predicate)
 
     def room_state(self) -> RoomState:
         """What a picture of the room needs."""
         world = self.world
         return RoomState(
-            names=world.thing_names,
+            names={name: world.names[name] for name in sorted((*world.location_of, *world.type_of))},
             location=self.location,
             receptacle_locations=world.location_of,
-            contents=self.contents,
+            contents=self.contents.copy(),
             openable=world.able["openable"],
             opened=frozenset(self.opened),
             held=self.held,
@@ -468,6 +447,10 @@ class NativeGame:
         )
 
 
+_ALWAYS = {"look": (NativeGame._look,), "inventory": (NativeGame._inventory,)}
+_ALWAYS_AND_HELP = {**_ALWAYS, "help": (NativeGame._help,)}
+
+
 class NativeEnvironment:
     """ALFWorld's text games at full speed, in the canonical dialect; an `Environment`.
 
@@ -476,18 +459,23 @@ class NativeEnvironment:
 
     name = "native"
 
-    def __init__(self, max_steps: int = MAX_STEPS, show_ids: bool = True) -> None:
+    def __init__(
+        self, max_steps: int = MAX_STEPS, show_ids: bool = True, worlds: Mapping[Path, World] | None = None
+    ) -> None:
+        """`worlds` are games loaded beforehand, by path (`load_worlds`); others are loaded when they are reset."""
         if max_steps < 1:
             raise EnvironmentFault(f"max_steps is {max_steps}; an episode needs at least 1")
         self.max_steps = max_steps
         self.show_ids = show_ids
+        self._worlds = worlds or {}
         self._game: NativeGame | None = None
         self._steps = 0
         self._done = False
 
     def reset(self, game: Game) -> TimeStep:
         """Load `game` and return its opening text; FileNotFoundError or EnvironmentFault where it cannot be played."""
-        self._game = NativeGame(load_world(game.path))
+        world = self._worlds.get(game.path) or load_world(game.path)
+        self._game = NativeGame(world, dialect="put")
         self._steps, self._done = 0, False
         return self._time_step(self._game.reset())
 
@@ -502,7 +490,7 @@ class NativeEnvironment:
         if not isinstance(action, str):
             raise EnvironmentFault(f"an action is a string such as 'go to desk 1', not {type(action).__name__}")
         self._steps += 1
-        return self._time_step(game.step(to_dialect(action.strip(), game.world.wording.dialect)))
+        return self._time_step(game.step(canonical(action.strip())))
 
     def render(self) -> np.ndarray:
         """The agent's view now: uint8, (height, width, 3), RGB."""
@@ -531,7 +519,7 @@ class NativeEnvironment:
 
     def clone(self) -> NativeEnvironment:
         """An independent environment in the same state."""
-        other = NativeEnvironment(self.max_steps, self.show_ids)
+        other = NativeEnvironment(self.max_steps, self.show_ids, self._worlds)
         other._game, other._steps, other._done = self._playing().clone(), self._steps, self._done
         return other
 
@@ -546,9 +534,6 @@ class NativeEnvironment:
 
     def _time_step(self, text: str) -> TimeStep:
         game = self._playing()
-        commands = game.admissible_commands()
-        if game.world.wording.dialect == "move" and game.held is not None:
-            commands = sorted(map(canonical, commands))
         won = game.won
         self._done = won or self._steps >= self.max_steps
-        return TimeStep(text, commands, won, self._done)
+        return TimeStep(text, game.admissible_commands(), won, self._done)

@@ -1,4 +1,4 @@
-"""ALFWorld's game files read in plain Python: the PDDL problem's facts and its goal.
+"""ALFWorld's PDDL problems in plain Python: their facts, and goals that are tested in microseconds.
 
 A problem is a list of ground facts, `(inReceptacle Mug_bar_… Desk_bar_…)`, and a goal made of `and` and `exists` over
 typed variables. Everything is lower case here, as in Fast Downward's translator, whose ids TextWorld shows.
@@ -7,12 +7,15 @@ typed variables. Everything is lower case here, as in Fast Downward's translator
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from xrl_alignment.environments.base import EnvironmentFault
 
 Fact = tuple[str, ...]  # predicate and ids, ("inreceptacle", "mug_bar_…", "desk_bar_…")
+Facts = Mapping[str, Sequence[str]]  # predicate -> the ids of all its facts, one fact after the other, sorted
 
 # Predicates of alfred.pddl with the types of their arguments. Those under STATIC never change during a game.
 STATIC = {
@@ -30,7 +33,7 @@ STATIC = {
     "toggleable": ("object",),
     "sliceable": ("object",),
 }
-INITIAL = {
+CHANGING = {
     "atlocation": ("agent", "location"),
     "objectatlocation": ("object", "location"),
     "inreceptacle": ("object", "receptacle"),
@@ -42,8 +45,10 @@ INITIAL = {
     "ison": ("object",),
     "istoggled": ("object",),
 }
-GOAL_ONLY = {"holds": ("agent", "object"), "=": ("object", "object")}
-_SIGNATURES = {**STATIC, **INITIAL}
+SIGNATURES = {**STATIC, **CHANGING}
+# `isOn` is left out: after a `use`, TextWorld's facts say less about it than Fast Downward's state knows.
+IN_GOALS = {**SIGNATURES, "holds": ("agent", "object"), "=": ("object", "object")}
+del IN_GOALS["ison"]
 _FACT = re.compile(r"\(([^()]*)\)")
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
@@ -55,12 +60,28 @@ class Literal(NamedTuple):
     predicate: str
     arguments: tuple[str, ...]
 
+    @property
+    def variables(self) -> frozenset[str]:
+        """The variables among its arguments."""
+        return frozenset(word for word in self.arguments if word.startswith("?"))
+
 
 class Exists(NamedTuple):
     """There are values of `variables` (name -> type) under which all `literals` hold."""
 
     variables: Mapping[str, str]
     literals: tuple[Literal, ...]
+
+
+class Level(NamedTuple):
+    """A variable of a goal, its candidates, and the conditions that can be decided once it is bound."""
+
+    variable: str
+    candidates: tuple[str, ...]
+    literals: tuple[Literal, ...]
+
+
+Goal = tuple[tuple[Level, ...], ...]  # one search per `exists`
 
 
 def sections(problem: str) -> tuple[str, str]:
@@ -72,21 +93,39 @@ def sections(problem: str) -> tuple[str, str]:
     return text[start + len("(:init") : end], text[end:]
 
 
-def parse_facts(init: str) -> list[Fact]:
-    """The distinct facts of an `:init` section, in the order in which they stand there.
+def parse_facts(init: str) -> dict[str, tuple[str, ...]]:
+    """The distinct facts of an `:init` section.
 
     Raises EnvironmentFault for a predicate that alfred.pddl does not have or a wrong number of arguments.
     """
-    facts = list(dict.fromkeys(tuple(fact.split()) for fact in _FACT.findall(init)))
-    for fact in facts:
-        types = _SIGNATURES.get(fact[0]) if fact else None
+    found: dict[str, set[Fact]] = defaultdict(set)
+    for text in set(_FACT.findall(init)):
+        predicate, *ids = text.split() or [""]
+        types = SIGNATURES.get(predicate)
         if types is None:
-            raise EnvironmentFault(f"predicate {' '.join(fact[:1])!r} in its PDDL problem is unknown")
-        if len(fact) != len(types) + 1:
-            raise EnvironmentFault(f"fact ({' '.join(fact)}) in its PDDL problem needs {len(types)} argument(s)")
-    return facts
+            raise EnvironmentFault(f"predicate {predicate!r} in its PDDL problem is unknown")
+        if len(ids) != len(types):
+            raise EnvironmentFault(f"fact ({text}) in its PDDL problem needs {len(types)} argument(s)")
+        found[predicate].add(tuple(ids))
+    return {name: tuple(word for fact in sorted(facts) for word in fact) for name, facts in sorted(found.items())}
 
 
+def pairs(facts: Facts, predicate: str) -> list[tuple[str, str]]:
+    """The facts of a predicate with two arguments."""
+    ids = facts.get(predicate, ())
+    return list(zip(ids[::2], ids[1::2], strict=True))
+
+
+def rows(facts: Facts) -> Iterable[Fact]:
+    """All facts, one by one."""
+    for predicate, ids in facts.items():
+        if len(SIGNATURES[predicate]) == 1:
+            yield from ((predicate, name) for name in ids)
+        else:
+            yield from ((predicate, *pair) for pair in pairs(facts, predicate))
+
+
+@lru_cache(maxsize=4096)
 def parse_goal(text: str) -> tuple[Exists, ...]:
     """The goal as a conjunction of `Exists` blocks; nested `exists` are pulled to the front of their block.
 
@@ -100,6 +139,8 @@ def parse_goal(text: str) -> tuple[Exists, ...]:
         variables: dict[str, str] = {}
         literals: list[Literal] = []
         _collect(part, variables, literals)
+        if any(not literal.variables or literal.variables - variables.keys() for literal in literals):
+            raise EnvironmentFault("its PDDL goal has a condition outside the (exists …) of its variables")
         blocks.append(Exists(variables, tuple(literals)))
     return tuple(blocks)
 
@@ -110,15 +151,13 @@ def _nested(text: str) -> list:
     for token in _TOKEN.findall(text):
         if token == "(":
             stack.append([])
-        elif token == ")":
+        elif token != ")":
+            stack[-1].append(token)
+        elif len(stack) > 1:
             done = stack.pop()
-            if not stack:
-                break
             stack[-1].append(done)
             if len(stack) == 1:
                 return done
-        else:
-            stack[-1].append(token)
     raise EnvironmentFault("the brackets of its PDDL goal do not match")
 
 
@@ -145,10 +184,10 @@ def _typed(words: list[str]) -> dict[str, str]:
     """`?o - object ?r - receptacle` as {"?o": "object", "?r": "receptacle"}."""
     result: dict[str, str] = {}
     names: list[str] = []
-    kinds = iter(words)
-    for word in kinds:
+    remaining = iter(words)
+    for word in remaining:
         if word == "-":
-            result.update(dict.fromkeys(names, next(kinds, "")))
+            result.update(dict.fromkeys(names, next(remaining, "")))
             names = []
         else:
             names.append(word)
@@ -158,71 +197,67 @@ def _typed(words: list[str]) -> dict[str, str]:
 
 
 def _literal(tree: list, positive: bool) -> Literal:
-    types = {**_SIGNATURES, **GOAL_ONLY}.get(tree[0]) if tree and isinstance(tree[0], str) else None
+    types = IN_GOALS.get(tree[0]) if tree and isinstance(tree[0], str) else None
     if types is None or len(types) != len(tree) - 1 or not all(isinstance(word, str) for word in tree):
         raise EnvironmentFault(f"its PDDL goal contains {tree!r}, which is not understood")
     return Literal(positive, tree[0], tuple(tree[1:]))
 
 
-class GoalTest:
-    """A goal made ready to be tested often: static conditions are decided once, for each variable on its own.
+def prepare_goal(goal: Iterable[Exists], domains: Mapping[str, Iterable[str]], facts: Facts) -> Goal:
+    """Make a goal ready to be tested often. `domains` holds the ids of each type.
 
-    `holds(predicate, arguments) -> bool` answers for facts that change.
+    Conditions that never change and have one variable choose its candidates. The variable with the fewest candidates
+    comes first, every other condition as early as its variables are bound.
     """
-
-    def __init__(self, goal: Iterable[Exists], domains: Mapping[str, Iterable[str]], static: frozenset[Fact]) -> None:
-        self._blocks = [_ordered(block, domains, static) for block in goal]
-
-    def satisfied(self, holds: Callable[[str, tuple[str, ...]], bool]) -> bool:
-        """Whether every block of the goal has a solution now."""
-        return all(_solve(levels, 0, {}, holds) for levels in self._blocks)
+    return tuple(_levels(block, domains, facts) for block in goal)
 
 
-class _Level(NamedTuple):
-    """A variable, its candidates, and the changing conditions that are decided once it is bound."""
-
-    variable: str
-    candidates: tuple[str, ...]
-    literals: tuple[Literal, ...]
-
-
-def _ordered(block: Exists, domains: Mapping[str, Iterable[str]], static: frozenset[Fact]) -> list[_Level]:
-    """Fewest candidates first, every condition as early as its variables are bound."""
-    candidates = {}
-    for name, kind in block.variables.items():
-        own = [x for x in block.literals if x.predicate in STATIC and _names(x) == {name}]
-        candidates[name] = tuple(
-            value for value in domains.get(kind, ()) if all(_static(x, {name: value}, static) for x in own)
-        )
+def _levels(block: Exists, domains: Mapping[str, Iterable[str]], facts: Facts) -> tuple[Level, ...]:
+    candidates = {name: tuple(domains.get(kind, ())) for name, kind in block.variables.items()}
+    later = []
+    for literal in block.literals:
+        if literal.predicate in STATIC and len(literal.variables) == 1:
+            (name,) = literal.variables
+            having = _having(literal, facts)
+            candidates[name] = tuple(x for x in candidates[name] if (x in having) is literal.positive)
+        else:
+            later.append(literal)
     order = sorted(candidates, key=lambda name: len(candidates[name]))
-    rest = [x for x in block.literals if x.predicate not in STATIC or len(_names(x)) != 1]
     levels = []
     for i, name in enumerate(order):
-        bound = set(order[: i + 1])
-        ready = tuple(x for x in rest if name in _names(x) and _names(x) <= bound)
-        levels.append(_Level(name, candidates[name], ready))
-    return levels
+        ready = (x for x in later if name in x.variables and x.variables.issubset(order[: i + 1]))
+        levels.append(Level(name, candidates[name], tuple(ready)))
+    return tuple(levels)
 
 
-def _names(literal: Literal) -> set[str]:
-    return {word for word in literal.arguments if word.startswith("?")}
+def _having(literal: Literal, facts: Facts) -> frozenset[str]:
+    """The ids that can stand for the one variable of a literal that never changes, its sign left aside."""
+    if len(literal.arguments) == 1:
+        return frozenset(facts.get(literal.predicate, ()))
+    first, second = literal.arguments
+    found = pairs(facts, literal.predicate)
+    if not first.startswith("?"):
+        return frozenset(b for a, b in found if a == first)
+    if not second.startswith("?"):
+        return frozenset(a for a, b in found if b == second)
+    return frozenset(a for a, b in found if a == b)
 
 
-def _static(literal: Literal, values: Mapping[str, str], static: frozenset[Fact]) -> bool:
-    fact = (literal.predicate, *(values.get(word, word) for word in literal.arguments))
-    return (fact in static) is literal.positive
+def satisfied(goal: Goal, true: Callable[[str, tuple[str, ...]], bool]) -> bool:
+    """Whether every part of the goal has a solution; `true(predicate, ids)` answers for single facts."""
+    return all(_solve(levels, 0, {}, true) for levels in goal)
 
 
-def _solve(levels: list[_Level], depth: int, values: dict[str, str], holds: Callable) -> bool:
+def _solve(levels: tuple[Level, ...], depth: int, values: dict[str, str], true: Callable) -> bool:
     if depth == len(levels):
         return True
     name, candidates, literals = levels[depth]
     for value in candidates:
         values[name] = value
         for positive, predicate, arguments in literals:
-            if holds(predicate, tuple(values.get(word, word) for word in arguments)) is not positive:
+            if true(predicate, tuple([values.get(word, word) for word in arguments])) is not positive:
                 break
         else:
-            if _solve(levels, depth + 1, values, holds):
+            if _solve(levels, depth + 1, values, true):
                 return True
     return False

@@ -32,10 +32,10 @@ from typing import NamedTuple
 
 from xrl_alignment.actions import to_dialect
 from xrl_alignment.environments.base import MAX_STEPS, EnvironmentFault
+from xrl_alignment.environments.gamefile import read_json
 from xrl_alignment.environments.games import cache_root, data_root
 from xrl_alignment.environments.native import NativeGame
 from xrl_alignment.environments.oracle import Answer, Oracle, shortcuts
-from xrl_alignment.environments.world import GRAMMARS, read_game_file
 from xrl_alignment.experts.explorer import Explorer
 
 DEFAULT_STEPS = 60
@@ -180,7 +180,7 @@ def _pool(workers: int):
 
 
 def _fewer_collections() -> None:
-    """The translator makes millions of small objects; collecting garbage as often as usual takes a third of its time."""
+    """The translator makes millions of small objects; usual garbage collection takes a third of its time."""
     gc.set_threshold(500_000, 20, 100)
 
 
@@ -230,12 +230,13 @@ def record(oracle: Oracle, path: str, steps: int, seed: str) -> Transcript:
 
 def opening(rng: random.Random, path: str, answer: Answer) -> Generator[str, Answer, None]:
     """A generator of commands without end; it is sent each answer."""
-    game = read_game_file(path)
+    data = read_json(path)
     if rng.random() < 0.5:
-        for command in game.walkthrough:
+        for command in data.get("walkthrough") or ():
             answer = yield command
     else:
-        answer = yield from _expert_episode(answer, GRAMMARS[game.grammar].dialect)
+        dialect = "move" if "move {o} to {r}" in data["grammar"] else "put"
+        answer = yield from _expert_episode(answer, dialect)
     while True:
         answer = yield _wander(rng, answer.commands)
 

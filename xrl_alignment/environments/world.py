@@ -1,234 +1,124 @@
-"""A game file turned into what the native engine needs: names, places, abilities of things, goal, wording.
-
-The engine implements the meaning of particular texts: `alfred.pddl` and the grammar inside the game file. Both are
-known here by hash, the grammar with its task sentence masked; a game with other texts is refused, because nobody has
-proven (`prove.py`) that the engine equals TextWorld on it.
-"""
+"""A game made ready for the native engine: names, places, what can be done with what, and how it begins."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from xrl_alignment.environments.base import EnvironmentFault
-from xrl_alignment.environments.pddl import INITIAL, STATIC, Exists, Fact, parse_facts, parse_goal, sections
+from xrl_alignment.environments.gamefile import (
+    DOMAINS,
+    GRAMMARS,
+    GameText,
+    Rules,
+    Wording,
+    file_stamp,
+    read_game,
+    read_games,
+)
+from xrl_alignment.environments.pddl import SIGNATURES, STATIC, Goal, pairs, parse_goal, prepare_goal
 
 KNIVES = frozenset(("knifetype", "butterknifetype"))
-_HEATERS, _COOLERS = frozenset(("microwavetype",)), frozenset(("fridgetype",))
-_ABILITIES = (
-    "openable",
-    "pickupable",
-    "cleanable",
-    "heatable",
-    "coolable",
-    "toggleable",
-    "sliceable",
-    "isreceptacleobject",
-)
-_OBJECT_FIRST = frozenset(name for name, types in {**STATIC, **INITIAL}.items() if types[0] == "object")
-_KEYS = ("pddl_domain", "grammar", "pddl_problem")
-_TASK = re.compile(r'("rhs": "Your task is to: )(.*)(")')
-_PLAIN = re.compile(r"[A-Za-z0-9 .,;:!?'()/_-]*")  # a task sentence that the grammar's own syntax leaves alone
-
-
-class Wording(NamedTuple):
-    """What differs between the proven versions of ALFWorld's text files."""
-
-    dialect: str  # "move": `move X to Y`; "put": `put X in/on Y`
-    arrival: str  # "receptacle": `You arrive at desk 1.`; "location": `You arrive at loc 12.`
-
-
-class Rules(NamedTuple):
-    """What differs between the proven versions of alfred.pddl."""
-
-    cleaners: frozenset[str]  # receptacle types that clean
-    help: bool  # whether there is a `help` action
-
-
-_BASIN, _BASIN_OR_SINK = frozenset(("sinkbasintype",)), frozenset(("sinkbasintype", "sinktype"))
-DOMAINS = {  # by fingerprint
-    "0af55e7f92d12b09": Rules(_BASIN_OR_SINK, help=True),  # in the official games of ALFWorld 0.4
-    "f1473041ed01da51": Rules(_BASIN, help=True),  # alfworld/data of the packages 0.4.0 to 0.4.2
-    "e64e8c0002648c40": Rules(_BASIN, help=False),  # alfworld/data of the package 0.3.5
+HEATERS, COOLERS = frozenset(("microwavetype",)), frozenset(("fridgetype",))
+ABILITIES = tuple(name for name, types in STATIC.items() if len(types) == 1)  # "openable", "pickupable" …
+STATES = {  # predicate -> attribute of `NativeGame`, a set of ids
+    "opened": "opened",
+    "isclean": "clean",
+    "ishot": "hot",
+    "iscool": "cool",
+    "issliced": "sliced",
+    "ison": "on",
+    "istoggled": "toggled",
 }
-GRAMMARS = {
-    "10da93e13b58e1a6": Wording("move", "receptacle"),  # in the official games of ALFWorld 0.4
-    "c294eb280206a442": Wording("move", "receptacle"),  # alfworld/data of the packages 0.4.0 to 0.4.2
-    "de0a5951f63a9b4f": Wording("put", "location"),  # alfworld/data of the package 0.3.5
-}
-
-
-def fingerprint(text: str) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of `text`, its task sentence masked."""
-    return hashlib.sha256(_TASK.sub(r"\1\3", text).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True, slots=True)
-class GameText:
-    """The part of a game file that differs between games, cheap to keep for thousands of them."""
-
-    domain: str  # fingerprint
-    grammar: str  # fingerprint
-    task: str  # "Your task is to: …"
-    facts: str  # one fact a line: predicate and ids, lower case
-    goal: str  # the `(:goal …)` section
-    walkthrough: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What stays the same during a game, and how it begins. Listings are in the order of the ids, as TextWorld's."""
+    """What stays the same during a game, and how it begins; all listings in the order of the ids, as TextWorld's."""
 
+    text: GameText
     wording: Wording
     rules: Rules
-    task: str
-    goal: tuple[Exists, ...]
-    static: frozenset[Fact]
-    initial: tuple[Fact, ...]  # facts that can change
-    names: dict[str, str]  # every id with a number -> "desk 1"
-    thing_names: dict[str, str]  # the same for receptacles and objects only
+    names: dict[str, str]  # id of a thing or a location -> "desk 1"
     agent: str
     start: str  # location
-    receptacles: tuple[str, ...]
-    objects: tuple[str, ...]
-    locations: tuple[str, ...]
     location_of: dict[str, str]  # receptacle -> location
     here: dict[str, tuple[str, ...]]  # location -> receptacles
-    accepts: dict[str, frozenset[str]]  # receptacle -> objects that may be put there
+    kind_of: dict[str, str]  # receptacle -> type
+    type_of: dict[str, str]  # object -> type; some broken eggs of the official games have none
+    fits: dict[str, frozenset[str]]  # receptacle type -> object types that may be put there
     able: dict[str, frozenset[str]]  # "cleanable" … -> objects; "openable" -> receptacles
     cleaning: frozenset[str]  # receptacles that clean
     heating: frozenset[str]
     cooling: frozenset[str]
-    knives: frozenset[str]
-    inside: dict[str, tuple[str, ...]]  # container object -> objects that were in it at the beginning
+    contents: dict[str, tuple[str, ...]]  # receptacle -> objects at the beginning
+    lying: frozenset[tuple[str, str]]  # (object, location) at the beginning
+    states: dict[str, frozenset[str]]  # "clean" … -> objects, "opened" -> receptacles at the beginning
+    goal: Goal
+    going: dict[str, str]  # "go to desk 1" -> receptacle
+    elsewhere: dict[str, list[str]] = field(default_factory=dict, compare=False)  # location -> `go to …`; on demand
 
-    def domains(self) -> dict[str, tuple[str, ...]]:
-        """PDDL type -> ids, for the goal's variables."""
-        return {
-            "agent": (self.agent,),
-            "object": self.objects,
-            "receptacle": self.receptacles,
-            "location": self.locations,
-        }
+    def accepts(self, receptacle: str, thing: str) -> bool:
+        """Whether `thing` may be put in or on `receptacle`."""
+        return self.type_of.get(thing) in self.fits.get(self.kind_of.get(receptacle, ""), ())
 
-
-def read_game_file(path: Path | str) -> GameText:
-    """Read a `game.tw-pddl`.
-
-    Raises FileNotFoundError, or EnvironmentFault where the file is truncated, foreign, or of an unproven version.
-    """
-    path = Path(path)
-    try:
-        data = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise FileNotFoundError(f"game file {path} does not exist") from None
-    except IsADirectoryError:
-        raise EnvironmentFault(f"game file {path} is a folder; give the game.tw-pddl inside it") from None
-    except ValueError as error:
-        raise EnvironmentFault(f"game file {path} is truncated or no JSON ({error}); fetch it again") from None
-    missing = [key for key in _KEYS if not isinstance(data, dict) or not isinstance(data.get(key), str)]
-    if missing:
-        raise EnvironmentFault(f"game file {path} is no ALFWorld game: it lacks {', '.join(missing)}")
-    if data.get("solvable") is False:
-        raise EnvironmentFault(f"game file {path} is marked as unsolvable; leave it out, as ALFWorld does")
-    try:
-        return extract(data)
-    except EnvironmentFault as error:
-        raise EnvironmentFault(f"game file {path}: {error}") from None
-
-
-def extract(data: dict) -> GameText:
-    """The `GameText` of a game file's content; EnvironmentFault as `read_game_file`, without the file's name."""
-    domain, grammar = fingerprint(data["pddl_domain"]), fingerprint(data["grammar"])
-    for kind, found, proven in (("domain", domain, DOMAINS), ("grammar", grammar, GRAMMARS)):
-        if found not in proven:
-            raise EnvironmentFault(
-                f"its PDDL {kind} (fingerprint {found}) is none that the native engine was proven on; "
-                "environment.name=textworld plays it"
-            )
-    sentences = [json.loads(f'"{match[1]}"') for match in _TASK.findall(data["grammar"])]
-    if len(sentences) != 1 or not _PLAIN.fullmatch(sentences[0]):
-        raise EnvironmentFault(
-            f"its task sentence {sentences} is not one line of plain text; environment.name=textworld plays it"
-        )
-    init, goal = sections(data["pddl_problem"])
-    facts = "\n".join(" ".join(fact) for fact in parse_facts(init))
-    parse_goal(goal)
-    task = f"Your task is to: {sentences[0]}"
-    return GameText(domain, grammar, task, facts, " ".join(goal.split()), tuple(data.get("walkthrough") or ()))
+    def going_from(self, location: str) -> list[str]:
+        """`go to` every receptacle of another location, sorted: where one already is, the action has no effect."""
+        commands = self.elsewhere.get(location)
+        if commands is None:
+            commands = sorted(text for text, name in self.going.items() if self.location_of[name] != location)
+            self.elsewhere[location] = commands
+        return commands
 
 
 def build_world(text: GameText) -> World:
     """Index the facts of a game.
 
-    Raises EnvironmentFault where they do not describe one agent in a room with receptacles at known locations.
+    Raises EnvironmentFault where they do not describe one agent among receptacles and objects of one type and place.
     """
-    rows = [tuple(map(sys.intern, line.split(" "))) for line in text.facts.split("\n")]
-    by: dict[str, list[Fact]] = defaultdict(list)
-    for row in rows:
-        by[row[0]].append(row)
-    if len(by["atlocation"]) != 1:
-        raise EnvironmentFault(f"it places {len(by['atlocation'])} agents; the native engine plays games with one")
-    agent, start = by["atlocation"][0][1:]
-    location_of = dict(sorted(row[1:] for row in by["receptacleatlocation"]))
-    if len(location_of) != len(by["receptacleatlocation"]):
-        raise EnvironmentFault("a receptacle of it stands at two locations; environment.name=textworld plays it")
-    here: dict[str, list[str]] = defaultdict(list)
-    for receptacle, location in location_of.items():
-        here[location].append(receptacle)
-    kind_of = _grouped(by["receptacletype"])
-    type_of = _grouped(by["objecttype"])
-    able = {key: frozenset(row[1] for row in by[key]) for key in _ABILITIES}
-    initial = tuple(row for row in rows if row[0] in INITIAL)
-    objects = {row[1] for row in rows if row[0] in _OBJECT_FIRST}
-    names = number(word for row in rows for word in row[1:])
+    facts, rules = text.facts, DOMAINS[text.domain]
+    if len(facts.get("atlocation", ())) != 2:
+        raise EnvironmentFault("it does not place exactly one agent; environment.name=textworld plays it")
+    agent, start = facts["atlocation"]
+    location_of = _unique(text, "receptacleatlocation")
+    kind_of, type_of = _unique(text, "receptacletype"), _unique(text, "objecttype")
+    ids = _ids(text)
+    stray = ids["receptacle"] - (location_of.keys() & kind_of.keys())
+    if stray:
+        raise EnvironmentFault(f"{min(stray)} has no location or type; environment.name=textworld may play it")
+    names = number(ids["receptacle"] | ids["object"] | ids["location"])
+    domains = {
+        "agent": (agent,),
+        "object": tuple(sorted(ids["object"])),
+        "receptacle": tuple(location_of),
+        "location": tuple(sorted(ids["location"])),
+    }
     return World(
+        text=text,
         wording=GRAMMARS[text.grammar],
-        rules=DOMAINS[text.domain],
-        task=text.task,
-        goal=_goal(text.goal),
-        static=frozenset(row for row in rows if row[0] in STATIC),
-        initial=initial,
+        rules=rules,
         names=names,
-        thing_names={name: names[name] for name in sorted({*kind_of, *type_of}) if name in names},
         agent=agent,
         start=start,
-        receptacles=tuple(location_of),
-        objects=tuple(sorted(objects)),
-        locations=tuple(sorted({start, *here, *(row[2] for row in by["objectatlocation"])})),
         location_of=location_of,
-        here={location: tuple(names) for location, names in here.items()},
-        accepts=_accepts(by["cancontain"], kind_of, type_of),
-        able=able,
-        cleaning=_of_kind(kind_of, DOMAINS[text.domain].cleaners),
-        heating=_of_kind(kind_of, _HEATERS),
-        cooling=_of_kind(kind_of, _COOLERS),
-        knives=_of_kind(type_of, KNIVES),
-        inside=_grouped((row[0], row[2], row[1]) for row in by["inreceptacleobject"]),
+        here=_inverted(location_of),
+        kind_of=kind_of,
+        type_of=type_of,
+        fits=_fits(tuple(facts.get("cancontain", ()))),
+        able={name: frozenset(facts.get(name, ())) for name in ABILITIES},
+        cleaning=frozenset(name for name, kind in kind_of.items() if kind in rules.cleaners),
+        heating=frozenset(name for name, kind in kind_of.items() if kind in HEATERS),
+        cooling=frozenset(name for name, kind in kind_of.items() if kind in COOLERS),
+        contents=_contents(text, location_of),
+        lying=frozenset(pairs(facts, "objectatlocation")),
+        states={attribute: frozenset(facts.get(predicate, ())) for predicate, attribute in STATES.items()},
+        goal=prepare_goal(parse_goal(text.goal), domains, facts),
+        going={f"go to {names[name]}": name for name in location_of},
     )
-
-
-@lru_cache(maxsize=256)
-def _load(path: Path, stamp: tuple[int, int]) -> World:
-    return build_world(read_game_file(path))
-
-
-def load_world(path: Path | str) -> World:
-    """The world of a game file; the last few files are remembered as long as their size and time stay the same."""
-    path = Path(path)
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"game file {path} does not exist") from None
-    return _load(path, (stat.st_size, stat.st_mtime_ns))
 
 
 def number(ids: Iterable[str]) -> dict[str, str]:
@@ -239,8 +129,9 @@ def number(ids: Iterable[str]) -> dict[str, str]:
     kinds = {}
     for name in sorted(set(ids)):
         kind, found, _ = name.partition("_bar_")
-        if found:
-            kinds[name] = kind + "basin" if "basin" in name else kind
+        if not found:
+            raise EnvironmentFault(f"its id {name!r} gets no number in ALFWorld; environment.name=textworld plays it")
+        kinds[name] = f"{kind}basin" if "basin" in name else kind
     left = Counter(kinds.values())
     names = {}
     for name, kind in kinds.items():
@@ -249,29 +140,68 @@ def number(ids: Iterable[str]) -> dict[str, str]:
     return names
 
 
-@lru_cache(maxsize=4096)
-def _goal(text: str) -> tuple[Exists, ...]:
-    return parse_goal(text)
+def load_world(path: Path | str) -> World:
+    """The world of a game file; the last thousand are remembered as long as their files do not change.
+
+    Raises FileNotFoundError or EnvironmentFault as `read_game` and `build_world`.
+    """
+    return _load(str(path), *file_stamp(path))
 
 
-def _grouped(rows: Iterable[Fact]) -> dict[str, tuple[str, ...]]:
-    """First argument -> its second arguments, in order."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for _, first, second in sorted(rows):
-        groups[first].append(second)
-    return {first: tuple(seconds) for first, seconds in groups.items()}
+@lru_cache(maxsize=1024)
+def _load(path: str, size: int, time: int) -> World:
+    return _named(path, read_game(path))
 
 
-def _of_kind(kinds: dict[str, tuple[str, ...]], wanted: frozenset[str]) -> frozenset[str]:
-    return frozenset(name for name, own in kinds.items() if not wanted.isdisjoint(own))
+def load_worlds(paths: Iterable[Path | str], cache: Path | None = None) -> dict[Path, World]:
+    """The worlds of many game files, with the help of an on-disk cache (see `read_games`)."""
+    return {path: _named(path, text) for path, text in read_games(paths, cache).items()}
 
 
-def _accepts(
-    can_contain: Iterable[Fact], kind_of: dict[str, tuple[str, ...]], type_of: dict[str, tuple[str, ...]]
-) -> dict[str, frozenset[str]]:
-    fits = _grouped(can_contain)
-    accepts = {}
-    for receptacle, kinds in kind_of.items():
-        types = {otype for kind in kinds for otype in fits.get(kind, ())}
-        accepts[receptacle] = frozenset(name for name, own in type_of.items() if not types.isdisjoint(own))
-    return accepts
+def _named(path: Path | str, text: GameText) -> World:
+    try:
+        return build_world(text)
+    except EnvironmentFault as error:
+        raise EnvironmentFault(f"game file {path}: {error}") from None
+
+
+def _unique(text: GameText, predicate: str) -> dict[str, str]:
+    """First argument -> second, for a predicate that must say one thing of each."""
+    found = pairs(text.facts, predicate)
+    result = dict(found)
+    if len(result) != len(found):
+        raise EnvironmentFault(f"it says {predicate} twice of one thing; environment.name=textworld plays it")
+    return result
+
+
+def _ids(text: GameText) -> dict[str, set[str]]:
+    """Type -> the ids that stand in its place somewhere among the facts."""
+    ids: dict[str, set[str]] = defaultdict(set)
+    for predicate, words in text.facts.items():
+        types = SIGNATURES[predicate]
+        for i, kind in enumerate(types):
+            ids[kind].update(words[i :: len(types)])
+    return ids
+
+
+def _inverted(location_of: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    here: dict[str, list[str]] = defaultdict(list)
+    for receptacle, location in location_of.items():
+        here[location].append(receptacle)
+    return {location: tuple(names) for location, names in here.items()}
+
+
+def _contents(text: GameText, receptacles: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    contents: dict[str, list[str]] = {name: [] for name in receptacles}
+    for thing, receptacle in pairs(text.facts, "inreceptacle"):
+        contents[receptacle].append(thing)
+    return {name: tuple(things) for name, things in contents.items()}
+
+
+@lru_cache(maxsize=256)
+def _fits(can_contain: tuple[str, ...]) -> dict[str, frozenset[str]]:
+    """Games in rooms of one sort have the same table."""
+    fits: dict[str, set[str]] = defaultdict(set)
+    for kind, thing in zip(can_contain[::2], can_contain[1::2], strict=True):
+        fits[kind].add(thing)
+    return {kind: frozenset(things) for kind, things in fits.items()}
