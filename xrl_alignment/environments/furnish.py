@@ -25,10 +25,18 @@ _CROWDEDNESS = {
     "StoveBurner": 0.66, "TVStand": 3.4, "Toaster": 0.1, "Toilet": 2.3, "ToiletPaperHanger": 0.2, "TowelHolder": 0.9,
 }  # fmt: skip
 _LAMP_HOSTS = ("SideTable", "Desk", "Dresser", "Shelf", "CoffeeTable")  # where official desk lamps stand
-_SCENERY = {  # things in the way that nobody can pick up, and where official games have them
-    "HousePlant": ("CoffeeTable", "CounterTop", "Desk", "DiningTable", "Dresser", "Shelf", "SideTable"),
-    "Television": ("Dresser", "SideTable", "TVStand"),
+# Things that belong nowhere: once a teddy bear or a paper towel roll is picked up, nothing may hold it (so it is in the
+# official games); the others cannot be picked up. How often a room that has one shows it in or on what, about as there.
+_SCENERY = {
+    "HousePlant": (0.5, ("CoffeeTable", "CounterTop", "Desk", "DiningTable", "Dresser", "Shelf", "SideTable")),
+    "Mirror": (0.1, ("CounterTop", "Dresser")),
+    "PaperTowelRoll": (0.5, ("CounterTop", "DiningTable", "GarbageCan", "Shelf")),
+    "Sink": (0.1, ("CounterTop", "SinkBasin")),
+    "TeddyBear": (0.5, ("Bed",)),
+    "Television": (0.5, ("Dresser", "SideTable", "TVStand")),
+    "Window": (0.1, ("CounterTop", "Dresser", "Shelf")),
 }
+_PORTABLE_SCENERY = frozenset({"PaperTowelRoll", "TeddyBear"})
 _NEVER_TARGETS = ("BathtubBasin", "SinkBasin")  # no official game asks to put something there
 _MAX_INSTANCES = 3  # of one object type, as in ALFWorld's generator; the target's type may have one more
 APPLIANCES = {
@@ -78,8 +86,8 @@ def may_hold(receptacle_type: str) -> frozenset[str]:
 
 @cache
 def portable_types() -> frozenset[str]:
-    """Object types that can be picked up: those that some receptacle may hold."""
-    return frozenset().union(*map(may_hold, SURFACES))
+    """Object types that can be picked up: those that some receptacle may hold, and some scenery."""
+    return _PORTABLE_SCENERY.union(*map(may_hold, SURFACES))
 
 
 @cache
@@ -162,8 +170,8 @@ def _furnish(layout: Layout, rng: random.Random) -> None:
         _put(layout, task.object, rng, barred)
     if task.type == "look_at_obj_in_light":
         _put(layout, "DeskLamp", rng, hosts=_LAMP_HOSTS)
-    for kind, hosts in _SCENERY.items():
-        if kind in layout.room.object_types and here & set(hosts) and rng.random() < 0.5:
+    for kind, (probability, hosts) in _SCENERY.items():
+        if kind in layout.room.object_types and here & set(hosts) and rng.random() < probability:
             _put(layout, kind, rng, hosts=hosts)
     others = [kind for kind in portable if kind != task.object for _ in range(_MAX_INSTANCES)]
     rng.shuffle(others)

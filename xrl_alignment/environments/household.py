@@ -49,7 +49,7 @@ from xrl_alignment.environments.rooms import Receptacle, alfworld_path, load_roo
 from xrl_alignment.progress import Bar
 
 SPLITS = {"household_train": False, "household_heldout": True}  # name -> held-out rooms?
-VERSION = 2  # of the generator: another version makes other games from the same seed
+VERSION = 3  # of the generator: another version makes other games from the same seed
 VERIFY = ("native", "planner", "none")
 
 
