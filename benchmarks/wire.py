@@ -1,0 +1,150 @@
+"""Wire v1 against v2: bytes and time for one observation with a 300 × 300 frame, and a round trip over HTTP.
+
+    python benchmarks/wire.py --json wire.json
+
+`time` is encode + decode + MD5 on both ends. v1 is measured as the original does it: `json.dumps` of the frame, and
+the regular expression, `json.loads` and `np.asarray` on the other end. (Our code for v1 is faster; shown beside.) Two
+frames: one drawn by `environments.frames`, which is what travels where no simulator renders, and a synthetic one that
+resembles a rendering or a photograph (smooth shading, noise). A ratio is the smaller of the two frames'.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+import numpy as np
+from PIL import Image
+
+from xrl_alignment import protocol
+from xrl_alignment.client import Connection
+from xrl_alignment.environments import choose_games, frames
+from xrl_alignment.environments.native import NativeEnvironment
+from xrl_alignment.protocol import CONTENT_TYPE_V2, Hello, Observation, md5_hex
+from xrl_alignment.server import DaggerHTTPServer
+
+SIZE = 300  # AI2-THOR's frame in the original
+REPEATS = 15
+_V1 = re.compile(
+    r"\[#OBSERVATION\](.*?)\[#HISTORY\](.*?)\[#INFORMATION\](.*?)\[#TYPE\](.*?)\[#DONE\](.*?)\[#IMAGE\](.*)", re.DOTALL
+)
+
+
+def observations() -> dict[str, Observation]:
+    """One observation for each kind of frame; text, history and information as in a running episode."""
+    environment = NativeEnvironment()
+    with tempfile.TemporaryDirectory() as folder:
+        games = choose_games("household", "household_train", num=1, data=folder, num_train=1, num_heldout=0)
+        step = environment.reset(games[0])
+        history = step.text
+        for _ in range(8):
+            action = step.admissible_commands[0]
+            step = environment.step(action)
+            history += f"\n> {action}\n{step.text}"
+        drawn = frames.draw(environment.room_state(), size=SIZE)
+    information = {"admissible_commands": step.admissible_commands, "won": False, "engine": "native"}
+    texts = {"text": step.text, "history": history, "information": information, "session": "bench", "seq": 1}
+    return {"drawn": Observation(**texts, image=drawn), "photograph": Observation(**texts, image=like_a_photograph())}
+
+
+def like_a_photograph() -> np.ndarray:
+    """Smooth shading and noise of three grey levels: uint8 (SIZE, SIZE, 3)."""
+    rng = np.random.default_rng(0)
+    coarse = rng.uniform(0, 255, (SIZE // 8, SIZE // 8, 3)).astype(np.uint8)
+    smooth = np.asarray(Image.fromarray(coarse).resize((SIZE, SIZE), Image.Resampling.BICUBIC), float)
+    return (smooth + rng.normal(0, 3, smooth.shape)).clip(0, 255).astype(np.uint8)
+
+
+def encode_v1_as_the_original(observation: Observation) -> bytes:
+    """The body with its frame written by `json.dumps`."""
+    empty = dataclasses.replace(observation, image=np.zeros((1, 1, 3), np.uint8))
+    text, tag, _ = protocol.encode_v1(empty).rpartition(b"[#IMAGE]")
+    return text + tag + json.dumps(observation.image.tolist()).encode()
+
+
+def decode_v1_as_the_original(body: bytes) -> None:
+    """What the original's `process_feedback` does with a body (emac_full_documentation.md §6.1)."""
+    fields = _V1.match(body.decode())
+    ast.literal_eval(fields[3])
+    Image.fromarray(np.asarray(json.loads(fields[6]), dtype=np.uint8))
+
+
+def milliseconds(work: Callable[[], object]) -> float:
+    """Least time of `work`: what the machine's other work adds is not the wire's."""
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        work()
+        times.append(1000 * (time.perf_counter() - began))
+    return min(times)
+
+
+def measure_codec(encode: Callable[[], bytes], decode: Callable[[bytes], object]) -> dict[str, float]:
+    """Bytes, and milliseconds to encode and to decode, the MD5 of each end included."""
+    body = encode()
+    return {
+        "bytes": len(body),
+        "encode_ms": milliseconds(lambda: md5_hex(encode())),
+        "decode_ms": milliseconds(lambda: (md5_hex(body), decode(body))),
+    }
+
+
+def measure_frame(observation: Observation) -> dict[str, dict[str, float]]:
+    """Every way to send one observation."""
+    rows = {
+        "v1": measure_codec(lambda: encode_v1_as_the_original(observation), decode_v1_as_the_original),
+        "v1, our code": measure_codec(lambda: protocol.encode_v1(observation), protocol.decode_v1),
+        "v2": measure_codec(lambda: protocol.encode_v2(observation), protocol.decode_v2),
+    }
+    for name in protocol.IMAGE_FORMATS[1:]:
+        rows[f"v2 {name}"] = measure_codec(lambda: protocol.encode_v2(observation, name), protocol.decode_v2)  # noqa: B023
+    return rows
+
+
+def measure_round_trip(frame: np.ndarray) -> float:
+    """Milliseconds of a whole v2 round trip of `frame` on a kept connection, with a loop that answers at once."""
+    server = DaggerHTTPServer("127.0.0.1", 0)
+    server.start()
+    over = threading.Event()
+
+    def loop() -> None:
+        while not over.is_set():
+            for pending in server.take(8, timeout_s=0.1, window_s=0.002):
+                pending.reply(["go to desk 1"])
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        with closing(Connection(f"http://127.0.0.1:{server.port}")) as connection:
+            connection.post(protocol.encode_v2(Hello("bench", 0, ())), CONTENT_TYPE_V2)
+            seq = iter(range(1, 10_000))
+
+            def trip() -> None:
+                body = protocol.encode_v2(Observation("You see a desk 1.", image=frame, session="bench", seq=next(seq)))
+                _, reply, _ = connection.post(body, CONTENT_TYPE_V2)
+                protocol.decode_reply_v2(reply)
+
+            return milliseconds(trip)
+    finally:
+        over.set()
+        thread.join()
+        server.stop()
+
+
+def ratios(results: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:
+    """v1 over v2 for each kind of frame, and the smaller of them as the benchmark's figure."""
+    found: dict[str, float] = {}
+    for kind, rows in results.items():
+        v1, v2 = rows["v1"], rows["v2"]
+        found[f"bytes_v1_over_v2_{kind}"] = v1["bytes"] / v2["bytes"]
+        found[f"time_v1_over_v2_{kind}"] = (v1["encode_ms"] + v1["decode_ms"]) / (v2["encode_ms"] + v2["decode_ms"])
+    for name in ("bytes_v1_over_v2", "time_v1_over_v2"):
+        found[name] = min(found[f"{name}_{kind}"] for kind in results)
+    return found
