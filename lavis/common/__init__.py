@@ -1,0 +1,1 @@
+"""Registry, configuration and learning-rate schedules."""

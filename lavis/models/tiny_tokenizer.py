@@ -15,6 +15,7 @@ How: a regular expression cuts the text into pieces (phrase | name | number | wo
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from pathlib import Path
 
@@ -30,7 +31,8 @@ DEFAULT_OUT = Path(__file__).parent / "tiny" / "tokenizer.json"
 PHRASES = (
     ".\n> ",
     "\n> ",
-    "\n...\n",
+    ".\n...\n> ",  # the line that stands for left-out steps
+    "\n...\n> ",
     "-= Welcome to TextWorld, ALFRED! =-\n\n",
     "You are in the middle of a room. Looking quickly around you, you see a",
     ".\n\nYour task is to:",
@@ -77,6 +79,35 @@ PHRASES = (
     " to the",
     "go to",
     "think:",
+    "Memory:",
+    " (by rule)",
+    " Next time I will",
+    " I need a",
+    " I need another",
+    " I need my hand for",
+    " and have not seen one, so I look in/on",
+    ", the likeliest place left",
+    " is in/on",
+    ", so I take it",
+    ", so I put it in/on",
+    ", so I leave it in/on",
+    ", so I leave",
+    ", so I use",
+    ", so I",
+    " I hold",
+    " it with",
+    " I do not need",
+    " I searched",
+    " but did not",
+    " in places that I never saw inside:",
+    " while holding it",
+    ", I will not repeat it",
+    ", go to",
+    ", open",
+    ", take",
+    ", put",
+    ", use",
+    ", look for",
     " in/on",
     " and put it in",
     " and put it on",
@@ -97,17 +128,18 @@ PHRASES = (
 # Words of actions, tasks, thoughts and memories; " word" and "word" both become tokens for the first group.
 VERBS = "take open close put move clean heat cool use slice examine look inventory find".split()
 WORDS = (
-    "a an the and or of in on to from with under it them some two hot cool cold clean sliced is are was be not no nothing "
-    "I you my You your I'm The This That Now Next Then Since First In Of At On To For need find first then next now here "
-    "there where last time more most likely can could should will would have has had found see seen look looked looking "
-    "locations location place places room receptacle receptacles object objects task step steps try tried trial plan "
-    "action actions went going get got put take took taken open opened closed check checked search searched carry "
-    "carrying holding hand already still again before after instead because so but than that this these those what "
-    "which when while did do does done never always only also all any each every one three other another same "
-    "already finished failed success fail solve order appear start end stuck repeat repeating loop until remaining "
-    "memory memories reflection turn switch lamp light sink heated cooled cleaned empty inside at by for as if into up "
-    "stop wrong right directly go heat cool clean use using sure able keep avoid remember carried number numbers kind "
-    "visited contains contain left possible think thought must may want were been its they me we OK Looking around"
+    "a an the and or of in on to from with under it them some two hot cool cold clean sliced is are was be not no "
+    "nothing I you my You your I'm The This That Now Next Then Since First In Of At On To For need find first "
+    "then next now here there where last time more most likely can could should will would have has had found see "
+    "seen look looked looking locations location place places room receptacle receptacles object objects task "
+    "step steps try tried trial plan action actions went going get got put take took taken open opened closed "
+    "check checked search searched carry carrying holding hand already still again before after instead because "
+    "so but than that this these those what which when while did do does done never always only also all any each "
+    "every one three other another same finished failed success fail solve order appear start end stuck repeat "
+    "repeating loop until remaining memory memories reflection turn switch lamp light sink heated cooled cleaned "
+    "empty inside at by for as if into up stop wrong right directly go heat use using sure able keep avoid "
+    "remember carried number numbers kind visited contains contain left possible think thought must may want were "
+    "been its they me we OK Looking around rule saw complete everywhere goes names named times"
 ).split()
 
 
@@ -123,7 +155,7 @@ def split_pattern(names: list[str]) -> str:
     """The regular expression whose matches are the pieces: phrase | name | number | word | blanks | other signs."""
 
     def either(texts: list[str]) -> str:
-        return "|".join(re.escape(text).replace("/", "/") for text in sorted(texts, key=len, reverse=True))
+        return "|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True))
 
     # A phrase or name that ends in a letter must not be the beginning of a longer word (" pan" in " panel").
     after_word = [phrase for phrase in PHRASES if phrase[-1].isalpha()]
@@ -168,8 +200,6 @@ def build_tokenizer() -> Tokenizer:
 
 def json_model(tokenizer: Tokenizer) -> dict:
     """The `model` section of a tokenizer's JSON: its vocabulary and merges."""
-    import json
-
     return json.loads(tokenizer.to_str())["model"]
 
 

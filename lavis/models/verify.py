@@ -73,11 +73,19 @@ class Case:
         """Read `folder`; a missing file is a FileNotFoundError that names it."""
         if not (folder / "config.json").is_file():
             raise FileNotFoundError(f"{folder} is no case directory: it has no config.json")
-        texts = {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in (
-            "config", "inputs", "prompt_ids", "expected")}
+        texts = {
+            name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+            for name in ("config", "inputs", "prompt_ids", "expected")
+        }
         with np.load(folder / "inputs.npz") as images, np.load(folder / "expected.npz") as arrays:
             return cls(
-                folder, texts["config"], texts["inputs"], dict(images), texts["prompt_ids"], texts["expected"], dict(arrays)
+                folder,
+                texts["config"],
+                texts["inputs"],
+                dict(images),
+                texts["prompt_ids"],
+                texts["expected"],
+                dict(arrays),
             )
 
     def model(self, variant: str) -> Blip2Emac:
@@ -128,7 +136,9 @@ def padded(rows: Tensor, width: int, value: int) -> list[list[int]]:
     return [row + [value] * (width - len(row)) for row in rows.tolist()]
 
 
-def check_rows(name: str, model: Blip2Emac, prompts: Sequence[str], outputs: Sequence[str], want: Mapping) -> Iterator[Check]:
+def check_rows(
+    name: str, model: Blip2Emac, prompts: Sequence[str], outputs: Sequence[str], want: Mapping
+) -> Iterator[Check]:
     """The language model's input ids, mask and labels against the recorded ones (mask and labels with the queries)."""
     rows = model.training_rows(prompts, outputs)
     queries = model.query_tokens.shape[1]
@@ -208,7 +218,9 @@ def check_intermediates(case: Case, model: Blip2Emac, variant: str, batch: str) 
             embeds = torch.cat([tokens, model.llm_model.get_input_embeddings()(rows.ids)], dim=1)
             seen = torch.cat([torch.ones(tokens.shape[:2], dtype=torch.bool), rows.mask.bool()], dim=1).numpy()
             want = recorded["forward_logits"][:, : seen.shape[1]]
-            yield close(prefix + "forward_logits", model.llm_model(inputs_embeds=embeds).logits.numpy()[seen], want[seen])
+            yield close(
+                prefix + "forward_logits", model.llm_model(inputs_embeds=embeds).logits.numpy()[seen], want[seen]
+            )
 
 
 def check_generate(case: Case, model: Blip2Emac, variant: str, batch: str) -> Iterator[Check]:
@@ -216,7 +228,10 @@ def check_generate(case: Case, model: Blip2Emac, variant: str, batch: str) -> It
     samples, recorded = case.samples(batch), case.expected[variant][batch].get("generate", {})
     defaults = {"top_p": 0.9, "num_captions": 1, "temperature": 1}
     for setting, want in recorded.items():
-        name, options = f"{variant}/{batch}/generate/{setting}", {**defaults, **case.inputs["generate_settings"][setting]}
+        name, options = (
+            f"{variant}/{batch}/generate/{setting}",
+            {**defaults, **case.inputs["generate_settings"][setting]},
+        )
         yield exact(f"{name}/text", model.generate(samples, **options), want["text"])
         made = model.generate_ids(samples, **options)
         ids = [[1, *row] for row in made.ids.tolist()]  # the old library's sequences begin with its BOS

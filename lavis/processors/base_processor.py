@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-
 if TYPE_CHECKING:
     from typing_extensions import Self
+
 
 class BaseProcessor:
     """Returns its item unchanged; subclasses override `__call__` and `from_config`."""

@@ -99,7 +99,7 @@ class Blip2ImageTrainProcessor(BlipImageBaseProcessor):
 
 @registry.register_processor("blip_image_train")
 class BlipImageTrainProcessor(Blip2ImageTrainProcessor):
-    """As `blip2_image_train`, and two random changes of colour or geometry out of ten (RandAugment, 2 of strength 5)."""
+    """As `blip2_image_train`, and two random changes of colour or geometry out of ten (RandAugment, strength 5)."""
 
     def __init__(self, image_size: int = 384, **settings: object) -> None:
         super().__init__(image_size, **settings)
@@ -111,9 +111,7 @@ class BlipImageTrainProcessor(Blip2ImageTrainProcessor):
         return image
 
 
-def random_crop_box(
-    size: tuple[int, int], scale: tuple[float, float], rng: random.Random
-) -> tuple[int, int, int, int]:
+def random_crop_box(size: tuple[int, int], scale: tuple[float, float], rng: random.Random) -> tuple[int, int, int, int]:
     """A random box (left, top, right, bottom) in a picture of `size` (width, height).
 
     Area a random part of the picture's within `scale`, aspect ratio log-uniform in 3/4..4/3; after ten misses the

@@ -1,0 +1,1 @@
+"""BLIP-2 models."""

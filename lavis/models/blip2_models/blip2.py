@@ -30,7 +30,7 @@ from lavis.models.blip2_models import attention
 
 LN_VISION_EPS = 1e-5  # nn.LayerNorm's default, which LAVIS uses; the blocks of the vision encoder have 1e-6
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# EVA-CLIP-g as InstructBLIP has it (the class's default sizes); an initializer_range that random weights can train from.
+# EVA-CLIP-g as InstructBLIP has it (the class's default sizes); from this initializer_range random weights can train.
 VIT_MODELS = {"eva_clip_g": {"initializer_range": 0.02}, "custom": {"initializer_range": 0.02}}
 
 
@@ -129,7 +129,9 @@ class Blip2Base(BaseModel):
             llm = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME).to(torch_dtype)
         if llm.config.vocab_size < rows:
             llm.resize_token_embeddings(rows, mean_resizing=False)
-        scaled = [k for k in ("final_logit_softcapping", "logit_scale", "logits_scaling") if getattr(llm.config, k, None)]
+        scaled = [
+            k for k in ("final_logit_softcapping", "logit_scale", "logits_scaling") if getattr(llm.config, k, None)
+        ]
         if scaled:
             raise ValueError(f"the language model scales its logits ({scaled[0]}), which Blip2Emac does not support")
         return llm

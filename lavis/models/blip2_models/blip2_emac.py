@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from transformers import BatchEncoding, BertTokenizerFast, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lavis.common.registry import registry
 from lavis.models.base_model import LIBRARY_ROOT
@@ -119,10 +120,12 @@ class Blip2Emac(Blip2Base):
         mix_ratio: float = 0.5,
         prompt: str = "",
         amp: torch.dtype | None = None,
+        low_memory: bool = False,
     ) -> None:
         """Put built parts together; `frozen` names those of `PARTS` that never train.
 
-        With a `qformer_tokenizer` the Q-Former reads the prompt too (`qformer_text_input`).
+        With a `qformer_tokenizer` the Q-Former reads the prompt too (`qformer_text_input`). `low_memory` recomputes
+        the language model's activations in the backward pass (gradient checkpointing) instead of keeping them.
         """
         super().__init__()
         self.visual_encoder = visual_encoder
@@ -144,6 +147,8 @@ class Blip2Emac(Blip2Base):
         self._base_hash = ""
         for part in self.frozen:
             getattr(self, part).requires_grad_(False)
+        if low_memory:
+            llm_model.gradient_checkpointing_enable({"use_reentrant": False})
 
     # ---- building -------------------------------------------------------------------------------------------------
 
@@ -155,12 +160,16 @@ class Blip2Emac(Blip2Base):
         Unknown keys and bad values are ValueErrors that name the key.
         """
         options = cls._checked(cfg)
+        if options["load_basemodel"] and not options["base_model"]:
+            raise ValueError(
+                "model.base_model is empty: name InstructBLIP's weight file, or set model.load_basemodel=False"
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options["init_seed"])
             model = cls._built(options)
         if options["llm_weights"]:
             model._load_llm(_package_path(options["llm_weights"]))
-        if options["load_basemodel"] and options["base_model"]:
+        if options["load_basemodel"]:
             model.load_checkpoint(options["base_model"])
         if options["load_pretrained"] and options["pretrained"]:
             model.load_checkpoint(options["pretrained"])
@@ -181,6 +190,7 @@ class Blip2Emac(Blip2Base):
 
     @classmethod
     def _built(cls, options: Mapping) -> Self:
+        tokenizer = load_llm_tokenizer(_package_path(options["llm_tokenizer"] or options["llm_model"]))
         encoder, ln_vision = cls.init_vision_encoder(
             options["vit_model"], options["img_size"], options["vit_config"], options["vit_precision"]
         )
@@ -190,7 +200,6 @@ class Blip2Emac(Blip2Base):
         qformer, queries = cls.init_qformer(
             options["num_query_token"], encoder.config.hidden_size, qformer_sizes, reads_text
         )
-        tokenizer = load_llm_tokenizer(_package_path(options["llm_tokenizer"] or options["llm_model"]))
         llm = cls.init_llm(
             _package_path(options["llm_model"]),
             options["llm_config"],
@@ -222,6 +231,7 @@ class Blip2Emac(Blip2Base):
             mix_ratio=options["mix_ratio"],
             prompt=options["prompt"],
             amp=dtype_named(options["amp"], "amp") if options["amp"] else None,
+            low_memory=options["low_memory"],
         )
 
     def train(self, mode: bool = True) -> Self:
@@ -230,6 +240,10 @@ class Blip2Emac(Blip2Base):
         for part in self.frozen:
             if isinstance(module := getattr(self, part), nn.Module):
                 module.eval()
+        # A checkpointed layer asks its own flag; without it a frozen language model would keep all activations.
+        for module in self.llm_model.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                module.training = mode
         if self.reference is not None:
             self.reference.eval()
         return self
@@ -254,7 +268,9 @@ class Blip2Emac(Blip2Base):
         present = {_part_of(key) for key in policy}
         policy = {k: v for k, v in policy.items() if k in own or not self._is_text_branch(k)}
         trainable = self.trainable_state_dict()
-        expected = trainable if policy.keys() == trainable.keys() else {k: v for k, v in own.items() if _part_of(k) in present}
+        expected = (
+            trainable if policy.keys() == trainable.keys() else {k: v for k, v in own.items() if _part_of(k) in present}
+        )
         if complaint := weights.mismatch(expected, policy, str(url_or_filename)):
             raise ValueError(complaint)
         self.load_state_dict(policy, strict=False)
@@ -304,7 +320,7 @@ class Blip2Emac(Blip2Base):
             for name, value in sorted(self.policy_state_dict().items()):
                 digest.update(f"{name} {tuple(value.shape)}\n".encode())
                 if name not in trainable:
-                    digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+                    digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
             self._base_hash = digest.hexdigest()
         return self._base_hash
 
@@ -420,9 +436,7 @@ class Blip2Emac(Blip2Base):
             logps, _ = self._token_logps(self._image_tokens(image, prompts), self.training_rows(prompts, outputs))
         return {"loss": -logps.mean()}
 
-    def sequence_logps(
-        self, samples: Mapping[str, object], *keys: str, reference: bool = False
-    ) -> tuple[Tensor, ...]:
+    def sequence_logps(self, samples: Mapping[str, object], *keys: str, reference: bool = False) -> tuple[Tensor, ...]:
         """Log-probability of each answer in `samples[key]`, one tensor (N,) for every key.
 
         Mean over the answer's tokens where `avg_log_probs`, else their sum; `</s>` counts. `reference` asks the
@@ -496,7 +510,7 @@ class Blip2Emac(Blip2Base):
     ) -> list[str]:
         """Answers for `samples` {"image", "prompt"}; N * num_captions strings.
 
-        `image` is (N, 3, S, S) or video (N, frames, 3, S, S); `prompt` N strings or one for all (default: the config's).
+        `image` is (N, 3, S, S) or video (N, frames, 3, S, S); `prompt` N strings or one for all (else the config's).
         Lengths count as in the original, whose generation began with a BOS: `max_length=32` allows 31 new tokens,
         `min_length=1` demands none.
         """
@@ -541,9 +555,7 @@ class Blip2Emac(Blip2Base):
             plain = num_beams == 1 and num_captions == 1 and not use_nucleus_sampling and repetition_penalty == 1
             if plain:
                 return Generated(
-                    greedy(
-                        self.llm_model, embeds, mask, max_new=max_new, min_new=min_new, eos_id=eos_id, pad_id=0
-                    ),
+                    greedy(self.llm_model, embeds, mask, max_new=max_new, min_new=min_new, eos_id=eos_id, pad_id=0),
                     None,
                 )
             sampling = {"top_p": top_p, "temperature": float(temperature)} if use_nucleus_sampling else {}
@@ -599,7 +611,10 @@ class Blip2Emac(Blip2Base):
                 self.llm_model,
                 self._image_tokens(samples["image"], prompts),
                 [encode_prompt(self.llm_tokenizer, text) for text in prompts],
-                [[encode_output(self.llm_tokenizer, c, self.max_output_txt_len) for c in group] for group in candidates],
+                [
+                    [encode_output(self.llm_tokenizer, c, self.max_output_txt_len) for c in group]
+                    for group in candidates
+                ],
             )
 
 

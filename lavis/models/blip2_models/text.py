@@ -13,6 +13,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import cached_file
 
 IGNORE = -100  # label of a position that carries no loss (PyTorch's convention)
 
@@ -68,8 +70,6 @@ class FastTokenizer:
     """Any tokenizer that Transformers loads from a folder (`tokenizer.json`) or hub id."""
 
     def __init__(self, name_or_path: str) -> None:
-        from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
         file = Path(name_or_path) / "tokenizer.json"
         if file.is_file() and not (Path(name_or_path) / "tokenizer_config.json").is_file():
             names = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "[PAD]"}
@@ -98,10 +98,15 @@ class FastTokenizer:
 
 def load_llm_tokenizer(name_or_path: str) -> LlmTokenizer:
     """The tokenizer in a folder (or hub id): sentencepiece where there is a `tokenizer.model`, else Transformers'."""
-    model_file = Path(name_or_path) / "tokenizer.model"
-    if model_file.is_file():
-        return SentencePieceTokenizer(model_file)
-    return FastTokenizer(name_or_path)
+    if not name_or_path:
+        raise ValueError("model.llm_model is empty: name the folder or hub id of a language model")
+    try:
+        model_file = cached_file(name_or_path, "tokenizer.model", _raise_exceptions_for_missing_entries=False)
+        return FastTokenizer(name_or_path) if model_file is None else SentencePieceTokenizer(Path(model_file))
+    except OSError as error:
+        raise FileNotFoundError(
+            f"model.llm_model: no tokenizer in {name_or_path!r}, which is neither a folder nor a hub id that can be read"
+        ) from error
 
 
 def encode_prompt(tokenizer: LlmTokenizer, text: str, max_len: int | None = None) -> list[int]:

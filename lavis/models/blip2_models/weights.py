@@ -55,7 +55,9 @@ def _renamed(name: str, rules: Iterable[tuple[str, str]]) -> str:
 
 def is_lavis(state: Mapping[str, Tensor]) -> bool:
     """Whether the state dict has LAVIS's names (EVA-CLIP's or BERT's) in it."""
-    return any(re.match(r"(ref_)?(visual_encoder\.(cls_token|pos_embed|patch_embed|blocks)|Qformer\.bert\.)", k) for k in state)
+    return any(
+        re.match(r"(ref_)?(visual_encoder\.(cls_token|pos_embed|patch_embed|blocks)|Qformer\.bert\.)", k) for k in state
+    )
 
 
 def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

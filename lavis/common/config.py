@@ -1,0 +1,120 @@
+"""LAVIS's layered configuration: a model type's and a dataset's default yaml < the user's yaml < `--options`.
+
+cfg = Config(parse_args())          # needs .cfg_path and .options
+cfg.run_cfg, cfg.model_cfg, cfg.datasets_cfg
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from lavis.common.registry import registry
+
+logger = logging.getLogger(__name__)
+
+
+class Config:
+    """The merged configuration of one run, registered as "configuration".
+
+    `args.cfg_path` is the user's yaml with `model:` (`arch`, `model_type`), `run:` and `datasets:`; `args.options` is
+    a list of `key=value`, or of `key value key value …`, as LAVIS takes both.
+    """
+
+    def __init__(self, args: Namespace) -> None:
+        self.args = args
+        options = OmegaConf.from_dotlist(to_dot_list(args.options))
+        user = _load(args.cfg_path)
+        self.config: DictConfig = OmegaConf.merge(
+            self.build_runner_config(user),
+            self.build_model_config(user, options),
+            self.build_dataset_config(user),
+            options,
+        )
+        registry.register("configuration", self)
+
+    @staticmethod
+    def build_runner_config(config: DictConfig) -> DictConfig:
+        """The `run:` section as the user wrote it."""
+        return OmegaConf.create({"run": _section(config, "run")})
+
+    @staticmethod
+    def build_model_config(config: DictConfig, options: DictConfig | None = None) -> DictConfig:
+        """The model type's own yaml with the user's `model:` section on top; an option may choose another type."""
+        model = _section(config, "model")
+        chosen = OmegaConf.merge(model, (options or {}).get("model") or {})
+        for key in ("arch", "model_type"):
+            if not chosen.get(key):
+                raise ValueError(f"the config has no model.{key}")
+        path = registry.get_model_class(chosen.arch).default_config_path(chosen.model_type)
+        return OmegaConf.merge(_load(path), {"model": model})
+
+    @staticmethod
+    def build_dataset_config(config: DictConfig) -> DictConfig:
+        """Each dataset's own yaml (its `type`, by default "default") with the user's section on top."""
+        merged = OmegaConf.create()
+        for name, settings in _section(config, "datasets").items():
+            settings = settings or {}
+            path = registry.get_builder_class(name).default_config_path(type=settings.get("type", "default"))
+            merged = OmegaConf.merge(merged, _load(path), {"datasets": {name: settings}})
+        return merged
+
+    def get_config(self) -> DictConfig:
+        """Everything."""
+        return self.config
+
+    @property
+    def run_cfg(self) -> DictConfig:
+        """The `run:` section."""
+        return self.config.run
+
+    @property
+    def datasets_cfg(self) -> DictConfig:
+        """The `datasets:` section."""
+        return self.config.datasets
+
+    @property
+    def model_cfg(self) -> DictConfig:
+        """The `model:` section."""
+        return self.config.model
+
+    def pretty_print(self) -> None:
+        """Log all sections as JSON."""
+        for title, section in (
+            ("run", self.run_cfg),
+            ("datasets", self.config.get("datasets")),
+            ("model", self.model_cfg),
+        ):
+            content = OmegaConf.to_container(section, resolve=True) if section is not None else {}
+            logger.info("%s: %s", title, json.dumps(content, indent=4, sort_keys=True))
+
+    def to_dict(self) -> dict:
+        """Everything as plain containers."""
+        return OmegaConf.to_container(self.config)
+
+
+def to_dot_list(options: Sequence[str] | None) -> list[str]:
+    """`["a.b=1"]` from `["a.b=1"]` or `["a.b", "1"]`; an odd word out is an error that names it."""
+    options = list(options or ())
+    if not options or "=" in options[0]:
+        return options
+    if len(options) % 2:
+        raise ValueError(f"--options: {options[-1]!r} has no value (write key=value)")
+    return [f"{key}={value}" for key, value in zip(options[::2], options[1::2], strict=True)]
+
+
+def _load(path: str | Path) -> DictConfig:
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no config file {path}")
+    return OmegaConf.load(path)
+
+
+def _section(config: DictConfig, name: str) -> DictConfig:
+    if config.get(name) is None:
+        raise ValueError(f"the config has no {name!r} section")
+    return config[name]
