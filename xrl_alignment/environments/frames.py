@@ -11,8 +11,9 @@ writes them on what is near. What is computed for a room and for a standing poin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ CEILING = 2.7  # metres
 SMALLEST = 32  # pixels
 _SCALE = 2  # drawn twice as large, then averaged: smooth edges
 _LABEL_DISTANCE = 2.6  # metres; what is farther is not labelled
-_MOST_LABELS = 12
+_MOST_LABELS = 14
 _ROOMS, _VIEWS = 32, 192  # kept at a time; a view takes about 0.2 MB
 _DRAWINGS, _ORDERS = 512, 64  # kept for one view
 _WALLS = ((222, 214, 198), (206, 214, 220), (214, 220, 204), (226, 210, 202), (212, 208, 220))
@@ -313,7 +314,7 @@ def _cut_to(box: tuple[float, float, float, float], side: int) -> tuple[float, f
     return left, top, right, bottom
 
 
-def _spots(wish: _Wish, width: int, height: int, size: int) -> list[tuple[int, int]]:
+def _spots(wish: _Wish, width: int, height: int, size: int) -> Iterator[tuple[int, int]]:
     """Where a label may go, best first: under or over an object, in the middle or at the rim of a receptacle."""
     left, top, right, bottom = (edge / _SCALE for edge in wish.extent)
     u, middle = (left + right - width) / 2, (top + bottom - height) / 2
@@ -322,26 +323,27 @@ def _spots(wish: _Wish, width: int, height: int, size: int) -> list[tuple[int, i
         heights = [bottom - height, top]
     elif wish.kind == "object":
         heights = [bottom + 1, top - height - 1, middle, bottom + height + 2, top - 2 * height - 2]
-    found = []
     for v in heights:
         for aside in (0.0, 0.35, -0.35):
-            spot = (u + aside * width, v)
-            found.append(tuple(int(min(max(c, 1), size - 1 - e)) for c, e in zip(spot, (width, height), strict=True)))
-    return found
+            yield (
+                int(min(max(u + aside * width, 1), size - 1 - width)),
+                int(min(max(v, 1), size - 1 - height)),
+            )
 
 
 def _write_labels(picture: Image.Image, wishes: list[_Wish], held: Solid | None) -> None:
     size = picture.width
     pixels = max(8, round(size * 10 / 224))
     taken: list[tuple[int, int, int, int]] = []
-    if held is not None and held.name:
-        tag = _tag(held.name, pixels, True)
-        taken.append((size - tag.width - 2, size - tag.height - 2, size, size))
-        picture.paste(tag, taken[0][:2])
+    if held is not None:
+        taken.append((int(size * 0.64), int(size * 0.68), size, size))  # where the hand is
+        if held.name:
+            tag = _tag(held.name, pixels, True)
+            picture.paste(tag, (size - tag.width - 2, size - tag.height - 2))
     for wish in wishes:
         tag = _tag(wish.name, pixels, wish.kind == "object")
-        spots = _spots(wish, *tag.size, size)
-        for left, top in spots if wish.rank < 2 else spots[:3]:
+        tries = None if wish.rank < 2 else 3  # what the agent does not stand at must not crowd the picture
+        for left, top in islice(_spots(wish, *tag.size, size), tries):
             right, bottom = left + tag.width, top + tag.height
             if all(right < t[0] or left > t[2] or bottom < t[1] or top > t[3] for t in taken):
                 picture.paste(tag, (left, top))

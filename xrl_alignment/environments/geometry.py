@@ -31,7 +31,8 @@ _ON_TOP = 0.16  # metres between a surface and the point of what lies on it, at 
 
 
 _BUILT_IN = ("sinkbasin", "drawer", "cabinet")
-_ON_COUNTERS = (*_BUILT_IN, "stoveburner", "microwave", "toaster", "coffeemachine")
+_CARRIED = ("stoveburner", "microwave", "toaster", "coffeemachine", "safe")
+_ON_COUNTERS = (*_BUILT_IN, *_CARRIED)
 _HOSTS = ("countertop", "dresser", "desk", "sidetable", "tvstand", "diningtable", "shelf")
 
 
@@ -104,6 +105,7 @@ class Place:
     front: tuple[int, int]
     box: Box
     wing: Box | None = None  # the other leg of an L-shaped counter
+    stand: Box | None = None  # what carries a stove burner or a toaster that no counter carries
     face: Box | None = None  # of what is built into a counter or chest: the thin front (a basin: rim) that shows
 
     @property
@@ -287,6 +289,10 @@ class Room:
         for key, place in self.places.items():
             if place.kind in _BUILT_IN:
                 self.places[key] = _embedded(place, hosts)
+            elif place.kind in _CARRIED and 0.4 < place.box[1] < 1.3 and not _is_carried(place, hosts):
+                x0, _, z0, x1, _, z1 = place.box
+                stand = _cut((x0 - 0.03, 0.0, z0 - 0.03, x1 + 0.03, place.box[1], z1 + 0.03), self.standing)
+                self.places[key] = replace(place, stand=stand)
 
     def _join_counter(self, place: Place, lying: dict[str, list[Point]]) -> None:
         """Note the front edge of `place` as a point to be covered by the counter that it is part of."""
@@ -345,6 +351,16 @@ def _embedded(place: Place, hosts: list[Place]) -> Place:
             if box is not None:
                 return replace(place, box=box, face=None if host.plan.legs else _plate_of(box, place.front))
     return place
+
+
+def _is_carried(place: Place, hosts: list[Place]) -> bool:
+    """Whether a surface (of the hosts) is under `place`."""
+    x, z = (place.box[0] + place.box[3]) / 2, (place.box[2] + place.box[5]) / 2
+    return any(
+        _excess(body, x, z) < 0.05 and abs(body[4] - place.box[1]) < 0.25
+        for host in hosts
+        for body in filter(None, (host.box, host.wing))
+    )
 
 
 def _flush(place: Place, body: Box, highest: float) -> Box | None:

@@ -25,6 +25,7 @@ from xrl_alignment.environments.shapes import (
 
 _SLAB = 0.05  # metres, thickness of a table top
 _SLIDE = 0.32  # metres an open drawer stands out
+_STAND = (Block(0, 0, 0, 1, 1, 1, (226, 226, 224)), Block(0.1, 0.1, -0.02, 0.9, 0.86, 0, (206, 206, 204)))
 _LIT = (255, 236, 130)
 _LAMPS = ("desklamp", "floorlamp", "lamp", "candle")
 
@@ -50,8 +51,11 @@ def solids(room: Room, state: RoomState) -> list[Solid]:
     found: list[Solid] = []
     placed: set[str] = {state.held} if state.held else set()
     for key, place in room.places.items():
+        if place.stand is not None:
+            found.append(Solid((key, "stand"), "", place.stand, place.front, _STAND))
         contents = [o for o in state.contents.get(key, ()) if o not in placed and o in room.points]
         placed.update(contents)
+        contents = [o for o in contents if room.kinds[o] not in NOT_DRAWN]
         found.extend(_receptacle(room, state, place, contents))
     for key, point in room.points.items():
         if key not in placed and key not in room.places and room.kinds[key] not in NOT_DRAWN:

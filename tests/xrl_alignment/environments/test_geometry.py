@@ -95,3 +95,11 @@ def test_drawer_is_set_into_its_counter():
 
 def test_stable_numbers_do_not_change():
     assert geometry.stable("apple", 1000) == 488  # CRC-32, in every process and on every machine
+
+
+def test_what_no_counter_carries_gets_a_stand():
+    burner = "StoveBurner_bar__plus_01_dot_00_bar__plus_00_dot_95_bar__plus_02_dot_00"
+    alone = Room({burner: "stoveburner 1"}, {burner: NEAR}, frozenset({burner})).places[burner]
+    assert alone.stand is not None and alone.stand[1] == 0.0 and alone.stand[4] == alone.box[1]
+    names = {COUNTER: "countertop 1", burner: "stoveburner 1"}
+    assert Room(names, dict.fromkeys(names, NEAR), frozenset(names)).places[burner].stand is None
