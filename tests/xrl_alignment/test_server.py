@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xrl_alignment import protocol
-from xrl_alignment.protocol import CONTENT_TYPE_V2, Bye, Hello, Next, Observation, md5_hex
-from xrl_alignment.server import Admission, DaggerHTTPServer, Inbox, Limits, Pending, Refusal, ServerError
+from xrl_alignment.protocol import CONTENT_TYPE_V2, Bye, Hello, Observation, md5_hex
+from xrl_alignment.server import DaggerHTTPServer, Limits, ServerError
 
 IMAGE = np.zeros((4, 4, 3), np.uint8)
 V1_BODY = protocol.encode_v1(Observation("You see a desk 1.", "text", {"won": False}, "pick-1/t", False, IMAGE))
@@ -436,43 +436,3 @@ def test_silent_session_comes_as_bye_and_must_say_hello_again(start):
         time.sleep(0.02)
     assert loop.seen[1] == Bye("s", 0, "silent for 0.2 s")
     assert post(server, observation(1))[0] == 410 and post(server, HELLO)[0] == 200
-
-
-def test_only_an_answered_session_can_be_silent():
-    now = [0.0]
-    admission = Admission(Inbox(8), session_timeout_s=60, clock=lambda: now[0])
-    pending = admission.admit_v2(Hello("s", 0, ()), "digest")
-    now[0] = 1000.0  # training takes its time: the session waits for us
-    assert admission.forget_silent() == []
-    pending.reply({"kind": "welcome"})
-    now[0] = 1059.0
-    assert admission.forget_silent() == [] and not admission.all_waiting()
-    admission.admit_v2(Hello("s", 0, ()), "digest")  # a retry is a sign of life
-    now[0] = 1118.0
-    assert admission.forget_silent() == []
-    now[0] = 1120.0
-    assert [item.message for item in admission.forget_silent()] == [Bye("s", 0, "silent for 60 s")]
-    assert len(admission) == 0
-
-
-def test_a_session_sends_one_request_at_a_time():
-    admission = Admission(Inbox(8), session_timeout_s=60)
-    admission.admit_v2(Hello("s", 0, ()), "a")
-    with pytest.raises(Refusal, match="seq 0 of this session is still being answered"):
-        admission.admit_v2(Next("s", 1), "b")
-    admission.admit_v2(Bye("s", 1), "b")  # but it may leave at any time
-
-
-def test_a_request_is_answered_once():
-    pending = Pending(Next("s", 1), "v2")
-    pending.reply({"kind": "finished"})
-    with pytest.raises(RuntimeError, match="twice"):
-        pending.reply({"kind": "finished"})
-
-
-def test_take_keeps_order_and_respects_its_limit():
-    inbox = Inbox(8)
-    sent = [Pending(Next("s", seq), "v2") for seq in range(5)]
-    for pending in sent:
-        inbox.put(pending)
-    assert inbox.take(3, 0, 0) == sent[:3] and inbox.take(3, 0, 0.01) == sent[3:] and inbox.take(3, 0.01, 1) == []
