@@ -10,7 +10,9 @@ model, generated games, drawn frames) cannot work. With `--thor` what AI2-THOR n
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -21,7 +23,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from xrl_alignment.environments.base import Game
 
 OLDEST_PYTHON = (3, 10)
 LIBRARIES = {
@@ -46,6 +51,7 @@ EXTRAS = {
     "ai2thor": ("thor", "environment.name=thor"),
     "fastapi": ("policy-server", "the policy server"),
 }
+SIMULATOR = ("ai2thor", "cv2", "torchvision")
 KEYS = ("OPENAI_API_KEY",)  # names only; values are never read beyond "is it empty"
 SPACE_NEEDED = 2 * 1024**3  # bytes: a demo's run directories, generated games, checkpoints
 LARGE_MODEL = 16 * 1024**3  # bytes of GPU memory that a 7B model takes in half precision, frozen
@@ -167,21 +173,27 @@ def check_config_weights(cfg_path: str) -> Iterator[Finding]:
             yield check_weights(path, f"model.{key}")
 
 
-def check_games(data: str | None = None) -> Finding:
-    """Official or other ALFWorld games under `data`, `$ALFWORLD_DATA` or ALFWorld's own cache."""
+def _games_by_split(data: str | None) -> dict[str, list[Game]]:
+    """Splits under `data` that hold games; a folder that holds none is passed over."""
     from xrl_alignment.environments.base import EnvironmentFault
-    from xrl_alignment.environments.games import data_root, find_games, find_splits
+    from xrl_alignment.environments.games import find_games, find_splits
 
-    root, counts = data_root(data), []
-    try:
-        for split in find_splits(data):
-            counts.append(f"{split} {len(find_games(split, data=data))}")
-    except (EnvironmentFault, OSError) as error:
-        return Finding("warn", "games", str(error))
+    found = {}
+    for split in find_splits(data):
+        with contextlib.suppress(EnvironmentFault, OSError):
+            found[split] = find_games(split, data=data)
+    return found
+
+
+def check_games(data: str | None = None) -> Finding:
+    """ALFWorld games under `data`, `$ALFWORLD_DATA` or ALFWorld's own cache; missing, they fail only if asked for."""
+    from xrl_alignment.environments.games import data_root
+
+    counts = [f"{split} {len(games)}" for split, games in _games_by_split(data).items()]
     if counts:
-        return Finding("ok", "games", f"{root}: {', '.join(counts)}")
+        return Finding("ok", "games", f"{data_root(data)}: {', '.join(counts)}")
     advice = "run `alfworld-download`, or set ALFWORLD_DATA or --data; generated games need none"
-    return Finding("fail" if data else "warn", "games", f"no official games under {root}", advice)
+    return Finding("fail" if data else "warn", "games", f"no official games under {data_root(data)}", advice)
 
 
 def check_disk(folder: Path = Path(), needed: int = SPACE_NEEDED) -> Finding:
@@ -228,11 +240,24 @@ def check_extras(extras: Mapping[str, tuple[str, str]] = EXTRAS) -> Iterator[Fin
             yield Finding("ok", module, f"not installed; for {purpose}: pip install 'emac-plus[{extra}]'")
 
 
-def check_simulator() -> Finding:
-    """The package that drives AI2-THOR."""
-    if importlib.util.find_spec("ai2thor") is None:
-        return Finding("fail", "ai2thor", "not installed", "pip install 'emac-plus[thor]'")
+def check_simulator(modules: Iterable[str] = SIMULATOR) -> Finding:
+    """The packages that drive AI2-THOR and that alfworld imports with it."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        return Finding("fail", "ai2thor", f"not installed: {', '.join(missing)}", "pip install 'emac-plus[thor]'")
     return Finding("ok", "ai2thor", _version("ai2thor"))
+
+
+def check_poses(data: str | None = None) -> Finding:
+    """Whether the games carry the object poses from which AI2-THOR builds a room (generated games do not)."""
+    from xrl_alignment.environments.games import data_root
+
+    for split, games in _games_by_split(data).items():
+        trajectory = games[0].path.parent / "traj_data.json"
+        if trajectory.is_file() and "object_poses" in json.loads(trajectory.read_text()).get("scene", {}):
+            return Finding("ok", "object poses", f"{split} has them")
+    advice = "get ALFWorld's own traj_data.json with `alfworld-download`"
+    return Finding("fail", "object poses", f"no game under {data_root(data)} has them", advice)
 
 
 def check_display(environ: Mapping[str, str], sockets: Path = Path("/tmp/.X11-unix")) -> Finding:
@@ -328,13 +353,13 @@ def diagnose(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield from check_keys(os.environ)
     yield from check_extras()
     if arguments.thor:
-        yield from _diagnose_thor(arguments.timeout)
+        yield from _diagnose_thor(arguments.data, arguments.timeout)
 
 
-def _diagnose_thor(timeout_s: float) -> Iterator[Finding]:
-    findings = [check_simulator(), check_display(os.environ), check_unity_log(Path.home()), check_pipes()]
-    yield from findings
-    if any(finding.level == "fail" for finding in findings):
+def _diagnose_thor(data: str | None, timeout_s: float) -> Iterator[Finding]:
+    needed = [check_simulator(), check_display(os.environ)]
+    yield from [*needed, check_unity_log(Path.home()), check_pipes(), check_poses(data)]
+    if any(finding.level == "fail" for finding in needed):
         yield Finding("warn", "thor frame", "not tried", "first correct what failed above")
     else:
         yield check_frame(timeout_s)

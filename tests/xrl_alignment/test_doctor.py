@@ -112,6 +112,18 @@ def test_libraries_named_are_those_of_the_package(project):
     assert all(distribution in needed for distribution in doctor.LIBRARIES.values())
 
 
+def test_simulator_names_what_is_missing():
+    assert doctor.check_simulator(("json",)).level == "ok"
+    finding = doctor.check_simulator(("json", "no_such_module_here"))
+    assert finding.level == "fail" and "no_such_module_here" in finding.detail and "[thor]" in finding.advice
+
+
+def test_object_poses_are_looked_for(household_data, tmp_path, alfworld_data):
+    assert doctor.check_poses(str(household_data)).level == "fail"  # generated games have none
+    assert doctor.check_poses(str(tmp_path)).level == "fail"
+    assert doctor.check_poses(str(alfworld_data)).level == "ok"
+
+
 def test_display(tmp_path):
     assert doctor.check_display({}).level == "fail"
     assert doctor.check_display({"DISPLAY": ":7"}, tmp_path).level == "fail"
@@ -180,3 +192,12 @@ def test_unknown_argument_is_refused():
     with pytest.raises(SystemExit) as stop:
         doctor.main(["--bogus"])
     assert stop.value.code == 2
+
+
+def test_empty_split_is_passed_over(tmp_path, household_data):
+    (tmp_path / "json_2.1.1").mkdir()
+    for split in household_data.glob("json_2.1.1/*"):
+        (tmp_path / "json_2.1.1" / split.name).symlink_to(split)
+    (tmp_path / "json_2.1.1" / "valid_unseen").mkdir()
+    finding = doctor.check_games(str(tmp_path))
+    assert finding.level == "ok" and "valid_unseen" not in finding.detail
