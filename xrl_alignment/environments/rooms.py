@@ -26,6 +26,9 @@ import numpy as np
 
 from xrl_alignment.environments.base import EnvironmentFault
 
+Position = tuple[float, float, float]  # x, y (up), z in metres
+Point = tuple[int, int]  # x, z in grid units
+
 GRID = 0.25  # metres between neighbouring standing points; location ids count in this unit
 CAMERA_HEIGHT = 1.575  # metres; AI2-THOR's agent: body at 0.9, camera 0.675 above
 VALID_UNSEEN_ROOMS = (10, 219, 308, 424)  # the rooms of ALFWorld's official valid_unseen split
@@ -88,7 +91,7 @@ class Receptacle:
 
     id: str  # PDDL id, carries the position
     type: str  # "Cabinet", "SinkBasin", ...
-    position: tuple[float, float, float]
+    position: Position
     surface: tuple[float, float]  # lowest and highest height of what lies in it
     spread: float  # half width, metres, over which its contents lie
     location: str  # PDDL id of the location from which it is reached
@@ -104,7 +107,7 @@ class Room:
     kind: str
     receptacles: tuple[Receptacle, ...]
     object_types: tuple[str, ...]
-    points: tuple[tuple[int, int], ...]  # grid units
+    points: tuple[Point, ...]
 
 
 def alfworld_path() -> Path:
@@ -124,7 +127,7 @@ def mangle(name: str) -> str:
     return name
 
 
-def thor_name(kind: str, position: tuple[float, float, float]) -> str:
+def thor_name(kind: str, position: Position) -> str:
     """AI2-THOR's id of a thing at `position` (metres): `Desk|+02.32|-00.01|-03.22`."""
     return "|".join([kind, *(f"{value + 0.0:+06.2f}" for value in position)])
 
@@ -170,7 +173,7 @@ def load_room(number: int) -> Room:
     return Room(number, room_kind(number), tuple(unique.values()), tuple(types), points)
 
 
-def _receptacle(name: str, position, x: int, z: int, turn: int, rng: random.Random) -> Receptacle:
+def _receptacle(name: str, position: Position, x: int, z: int, turn: int, rng: random.Random) -> Receptacle:
     """One receptacle, reached from grid point (x, z); the camera tilts towards its position, as ALFWorld's does."""
     kind, *numbers = name.split("|")
     type_ = numbers[3] if len(numbers) > 3 else kind
@@ -201,7 +204,9 @@ def _placed(name: str, pose: list[float], rng: random.Random) -> Receptacle:
     return _receptacle(name, (x, y, z), round(pose[0] / GRID), round(pose[1] / GRID), round(pose[2] / 90) % 4, rng)
 
 
-def _fixtures(types, placed, points, rng) -> list[Receptacle]:
+def _fixtures(
+    types: list[str], placed: list[Receptacle], points: tuple[Point, ...], rng: random.Random
+) -> list[Receptacle]:
     """Place the fixtures that the room has (by `objects.json`) but whose position the floor plan does not give."""
     present = {r.type for r in placed}
     counters = [r for r in placed if r.type in ("CounterTop", "DiningTable", "SideTable")]
@@ -216,7 +221,9 @@ def _fixtures(types, placed, points, rng) -> list[Receptacle]:
     return found
 
 
-def _on_counter(type_, height, count, counter, points, rng) -> list[Receptacle]:
+def _on_counter(
+    type_: str, height: float, count: int, counter: Receptacle, points: tuple[Point, ...], rng: random.Random
+) -> list[Receptacle]:
     """`count` fixtures beside each other on `counter`, each reached from the nearest standing point before it."""
     along = _DIRECTIONS[(counter.turn + 1) % 4]
     facing = _DIRECTIONS[counter.turn]
@@ -234,7 +241,9 @@ def _on_counter(type_, height, count, counter, points, rng) -> list[Receptacle]:
     return found
 
 
-def _at_wall(type_, height, others, points, rng) -> Receptacle:
+def _at_wall(
+    type_: str, height: float, others: list[Receptacle], points: tuple[Point, ...], rng: random.Random
+) -> Receptacle:
     """A fixture beyond a border point of the reachable floor, as far as a few draws find from what stands already."""
     reachable = set(points)
     border = [
@@ -244,12 +253,12 @@ def _at_wall(type_, height, others, points, rng) -> Receptacle:
         if (x + dx, z + dz) not in reachable
     ]
 
-    def place(choice):
+    def place(choice: tuple[int, int, int]) -> tuple[float, float]:
         x, z, turn = choice
         dx, dz = _DIRECTIONS[turn]
         return round(x * GRID + 0.55 * dx, 2), round(z * GRID + 0.55 * dz, 2)
 
-    def room_around(choice):
+    def room_around(choice: tuple[int, int, int]) -> float:
         px, pz = place(choice)
         return min((math.hypot(px - r.position[0], pz - r.position[2]) for r in others), default=1.0)
 
@@ -258,5 +267,5 @@ def _at_wall(type_, height, others, points, rng) -> Receptacle:
     return _receptacle(thor_name(type_, (px, height, pz)), (px, height, pz), x, z, turn, rng)
 
 
-def _distance(point: tuple[int, int], x: float, z: float) -> float:
+def _distance(point: Point, x: float, z: float) -> float:
     return math.hypot(point[0] * GRID - x, point[1] * GRID - z)

@@ -224,3 +224,17 @@ def test_the_planner_solves_a_sample_in_no_more_steps(made):
 def test_checking_by_the_planner(tmp_path):
     generate(tmp_path, 2, 0, verify="planner")
     assert len(find_games("household_train", tmp_path)) == 2
+
+
+def test_two_who_ask_at_once_get_games_made_once(tmp_path, monkeypatch):
+    import threading
+
+    made, real = [], household.make_game
+    monkeypatch.setattr(household, "make_game", lambda *a: made.append(a) or real(*a))
+    askers = [threading.Thread(target=generate, args=(tmp_path, 12, 0)) for _ in range(3)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    assert len(made) == 12
+    assert len(find_games("household_train", tmp_path)) == 12
