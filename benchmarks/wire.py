@@ -2,10 +2,11 @@
 
     python benchmarks/wire.py --json wire.json
 
-`time` is encode + decode + MD5 on both ends, in processor time. v1 is measured as the original does it: `json.dumps` of the frame, and
-the regular expression, `json.loads` and `np.asarray` on the other end. (Our code for v1 is faster; shown beside.) Two
-frames: one drawn by `environments.frames`, which is what travels where no simulator renders, and a synthetic one that
-resembles a rendering or a photograph (smooth shading, noise). A ratio is the smaller of the two frames'.
+`time` is encode + decode + MD5 on both ends, in processor time. v1 is measured as the original does it: `json.dumps` of
+the frame, and the regular expression, `json.loads` and `np.asarray` on the other end. (Our code for v1 is faster; shown
+beside.) Two frames: one drawn by `environments.frames`, which is what travels where no simulator renders, and a
+synthetic one that resembles a rendering or a photograph (smooth shading, noise). A ratio is the smaller of the two
+frames'.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def decode_v1_as_the_original(body: bytes) -> None:
 
 
 def milliseconds(work: Callable[[], object], clock: Callable[[], float] = time.thread_time) -> float:
-    """Least time of `work` in REPEATS runs; by default processor time, which the machine's other work hardly touches."""
+    """Least time of `work` in REPEATS runs; by default processor time, which other processes hardly touch."""
     times = []
     for _ in range(REPEATS):
         began = clock()

@@ -270,7 +270,7 @@ def _depth(text: str) -> int:
 
 
 def _parse_plain_image(text: bytes) -> np.ndarray | None:
-    """What `json.dumps(image.tolist())` writes, parsed with array operations (5 × json); None for anything else.
+    """What `json.dumps(image.tolist())` writes, parsed with array operations, 3 × as fast; None for anything else.
 
     The text with its digits removed must be exactly the brackets and commas of a height × width × 3 array, and every
     run of digits must stand where a number belongs: between `[` or `,` and `,` or `]`.
