@@ -1,0 +1,106 @@
+"""Drawn frames: milliseconds a picture of 224 × 224, over random walks in generated games.
+
+    python benchmarks/frames.py --json frames.json
+
+`walk`: in the order in which the agents of a run see them, from empty caches: what a run pays. `again`: the same
+pictures a second time. `nothing kept`: caches emptied before each picture, which is what a draw without them would
+cost. `PNG`: writing the picture as PNG, what travels and what a dataset stores. Processor time of one core, garbage
+collection included.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from _bench import Result, run
+from PIL import Image
+
+from xrl_alignment.environments import frames
+from xrl_alignment.environments.base import RoomState
+from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.household import generate
+from xrl_alignment.environments.native import NativeEnvironment
+
+GAMES, STEPS = 24, 25
+LIMIT_MS = 10.0  # the most that a frame may cost
+
+
+def walk_states() -> list[RoomState]:
+    """The room's state after each action of a random walk in each of `GAMES` generated games."""
+    states, chance = [], random.Random(0)
+    with tempfile.TemporaryDirectory() as folder:
+        generate(Path(folder), num_train=GAMES, num_heldout=1, seed=0)
+        for game in find_games("household_train", data=folder):
+            environment = NativeEnvironment(max_steps=STEPS)
+            step = environment.reset(game)
+            while not step.done:
+                states.append(environment.room_state())
+                step = environment.step(chance.choice(step.admissible_commands))
+            environment.close()
+    return states
+
+
+def empty_caches() -> None:
+    """Forget all rooms and views (fonts and labels stay: they do not depend on a room)."""
+    frames._room.cache_clear()
+    frames._view.cache_clear()
+
+
+def milliseconds(work: Callable[[int], object], count: int) -> list[float]:
+    """Processor milliseconds of `work(0)` … `work(count - 1)`."""
+    times = []
+    for index in range(count):
+        start = time.process_time()
+        work(index)
+        times.append(1e3 * (time.process_time() - start))
+    return times
+
+
+def png(picture: np.ndarray) -> int:
+    """Bytes of the picture as PNG."""
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "PNG")
+    return file.tell()
+
+
+def measure() -> Result:
+    """Every state drawn cold, again, and without anything kept; and its picture as PNG."""
+    states = walk_states()
+    frames.draw(states[0])  # loads the font
+    empty_caches()
+    times = {"walk": milliseconds(lambda i: frames.draw(states[i]), len(states))}
+    few = states[:: max(1, len(states) // 150)]
+    for state in few:
+        frames.draw(state)
+    times["again"] = milliseconds(lambda i: frames.draw(few[i]), len(few))
+    times["nothing kept"] = milliseconds(lambda i: (empty_caches(), frames.draw(few[i])), len(few))
+    pictures = [frames.draw(state) for state in few]
+    times["PNG"] = milliseconds(lambda i: png(pictures[i]), len(few))
+    rows = [
+        {
+            "what": name,
+            "frames": len(values),
+            "mean ms": statistics.mean(values),
+            "median ms": statistics.median(values),
+            "99 % ms": sorted(values)[int(0.99 * len(values))],
+        }
+        for name, values in times.items()
+    ]
+    mean = {row["what"]: row["mean ms"] for row in rows}
+    ratios = {
+        "limit_over_frame_time": LIMIT_MS / mean["walk"],
+        "nothing_kept_over_walk": mean["nothing kept"] / mean["walk"],
+        "png_over_walk": mean["PNG"] / mean["walk"],
+    }
+    return Result(rows, ratios, {"limit_over_frame_time": 1.0, "nothing_kept_over_walk": 1.2})
+
+
+if __name__ == "__main__":
+    run("Drawn frames, 224 x 224", measure)
