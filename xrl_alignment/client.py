@@ -513,7 +513,7 @@ class _Worker:
             if not actions or actions[0] == SKIP:
                 break
             player.act(actions[0])
-        if actions != [SKIP]:
+        if player.actions:  # otherwise it was skipped: solved in an earlier round
             self.tally.add(game, won=player.step.won, steps=player.actions)
 
     def _ask_v1(self, player: Player) -> list[str]:

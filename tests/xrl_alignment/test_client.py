@@ -162,6 +162,14 @@ def test_v1_plays_in_order_writes_the_history_and_skips_solved_games(master, gam
     assert after.history.endswith(f"{after.text.strip()}\n> ") and not after.task_type
 
 
+def test_v1_counts_an_episode_that_the_server_ends_early(master, games, monkeypatch):
+    server = master(num_rounds=1)
+    answers = iter([["look"], ["inventory"], ["SKIP"]])
+    monkeypatch.setattr(server, "_act", lambda observation: next(answers))
+    summary = play(server.url, native, games[:1], wire="v1", num_rounds=1, report=quiet())
+    assert (summary["episodes"], summary["won"], summary["steps"]) == (1, 0, 2)
+
+
 def test_v1_ends_when_the_server_has_gone(master, games, monkeypatch):
     monkeypatch.setattr("xrl_alignment.client._V1_PATIENCE_S", 0.3)
     server = master()
