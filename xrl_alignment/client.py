@@ -7,7 +7,9 @@ ways to ask for work, `_work_v2` and `_work_v1`.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import queue
 import socket
 import threading
 import time
@@ -30,6 +32,7 @@ PATIENCE_S = 600.0  # how long a server may be away: it may load a model first, 
 _V1_PATIENCE_S = 10.0  # v1 cannot tell a server that finished from one that broke down
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
 _CONNECT_S = 10.0
+_GOODBYE_S = 5.0  # a worker that is asked to stop may be inside a simulator's step, and its server may be busy
 _EXPERTS_BESIDE = ("handcoded", "planner")
 
 EnvironmentFactory = Callable[[], Environment]
@@ -110,31 +113,38 @@ def play(
 
 
 def _run_all(workers: Sequence[_Worker], work: Callable[[_Worker], None]) -> None:
-    """Run every worker in its thread; the first failure, or Ctrl-C, ends all of them (each says bye)."""
-    failures: list[BaseException] = []
+    """Run every worker in its thread; the first failure, or Ctrl-C, ends all of them (each says bye).
+
+    Waits on a queue, not with `Thread.join`: before Python 3.13 a join that Ctrl-C interrupts takes the thread for
+    ended (python/cpython#90882), and the goodbyes would be lost.
+    """
+    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def run(worker: _Worker) -> None:
         try:
             work(worker)
         except _Stopped:
-            return
+            ended.put(None)
         except BaseException as error:  # handed to the caller's thread below
-            failures.append(error)
+            ended.put(error)
+        else:
+            ended.put(None)
 
-    threads = [threading.Thread(target=run, args=(worker,), daemon=True) for worker in workers]
-    for thread in threads:
-        thread.start()
+    for worker in workers:
+        threading.Thread(target=run, args=(worker,), daemon=True).start()
+    running = len(workers)
     try:
-        while not failures and any(thread.is_alive() for thread in threads):
-            for thread in threads:
-                thread.join(0.1)  # a join without limit would hold Ctrl-C back
+        while running:
+            error = ended.get()
+            running -= 1
+            if error is not None:
+                raise error
     finally:
         for worker in workers:
             worker.link.stop()
-        for thread in threads:
-            thread.join(5.0)
-    if failures:
-        raise failures[0]
+        for _ in range(running):
+            with contextlib.suppress(queue.Empty):
+                ended.get(timeout=_GOODBYE_S)
 
 
 @dataclass
