@@ -57,7 +57,7 @@ class Config:
     @staticmethod
     def build_dataset_config(config: DictConfig) -> DictConfig:
         """Each dataset's own yaml (its `type`, by default "default") with the user's section on top."""
-        merged = OmegaConf.create()
+        merged = OmegaConf.create({"datasets": {}})
         for name, settings in _section(config, "datasets").items():
             settings = settings or {}
             path = registry.get_builder_class(name).default_config_path(type=settings.get("type", "default"))

@@ -63,8 +63,7 @@ def load_preprocess(config: Mapping[str, Mapping]) -> tuple[Processors, Processo
 
 def _type_config(name: str, model_type: str, options: Mapping[str, object] | None) -> DictConfig:
     cfg = OmegaConf.load(registry.get_model_class(name).default_config_path(model_type))
-    cfg.model.update(OmegaConf.create(dict(options or {})))
-    return cfg
+    return OmegaConf.merge(cfg, {"model": dict(options or {})})
 
 
 def _load(

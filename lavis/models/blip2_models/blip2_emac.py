@@ -240,9 +240,9 @@ class Blip2Emac(Blip2Base):
         for part in self.frozen:
             if isinstance(module := getattr(self, part), nn.Module):
                 module.eval()
-        # A checkpointed layer asks its own flag; without it a frozen language model would keep all activations.
+        # A layer recomputes only while its own flag says training; what is inside it stays in eval mode.
         for module in self.llm_model.modules():
-            if isinstance(module, GradientCheckpointingLayer):
+            if isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing:
                 module.training = mode
         if self.reference is not None:
             self.reference.eval()
@@ -550,7 +550,7 @@ class Blip2Emac(Blip2Base):
             raise ValueError(f"max_length={max_length}: at least 2 (the original counts a BOS), for one new token")
         max_new, min_new = max_length - 1, max(min_length - 1, 0)
         with self.maybe_autocast():
-            embeds, mask = self._prompt_embeds(samples)
+            embeds, mask = self.prompt_embeds(samples)
             eos_id = self.llm_tokenizer.eos_id
             plain = num_beams == 1 and num_captions == 1 and not use_nucleus_sampling and repetition_penalty == 1
             if plain:
@@ -587,7 +587,7 @@ class Blip2Emac(Blip2Base):
             raise ValueError(f"samples['prompt'] has {len(prompts)} prompts for {count} images")
         return list(prompts)
 
-    def _prompt_embeds(self, samples: Mapping[str, object]) -> tuple[Tensor, Tensor]:
+    def prompt_embeds(self, samples: Mapping[str, object]) -> tuple[Tensor, Tensor]:
         """Input of generation, `[image tokens][left pads][prompt]`: embeddings (N, Q + L, H) and mask (N, Q + L)."""
         prompts = self._prompts(samples)
         image_tokens = self._image_tokens(samples["image"], prompts)

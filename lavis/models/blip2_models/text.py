@@ -105,7 +105,7 @@ def load_llm_tokenizer(name_or_path: str) -> LlmTokenizer:
         return FastTokenizer(name_or_path) if model_file is None else SentencePieceTokenizer(Path(model_file))
     except OSError as error:
         raise FileNotFoundError(
-            f"model.llm_model: no tokenizer in {name_or_path!r}, which is neither a folder nor a hub id that can be read"
+            f"model.llm_model: no tokenizer in {name_or_path!r}, neither a folder nor a hub id that can be read"
         ) from error
 
 

@@ -1,0 +1,76 @@
+"""LAVIS's layered configuration: defaults < user < options."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lavis.models  # noqa: F401  (registers the models)
+from lavis.common.config import Config, to_dot_list
+from lavis.common.registry import registry
+
+YAML = """
+model: {arch: blip2_emac, model_type: tiny, max_txt_len: 77, mix_ratio: 0.25}
+run: {seed: 1, max_epoch: 3}
+datasets: {}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _unregister() -> Iterator[None]:
+    yield
+    registry.unregister("configuration")
+
+
+def make(folder: Path, *options: str, yaml: str = YAML) -> Config:
+    """The configuration of a yaml with options."""
+    path = folder / "user.yaml"
+    path.write_text(yaml, encoding="utf-8")
+    return Config(Namespace(cfg_path=str(path), options=list(options) or None))
+
+
+def test_options_over_user_over_defaults(tmp_path: Path) -> None:
+    cfg = make(tmp_path, "model.mix_ratio=0.05", "run.seed=9")
+    assert cfg.model_cfg.mix_ratio == 0.05
+    assert cfg.model_cfg.max_txt_len == 77
+    assert cfg.model_cfg.num_query_token == 8  # the type's own yaml
+    assert cfg.run_cfg == {"seed": 9, "max_epoch": 3}
+    assert cfg.datasets_cfg == {}
+    assert cfg.get_config().preprocess.vis_processor.eval.name == "blip_image_eval"
+    assert registry.get("configuration") is cfg
+
+
+def test_an_option_may_choose_the_model_type(tmp_path: Path) -> None:
+    cfg = make(tmp_path, "model.model_type=vicuna7b")
+    assert cfg.model_cfg.num_query_token == 32
+    assert cfg.model_cfg.model_type == "vicuna7b"
+
+
+def test_pairs_without_equal_signs(tmp_path: Path) -> None:
+    assert to_dot_list(["run.seed", "9", "run.x", "y"]) == ["run.seed=9", "run.x=y"]
+    assert make(tmp_path, "run.seed", "9").run_cfg.seed == 9
+    with pytest.raises(ValueError, match="'run.x' has no value"):
+        to_dot_list(["run.seed", "9", "run.x"])
+
+
+@pytest.mark.parametrize(
+    ("yaml", "message"),
+    [
+        ("run: {}\ndatasets: {}", "no 'model' section"),
+        ("model: {arch: blip2_emac, model_type: tiny}\ndatasets: {}", "no 'run' section"),
+        ("model: {arch: blip2_emac}\nrun: {}\ndatasets: {}", "no model.model_type"),
+        ("model: {arch: blip3, model_type: tiny}\nrun: {}\ndatasets: {}", "no model 'blip3'"),
+        ("model: {arch: blip2_emac, model_type: tiny}\nrun: {}\ndatasets: {none_such: {}}", "no dataset builder"),
+    ],
+)
+def test_bad_configs(tmp_path: Path, yaml: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, yaml=yaml)
+
+
+def test_missing_file() -> None:
+    with pytest.raises(FileNotFoundError, match="no config file nowhere.yaml"):
+        Config(Namespace(cfg_path="nowhere.yaml", options=None))

@@ -1,0 +1,67 @@
+"""The registry: finding, refusing duplicates, errors that list what exists."""
+
+from __future__ import annotations
+
+import pytest
+
+from lavis.common.registry import DuplicateNameError, Registry, UnknownNameError
+
+KINDS = ["builder", "task", "processor", "model", "lr_scheduler", "runner"]
+LISTS = {"builder": "list_datasets"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_register_find_list(kind: str) -> None:
+    registry = Registry()
+
+    @getattr(registry, f"register_{kind}")("one")
+    class One:
+        pass
+
+    assert getattr(registry, f"get_{kind}_class")("one") is One
+    assert getattr(registry, LISTS.get(kind, f"list_{kind}s"))() == ["one"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_taken_name_is_refused(kind: str) -> None:
+    registry = Registry()
+    register = getattr(registry, f"register_{kind}")
+    register("one")(type("First", (), {}))
+    with pytest.raises(DuplicateNameError, match="'one' is already registered"):
+        register("one")(type("Second", (), {}))
+
+
+def test_the_same_class_may_come_again() -> None:
+    registry = Registry()
+    for _ in range(2):  # a module that is run twice, as by python -m
+        registry.register_model("one")(type("Same", (), {}))
+    assert registry.list_models() == ["one"]
+
+
+def test_unknown_name_lists_and_suggests() -> None:
+    registry = Registry()
+    registry.register_model("blip2_emac")(type("A", (), {}))
+    registry.register_model("other")(type("B", (), {}))
+    with pytest.raises(UnknownNameError) as error:
+        registry.get_model_class("blip2_emca")
+    assert str(error.value) == "no model 'blip2_emca'; did you mean 'blip2_emac'? There are: blip2_emac, other"
+    assert isinstance(error.value, ValueError) and isinstance(error.value, KeyError)
+
+
+def test_values_under_dotted_names() -> None:
+    registry = Registry()
+    registry.register("run.seed", 7)
+    registry.register("run.name", "x")
+    assert registry.get("run.seed") == 7
+    assert registry.get("run.steps", default=3) == 3
+    assert registry.get("run.seed.deeper") is None
+    assert registry.unregister("run") == {"seed": 7, "name": "x"}
+    assert registry.get("run.seed") is None
+
+
+def test_paths() -> None:
+    registry = Registry()
+    registry.register_path("cache_root", "/tmp/x")
+    assert registry.get_path("cache_root") == "/tmp/x"
+    with pytest.raises(TypeError, match="expected a string"):
+        registry.register_path("other", 3)
