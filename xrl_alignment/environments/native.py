@@ -17,8 +17,9 @@ import numpy as np
 
 from xrl_alignment.actions import canonical
 from xrl_alignment.environments.base import MAX_STEPS, EnvironmentFault, Game, RoomState, TimeStep
+from xrl_alignment.environments.gamefile import GameText
 from xrl_alignment.environments.pddl import STATIC, Fact, pairs, rows, satisfied
-from xrl_alignment.environments.world import KNIVES, STATES, World, load_world
+from xrl_alignment.environments.world import KNIVES, STATES, World, build_world, load_world
 
 WELCOME = "-= Welcome to TextWorld, ALFRED! =-"
 NOTHING_HAPPENS = "Nothing happens."
@@ -460,21 +461,22 @@ class NativeEnvironment:
     name = "native"
 
     def __init__(
-        self, max_steps: int = MAX_STEPS, show_ids: bool = True, worlds: Mapping[Path, World] | None = None
+        self, max_steps: int = MAX_STEPS, show_ids: bool = True, games: Mapping[Path, GameText] | None = None
     ) -> None:
-        """`worlds` are games loaded beforehand, by path (`load_worlds`); others are loaded when they are reset."""
+        """`games` were read beforehand, by path (`gamefile.read_games`); others are read when they are reset."""
         if max_steps < 1:
             raise EnvironmentFault(f"max_steps is {max_steps}; an episode needs at least 1")
         self.max_steps = max_steps
         self.show_ids = show_ids
-        self._worlds = worlds or {}
+        self._games = games or {}
         self._game: NativeGame | None = None
         self._steps = 0
         self._done = False
 
     def reset(self, game: Game) -> TimeStep:
         """Load `game` and return its opening text; FileNotFoundError or EnvironmentFault where it cannot be played."""
-        world = self._worlds.get(game.path) or load_world(game.path)
+        text = self._games.get(game.path)
+        world = load_world(game.path) if text is None else build_world(text)
         self._game = NativeGame(world, dialect="put")
         self._steps, self._done = 0, False
         return self._time_step(self._game.reset())
@@ -519,7 +521,7 @@ class NativeEnvironment:
 
     def clone(self) -> NativeEnvironment:
         """An independent environment in the same state."""
-        other = NativeEnvironment(self.max_steps, self.show_ids, self._worlds)
+        other = NativeEnvironment(self.max_steps, self.show_ids, self._games)
         other._game, other._steps, other._done = self._playing().clone(), self._steps, self._done
         return other
 

@@ -18,7 +18,6 @@ from xrl_alignment.environments.gamefile import (
     Wording,
     file_stamp,
     read_game,
-    read_games,
 )
 from xrl_alignment.environments.pddl import SIGNATURES, STATIC, Goal, pairs, parse_goal, prepare_goal
 
@@ -143,22 +142,14 @@ def number(ids: Iterable[str]) -> dict[str, str]:
 def load_world(path: Path | str) -> World:
     """The world of a game file; the last thousand are remembered as long as their files do not change.
 
-    Raises FileNotFoundError or EnvironmentFault as `read_game` and `build_world`.
+    Raises FileNotFoundError or EnvironmentFault as `read_game` and `build_world`, with the file's name.
     """
     return _load(str(path), *file_stamp(path))
 
 
 @lru_cache(maxsize=1024)
 def _load(path: str, size: int, time: int) -> World:
-    return _named(path, read_game(path))
-
-
-def load_worlds(paths: Iterable[Path | str], cache: Path | None = None) -> dict[Path, World]:
-    """The worlds of many game files, with the help of an on-disk cache (see `read_games`)."""
-    return {path: _named(path, text) for path, text in read_games(paths, cache).items()}
-
-
-def _named(path: Path | str, text: GameText) -> World:
+    text = read_game(path)
     try:
         return build_world(text)
     except EnvironmentFault as error:
