@@ -17,11 +17,20 @@ from pathlib import Path
 
 import torch
 
+from lavis.common import optims  # noqa: F401  (registers the schedulers)
 from lavis.common.registry import registry
 from xrl_alignment.assembly import load_student, make_policy, pick_device, prompt_limits, set_seed, set_threads
 from xrl_alignment.buffers import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.checkpoint import write_atomically
-from xrl_alignment.config import ConfigError, DaggerConfig, load_config, parse_args, run_program, to_yaml
+from xrl_alignment.config import (
+    CLIENT_EXPERTS,
+    ConfigError,
+    DaggerConfig,
+    load_config,
+    parse_args,
+    run_program,
+    to_yaml,
+)
 from xrl_alignment.dagger import DaggerLoop
 from xrl_alignment.experts import make_expert
 from xrl_alignment.learner import Learner
@@ -30,8 +39,6 @@ from xrl_alignment.reflexion import RuleReflector
 from xrl_alignment.run_directory import RunDirectory, new_run_directory
 from xrl_alignment.schedule import Schedule
 from xrl_alignment.server import DaggerHTTPServer
-
-CLIENT_EXPERTS = ("handcoded", "planner")  # they need the game's state, so the client computes them
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

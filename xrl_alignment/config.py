@@ -26,6 +26,7 @@ from yaml import YAMLError
 
 ENVIRONMENT_NAMES = ("native", "textworld", "household", "thor")
 EXPERT_NAMES = ("explorer", "handcoded", "planner", "client")
+CLIENT_EXPERTS = ("handcoded", "planner")  # they need the game's state, so the client computes them
 POLICY_NAMES = ("in_process",)
 ACTORS = ("policy", "expert")
 DECODE_MODES = ("free", "admissible")
