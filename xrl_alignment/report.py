@@ -80,9 +80,11 @@ def write_report(run_dir: Path | str, summary: dict[str, Any]) -> Path:
 
 
 def find_runs(run_dir: Path) -> dict[str, Path]:
-    """Every run directory at or below `run_dir` (it holds `state/`), by its path relative to `run_dir`."""
-    found = sorted(state.parent for state in run_dir.rglob("state") if state.is_dir())
-    return {str(path.relative_to(run_dir)) if path != run_dir else path.resolve().name: path for path in found}
+    """Every run directory at or below `run_dir` (it holds `state/`), by its path from there, or its start if unique."""
+    paths = sorted(state.parent for state in run_dir.rglob("state") if state.is_dir())
+    names = [path.relative_to(run_dir).as_posix() if path != run_dir else path.resolve().name for path in paths]
+    starts = [name.split("/")[0] for name in names]
+    return dict(zip(starts if len(set(starts)) == len(starts) else names, paths, strict=True))
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
@@ -201,13 +203,14 @@ def _task_type_table(evaluations: dict[str, dict]) -> str:
     return f"<h2>Success by task type</h2>\n{_table(head, rows)}"
 
 
-def _chart(title: str, x_label: str, series: dict[str, Points]) -> str:
+def _chart(title: str, x_label: str, series: dict[str, Points], y_limits: tuple[float, float] | None = None) -> str:
     """An inline SVG picture of one line for each run."""
     figure = Figure(figsize=(5.2, 2.9), layout="constrained")
     axes = figure.add_subplot(title=title, xlabel=x_label)
     for name, points in series.items():
         marker = "o" if len(points) < 15 else ""
         axes.plot([x for x, _ in points], [y for _, y in points], label=name, marker=marker, markersize=3)
+    axes.set(ylim=y_limits)
     axes.grid(alpha=0.3)
     if len(series) > 1:
         axes.legend(fontsize="x-small")
@@ -231,7 +234,7 @@ def _charts(runs: dict[str, Path]) -> str:
     for title, x_label, series in own:
         series = {name: points for name, points in series.items() if points}
         if series:
-            charts.append(_chart(title, x_label, series))
+            charts.append(_chart(title, x_label, series, (-0.03, 1.03)))
     for tag in sorted({tag for curves in metrics.values() for tag in curves if not tag.startswith("round/")}):
         series = {name: thin(curves[tag]) for name, curves in metrics.items() if tag in curves}
         charts.append(_chart(tag, "step", series))
@@ -259,8 +262,9 @@ def _steps(name: str, steps: list[tuple[int, Transition]]) -> str:
         png = io.BytesIO()
         Image.fromarray(step.image).save(png, format="PNG")
         text = "\n".join(step.text_input.splitlines()[-PROMPT_LINES:])
+        silent = "(not asked)" if step.executed == step.text_output else "(an empty answer)"
         actions = [
-            ("policy", step.text_output_neg or "(not asked)"),
+            ("policy", step.text_output_neg or silent),
             ("expert (label)", step.text_output),
             ("executed", step.executed),
             ("answer", step.feedback),
