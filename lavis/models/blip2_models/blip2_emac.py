@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import difflib
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,9 +28,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lavis.common.registry import registry
 from lavis.models.base_model import LIBRARY_ROOT
-from lavis.models.blip2_models import weights
+from lavis.models.blip2_models import answer_tree, weights
 from lavis.models.blip2_models.blip2 import Blip2Base, dtype_named
-from lavis.models.blip2_models.decoding import answer_logps, greedy, pads_after
+from lavis.models.blip2_models.decoding import greedy, pads_after
 from lavis.models.blip2_models.losses import BETA, DpoParts, dpo_loss
 from lavis.models.blip2_models.text import (
     IGNORE,
@@ -207,15 +207,6 @@ class Blip2Emac(Blip2Base):
             options["llm_dtype"],
             len(tokenizer),
         )
-        freeze_ln = options["freeze_vit"] if options["freeze_ln_vision"] is None else options["freeze_ln_vision"]
-        flags = {
-            "visual_encoder": options["freeze_vit"],
-            "ln_vision": freeze_ln,
-            "Qformer": options["freeze_qformer"],
-            "query_tokens": options["freeze_qformer"],
-            "llm_proj": options["freeze_proj_layer"],
-            "llm_model": options["freeze_llm"],
-        }
         return cls(
             visual_encoder=encoder,
             ln_vision=ln_vision,
@@ -224,7 +215,7 @@ class Blip2Emac(Blip2Base):
             llm_model=llm,
             llm_tokenizer=tokenizer,
             qformer_tokenizer=bert,
-            frozen=[part for part, is_frozen in flags.items() if is_frozen],
+            frozen=_frozen_parts(options),
             max_txt_len=options["max_txt_len"],
             max_output_txt_len=options["max_output_txt_len"],
             avg_log_probs=options["avg_log_probs"],
@@ -262,7 +253,9 @@ class Blip2Emac(Blip2Base):
 
         Keys with `ref_` in front (EMMA's whole checkpoints) become the reference.
         """
-        state = weights.to_native(weights.read_state(url_or_filename))
+        found = weights.read_state(url_or_filename)
+        source = f"{url_or_filename} ({'LAVIS' if weights.is_lavis(found) else 'native'} names)"
+        state = weights.to_native(found)
         policy, reference = weights.split_reference(state)
         own = self.policy_state_dict()
         present = {_part_of(key) for key in policy}
@@ -271,12 +264,12 @@ class Blip2Emac(Blip2Base):
         expected = (
             trainable if policy.keys() == trainable.keys() else {k: v for k, v in own.items() if _part_of(k) in present}
         )
-        if complaint := weights.mismatch(expected, policy, str(url_or_filename)):
+        if complaint := weights.mismatch(expected, policy, source):
             raise ValueError(complaint)
         self.load_state_dict(policy, strict=False)
         self._base_hash = ""
         if reference:
-            self.set_reference(state, source=str(url_or_filename))
+            self.set_reference(state, source=source)
 
     def _is_text_branch(self, key: str) -> bool:
         """Whether `key` belongs to the Q-Former's text branch, which a model without Q-Former text does not have."""
@@ -445,12 +438,25 @@ class Blip2Emac(Blip2Base):
         image, prompts, *outputs = self._batch(samples, "text_input", *keys)
         with self.maybe_autocast():
             image_tokens = self._image_tokens(image, prompts, reference=reference)
-            rows = self.training_rows(list(prompts) * len(keys), [text for texts in outputs for text in texts])
-            logps, row = self._token_logps(image_tokens.repeat(len(keys), 1, 1), rows, reference=reference)
-        sums = logps.new_zeros(len(rows.ids)).index_add(0, row, logps)
+            if len(keys) == 1:  # plain rows, whose causal mask attention kernels know
+                rows = self.training_rows(prompts, outputs[0])
+                logps, answer = self._token_logps(image_tokens, rows, reference=reference)
+            else:
+                logps, answer = answer_tree.token_logps(
+                    self._part("llm_model", reference),
+                    image_tokens,
+                    [encode_prompt(self.llm_tokenizer, text, self.max_txt_len) for text in prompts],
+                    self._answers(zip(*outputs, strict=True)),
+                )
+        sums = logps.new_zeros(len(image) * len(keys)).index_add(0, answer, logps)
         if self.avg_log_probs:
-            sums = sums / torch.bincount(row, minlength=len(sums))
-        return sums.chunk(len(keys))
+            sums = sums / torch.bincount(answer, minlength=len(sums))
+        return sums.view(len(image), len(keys)).unbind(1)
+
+    def _answers(self, groups: Iterable[Sequence[str]]) -> list[list[list[int]]]:
+        return [
+            [encode_output(self.llm_tokenizer, text, self.max_output_txt_len) for text in group] for group in groups
+        ]
 
     @torch.no_grad()
     def reference_logps(self, samples: Mapping[str, object]) -> tuple[Tensor, Tensor]:
@@ -552,12 +558,9 @@ class Blip2Emac(Blip2Base):
         with self.maybe_autocast():
             embeds, mask = self.prompt_embeds(samples)
             eos_id = self.llm_tokenizer.eos_id
-            plain = num_beams == 1 and num_captions == 1 and not use_nucleus_sampling and repetition_penalty == 1
-            if plain:
-                return Generated(
-                    greedy(self.llm_model, embeds, mask, max_new=max_new, min_new=min_new, eos_id=eos_id, pad_id=0),
-                    None,
-                )
+            if num_beams == num_captions == repetition_penalty == 1 and not use_nucleus_sampling:
+                ids = greedy(self.llm_model, embeds, mask, max_new=max_new, min_new=min_new, eos_id=eos_id, pad_id=0)
+                return Generated(ids, None)
             sampling = {"top_p": top_p, "temperature": float(temperature)} if use_nucleus_sampling else {}
             output = self.llm_model.generate(
                 inputs_embeds=embeds,
@@ -606,16 +609,32 @@ class Blip2Emac(Blip2Base):
         prompts = self._prompts(samples)
         if len(candidates) != len(prompts):
             raise ValueError(f"score: {len(candidates)} lists of candidates for {len(prompts)} samples")
+        if not any(candidates):
+            return [[] for _ in candidates]
         with self.maybe_autocast():
-            return answer_logps(
+            logps, answer = answer_tree.token_logps(
                 self.llm_model,
                 self._image_tokens(samples["image"], prompts),
                 [encode_prompt(self.llm_tokenizer, text) for text in prompts],
-                [
-                    [encode_output(self.llm_tokenizer, c, self.max_output_txt_len) for c in group]
-                    for group in candidates
-                ],
+                self._answers(candidates),
             )
+        counts = [len(group) for group in candidates]
+        sums = logps.new_zeros(sum(counts)).index_add(0, answer, logps)
+        return [group.tolist() for group in sums.split(counts)]
+
+
+def _frozen_parts(options: Mapping) -> list[str]:
+    """Names of the parts that the config's `freeze_*` keys freeze."""
+    freeze_ln = options["freeze_vit"] if options["freeze_ln_vision"] is None else options["freeze_ln_vision"]
+    flags = {
+        "visual_encoder": options["freeze_vit"],
+        "ln_vision": freeze_ln,
+        "Qformer": options["freeze_qformer"],
+        "query_tokens": options["freeze_qformer"],
+        "llm_proj": options["freeze_proj_layer"],
+        "llm_model": options["freeze_llm"],
+    }
+    return [part for part in PARTS if flags[part]]
 
 
 def _part_of(name: str) -> str:

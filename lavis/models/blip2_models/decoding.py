@@ -1,16 +1,14 @@
-"""Decoding from prompt embeddings: a light greedy loop, and scores of given answers without repeating the prompt.
+"""Greedy decoding from prompt embeddings, with little around the model itself.
 
-Shapes: N prompts, T positions (image tokens and text), H hidden size, V vocabulary.
+Shapes: N prompts, T positions (image tokens and text), H hidden size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 
 def position_ids(mask: Tensor) -> Tensor:
@@ -24,6 +22,43 @@ def pads_after(ids: Tensor, eos_id: int, pad_id: int) -> Tensor:
     return ids.masked_fill(ended, pad_id)
 
 
+class RoomyLayer(DynamicLayer):
+    """One layer's key/value cache with room for `room` new tokens: they are written in place.
+
+    Transformers' own layer copies the whole cache for every new token, which is two thirds of a step of the tiny model.
+    """
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self._stores: tuple[Tensor, Tensor] | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append keys and values (N, heads, new tokens, width); returns all of both."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start = self.get_seq_length()
+        stop = start + key_states.shape[2]
+        if self._stores is None:
+            # The dtype that attention computes in: rotary embedding may have left float32 keys under autocast.
+            self._stores = tuple(
+                x.new_empty((*x.shape[:2], stop + self.room, x.shape[3]), dtype=value_states.dtype)
+                for x in (key_states, value_states)
+            )
+        for store, new in zip(self._stores, (key_states, value_states), strict=True):
+            store[:, :, start:stop] = new
+        self.keys, self.values = (store[:, :, :stop] for store in self._stores)
+        return self.keys, self.values
+
+
+def roomy_cache(llm: PreTrainedModel, room: int) -> Cache:
+    """A cache for `llm`: a prompt of any length, then at most `room` tokens."""
+    layers = DynamicCache(config=llm.config).layers
+    return Cache(layers=[RoomyLayer(room) if type(layer) is DynamicLayer else layer for layer in layers])
+
+
 @torch.no_grad()
 def greedy(
     llm: PreTrainedModel, embeds: Tensor, mask: Tensor, *, max_new: int, min_new: int, eos_id: int, pad_id: int
@@ -33,7 +68,7 @@ def greedy(
     `embeds` (N, T, H) and `mask` (N, T) are left-padded prompts. Returns ids (N, at most max_new); `pad_id` after
     `eos_id`. Before `min_new` tokens `eos_id` cannot come.
     """
-    cache = DynamicCache(config=llm.config)
+    cache = roomy_cache(llm, max_new)
     positions = position_ids(mask)
     unpadded = bool(mask.all())
     step = {"inputs_embeds": embeds}
@@ -56,91 +91,3 @@ def greedy(
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
         positions = positions[:, -1:] + 1
     return torch.stack(ids, dim=1)
-
-
-@dataclass
-class AnswerTree:
-    """The answers to one prompt as a prefix tree, so that what they share ("go to cabinet") is computed once.
-
-    `tokens[k]` and `parents[k]` describe node k (parent -1: the end of the prompt); `edges` lists, for every token of
-    every answer, (answer, predicting node, token).
-    """
-
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    edges: list[tuple[int, int, int]] = field(default_factory=list)
-
-    @classmethod
-    def build(cls, answers: Sequence[Sequence[int]]) -> AnswerTree:
-        """Tree of `answers`, each a list of ids; an answer's last id is only predicted, never read."""
-        tree = cls()
-        children: dict[tuple[int, int], int] = {}
-        for index, answer in enumerate(answers):
-            node = -1
-            for position, token in enumerate(answer):
-                tree.edges.append((index, node, token))
-                if position + 1 == len(answer):
-                    break
-                if (node, token) not in children:
-                    children[node, token] = len(tree.tokens)
-                    tree.tokens.append(token)
-                    tree.parents.append(node)
-                node = children[node, token]
-        return tree
-
-
-def tree_attention(prompt_length: int, tree: AnswerTree, total: int) -> tuple[Tensor, Tensor]:
-    """Who sees whom in a row `prompt, nodes, pads` of `total` positions.
-
-    Returns a bool matrix (total, total), True where the row's position may look, and position ids (total,). A node
-    sees what its parent sees, and itself; so each branch reads as if it alone followed the prompt.
-    """
-    allowed = torch.eye(total, dtype=torch.bool)
-    allowed[:prompt_length, :prompt_length] = torch.ones(prompt_length, prompt_length, dtype=torch.bool).tril()
-    positions = list(range(prompt_length)) + [0] * (total - prompt_length)
-    for node, parent in enumerate(tree.parents):
-        row, above = prompt_length + node, prompt_length + parent
-        allowed[row] |= allowed[above]
-        positions[row] = positions[above] + 1
-    return allowed, torch.tensor(positions)
-
-
-@torch.no_grad()
-def answer_logps(
-    llm: PreTrainedModel, queries: Tensor, prompts: Sequence[list[int]], answers: Sequence[Sequence[list[int]]]
-) -> list[list[float]]:
-    """Sum of log-probabilities of each answer (its last id, `</s>`, included) after its prompt.
-
-    `queries` (N, Q, H) stand before the prompts' ids; `answers[n]` are the answers to prompt n, any number of them.
-    One forward pass: each prompt is read once, its answers follow as a prefix tree.
-    """
-    trees = [AnswerTree.build(group) for group in answers]
-    starts = [queries.shape[1] + len(prompt) for prompt in prompts]
-    total = max(start + len(tree.tokens) for start, tree in zip(starts, trees, strict=True))
-    layout = [tree_attention(start, tree, total) for start, tree in zip(starts, trees, strict=True)]
-    ids = torch.zeros(len(prompts), total - queries.shape[1], dtype=torch.long)
-    for row, (prompt, tree) in enumerate(zip(prompts, trees, strict=True)):
-        ids[row, : len(prompt) + len(tree.tokens)] = torch.tensor(prompt + tree.tokens)
-
-    device = queries.device
-    text = llm.get_input_embeddings()(ids.to(device))
-    hidden = llm.get_decoder()(
-        inputs_embeds=torch.cat([queries.to(text.dtype), text], dim=1),
-        attention_mask=torch.stack([allowed for allowed, _ in layout])[:, None].to(device),
-        position_ids=torch.stack([positions for _, positions in layout]).to(device),
-        use_cache=False,
-    ).last_hidden_state
-
-    edges = [
-        (row, starts[row] + node, token, row, answer)
-        for row, tree in enumerate(trees)
-        for answer, node, token in tree.edges
-    ]
-    where = torch.tensor([edge[:3] for edge in edges], device=device)
-    predicting, inverse = torch.unique(where[:, :2], dim=0, return_inverse=True)
-    logits = llm.get_output_embeddings()(hidden[predicting[:, 0], predicting[:, 1]]).float()
-    logps = (logits[inverse, where[:, 2]] - logits.logsumexp(-1)[inverse]).tolist()
-    sums = [[0.0] * len(group) for group in answers]
-    for (*_, row, answer), logp in zip(edges, logps, strict=True):
-        sums[row][answer] += logp
-    return sums

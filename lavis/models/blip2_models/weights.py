@@ -70,7 +70,10 @@ def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             continue
         new = prefix + _renamed(bare, _TO_NATIVE)
         if new.endswith(".q_bias"):
-            value_bias = state[name.removesuffix("q_bias") + "v_bias"]
+            other = name.removesuffix("q_bias") + "v_bias"
+            if other not in state:
+                raise ValueError(f"{other} is missing, although {name} is there")
+            value_bias = state[other]
             native[new.removesuffix("q_bias") + "qkv.bias"] = torch.cat([value, torch.zeros_like(value), value_bias])
         elif not new.endswith(".v_bias"):
             native[new] = value

@@ -26,7 +26,7 @@ def test_options_override_the_type(tmp_path) -> None:
     assert len(model.llm_model.model.layers) == 1
     assert model.llm_model.config.hidden_size == 192
     torch.save(model.trainable_state_dict(), tmp_path / "x.pth")
-    with pytest.raises(ValueError, match="x.pth does not fit the model"):
+    with pytest.raises(ValueError, match="x.pth .native names. does not fit the model"):
         load_model("blip2_emac", "tiny", checkpoint=str(tmp_path / "x.pth"))
 
 

@@ -138,6 +138,19 @@ class TestDpo:
         got = frozen.dpo_forward(samples)
         assert got["loss"].item() == pytest.approx(math.log(2) + 0.5 * got["chosen_entropy"].item(), rel=1e-5)
 
+    @pytest.mark.parametrize("average", [True, False])
+    def test_answers_beside_one_another_equal_plain_rows(self, frozen: Blip2Emac, samples: dict, average: bool) -> None:
+        frozen.avg_log_probs = average
+        together = frozen.sequence_logps(samples, "text_output_pos", "text_output_neg")
+        apart = [frozen.sequence_logps(samples, key)[0] for key in ("text_output_pos", "text_output_neg")]
+        gradients = []
+        for logps in (together, apart):
+            assert all(torch.allclose(a, b, rtol=1e-5) for a, b in zip(logps, apart, strict=True))
+            frozen.zero_grad()
+            (logps[0] - 2 * logps[1]).sum().backward()
+            gradients.append(frozen.llm_proj.weight.grad.clone())
+        assert torch.allclose(*gradients, atol=1e-5 * gradients[1].abs().max().item())
+
 
 class TestGenerate:
     @pytest.mark.parametrize("min_length", [1, 6])
@@ -211,6 +224,10 @@ class TestScore:
             model, _, _ = load_model_and_preprocess("blip2_emac", "tiny", options={"amp": amp})
             scores.append(model.score(samples, candidates))
         assert torch.allclose(*map(torch.tensor, scores), rtol=0.02)
+
+    def test_no_candidates(self, frozen: Blip2Emac, samples: dict) -> None:
+        assert frozen.score(samples, [[], ["look"], []])[0] == []
+        assert frozen.score(samples, [[], [], []]) == [[], [], []]
 
     def test_wrong_number_of_lists(self, frozen: Blip2Emac, samples: dict) -> None:
         with pytest.raises(ValueError, match="1 lists of candidates for 3 samples"):
