@@ -1,4 +1,4 @@
-"""Attention for small models in bfloat16 on a CPU.
+"""Attention for small models in bfloat16 autocast on a CPU.
 
 PyTorch's fused CPU kernel is slow for heads as narrow as the tiny model's: plain matrix products on a few rows at a
 time (as many as fit into the cache) take 0.3 to 0.6 of its time forward and backward for 170 to 770 positions, and a
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -90,6 +90,23 @@ def _product(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: f
         alpha=scaling,
     )
     return torch.bmm(scores.softmax(-1), value.reshape(count, seen, width)).view(rows, heads, new, width)
+
+
+def autocast_rotary(llm: PreTrainedModel) -> None:
+    """Under CPU autocast, let `llm`'s rotary embedding work in the autocast dtype, as a model in bfloat16 does.
+
+    Otherwise its float32 tables turn queries and keys into float32 on strided memory: seven times slower, half of the
+    tiny model's time for a prompt.
+    """
+    for name, module in llm.named_modules():
+        if name.endswith("rotary_emb"):
+            module.register_forward_hook(_in_autocast_dtype)
+
+
+def _in_autocast_dtype(module: nn.Module, inputs: object, tables: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    if not torch.is_autocast_enabled("cpu") or tables[0].device.type != "cpu":
+        return tables
+    return tuple(table.to(torch.get_autocast_dtype("cpu")) for table in tables)
 
 
 AttentionInterface.register(NAME, cpu_attention)

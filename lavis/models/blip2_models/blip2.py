@@ -127,6 +127,7 @@ class Blip2Base(BaseModel):
         else:
             config = AutoConfig.for_model(**sizes) if sizes else AutoConfig.from_pretrained(name_or_path)
             llm = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME).to(torch_dtype)
+            attention.autocast_rotary(llm)
         if llm.config.vocab_size < rows:
             llm.resize_token_embeddings(rows, mean_resizing=False)
         scaled = [
