@@ -16,6 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -57,9 +58,9 @@ _CACHE_FORMAT = 1
 _WORTH_A_CACHE = 100  # files; fewer are read faster than a large split's cache
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GameText:
-    """What a game file says, without what all games have in common."""
+    """What a game file says, without what all games have in common. Compared by identity."""
 
     domain: str  # fingerprint, one of DOMAINS
     grammar: str  # fingerprint, one of GRAMMARS
@@ -205,4 +206,5 @@ def _write_cache(path: Path, games: dict[str, tuple[tuple[int, int], GameText]])
         temporary.write_text(json.dumps({"format": _CACHE_FORMAT, "words": list(numbers), "games": content}))
         os.replace(temporary, path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()

@@ -19,7 +19,7 @@ from xrl_alignment.actions import canonical
 from xrl_alignment.environments.base import MAX_STEPS, EnvironmentFault, Game, RoomState, TimeStep
 from xrl_alignment.environments.gamefile import GameText
 from xrl_alignment.environments.pddl import STATIC, Fact, pairs, rows, satisfied
-from xrl_alignment.environments.world import KNIVES, STATES, World, build_world, load_world
+from xrl_alignment.environments.world import KNIVES, STATES, World, load_world, world_of
 
 WELCOME = "-= Welcome to TextWorld, ALFRED! =-"
 NOTHING_HAPPENS = "Nothing happens."
@@ -476,7 +476,7 @@ class NativeEnvironment:
     def reset(self, game: Game) -> TimeStep:
         """Load `game` and return its opening text; FileNotFoundError or EnvironmentFault where it cannot be played."""
         text = self._games.get(game.path)
-        world = load_world(game.path) if text is None else build_world(text)
+        world = load_world(game.path) if text is None else world_of(text)
         self._game = NativeGame(world, dialect="put")
         self._steps, self._done = 0, False
         return self._time_step(self._game.reset())

@@ -20,6 +20,7 @@ import gc
 import hashlib
 import json
 import multiprocessing
+import os
 import random
 import sys
 import time
@@ -163,6 +164,7 @@ def recorded(
         return
     if cache:
         cache.parent.mkdir(parents=True, exist_ok=True)
+        _end_last_line(cache)
     with cache.open("a", encoding="utf-8") if cache else nullcontext() as file, _pool(workers) as pool:
         done = pool.imap_unordered(_record, missing) if pool else map(_record, missing)
         for key, path, transcript in done:
@@ -195,6 +197,15 @@ def _read_cache(path: Path) -> dict[str, Transcript]:
                 continue  # the proof records that game again
             known[key] = Transcript(game, rows)
     return known
+
+
+def _end_last_line(path: Path) -> None:
+    """A crash may have cut the last line off: what comes next begins on its own line."""
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.write(b"\n")
 
 
 def _content_key(path: str) -> str:

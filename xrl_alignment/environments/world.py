@@ -58,7 +58,7 @@ class World:
     lying: frozenset[tuple[str, str]]  # (object, location) at the beginning
     states: dict[str, frozenset[str]]  # "clean" … -> objects, "opened" -> receptacles at the beginning
     goal: Goal
-    going: dict[str, str]  # "go to desk 1" -> receptacle
+    going: dict[str, str]  # "go to desk 1" -> receptacle, sorted
     elsewhere: dict[str, list[str]] = field(default_factory=dict, compare=False)  # location -> `go to …`; on demand
 
     def accepts(self, receptacle: str, thing: str) -> bool:
@@ -69,7 +69,7 @@ class World:
         """`go to` every receptacle of another location, sorted: where one already is, the action has no effect."""
         commands = self.elsewhere.get(location)
         if commands is None:
-            commands = sorted(text for text, name in self.going.items() if self.location_of[name] != location)
+            commands = [text for text, name in self.going.items() if self.location_of[name] != location]
             self.elsewhere[location] = commands
         return commands
 
@@ -116,7 +116,7 @@ def build_world(text: GameText) -> World:
         lying=frozenset(pairs(facts, "objectatlocation")),
         states={attribute: frozenset(facts.get(predicate, ())) for predicate, attribute in STATES.items()},
         goal=prepare_goal(parse_goal(text.goal), domains, facts),
-        going={f"go to {names[name]}": name for name in location_of},
+        going=dict(sorted((f"go to {names[name]}", name) for name in location_of)),
     )
 
 
@@ -139,12 +139,24 @@ def number(ids: Iterable[str]) -> dict[str, str]:
     return names
 
 
+@lru_cache(maxsize=1024)
+def world_of(text: GameText) -> World:
+    """`build_world`, the last thousand remembered for as long as the same `text` is kept."""
+    return build_world(text)
+
+
 def load_world(path: Path | str) -> World:
     """The world of a game file; the last thousand are remembered as long as their files do not change.
 
     Raises FileNotFoundError or EnvironmentFault as `read_game` and `build_world`, with the file's name.
     """
     return _load(str(path), *file_stamp(path))
+
+
+def forget_worlds() -> None:
+    """Forget what `world_of` and `load_world` remember (for measurements)."""
+    world_of.cache_clear()
+    _load.cache_clear()
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,154 @@
+"""The native engine against TextWorld's, on the same official games and the same commands, in one run.
+
+    python benchmarks/engine.py --json engine.json
+
+A step includes the admissible commands and whether the game is won; load + reset goes from the file to the first
+observation. Times are processor time. It needs the official games: `$ALFWORLD_DATA`, or `alfworld-download`.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+from _bench import Result, run
+
+from xrl_alignment.environments.base import TASK_TYPES, Environment, EnvironmentFault, Game
+from xrl_alignment.environments.gamefile import read_games
+from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.gym_env import ALFWorldVectorEnv
+from xrl_alignment.environments.native import NativeEnvironment
+from xrl_alignment.environments.textworld import TextWorldEnvironment
+from xrl_alignment.environments.world import build_world, forget_worlds
+
+STEPS = 30  # a game, on both engines
+NATIVE_REPEATS = 30  # the native engine is too fast to be timed once
+VECTOR_ENVS, VECTOR_STEPS = 256, 200
+SPLITS = ("train", "valid_seen")
+
+
+def measure() -> Result:
+    """Load + reset and steps on both engines; vectorised steps; loading and keeping all games."""
+    valid = find_games("valid_seen")
+    sample = [next(game for game in valid if game.task_type == task) for task in TASK_TYPES]
+    games = [game for split in SPLITS for game in find_games(split)]
+    scripts = [script(game) for game in sample]
+    slow_load, slow_step = play(TextWorldEnvironment(max_steps=10**9), sample, scripts, repeats=1)
+    fast_load, fast_step = play(NativeEnvironment(max_steps=10**9), sample, scripts, repeats=NATIVE_REPEATS)
+    vector = vector_speed(valid)
+    with tempfile.TemporaryDirectory() as folder:
+        cold = seconds(lambda: read_games((game.path for game in games), Path(folder)))
+        cached = seconds(lambda: read_games((game.path for game in games), Path(folder)))
+        built = seconds(lambda: build_all(games, Path(folder)))
+    memory = kilobytes(valid)
+    rows = [
+        {"what": "load + reset, ms", "textworld": slow_load * 1e3, "native": fast_load * 1e3},
+        {"what": "step, ms", "textworld": slow_step * 1e3, "native": fast_step * 1e3},
+        {"what": f"{VECTOR_ENVS} games side by side, steps/s", "textworld": "", "native": vector},
+        {"what": f"{len(games):,} games from their files, s", "textworld": "", "native": cold},
+        {"what": f"{len(games):,} games from the cache, s", "textworld": "", "native": cached},
+        {"what": "the same, and made ready to play, s", "textworld": "", "native": built},
+        {"what": "memory of a game that is being played, kB", "textworld": "", "native": memory},
+    ]
+    ratios = {
+        "step_speedup": slow_step / fast_step,
+        "load_speedup": slow_load / fast_load,
+        "vector_steps_per_second": vector,
+        "cold_load_games_per_second": len(games) / cold,
+        "cached_load_games_per_second": len(games) / cached,
+        "games_per_200_kB": 200 / memory,
+    }
+    targets = {
+        "step_speedup": 1000,
+        "load_speedup": 100,
+        "vector_steps_per_second": 50_000,
+        "cold_load_games_per_second": len(games) / 10,
+        "cached_load_games_per_second": len(games),
+        "games_per_200_kB": 1,
+    }
+    return Result(rows, ratios, targets)
+
+
+def script(game: Game) -> list[str]:
+    """A random walk of STEPS commands, found on the native engine; both engines then play it."""
+    rng = random.Random(game.id)
+    environment = NativeEnvironment(max_steps=10**9)
+    step, commands = environment.reset(game), []
+    while len(commands) < STEPS and not step.won:
+        commands.append(rng.choice(step.admissible_commands))
+        step = environment.step(commands[-1])
+    return commands
+
+
+def play(environment: Environment, games: list[Game], scripts: list[list[str]], repeats: int) -> tuple[float, float]:
+    """Mean seconds of a load + reset and of a step."""
+    loading = stepping = 0.0
+    for _ in range(repeats):
+        forget_worlds()
+        for game, commands in zip(games, scripts, strict=True):
+            start = time.process_time()
+            environment.reset(game)
+            loaded = time.process_time()
+            for command in commands:
+                environment.step(command)
+            loading += loaded - start
+            stepping += time.process_time() - loaded
+    environment.close()
+    return loading / repeats / len(games), stepping / repeats / sum(map(len, scripts))
+
+
+def vector_speed(games: list[Game]) -> float:
+    """Steps a second of a random policy in VECTOR_ENVS games, resets included."""
+    rng = random.Random(0)
+    envs = ALFWorldVectorEnv(VECTOR_ENVS, games=games, shuffle=False)
+    _, infos = envs.reset(seed=0)
+
+    def rollout() -> None:
+        nonlocal infos
+        for _ in range(VECTOR_STEPS):
+            actions = [commands[int(rng.random() * len(commands))] for commands in infos["admissible_commands"]]
+            infos = envs.step(actions)[-1]
+
+    return VECTOR_ENVS * VECTOR_STEPS / seconds(rollout)
+
+
+def build_all(games: list[Game], cache: Path) -> None:
+    """Read all games and make each ready to play."""
+    for text in read_games((game.path for game in games), cache).values():
+        build_world(text)
+
+
+def kilobytes(games: list[Game]) -> float:
+    """Memory of a game with its state and every place visited once, in kB: mean over `games`."""
+    rng = random.Random(0)
+    tracemalloc.start()
+    forget_worlds()
+    environments = []
+    for game in games:
+        environment = NativeEnvironment()
+        step = environment.reset(game)
+        while not step.done:
+            step = environment.step(rng.choice(step.admissible_commands))
+        environments.append(environment)
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    return used / len(environments) / 1e3
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Processor time of `work`."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+if __name__ == "__main__":
+    try:
+        run("Native engine against TextWorld", measure)
+    except EnvironmentFault as error:
+        sys.exit(f"error: {error}")

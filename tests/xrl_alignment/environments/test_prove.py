@@ -1,0 +1,126 @@
+"""A sample of the proof that the native engine equals TextWorld's, and that the proof can fail."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from xrl_alignment.environments import prove
+from xrl_alignment.environments.gamefile import DOMAINS, GRAMMARS, fingerprint, read_json
+from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.native import NativeGame
+from xrl_alignment.environments.oracle import Oracle, shortcuts
+
+
+def run(*arguments: str | Path) -> int:
+    """The program, in this process and without a cache."""
+    return prove.main(["--workers", "0", "--no-cache", *map(str, arguments)])
+
+
+def test_official_games(alfworld_data, capsys):
+    """A game costs 0.3 s and a step 2 ms with the shortcuts: few games, long scripts."""
+    assert run("--data", alfworld_data, "--games", 16, "--steps", 130, "--seed", 1) == 0
+    games, steps, mismatches = map(int, re.findall(r"\d+", capsys.readouterr().out))
+    assert games == 16 and steps >= 2000 and mismatches == 0
+
+
+def test_generated_games(household_data):
+    assert run("--data", household_data, "--games", 4, "--steps", 40) == 0
+
+
+def test_the_old_dialect(household_data, tmp_path):
+    """`put X in/on Y`, no `help`, arrival at a location: the texts of the package alfworld 0.3.5, from today's."""
+    data = json.loads(find_games("household_train", data=household_data)[0].path.read_text())
+    domain = (resources.files("alfworld") / "data" / "alfred.pddl").read_text()
+    grammar = (resources.files("alfworld") / "data" / "alfred.twl2").read_text()
+    task = re.search(r"Your task is to: (.*)\.", data["grammar"])[1]
+    grammar = grammar[: grammar.index("\naction help {")].replace("UNKNOWN GOAL", task)
+    for new, old in (
+        ("You arrive at {r.name}", "You arrive at {lend.name}"),
+        ("You move the {o.name} to the {r.name}", "You put the {o.name} in/on the {r.name}"),
+        ('"move {o} to {r}"', '"put {o} in/on {r}"'),
+    ):
+        grammar = grammar.replace(new, old)
+    data["pddl_domain"] = domain[: domain.index("(:action help")] + ")\n"
+    data["grammar"] = grammar
+    assert DOMAINS[fingerprint(data["pddl_domain"])].help is False
+    assert GRAMMARS[fingerprint(grammar)].dialect == "put"
+    data["walkthrough"] = [re.sub("^move (.*) to (.*)$", r"put \1 in/on \2", line) for line in data["walkthrough"]]
+    path = tmp_path / "json_2.1.1" / "split" / "task" / "trial" / "game.tw-pddl"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(data))
+    assert run("--data", tmp_path, "--games", 1, "--steps", 60) == 0
+
+
+def test_the_shortcuts_change_nothing(household_data):
+    """TextWorld answers the same with and without them, and is itself again afterwards."""
+    path = str(find_games("household_train", data=household_data)[3].path)
+    import textworld.envs.pddl.textgen as textgen
+
+    before = textgen.copy_context, textgen.ContextSensitiveGrammar.derive
+    with shortcuts():
+        assert textgen.copy_context is not before[0]
+        quick = prove.record(Oracle(), path, 25, seed="s")
+    assert (textgen.copy_context, textgen.ContextSensitiveGrammar.derive) == before
+    assert prove.record(Oracle(), path, 25, seed="s") == quick
+
+
+def test_a_difference_is_found_and_shown(household_data, monkeypatch, capsys):
+    monkeypatch.setattr(NativeGame, "_inventory", lambda self: "You carry nothing.")
+    monkeypatch.setitem(prove.WEIGHTS, "inventory", 1000.0)
+    from xrl_alignment.environments import native
+
+    monkeypatch.setitem(native._ALWAYS_AND_HELP, "inventory", (NativeGame._inventory,))
+    assert run("--data", household_data, "--games", 1, "--steps", 40) == 1
+    out = capsys.readouterr().out
+    assert "MISMATCH" in out and "'You carry nothing.'" in out and "textworld: 'You are" in out
+
+
+def test_transcripts_are_kept_and_compared_again(household_data, tmp_path, monkeypatch, capsys):
+    arguments = ["--workers", "0", "--data", str(household_data), "--games", "3", "--steps", "20"]
+    arguments += ["--cache", str(tmp_path), "--out", str(tmp_path / "page.md")]
+    assert prove.main(arguments) == 0
+    (file,) = tmp_path.glob("*.jsonl")
+    lines = file.read_text().splitlines(keepends=True)
+    assert len(lines) == 3
+    file.write_text(lines[0] + lines[1] + lines[2][:50])  # a crash while the last one was written
+    assert prove.main(arguments) == 0
+    assert len(file.read_text().splitlines()) == 4
+    monkeypatch.setattr(prove, "_record", lambda job: pytest.fail("TextWorld was asked again"))
+    assert prove.main(arguments) == 0
+    assert "3 games, 63 steps compared, 0 mismatches" in capsys.readouterr().out
+    page = (tmp_path / "page.md").read_text()
+    assert "| **all** | | **3** | **63** | **0** |" in page and "`look`" in page
+    key, game, rows = json.loads(lines[0])
+    file.write_text(json.dumps([key, game, [[*rows[0][:1], "other text", *rows[0][2:]], *rows[1:]]]) + "\n" + lines[1])
+    monkeypatch.undo()
+    assert prove.main(arguments) == 1
+
+
+def test_a_walk_knows_every_verb(household_data):
+    rng = random.Random(0)
+    commands = ["look", "go to desk 1", "take mug 1 from desk 1", "help"]
+    drawn = [prove._wander(rng, commands) for _ in range(2000)]
+    assert set(commands) <= set(drawn) and set(drawn) - set(commands) <= set(prove.GARBAGE)
+    assert drawn.count("take mug 1 from desk 1") > drawn.count("help")
+
+
+def test_no_games(tmp_path, capsys):
+    assert run("--data", tmp_path) == 2
+    assert f"error: no game.tw-pddl below {tmp_path}" in capsys.readouterr().err
+
+
+def test_a_script_begins_with_a_walkthrough_or_an_expert(household_data):
+    path = str(find_games("household_train", data=household_data)[0].path)
+    expected = read_json(path)["walkthrough"]
+    with shortcuts():
+        oracle = Oracle()
+        scripts = [
+            [row[0] for row in prove.record(oracle, path, len(expected), seed=str(i)).rows[1:]] for i in range(6)
+        ]
+    assert expected in scripts and any(script != expected for script in scripts)
