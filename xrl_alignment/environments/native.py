@@ -38,8 +38,6 @@ HELP = """Available commands:
   cool (object) with (receptacle):  cool an object using a receptacle
   slice (object) with (object):     slice an object using a sharp object
 """
-
-
 _PRODUCTS = (  # examineObject.feedback, in the grammar's order
     (("clean", "hot", "sliced"), "hot and clean sliced"),
     (("clean", "cool", "sliced"), "cool and clean sliced"),
@@ -90,7 +88,7 @@ class NativeGame:
     def __init__(self, world: World, dialect: str | None = None) -> None:
         """`dialect`, "put" or "move", is that of the commands; by default the game's own. Texts are the game's."""
         self.world = world
-        self._moves = (dialect or world.wording.dialect) == "move"
+        self._says_move = (dialect or world.wording.dialect) == "move"
         self._place_matters = any(
             x.predicate == "atlocation" for levels in world.goal for y in levels for x in y.literals
         )
@@ -162,7 +160,9 @@ class NativeGame:
         return Snapshot(self.location, self.held, self.contents.copy(), lying, parted, states, traces, self._won)
 
     def restore(self, state: Snapshot) -> None:
-        """Go back (or forth) to a state of the same game."""
+        """Go back (or forth) to a state of the same game; EnvironmentFault for one of another game."""
+        if state.contents.keys() != self.contents.keys():
+            raise EnvironmentFault("the snapshot belongs to another game; restore it where that game is loaded")
         self.location, self.held, contents, lying, parted, states, traces, self._won = state
         self.contents = contents.copy()
         self.lying, self.parted, self.traces = set(lying), set(parted), set(traces)
@@ -218,7 +218,7 @@ class NativeGame:
             if within_reach and held is None and thing in able["pickupable"]:
                 actions[f"take {names[thing]} from {name}"] = (NativeGame._take, thing, receptacle)
         if within_reach and held is not None and world.accepts(receptacle, held):
-            command = f"move {names[held]} to {name}" if self._moves else f"put {names[held]} in/on {name}"
+            command = f"move {names[held]} to {name}" if self._says_move else f"put {names[held]} in/on {name}"
             actions[command] = (NativeGame._put, held, receptacle)
 
     def _offer_held(self, held: str, actions: dict[str, tuple]) -> None:
@@ -475,6 +475,7 @@ class NativeEnvironment:
 
     def reset(self, game: Game) -> TimeStep:
         """Load `game` and return its opening text; FileNotFoundError or EnvironmentFault where it cannot be played."""
+        self._game = None
         text = self._games.get(game.path)
         world = load_world(game.path) if text is None else world_of(text)
         self._game = NativeGame(world, dialect="put")
@@ -508,15 +509,15 @@ class NativeEnvironment:
         """All facts as TextWorld counts them, by PDDL id."""
         return self._playing().facts()
 
-    def snapshot(self) -> tuple[Snapshot, int, bool]:
-        """The state of the episode now, for `restore`."""
-        return self._playing().snapshot(), self._steps, self._done
+    def snapshot(self) -> tuple[Snapshot, int]:
+        """The state of the episode now, with the number of its steps, for `restore`."""
+        return self._playing().snapshot(), self._steps
 
-    def restore(self, state: tuple[Snapshot, int, bool]) -> TimeStep:
-        """Go back to a state of the same game; the time step's text is empty."""
-        game = self._playing()
-        snapshot, self._steps, self._done = state
-        game.restore(snapshot)
+    def restore(self, state: tuple[Snapshot, int]) -> TimeStep:
+        """Go back (or forth) to a state of the same game; the time step's text is empty."""
+        snapshot, steps = state
+        self._playing().restore(snapshot)
+        self._steps = steps
         return self._time_step("")
 
     def clone(self) -> NativeEnvironment:

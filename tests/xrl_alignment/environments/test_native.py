@@ -144,6 +144,18 @@ def test_an_environment_goes_back_with_its_step_count(games):
     assert not other.step("look").done
     assert not environment.restore(state).done
     assert [environment.step("look").done for _ in range(3)] == [False, False, True]
+    environment.reset(games[1])
+    with pytest.raises(EnvironmentFault, match="another game"):
+        environment.restore(state)
+
+
+def test_a_game_that_cannot_be_loaded_leaves_none(games, tmp_path):
+    environment = NativeEnvironment()
+    environment.reset(games[0])
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        environment.reset(Game("nowhere", tmp_path / "nowhere"))
+    with pytest.raises(EnvironmentFault, match="no game is loaded"):
+        environment.step("look")
 
 
 def test_room_state_is_textworlds(games):
