@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 from pathlib import Path
 
 import torch
@@ -34,8 +35,10 @@ from xrl_alignment.config import (
 from xrl_alignment.dagger import DaggerLoop
 from xrl_alignment.experts import make_expert
 from xrl_alignment.learner import Learner
+from xrl_alignment.ledger import Ledger
 from xrl_alignment.progress import RoundProgress
 from xrl_alignment.reflexion import RuleReflector
+from xrl_alignment.resume import refuse_changes, saved_settings
 from xrl_alignment.run_directory import RunDirectory, new_run_directory
 from xrl_alignment.schedule import Schedule
 from xrl_alignment.server import DaggerHTTPServer
@@ -50,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main() -> None:
     """Parse, build, run."""
     arguments = parse_args(__doc__, add_arguments, cfg_required=False)
+    # A scheduler's or `kill`'s SIGTERM unwinds like Ctrl-C does, so that logs are closed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     config = read_config(arguments)
     run = config.run
     set_threads(run.num_threads)
@@ -62,15 +67,15 @@ def main() -> None:
         status=lambda: loop.status(),
     )
     model, vis_processor = load_student(config.model, pick_device(run.device))
-    if run.enable_dpo and run.run_training and model.reference is None:
-        raise ConfigError("run.enable_dpo needs model.ref_pretrained: the checkpoint of the first (BC) phase")
+    check_student(config, model)
     path = arguments.resume or arguments.run_dir
     path = path or new_run_directory(run.output_dir, enable_dpo=run.enable_dpo, enable_tc=run.enable_tc)
     directory = RunDirectory(path)
-    write_atomically(directory.path / "config.yaml", lambda file: file.write(to_yaml(config).encode()))
     with RoundProgress() as progress:
         loop = build_loop(config, server, directory, model, vis_processor, progress)
         try:
+            if not arguments.resume:
+                write_atomically(directory.path / "config.yaml", lambda file: file.write(to_yaml(config).encode()))
             server.start()
             announce(directory, server)
             loop.run()
@@ -80,14 +85,30 @@ def main() -> None:
 
 
 def read_config(arguments: argparse.Namespace) -> DaggerConfig:
-    """The settings of a new run, or those that a resumed run was started with."""
+    """The settings of a new run, or those that a resumed run was started with; these two must agree."""
     if arguments.resume:
-        if not (arguments.resume / "config.yaml").is_file():
-            raise ConfigError(f"{arguments.resume} is not a run directory: it has no config.yaml")
-        return load_config(DaggerConfig, arguments.resume / "config.yaml", arguments.options)
+        saved = saved_settings(arguments.resume)
+        wanted = saved_settings(arguments.resume, arguments.options)
+        if arguments.cfg_path:
+            wanted = load_config(DaggerConfig, arguments.cfg_path, arguments.options)
+        refuse_changes(saved, wanted, arguments.resume)
+        return wanted
     if not arguments.cfg_path:
         raise ConfigError("give --cfg-path FILE for a new run, or --resume RUN_DIR")
+    if arguments.run_dir and (arguments.run_dir / "config.yaml").exists():
+        raise ConfigError(
+            f"{arguments.run_dir} holds a run already: continue it with --resume, or choose another folder"
+        )
     return load_config(DaggerConfig, arguments.cfg_path, arguments.options)
+
+
+def check_student(config: DaggerConfig, model: torch.nn.Module) -> None:
+    """ConfigError where the model cannot be trained as the settings ask."""
+    run = config.run
+    if run.run_training and not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError("every part of the model is frozen: set one of model.freeze_* to false, or run.run_training")
+    if run.run_training and run.enable_dpo and model.reference is None:
+        raise ConfigError("run.enable_dpo needs model.ref_pretrained: the checkpoint of the first (BC) phase")
 
 
 def announce(directory: RunDirectory, server: DaggerHTTPServer) -> None:
@@ -108,18 +129,26 @@ def build_loop(
     """Put the parts together."""
     run = config.run
     expert = config.expert.name
+    settings = dataclasses.asdict(config)
+    settings["server"]["token"] = ""  # checkpoints are passed on
+    ledger = Ledger(
+        directory=directory,
+        schedule=Schedule(num_rounds=run.num_rounds, num_envs=run.num_envs),
+        learner=build_learner(config, directory, model, vis_processor) if run.run_training else None,
+        reflector=RuleReflector() if config.reflexion.enabled else None,
+        config=settings,
+        train_every=run.train_every,
+        save_ckpt=run.save_ckpt,
+        state_interval_s=run.state_interval_s,
+        on_progress=progress.update,
+    )
     return DaggerLoop(
         server=server,
         policy=make_policy(config.policy, model, vis_processor, run.max_batch),
         make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert),
-        learner=build_learner(config, directory, model, vis_processor) if run.run_training else None,
-        directory=directory,
-        schedule=Schedule(num_rounds=run.num_rounds, num_envs=run.num_envs),
-        reflector=RuleReflector() if config.reflexion.enabled else None,
-        model=model,
-        config=dataclasses.asdict(config),
+        ledger=ledger,
         client_expert=expert if expert in CLIENT_EXPERTS else "",
-        preferences=run.enable_dpo,
+        preferences=run.enable_dpo and run.run_training,
         enable_tc=run.enable_tc,
         beta=run.beta,
         max_steps=run.max_steps,
@@ -127,10 +156,6 @@ def build_loop(
         seed=run.seed,
         max_batch=run.max_batch,
         window_s=run.window_ms / 1000,
-        train_every=run.train_every,
-        save_ckpt=run.save_ckpt,
-        state_interval_s=run.state_interval_s,
-        on_progress=progress.update,
         **prompt_limits(model),
     )
 

@@ -11,6 +11,7 @@ depend on (engine, split, hash of the game list, decoding, seed, versions).
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from xrl_alignment.assembly import (
     set_threads,
 )
 from xrl_alignment.checkpoint import write_atomically
-from xrl_alignment.config import EvaluateConfig, load_config, parse_args, run_program
+from xrl_alignment.config import CLIENT_EXPERTS, ConfigError, EvaluateConfig, load_config, parse_args, run_program
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.evaluation import Actor, ExpertActor, PolicyActor, Trials, summarise, table
@@ -42,17 +43,19 @@ def main() -> None:
     run = config.run
     set_threads(run.num_threads)
     set_seed(run.seed)
+    output = writable(Path(run.output))
     games = games_of(config.environment, run.num_envs)
     expert = config.expert.name if run.actor == "expert" else None
     trials = Trials(
         actor=build_actor(config),
         games=games,
         make_environment=environment_factory(
-            config.environment, run.max_steps, expert if expert in ("handcoded", "planner") else None
+            config.environment, run.max_steps, expert if expert in CLIENT_EXPERTS else None
         ),
         max_steps=run.max_steps,
         concurrency=run.max_batch,
         repeat_limit=run.repeat_limit,
+        enable_tc=run.enable_tc,
         reflector=RuleReflector() if run.num_trials > 1 else None,
     )
     with GameProgress(len(games)) as progress:
@@ -60,7 +63,7 @@ def main() -> None:
             trials.play(lambda result, trace: progress.advance(result.won))
     result = {"first_trial": summarise(trials.first), "best_of": summarise(trials.best), **facts(config, games)}
     result["episodes"] = [[vars(episode) for episode in trial] for trial in trials.results]
-    write_atomically(Path(run.output), lambda file: file.write(json.dumps(result, indent=1).encode()))
+    write_atomically(output, lambda file: file.write(json.dumps(result, indent=1).encode()))
     print(table(result["first_trial"]))
     if run.num_trials > 1:
         print(f"\nbest of {run.num_trials} trials, with a memory of each failure:\n{table(result['best_of'])}")
@@ -69,10 +72,20 @@ def main() -> None:
     )
 
 
+def writable(output: Path) -> Path:
+    """`output`, after a look whether it can be written: hours later would be late."""
+    folder = next(parent for parent in output.absolute().parents if parent.exists())
+    if output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(f"run.output={output} cannot be written: give a file's path in a folder of yours")
+    return output
+
+
 def build_actor(config: EvaluateConfig) -> Actor:
     """Who plays: the model, or the expert with `run.actor=expert`."""
     run = config.run
     if run.actor == "expert":
+        if config.expert.name == "client":
+            raise ConfigError("expert.name=client reads what a client sends; evaluate.py has none: choose another")
         return ExpertActor(lambda environment: make_expert(config.expert.name, environment=environment))
     model, vis_processor = load_student(config.model, pick_device(run.device))
     policy = make_policy(config.policy, model, vis_processor, run.max_batch)

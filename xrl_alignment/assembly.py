@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from lavis.models import load_model_and_preprocess
+from xrl_alignment.checkpoint import check_base
 from xrl_alignment.config import ConfigError, EnvironmentConfig, PolicyConfig
 from xrl_alignment.environments import choose_games, make_environment
 from xrl_alignment.environments.base import Environment, Game
@@ -46,13 +47,16 @@ def load_student(settings: dict[str, Any], device: torch.device) -> tuple[torch.
     """The model of a `model:` section and its image processor for evaluation (uint8 H × W × 3 -> float 3 × S × S).
 
     `arch` and `model_type` choose the LAVIS default yaml, everything else overrides keys of it. `pretrained` and
-    `ref_pretrained` may name checkpoints of an earlier run.
+    `ref_pretrained` may name checkpoints of an earlier run; CheckpointError where that run had another frozen base.
     """
     settings = dict(settings)
     arch, model_type = settings.pop("arch", "blip2_emac"), settings.pop("model_type", "tiny")
     model, vis_processors, _ = load_model_and_preprocess(
         arch, model_type, is_eval=True, device=device, options=settings
     )
+    for key in ("pretrained", "ref_pretrained"):
+        if settings.get(key) and settings.get("load_pretrained", True):
+            check_base(model, settings[key])
     return model, vis_processors["eval"]
 
 

@@ -83,16 +83,7 @@ def load_checkpoint(path: Path | str, map_location: str | torch.device = "cpu") 
     Raises FileNotFoundError, or CheckpointError when the file is truncated, is not a checkpoint of ours or comes from
     a newer version of the format.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {path}")
-    try:
-        content = torch.load(path, map_location=map_location, weights_only=True)
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(
-            f"{path} cannot be read as a checkpoint (truncated or another format): {reason}"
-        ) from error
+    content = _read(Path(path), map_location)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         keys = ", ".join(list(content)[:5]) if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not an EMAC+ run checkpoint; it holds: {keys}")
@@ -103,12 +94,40 @@ def load_checkpoint(path: Path | str, map_location: str | torch.device = "cpu") 
 
 def restore_model(model, content: dict[str, Any], path: Path | str) -> None:
     """Put a checkpoint's weights into `model`; CheckpointError when they belong to another frozen base or shape."""
+    _refuse_other_base(model, content, path)
+    try:
+        model.load_trainable(content["model"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} does not fit this model: {error}") from error
+
+
+def check_base(model, path: Path | str) -> None:
+    """CheckpointError when `path` is a run's checkpoint that was trained on another frozen base than `model`'s.
+
+    Weight files of other kinds (LAVIS's, safetensors) say nothing of a base and pass.
+    """
+    if Path(path).suffix == ".safetensors":
+        return
+    content = _read(Path(path), "cpu")
+    if isinstance(content, dict) and content.get("format") == FORMAT:
+        _refuse_other_base(model, content, path)
+
+
+def _refuse_other_base(model, content: dict[str, Any], path: Path | str) -> None:
     if content["base_hash"] != model.base_hash():
         raise CheckpointError(
             f"{path} was trained on the frozen base {content['base_hash'][:12]}, "
             f"this model's frozen base is {model.base_hash()[:12]}: load the same base weights"
         )
+
+
+def _read(path: Path, map_location: str | torch.device) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint at {path}")
     try:
-        model.load_trainable(content["model"])
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path} does not fit this model: {error}") from error
+        return torch.load(path, map_location=map_location, weights_only=True)
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(
+            f"{path} cannot be read as a checkpoint (truncated or another format): {reason}"
+        ) from error

@@ -13,16 +13,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from xrl_alignment.actions import is_thought
 from xrl_alignment.environments.base import MAX_STEPS, Environment, Game, TimeStep
+from xrl_alignment.episode import MAX_THOUGHTS
 from xrl_alignment.experts.base import Expert
 from xrl_alignment.history import EnvironmentHistory, EpisodeTrace, build_prompt, opening
 from xrl_alignment.policies import Policy, PolicyInput
-from xrl_alignment.reflexion import Reflector, update_memories
+from xrl_alignment.reflexion import NOTHING, Reflector, update_memories
 
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """One game played once. `rejected` counts actions that the environment answered with `Nothing happens.`"""
+    """One game played once; thoughts are no actions. `rejected` of them were answered with `Nothing happens.`"""
 
     game: str
     task_type: str
@@ -39,10 +41,32 @@ class Play:
     environment: Environment
     opening_text: str
     now: TimeStep
+    history: EnvironmentHistory  # for its count of repeated actions
     memories: Sequence[str] = ()
-    steps: list[tuple[str, str]] = field(default_factory=list)
-    history: EnvironmentHistory | None = None
+    steps: list[tuple[str, str]] = field(default_factory=list)  # action, feedback; thoughts included
+    actions: int = 0  # sent to the environment
+    thoughts: int = 0  # in a row
     expert: Expert | None = None
+
+    def think(self, thought: str) -> None:
+        """Have a thought: the environment does not notice."""
+        self.thoughts += 1
+        self._hear(thought, "OK.")
+
+    def act(self, action: str) -> None:
+        """Carry out an action."""
+        self.now = self.environment.step(action)
+        self.thoughts = 0
+        self.actions += 1
+        self._hear(action, self.now.text)
+
+    def over(self, max_steps: int) -> bool:
+        """Ended by the environment, at its step limit, or stuck."""
+        return self.now.done or self.actions >= max_steps or self.history.check_is_exhausted()
+
+    def _hear(self, action: str, feedback: str) -> None:
+        self.steps.append((action, feedback))
+        self.history.add("action", action)
 
     def trace(self) -> EpisodeTrace:
         """The episode as a reflector reads it."""
@@ -126,10 +150,14 @@ def play_games(
     max_steps: int = MAX_STEPS,
     concurrency: int = 32,
     repeat_limit: int = 0,
+    enable_tc: bool = False,
     memories: dict[str, list[str]] | None = None,
     on_result: Callable[[EpisodeResult, EpisodeTrace], None] = lambda result, trace: None,
 ) -> list[EpisodeResult]:
-    """Play every game once, up to `concurrency` at a time in lock step; results in the order of `games`."""
+    """Play every game once, up to `concurrency` at a time in lock step; results in the order of `games`.
+
+    With `enable_tc` thoughts (`think: …`) are answered `OK.` and cost no step, as in training.
+    """
     results: dict[str, EpisodeResult] = {}
     environments = [make_environment() for _ in range(min(concurrency, len(games)))]
     queue, active, idle = list(games), [], list(environments)
@@ -138,13 +166,14 @@ def play_games(
             while queue and idle:
                 active.append(_begin(actor, queue.pop(0), idle.pop(), memories or {}, repeat_limit))
             for play, action in zip(active, actor.choose(active), strict=True):
-                play.now = play.environment.step(action)
-                play.steps.append((action, play.now.text))
-                play.history.add("action", action)
+                if enable_tc and is_thought(action) and play.thoughts < MAX_THOUGHTS:
+                    play.think(action)
+                    continue
+                play.act(action)
                 actor.observe(play, action)
             going = []
             for play in active:
-                if not (play.now.done or len(play.steps) >= max_steps or play.history.check_is_exhausted()):
+                if not play.over(max_steps):
                     going.append(play)
                     continue
                 results[play.game.id] = result = _result(play)
@@ -209,15 +238,15 @@ class Trials:
 
 def _begin(actor: Actor, game: Game, environment: Environment, memories: dict, repeat_limit: int) -> Play:
     now = environment.reset(game)
-    play = Play(game, environment, now.text, now, memories=memories.get(game.id, []))
-    play.history = EnvironmentHistory("", now.text, play.memories, repeat_limit=repeat_limit)
+    history = EnvironmentHistory("", now.text, repeat_limit=repeat_limit)
+    play = Play(game, environment, now.text, now, history, memories=memories.get(game.id, []))
     actor.begin(play)
     return play
 
 
 def _result(play: Play) -> EpisodeResult:
-    rejected = sum(feedback.strip() == "Nothing happens." for _, feedback in play.steps)
-    return EpisodeResult(play.game.id, play.game.task_type, play.now.won, len(play.steps), rejected)
+    rejected = sum(feedback.strip() == NOTHING for _, feedback in play.steps)
+    return EpisodeResult(play.game.id, play.game.task_type, play.now.won, play.actions, rejected)
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from xrl_alignment.buffers import ReplayBuffer
 from xrl_alignment.policies import autocast
 
 
-class DivergedError(ArithmeticError):
+class DivergedError(ValueError):
     """The loss is no longer finite; the text says where."""
 
 
@@ -104,8 +104,8 @@ class Learner:
         loss = output["loss"].item()
         if not math.isfinite(loss):
             raise DivergedError(
-                f"the loss is {loss} at round {epoch}, training step {self.training_step}; "
-                f"lower run.init_lr, or look at the newest shards in {self.buffer.directory}"
+                f"the loss is {loss} in round {epoch}, training step {self.training_step}: lower run.init_lr, or look "
+                f"at this batch in {self.buffer.directory}: {self.buffer.describe_drawn()}"
             )
         self.scaler.scale(output["loss"] / self.accum_grad_steps).backward()
         rewards = {}

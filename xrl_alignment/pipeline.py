@@ -4,6 +4,8 @@
 
 One file runs one phase. With two, the newest checkpoint of the first becomes the second's start and its reference
 policy (`model.pretrained`, `model.ref_pretrained`). A phase that fails ends the pipeline with the tail of its log.
+`--resume RUN_DIR` continues a killed pipeline, with the same files and options: RUN_DIR is the directory of the phase
+that was running, and the phases before it are taken as done.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,10 +23,13 @@ from pathlib import Path
 
 from xrl_alignment.checkpoint import load_checkpoint
 from xrl_alignment.config import CLIENT_EXPERTS, ConfigError, DaggerConfig, load_config, run_program
+from xrl_alignment.environments import choose_games
 from xrl_alignment.paths import REPO_ROOT
+from xrl_alignment.resume import changed_settings, saved_settings
 from xrl_alignment.run_directory import new_run_directory, newest_checkpoint
 
 TAIL_LINES = 20
+GOODBYE_S = 60.0  # a client that has no more work knows it from its server, which then ends soon
 # glibc gives large buffers back to the system after every use; keeping them makes small-model training on a CPU up to
 # twice as fast (measured: 24 rows of 256 tokens, forward and backward, 0.62 s -> 0.43 s).
 KEEP_BUFFERS = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31)}
@@ -37,16 +43,21 @@ def run_phase(cfg_path: Path | str, options: Sequence[str] = (), *, resume: Path
     """Run one training phase to its DONE file; returns its run directory.
 
     `resume` continues that run directory instead of starting one. Both processes' output goes to `server.log` and
-    `client.log` in the run directory; PhaseError carries the failing one's tail.
+    `client.log` in the run directory; PhaseError carries the failing one's tail. A phase whose games are not there, or
+    whose server does not come up, leaves no directory behind.
     """
     config = load_config(DaggerConfig, cfg_path, options)
+    if resume and (resume / "DONE").exists():
+        return resume
+    check_games(config)
     directory = resume or new_run_directory(
         config.run.output_dir, enable_dpo=config.run.enable_dpo, enable_tc=config.run.enable_tc
     )
     announcement = directory / "state" / "server.json"
     announcement.unlink(missing_ok=True)
     server_command = [sys.executable, str(REPO_ROOT / "dagger_server.py"), "--cfg-path", str(cfg_path)]
-    server_command += ["--run-dir", str(directory), *(["--options", *options] if options else [])]
+    server_command += ["--resume" if resume else "--run-dir", str(directory)]
+    server_command += ["--options", *options] if options else []
     server = _start(server_command, directory / "server.log", config.server.token)
     client = None
     try:
@@ -56,7 +67,23 @@ def run_phase(cfg_path: Path | str, options: Sequence[str] = (), *, resume: Path
     finally:
         for process in (client, server):
             _stop(process)
+        if client is None and not resume:
+            shutil.rmtree(directory)
     return directory
+
+
+def check_games(config: DaggerConfig) -> None:
+    """Find (or generate) the games that the client will play; EnvironmentFault where there are none."""
+    environment = config.environment
+    choose_games(
+        environment.name,
+        environment.split,
+        num=config.run.num_envs,
+        data=environment.data or None,
+        seed=environment.seed,
+        num_train=environment.num_train,
+        num_heldout=environment.num_heldout,
+    )
 
 
 def client_command(config: DaggerConfig) -> list[str]:
@@ -112,7 +139,7 @@ def _wait_for_port(server: subprocess.Popen, announcement: Path, log: Path) -> i
     """The port that the server says it listens on (it may load a model for minutes first)."""
     while True:
         if server.poll() is not None:
-            raise PhaseError(f"the server ended with code {server.returncode} before it listened:\n{tail(log)}")
+            raise _failure("server", server, log)
         try:
             return json.loads(announcement.read_text(encoding="utf-8"))["port"]
         except (FileNotFoundError, json.JSONDecodeError):
@@ -120,12 +147,25 @@ def _wait_for_port(server: subprocess.Popen, announcement: Path, log: Path) -> i
 
 
 def _wait_for_both(server: subprocess.Popen, client: subprocess.Popen, directory: Path) -> None:
+    client_ended_at = None
     while server.poll() is None:
-        if client.poll() not in (None, 0):
-            raise PhaseError(f"the client ended with code {client.returncode}:\n{tail(directory / 'client.log')}")
+        if client.poll() is not None:
+            client_ended_at = client_ended_at or time.monotonic()
+            early = time.monotonic() - client_ended_at > GOODBYE_S
+            if client.returncode != 0 or early:
+                raise _failure("client", client, directory / "client.log")
         time.sleep(0.2)
     if server.returncode != 0 or not (directory / "DONE").exists():
-        raise PhaseError(f"the server ended with code {server.returncode}:\n{tail(directory / 'server.log')}")
+        raise _failure("server", server, directory / "server.log")
+
+
+def _failure(who: str, process: subprocess.Popen, log: Path) -> PhaseError:
+    """A process's own error line where it has said one, else the tail of its log."""
+    lines = tail(log)
+    last = lines.splitlines()[-1] if lines else ""
+    if process.returncode == 2 and last.startswith("error: "):
+        return PhaseError(f"{who}: {last.removeprefix('error: ')}")
+    return PhaseError(f"the {who} ended with code {process.returncode}; the end of {log}:\n{lines}")
 
 
 def tail(log: Path, lines: int = TAIL_LINES) -> str:
@@ -134,30 +174,52 @@ def tail(log: Path, lines: int = TAIL_LINES) -> str:
 
 
 def run_pipeline(cfg_paths: Sequence[str], options: Sequence[str], *, resume: Path | None = None) -> list[Path]:
-    """Run the phases in order, each starting from the one before; returns their run directories."""
+    """Run the phases in order, each starting from the one before; returns their run directories.
+
+    `resume` is the run directory of one of the phases (see `find_phase`): that one is continued, those before it are
+    not run and not in the result.
+    """
+    first, handed = find_phase(cfg_paths, options, resume) if resume else (0, [])
     directories: list[Path] = []
-    for cfg_path in cfg_paths:
-        handed = []
-        if directories:
+    for number, cfg_path in enumerate(cfg_paths[first:], start=first + 1):
+        print(f"phase {number} of {len(cfg_paths)}: {cfg_path}", flush=True)
+        directories.append(run_phase(cfg_path, [*options, *handed], resume=None if directories else resume))
+        print(f"phase {number} is done: {directories[-1]}", flush=True)
+        if number < len(cfg_paths):
             checkpoint = hand_off(directories[-1])
-            print(f"hand-off: {checkpoint} is where this phase starts and its reference policy", flush=True)
-            handed = [
-                f"model.pretrained={checkpoint}",
-                f"model.ref_pretrained={checkpoint}",
-                "model.load_pretrained=true",
-            ]
-        print(f"phase {len(directories) + 1} of {len(cfg_paths)}: {cfg_path}", flush=True)
-        directories.append(run_phase(cfg_path, [*options, *handed], resume=resume if not directories else None))
-        print(f"phase {len(directories)} is done: {directories[-1]}", flush=True)
+            print(f"hand-off: {checkpoint} is where the next phase starts and its reference policy", flush=True)
+            handed = handed_options(checkpoint, checkpoint)
     return directories
+
+
+def handed_options(pretrained: Path | str, reference: Path | str) -> list[str]:
+    """The settings by which a phase starts from the one before."""
+    return [f"model.pretrained={pretrained}", f"model.ref_pretrained={reference}", "model.load_pretrained=true"]
+
+
+def find_phase(cfg_paths: Sequence[str], options: Sequence[str], run_dir: Path) -> tuple[int, list[str]]:
+    """Which phase wrote `run_dir`, and what had been handed to it; ConfigError where its settings are no phase's."""
+    saved = saved_settings(run_dir)
+    handed = handed_options(saved.model.get("pretrained", ""), saved.model.get("ref_pretrained", ""))
+    for number, cfg_path in enumerate(cfg_paths):
+        for given in ([], handed):
+            if not changed_settings(saved, load_config(DaggerConfig, cfg_path, [*options, *given])):
+                return number, given
+    likely = [path for path in cfg_paths if load_config(DaggerConfig, path).run.enable_dpo == saved.run.enable_dpo]
+    wanted = load_config(DaggerConfig, (likely or cfg_paths)[0], options)
+    changes = "; ".join(change for change in changed_settings(saved, wanted) if "pretrained" not in change)
+    raise ConfigError(f"{run_dir} cannot be resumed with other settings: {changes}")
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n\n    ")[0],
+        epilog=" ".join(__doc__.split("\n\n")[-1].split()),
+    )
     parser.add_argument("--cfg-path", nargs="+", required=True, metavar="FILE", help="one settings file for each phase")
     parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="settings laid over every file")
-    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="continue this run directory as the first phase")
+    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="continue here, in whichever phase this is")
     arguments = parser.parse_args()
     # A scheduler's or `kill`'s SIGTERM unwinds like Ctrl-C does, so that no child is left behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

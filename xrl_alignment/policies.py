@@ -36,7 +36,7 @@ class InProcessPolicy:
     """`Blip2Emac` in this process.
 
     `decode="free"` lets the model write its action (the original's way); `decode="admissible"` takes, among the
-    commands that the engine would accept, the one with the highest log-probability per token... of the whole command.
+    commands that the engine would accept, the most probable one: by the sum of its tokens' log-probabilities.
     """
 
     def __init__(
@@ -61,7 +61,10 @@ class InProcessPolicy:
         self.max_batch = max_batch
 
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:
-        """One normalised action for each input."""
+        """One normalised action for each input.
+
+        Raises ValueError where `decode="admissible"` meets an input without admissible commands.
+        """
         actions: list[str] = []
         for start in range(0, len(batch), self.max_batch):
             actions += self._act(batch[start : start + self.max_batch])
@@ -74,6 +77,8 @@ class InProcessPolicy:
         }
         with torch.no_grad(), autocast(self.model.device):
             if self.decode == "admissible":
+                if not all(item.admissible_commands for item in batch):
+                    raise ValueError("policy.decode=admissible: an observation came without admissible_commands")
                 scores = self.model.score(samples, [list(item.admissible_commands) for item in batch])
                 return [item.admissible_commands[int(np.argmax(row))] for item, row in zip(batch, scores, strict=True)]
             texts = self.model.generate(

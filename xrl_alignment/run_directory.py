@@ -12,14 +12,18 @@ output/<method>/with_bc_dpo-<enable_dpo>-tc-<enable_tc>-<timestamp>/
     report.html
     state/                              what a resume needs
         episodes.jsonl                  the journal: one line a finished episode, the truth about the run
+        games.json                      the games in the order of their `env` numbers
         memories.json                   Reflexion memories by game, and the round that they are for
         metrics.jsonl                   every scalar, for the report
         trainer.pth                     weights and optimiser at some episode of the journal
-        buffer/                         shards
+        server.json                     port and process id
+        lock                            held by the process that writes here
+        buffer/                         shards; one that no journal line names is a killed episode's
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -28,7 +32,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -36,6 +40,10 @@ from xrl_alignment.checkpoint import write_atomically
 from xrl_alignment.history import EnvironmentHistory
 
 LOGGER_NAME = "dagger_server_running"  # the original's, part of its log lines
+
+
+class RunDirectoryError(ValueError):
+    """A run directory that cannot be used; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,11 @@ class EpisodeRecord:
         """The policy won by itself."""
         return self.won and not self.assisted
 
+    @property
+    def task_type(self) -> str:
+        """The game's ALFWorld task type."""
+        return self.game.split("-", 1)[0]
+
 
 def new_run_directory(output_dir: Path | str, *, enable_dpo: bool, enable_tc: bool) -> Path:
     """Create `<output_dir>/with_bc_dpo-…-<timestamp>` (a number is added where that exists) and return it."""
@@ -85,7 +98,10 @@ def newest_checkpoint(directory: Path | str) -> Path | None:
 
 
 class RunDirectory:
-    """Writes and reads a run's files; holds no opinion on what a run does."""
+    """Writes and reads a run's files; holds no opinion on what a run does.
+
+    Only one process at a time may: a second one gets a RunDirectoryError.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -95,8 +111,11 @@ class RunDirectory:
         self.trainer = self.state / "trainer.pth"
         for folder in (self.results, self.buffer):
             folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self.state / "lock", self.path)
         self._tensorboard = SummaryWriter(str(self.path / "tensorboard"))
-        self._metrics = open(self.state / "metrics.jsonl", "a", encoding="utf-8")
+        cut_half_line(self.state / "metrics.jsonl")
+        # Line by line: what a killed run has lost is never needed again, its curves are.
+        self._metrics = open(self.state / "metrics.jsonl", "a", buffering=1, encoding="utf-8")
         self.logger = logging.getLogger(f"{LOGGER_NAME}.{id(self)}")
         self.logger.setLevel(logging.INFO)
         self.logger.propagate = False
@@ -110,6 +129,7 @@ class RunDirectory:
         self._handler.close()
         self._metrics.close()
         self._tensorboard.close()
+        self._lock.close()
 
     def checkpoint(self, round: int) -> Path:
         """Path of the checkpoint after `round`."""
@@ -136,26 +156,36 @@ class RunDirectory:
     def episodes(self) -> list[EpisodeRecord]:
         """The journal; a half-written last line (killed while writing) is cut off, on disk as well."""
         path = self.state / "episodes.jsonl"
-        if not path.exists():
-            return []
-        text = path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:
-            write_atomically(path, lambda file: file.write(whole.encode()))
-        return [EpisodeRecord(**json.loads(line)) for line in whole.splitlines()]
+        cut_half_line(path)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        try:
+            return [EpisodeRecord(**json.loads(line)) for line in lines]
+        except (ValueError, TypeError) as error:
+            raise RunDirectoryError(f"{path} is damaged: {error}") from error
+
+    def save_games(self, games: Sequence[str]) -> None:
+        """Keep the run's games in their order."""
+        self._write_json(self.state / "games.json", list(games))
+
+    def games(self) -> list[str]:
+        """The run's games in their order, as far as they are known."""
+        return self._read_json(self.state / "games.json", [])
 
     def save_memories(self, round: int, memories: dict[str, list[str]]) -> None:
         """Keep the memories with which `round` starts."""
-        content = json.dumps({"round": round, "memories": memories}, indent=1, ensure_ascii=False)
-        write_atomically(self.state / "memories.json", lambda file: file.write(content.encode()))
+        self._write_json(self.state / "memories.json", {"round": round, "memories": memories})
 
-    def load_memories(self) -> tuple[int, dict[str, list[str]]]:
+    def memories(self) -> tuple[int, dict[str, list[str]]]:
         """The newest saved memories and the round that they are for; (0, {}) before the first round's end."""
-        path = self.state / "memories.json"
-        if not path.exists():
-            return 0, {}
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = self._read_json(self.state / "memories.json", {"round": 0, "memories": {}})
         return content["round"], content["memories"]
+
+    def _write_json(self, path: Path, content: Any) -> None:
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        write_atomically(path, lambda file: file.write(text.encode()))
+
+    def _read_json(self, path: Path, otherwise: Any) -> Any:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else otherwise
 
     # --- logs ------------------------------------------------------------------------------------------------------
 
@@ -185,10 +215,33 @@ class RunDirectory:
         )
         with open(path, "a", encoding="utf-8") as file:
             file.write(text)
-        self._metrics.flush()
 
     def write_results(self, round: int, results: dict[str, dict[str, Any]]) -> None:
         """Write `env_results_trial_<round>.json`: `env_<i>` → game, type, is_success, path_length, memory."""
-        content = json.dumps(results, indent=4, ensure_ascii=False)
-        path = self.results / f"env_results_trial_{round}.json"
-        write_atomically(path, lambda file: file.write(content.encode()))
+        self._write_json(self.results / f"env_results_trial_{round}.json", results)
+
+
+def cut_half_line(path: Path) -> None:
+    """Cut off what stands after the last newline of a log: its writer was killed while it wrote."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        write_atomically(path, lambda file: file.write(whole))
+
+
+def _locked(path: Path, directory: Path) -> TextIO:
+    """An open file that holds the lock until it is closed or its process ends, however it ends."""
+    file = open(path, "a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = file.read().strip()
+        file.close()
+        raise RunDirectoryError(f"process {holder} is writing to {directory}: wait for its end, or stop it") from error
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file

@@ -54,9 +54,9 @@ class Schedule:
                 return game
         return None
 
-    def hold(self, game: str, session: str) -> None:
-        """Note that a session plays `game` (v1 clients choose by themselves)."""
-        self._holders[game] = session
+    def hold(self, game: str, session: str) -> bool:
+        """Note that a session plays `game` (v1 clients choose by themselves); False where another one does."""
+        return self._holders.setdefault(game, session) == session
 
     def release(self, session: str) -> None:
         """Give back what a session held."""
