@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lavis.models.blip2_models import llama_cpu
+
 
 @dataclass
 class AnswerTree:
@@ -66,13 +68,18 @@ def tree_attention(prompt_length: int, tree: AnswerTree, total: int) -> tuple[np
 
 
 def token_logps(
-    llm: PreTrainedModel, queries: Tensor, prompts: Sequence[list[int]], answers: Sequence[Sequence[list[int]]]
+    llm: PreTrainedModel,
+    queries: Tensor,
+    prompts: Sequence[list[int]],
+    answers: Sequence[Sequence[list[int]]],
+    *,
+    acting: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of every token of every answer, the last (`</s>`) included.
 
     `queries` (N, Q, H) stand before the prompts' ids; `answers[n]` are the answers to prompt n, any number of them.
     Returns the log-probabilities (E,), float32, and the number of the answer each belongs to (E,), counted over all
-    prompts. Differentiable.
+    prompts. Differentiable, unless `acting` allows the forward pass without gradients (`llama_cpu`).
     """
     trees = [AnswerTree.build(group) for group in answers]
     starts = [queries.shape[1] + len(prompt) for prompt in prompts]
@@ -84,12 +91,15 @@ def token_logps(
 
     device = queries.device
     text = llm.get_input_embeddings()(ids.to(device))
-    hidden = llm.get_decoder()(
-        inputs_embeds=torch.cat([queries.to(text.dtype), text], dim=1),
-        attention_mask=torch.from_numpy(np.stack([allowed for allowed, _ in layout]))[:, None].to(device),
-        position_ids=torch.from_numpy(np.stack([positions for _, positions in layout])).to(device),
-        use_cache=False,
-    ).last_hidden_state
+    embeds = torch.cat([queries.to(text.dtype), text], dim=1)
+    allowed = torch.from_numpy(np.stack([allowed for allowed, _ in layout]))[:, None].to(device)
+    positions = torch.from_numpy(np.stack([positions for _, positions in layout])).to(device)
+    if acting and llama_cpu.supports(llm):
+        hidden = llama_cpu.LlamaRunner(llm, llama_cpu.matmul_dtype(llm)).read(embeds, allowed, positions)
+    else:
+        hidden = llm.get_decoder()(
+            inputs_embeds=embeds, attention_mask=allowed, position_ids=positions, use_cache=False
+        ).last_hidden_state
 
     row, position, token, answer = torch.tensor(_edges(trees, starts), device=device).T
     # Many tokens are predicted at the same place: the vocabulary is computed once for each place.

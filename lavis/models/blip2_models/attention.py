@@ -44,17 +44,20 @@ def cpu_attention(
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     causal = kwargs.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
-    bias = additive_mask(attention_mask, query, key, causal)
+    bias = _bias(attention_mask, query, key, causal)
     rows = max(1, CACHE_BYTES // (query.shape[1] * query.shape[2] * key.shape[2] * query.element_size()))
     parts = [
-        _blocks(q, k, v, b, scaling, causal)
+        attend(q, k, v, b, scaling, causal)
         for q, k, v, b in zip(*(x.split(rows) for x in (query, key, value, bias)), strict=True)
     ]
     return (parts[0] if len(parts) == 1 else torch.cat(parts)).transpose(1, 2), None
 
 
-def _blocks(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: float, causal: bool) -> Tensor:
-    """Attention block by block of queries; under a causal mask the keys that none of a block sees are left out."""
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: float, causal: bool) -> Tensor:
+    """Attention of `query` (N, heads, T, width) over `key` and `value` (N, heads, S, width) with `bias` (N, 1, T, S).
+
+    Block by block of queries; under a causal mask the keys that none of a block sees are left out.
+    """
     new, seen = query.shape[2], key.shape[2]
     if not causal or new <= BLOCK:
         return _product(query, key, value, bias, scaling)
@@ -67,17 +70,19 @@ def _blocks(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: fl
     return torch.cat(parts, dim=2)
 
 
-def additive_mask(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool) -> Tensor:
-    """What is added to the scores: 0 where a position may look, the lowest number where not; (N, 1, T, S)."""
-    new, all_ = query.shape[2], key.shape[2]
-    lowest = torch.finfo(query.dtype).min
+def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to the scores where `mask` (any shape, bool) is the right to look: 0, or the lowest number."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+def _bias(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool) -> Tensor:
+    """The additive mask (N, 1, T, S) of whatever form of mask Transformers hands over."""
+    new, seen = query.shape[2], key.shape[2]
     if mask is None:
-        mask = torch.zeros(1, 1, new, all_, dtype=query.dtype)
-        if causal and new > 1:
-            mask = torch.full_like(mask, lowest).triu(all_ - new + 1)
-    elif mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=query.dtype).masked_fill(~mask, lowest)
-    return mask.to(query.dtype).expand(len(query), 1, new, all_)
+        mask = torch.ones(1, 1, new, seen, dtype=torch.bool)
+        mask = mask.tril(seen - new) if causal else mask
+    bias = additive_mask(mask, query.dtype) if mask.dtype == torch.bool else mask.to(query.dtype)
+    return bias.expand(len(query), 1, new, seen)
 
 
 def _product(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: float) -> Tensor:

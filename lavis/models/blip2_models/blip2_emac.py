@@ -617,6 +617,7 @@ class Blip2Emac(Blip2Base):
                 self._image_tokens(samples["image"], prompts),
                 [encode_prompt(self.llm_tokenizer, text) for text in prompts],
                 self._answers(candidates),
+                acting=True,
             )
         counts = [len(group) for group in candidates]
         sums = logps.new_zeros(sum(counts)).index_add(0, answer, logps)

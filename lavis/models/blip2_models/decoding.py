@@ -10,6 +10,8 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from lavis.models.blip2_models import llama_cpu
+
 
 def position_ids(mask: Tensor) -> Tensor:
     """Positions that count real tokens only: `cumsum(mask) - 1`, 0 on leading pads; mask and result (N, T)."""
@@ -59,6 +61,42 @@ def roomy_cache(llm: PreTrainedModel, room: int) -> Cache:
     return Cache(layers=[RoomyLayer(room) if type(layer) is DynamicLayer else layer for layer in layers])
 
 
+class _TransformersRunner:
+    """`prefill` and `step` of any causal language model, through Transformers; as `LlamaRunner`."""
+
+    def __init__(self, llm: PreTrainedModel) -> None:
+        self._llm = llm
+
+    def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int) -> Tensor:
+        self._cache = roomy_cache(self._llm, room)
+        self._mask = mask
+        self._unpadded = bool(mask.all())
+        return self._logits(positions, inputs_embeds=embeds)
+
+    def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
+        return self._logits(positions, input_ids=tokens[:, None])
+
+    def _logits(self, positions: Tensor, **inputs: Tensor) -> Tensor:
+        output = self._llm(
+            **inputs,
+            attention_mask=None if self._unpadded else self._mask,
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1].float()
+
+
+def _runner(llm: PreTrainedModel) -> _TransformersRunner | llama_cpu.LlamaRunner:
+    if not llama_cpu.supports(llm):
+        return _TransformersRunner(llm)
+    return llama_cpu.LlamaRunner(
+        llm, torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else llm.dtype
+    )
+
+
 @torch.no_grad()
 def greedy(
     llm: PreTrainedModel, embeds: Tensor, mask: Tensor, *, max_new: int, min_new: int, eos_id: int, pad_id: int
@@ -68,26 +106,18 @@ def greedy(
     `embeds` (N, T, H) and `mask` (N, T) are left-padded prompts. Returns ids (N, at most max_new); `pad_id` after
     `eos_id`. Before `min_new` tokens `eos_id` cannot come.
     """
-    cache = roomy_cache(llm, max_new)
+    runner = _runner(llm)
     positions = position_ids(mask)
-    unpadded = bool(mask.all())
-    step = {"inputs_embeds": embeds}
+    logits = runner.prefill(embeds, mask, positions, max_new)
     unfinished = torch.ones(len(embeds), dtype=torch.bool, device=embeds.device)
     ids: list[Tensor] = []
-    while len(ids) < max_new:
-        seen = None if unpadded else mask
-        output = llm(
-            **step, attention_mask=seen, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
-        )
-        logits = output.logits[:, -1].float()
+    while True:
         if len(ids) < min_new:
             logits[:, eos_id] = -torch.inf
         token = torch.where(unfinished, logits.argmax(-1), pad_id)
         ids.append(token)
         unfinished = unfinished & (token != eos_id)
-        if not unfinished.any():
-            break
-        step = {"input_ids": token[:, None]}
-        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+        if len(ids) == max_new or not unfinished.any():
+            return torch.stack(ids, dim=1)
         positions = positions[:, -1:] + 1
-    return torch.stack(ids, dim=1)
+        logits = runner.step(token, positions)

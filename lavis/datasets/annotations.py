@@ -1,0 +1,212 @@
+"""LAVIS annotation files: a JSON array, or one JSON object a line, with pictures in a folder.
+
+A file may be far larger than memory. It is scanned once, which gives the place of every entry in the file; these places
+are kept in the cache folder, and entries are read when they are asked for. A million entries are 12 MB of index.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from lavis.common.registry import registry
+from lavis.datasets.records import BadSampleError, Record, task_type_of
+
+REQUIRED = ("image", "text_input", "text_output")
+OPTIONAL = ("text_output_neg", "task_type", "game")
+_CHUNK = 1 << 20
+_LARGEST_ENTRY = 16 << 20  # bytes; what is longer is a broken file, not an entry
+_INDEX_VERSION = 1
+_BETWEEN = re.compile(r"[\s,]*")
+_BOM = "\xef\xbb\xbf"
+
+
+class AnnotationFile:
+    """The entries of `path`, whose `image` fields are paths below `image_root`.
+
+    Entries have the fields `REQUIRED` and may have `OPTIONAL` (the published ALFWorld SFT data has the former, with
+    `./` before its paths). Raises FileNotFoundError, or ValueError for a file that is not JSON, and BadSampleError when
+    more than `skip_bad` entries lack a field; skipped ones are listed in `skipped`.
+    """
+
+    def __init__(self, path: Path | str, image_root: Path | str, *, skip_bad: int = 0) -> None:
+        self.path = Path(path)
+        self.image_root = Path(image_root)
+        if not self.path.is_file():
+            raise FileNotFoundError(f"no annotation file {self.path}")
+        index = _load_index(self.path)
+        self.skipped = [f"{self.path}, entry {number}: {reason}" for number, reason in index["bad"]]
+        if len(self.skipped) > skip_bad:
+            raise BadSampleError(too_many(self.skipped, skip_bad))
+        good = np.ones(len(index["starts"]), dtype=bool)
+        good[[number for number, _ in index["bad"]]] = False
+        self._numbers = np.flatnonzero(good)
+        self._starts, self._lengths = index["starts"], index["lengths"]
+        self._file: BinaryIO | None = None
+        self._owner = 0
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def where(self, index: int) -> str:
+        """`train.json, entry 12`."""
+        return f"{self.path}, entry {self._numbers[index]}"
+
+    def entry(self, index: int) -> dict[str, Any]:
+        """The entry as it stands in the file."""
+        number = self._numbers[index]
+        data = os.pread(self._descriptor(), int(self._lengths[number]), int(self._starts[number]))
+        return json.loads(data)
+
+    def read(self, index: int) -> Record:
+        """The entry and its picture; BadSampleError for a picture that is missing or broken."""
+        entry = self.entry(index)
+        path = self.image_root / entry["image"]
+        try:
+            with Image.open(path) as file:
+                image = file.convert("RGB")
+        except FileNotFoundError:
+            raise BadSampleError(f"{self.where(index)}: no image {path}") from None
+        except (OSError, ValueError, SyntaxError) as error:  # Pillow's decoders raise all three
+            raise BadSampleError(f"{self.where(index)}: image {path} cannot be read: {error}") from error
+        game = entry.get("game", "")
+        return Record(
+            image=image,
+            text_input=entry["text_input"],
+            text_output=entry["text_output"],
+            text_output_neg=entry.get("text_output_neg", ""),
+            task_type=entry.get("task_type") or task_type_of(game),
+            game=game,
+        )
+
+    def _descriptor(self) -> int:
+        """The open file; each process has its own (workers are forked)."""
+        if self._file is None or self._owner != os.getpid():
+            self._file, self._owner = open(self.path, "rb"), os.getpid()
+        return self._file.fileno()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None}
+
+
+def too_many(bad: list[str], allowed: int) -> str:
+    """The message about more bad samples than are allowed: the first three, and the way out."""
+    more = f" … and {len(bad) - 3} more" if len(bad) > 3 else ""
+    limit = f"; run.skip_bad_samples allows {allowed}" if allowed else "; run.skip_bad_samples=N tolerates up to N"
+    return f"{'; '.join(bad[:3])}{more}{limit}"
+
+
+def check_entry(entry: object) -> str:
+    """What is wrong with an entry; empty where nothing is."""
+    if not isinstance(entry, dict):
+        return f"is a {type(entry).__name__}, not an object with {', '.join(REQUIRED)}"
+    lacking = [key for key in REQUIRED if key not in entry]
+    if lacking:
+        return f"lacks {', '.join(lacking)} (it has {', '.join(entry) or 'nothing'})"
+    wrong = [key for key in (*REQUIRED, *OPTIONAL) if not isinstance(entry.get(key, ""), str)]
+    if wrong:
+        return f"{wrong[0]} is a {type(entry[wrong[0]]).__name__}, not a string"
+    return "" if entry["text_output"].strip() else "text_output is empty"
+
+
+def scan(path: Path) -> Iterator[tuple[int, int, Any]]:
+    """Start, length (bytes) and value of every entry of a JSON array or of JSON lines, reading a little at a time.
+
+    The bytes are read as Latin-1, so that characters are bytes; text in the values is therefore not to be shown.
+    """
+    decoder = json.JSONDecoder(strict=False)
+    with open(path, "rb") as file:
+        text, base, array = file.read(_CHUNK).decode("latin-1"), 0, False
+        position = len(_BOM) if text.startswith(_BOM) else 0
+        while True:
+            position = _BETWEEN.match(text, position).end()
+            if position < len(text):
+                if text[position] == "[" and not array:
+                    array, position = True, position + 1
+                    continue
+                if text[position] == "]" and array:
+                    return
+                try:
+                    value, end = decoder.raw_decode(text, position)
+                    if end < len(text) or not isinstance(value, (int, float)):
+                        yield base + position, end - position, value
+                        position = end
+                        continue
+                except json.JSONDecodeError as error:
+                    if len(text) - position > _LARGEST_ENTRY:
+                        raise _broken(path, base + error.pos, error.msg) from None
+            more = file.read(_CHUNK)
+            if not more and position < len(text):
+                raise _broken(path, base + position, "the entry that begins here does not end")
+            if not more:
+                if array:
+                    raise _broken(path, base + position, "the list does not end with ]")
+                return
+            text, base, position = text[position:] + more.decode("latin-1"), base + position, 0
+
+
+def _broken(path: Path, position: int, what: str) -> ValueError:
+    return ValueError(f"{path} is not a JSON list or JSON lines: at byte {position}: {what}")
+
+
+def _load_index(path: Path) -> dict[str, Any]:
+    """The places of all entries: from the cache while size and time of the file are what they were, else by a scan."""
+    stat = path.stat()
+    stamp = f"{_INDEX_VERSION} {stat.st_size} {stat.st_mtime_ns}"
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:24]
+    cache = Path(registry.get_path("cache_root")) / "annotations" / f"{name}.npz"
+    with contextlib.suppress(OSError, ValueError, KeyError), np.load(cache) as known:
+        if str(known["stamp"]) == stamp:
+            bad = json.loads(str(known["bad"]))
+            return {"starts": known["starts"], "lengths": known["lengths"], "bad": bad}
+    index = _make_index(path)
+    _write_cache(cache, stamp, index)
+    return index
+
+
+def _make_index(path: Path) -> dict[str, Any]:
+    starts, lengths, bad = _Growing(np.int64), _Growing(np.int32), []
+    for number, (start, length, entry) in enumerate(scan(path)):
+        starts.append(start)
+        lengths.append(length)
+        if reason := check_entry(entry):
+            bad.append((number, reason))
+    return {"starts": starts.array(), "lengths": lengths.array(), "bad": bad}
+
+
+class _Growing:
+    """Numbers gathered in an array that doubles: a Python list of a million takes four times the memory."""
+
+    def __init__(self, dtype: type) -> None:
+        self._values, self._count = np.empty(1024, dtype), 0
+
+    def append(self, value: int) -> None:
+        if self._count == len(self._values):
+            self._values = np.resize(self._values, 2 * self._count)
+        self._values[self._count] = value
+        self._count += 1
+
+    def array(self) -> np.ndarray:
+        return self._values[: self._count].copy()
+
+
+def _write_cache(cache: Path, stamp: str, index: dict[str, Any]) -> None:
+    """Write atomically; a cache folder that cannot be written only costs time."""
+    temporary = cache.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            np.savez(file, stamp=stamp, starts=index["starts"], lengths=index["lengths"], bad=json.dumps(index["bad"]))
+        os.replace(temporary, cache)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

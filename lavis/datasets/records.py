@@ -1,0 +1,50 @@
+"""What every source of samples gives: a `Record`, or a `BadSampleError` that names the file and the index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from PIL import Image
+
+
+class BadSampleError(ValueError):
+    """A sample that cannot be used; the text names its file, its index and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One transition as stored.
+
+    `image` is a PIL image or uint8 (H, W, 3); `text_output_neg` is empty where nothing was rejected; `task_type` and
+    `game` are empty where the data does not tell.
+    """
+
+    image: Image.Image | np.ndarray
+    text_input: str
+    text_output: str
+    text_output_neg: str = ""
+    task_type: str = ""
+    game: str = ""
+
+
+class Source(Protocol):
+    """A sequence of records that is read one at a time."""
+
+    def __len__(self) -> int:
+        """Number of records."""
+        ...
+
+    def read(self, index: int) -> Record:
+        """The record at `index`; BadSampleError where it cannot be used."""
+        ...
+
+    def where(self, index: int) -> str:
+        """File and place of the record, for messages."""
+        ...
+
+
+def task_type_of(game: str) -> str:
+    """The task type that an ALFWorld game id begins with (`pick_heat_then_place_in_recep-Tomato-…/trial_…`)."""
+    return game.split("-", 1)[0] if "-" in game else ""
