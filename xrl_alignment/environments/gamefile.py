@@ -43,13 +43,13 @@ class Rules(NamedTuple):
 _BASIN, _BASIN_OR_SINK = frozenset(("sinkbasintype",)), frozenset(("sinkbasintype", "sinktype"))
 DOMAINS = {  # by fingerprint
     "0af55e7f92d12b09": Rules(_BASIN_OR_SINK, help=True),  # in the official games of ALFWorld 0.4
-    "f1473041ed01da51": Rules(_BASIN, help=True),  # alfworld/data of the package 0.4.2
-    "e64e8c0002648c40": Rules(_BASIN, help=False),  # alfworld/data of the package 0.3.5
+    "f1473041ed01da51": Rules(_BASIN, help=True),  # alfworld/data of the packages 0.4.0 to 0.4.2
+    "e64e8c0002648c40": Rules(_BASIN, help=False),  # alfworld/data of the packages 0.2.2 to 0.3.5
 }
 GRAMMARS = {
     "10da93e13b58e1a6": Wording("move", "receptacle"),  # in the official games of ALFWorld 0.4
-    "c294eb280206a442": Wording("move", "receptacle"),  # alfworld/data of the package 0.4.2
-    "de0a5951f63a9b4f": Wording("put", "location"),  # alfworld/data of the package 0.3.5
+    "c294eb280206a442": Wording("move", "receptacle"),  # alfworld/data of the packages 0.4.0 to 0.4.2
+    "de0a5951f63a9b4f": Wording("put", "location"),  # alfworld/data of the packages 0.2.2 to 0.3.5
 }
 _TEXTS = ("pddl_domain", "grammar", "pddl_problem")
 _TASK = re.compile(r'("rhs": "Your task is to: )(.*)(")')

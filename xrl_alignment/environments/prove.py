@@ -85,6 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser = argparse.ArgumentParser(
         prog="python -m xrl_alignment.environments.prove", description=__doc__.split("\n")[0]
     )
@@ -93,7 +94,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="every game under the folder")
     parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help="steps a game (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="for drawing games (default: 0)")
-    parser.add_argument("--workers", type=int, default=1, help="processes that run TextWorld (default: 1)")
+    parser.add_argument("--workers", type=int, default=cores, help="TextWorld processes (default: %(default)s)")
     parser.add_argument("--cache", type=Path, help="folder of transcripts (default: prove in the project's cache)")
     parser.add_argument("--no-cache", action="store_true", help="neither read nor keep transcripts")
     parser.add_argument(
@@ -121,7 +122,7 @@ def prove(paths: list[Path], options: argparse.Namespace) -> int:
         cache = transcripts_file(options.cache or cache_root() / "prove", options.steps)
     transcripts: dict[str, Transcript] = {}
     mismatches: list[Mismatch] = []
-    verbs: Counter[str] = Counter()
+    verbs: Counter[str] = Counter()  # of admissible commands
     progress = Progress(len(paths))
     jobs = ((str(path), options.steps, options.plain_oracle) for path in paths)
     for path, transcript in recorded(jobs, cache, options.workers):
@@ -383,7 +384,11 @@ random walk that prefers rare and informative commands, with garbage in between.
 Admissible commands among these steps, by verb: {counts}. The rest was garbage or not admissible.
 
 TextWorld runs with the shortcuts of `xrl_alignment/environments/oracle.py` (pure functions remember their results);
-`--plain-oracle` plays a sample without them.
+`--plain-oracle` plays a sample without them, and `tests/xrl_alignment/environments/test_oracle.py` compares the two.
+
+These games share one version of `alfred.pddl` and of the grammar. The other versions that the native engine plays
+(`DOMAINS` and `GRAMMARS` in `gamefile.py`: those of the alfworld packages 0.2.2 to 0.4.2) are proven the same way on
+generated games by `tests/xrl_alignment/environments/test_prove.py`. Any other version is refused.
 """
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xrl_alignment.environments import prove
+from xrl_alignment.environments import native, prove
 from xrl_alignment.environments.gamefile import DOMAINS, GRAMMARS, fingerprint, read_json
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native import NativeGame
@@ -57,24 +57,9 @@ def test_the_old_dialect(household_data, tmp_path):
     assert run("--data", tmp_path, "--games", 1, "--steps", 60) == 0
 
 
-def test_the_shortcuts_change_nothing(household_data):
-    """TextWorld answers the same with and without them, and is itself again afterwards."""
-    path = str(find_games("household_train", data=household_data)[3].path)
-    import textworld.envs.pddl.textgen as textgen
-
-    before = textgen.copy_context, textgen.ContextSensitiveGrammar.derive
-    with shortcuts():
-        assert textgen.copy_context is not before[0]
-        quick = prove.record(Oracle(), path, 25, seed="s")
-    assert (textgen.copy_context, textgen.ContextSensitiveGrammar.derive) == before
-    assert prove.record(Oracle(), path, 25, seed="s") == quick
-
-
 def test_a_difference_is_found_and_shown(household_data, monkeypatch, capsys):
     monkeypatch.setattr(NativeGame, "_inventory", lambda self: "You carry nothing.")
     monkeypatch.setitem(prove.WEIGHTS, "inventory", 1000.0)
-    from xrl_alignment.environments import native
-
     monkeypatch.setitem(native._ALWAYS_AND_HELP, "inventory", (NativeGame._inventory,))
     assert run("--data", household_data, "--games", 1, "--steps", 40) == 1
     out = capsys.readouterr().out
