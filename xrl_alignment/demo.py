@@ -1,0 +1,184 @@
+"""The whole thing, small and real, in minutes on two cores: `make demo`.
+
+    python -m xrl_alignment.demo [--output output/demo]
+
+Generates household games, plays the untrained policy on held-out rooms, trains it in both phases (a server and a
+client process over HTTP: behavioural cloning, then DPO against the first phase's frozen policy), and plays again after
+each: with its pictures blanked, and on ALFWorld's official `valid_seen` games where they are installed. Writes
+`summary.json` and `report.html`, and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+import torch
+
+from xrl_alignment.assembly import environment_factory, games_of, load_student, make_policy, prompt_limits, set_seed
+from xrl_alignment.checkpoint import write_atomically
+from xrl_alignment.config import DaggerConfig, EnvironmentConfig, PolicyConfig, load_config, run_program
+from xrl_alignment.environments.base import EnvironmentFault, Game
+from xrl_alignment.environments.games import find_games, games_hash
+from xrl_alignment.evaluation import PolicyActor, play_games, summarise
+from xrl_alignment.paths import REPO_ROOT
+from xrl_alignment.pipeline import hand_off, run_phase
+from xrl_alignment.progress import GameProgress
+from xrl_alignment.report import write_report
+from xrl_alignment.versions import versions
+
+HELDOUT_GAMES = 60  # ten of each task type
+STUCK_AFTER = 8  # the same action so often in a row ends an evaluation episode: a greedy policy would go on for ever
+
+
+class PeakMemory:
+    """The largest sum of resident bytes of this process and its children, looked at twice a second."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        """Begin to watch."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Stop watching."""
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        this = psutil.Process()
+        while not self._stop.wait(0.5):
+            total = 0
+            for process in (this, *this.children(recursive=True)):
+                try:
+                    total += process.memory_info().rss
+                except psutil.NoSuchProcess:  # ended between listing and asking
+                    continue
+            self.bytes = max(self.bytes, total)
+
+
+class Evaluator:
+    """Plays a checkpoint on games, free text and choosing among admissible commands, as one summary entry."""
+
+    def __init__(self, config: DaggerConfig) -> None:
+        self.config = config
+        self.environment = environment_factory(config.environment, config.run.max_steps)
+
+    def entry(self, name: str, games: list[Game], pretrained: Path | None, *, blank_frames: bool = False) -> dict:
+        """`success`, `games`, `mean_steps`, `per_task_type` with free text; `success_admissible` beside it."""
+        settings = {key: value for key, value in self.config.model.items() if key != "ref_pretrained"}
+        if pretrained:
+            settings |= {"load_pretrained": True, "pretrained": str(pretrained)}
+        set_seed(self.config.run.seed)
+        model, vis_processor = load_student(settings, torch.device("cpu"))
+        figures = {}
+        for decode in ("free", "admissible"):
+            policy_settings = PolicyConfig(**{**vars(self.config.policy), "decode": decode})
+            policy = make_policy(policy_settings, model, vis_processor, self.config.run.max_batch)
+            actor = PolicyActor(policy=policy, blank_frames=blank_frames, **prompt_limits(model))
+            with GameProgress(len(games)) as progress:
+                progress.say(f"{name}, {decode} decoding")
+                results = play_games(
+                    actor,
+                    games,
+                    self.environment,
+                    concurrency=self.config.run.max_batch,
+                    repeat_limit=STUCK_AFTER,
+                    on_result=lambda result, trace: progress.advance(result.won),
+                )
+            figures[decode] = summarise(results)
+        admissible = figures["admissible"]
+        for kind, row in figures["free"]["per_task_type"].items():
+            row["success_admissible"] = admissible["per_task_type"][kind]["success"]
+        return {**figures["free"], "success_admissible": admissible["success"]}
+
+
+def official_games() -> list[Game]:
+    """ALFWorld's `valid_seen` games, or none where they are not installed."""
+    try:
+        return find_games("valid_seen")
+    except EnvironmentFault:
+        return []
+
+
+def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]) -> dict[str, Any]:
+    """Everything but the printing; returns what `summary.json` holds."""
+    options = [*options, "server.port=0"]  # any free port: a demo must not collide with a run
+    bc_options = [*options, f"run.output_dir={output / 'bc'}"]
+    config = load_config(DaggerConfig, bc_config, bc_options)
+    started = time.monotonic()
+    heldout = games_of(EnvironmentConfig(**{**vars(config.environment), "split": "household_heldout"}), HELDOUT_GAMES)
+    evaluator = Evaluator(config)
+    summary: dict[str, Any] = {"untrained": evaluator.entry("untrained", heldout, None)}
+
+    bc_run = run_phase(bc_config, bc_options)
+    reference = hand_off(bc_run)
+    summary["bc"] = evaluator.entry("after behavioural cloning", heldout, reference)
+
+    handed = [f"model.pretrained={reference}", f"model.ref_pretrained={reference}", "model.load_pretrained=true"]
+    dpo_run = run_phase(dpo_config, [*options, f"run.output_dir={output / 'dpo'}", *handed])
+    final = hand_off(dpo_run)
+    summary["dpo"] = evaluator.entry("after DPO", heldout, final)
+    summary["dpo_blank_frames"] = evaluator.entry("after DPO, blank frames", heldout, final, blank_frames=True)
+    official = official_games()
+    if official:
+        summary["dpo_valid_seen"] = evaluator.entry("after DPO, official valid_seen", official, final)
+    return summary | {
+        "wall_seconds": round(time.monotonic() - started, 1),
+        "seed": config.run.seed,
+        "heldout_games_hash": games_hash(heldout),
+        "valid_seen_games_hash": games_hash(official) if official else "not installed",
+        "checkpoints": {"bc": str(reference), "dpo": str(final)},
+        "machine": f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
+        "versions": versions(),
+    }
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The evaluations as text."""
+    lines = [f"{'':20} {'games':>6} {'free text':>10} {'95 % interval':>15} {'admissible':>11} {'steps':>6}"]
+    for name, row in summary.items():
+        if isinstance(row, dict) and "success" in row:
+            steps = f"{row['mean_steps']:.1f}" if row["mean_steps"] is not None else "-"
+            interval = f"{row['interval'][0]:.2f} to {row['interval'][1]:.2f}"
+            lines.append(
+                f"{name:20} {row['games']:6d} {row['success']:10.3f} {interval:>15} "
+                f"{row['success_admissible']:11.3f} {steps:>6}"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=REPO_ROOT / "output" / "demo", help="emptied first")
+    parser.add_argument("--bc-config", type=Path, default=REPO_ROOT / "configs/dagger/demo_bc.yaml")
+    parser.add_argument("--dpo-config", type=Path, default=REPO_ROOT / "configs/dagger/demo_dpo.yaml")
+    parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="settings for both phases")
+    arguments = parser.parse_args()
+    if (arguments.output / "summary.json").exists() or not arguments.output.exists():
+        shutil.rmtree(arguments.output, ignore_errors=True)
+    with PeakMemory() as memory:
+        summary = run_demo(arguments.output, arguments.bc_config, arguments.dpo_config, arguments.options)
+    summary["peak_resident_bytes"] = memory.bytes
+    content = json.dumps(summary, indent=1)
+    write_atomically(arguments.output / "summary.json", lambda file: file.write(content.encode()))
+    report = write_report(arguments.output, summary)
+    print(table(summary))
+    print(f"{summary['wall_seconds']:.0f} s, peak memory {memory.bytes / 2**30:.2f} GiB; {report}")
+
+
+if __name__ == "__main__":
+    run_program(main)

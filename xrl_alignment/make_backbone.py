@@ -1,0 +1,263 @@
+"""Trains the tiny model's language model, the file `lavis/models/tiny/backbone.safetensors`, from nothing.
+
+    python -m xrl_alignment.make_backbone --games DIR … --out lavis/models/tiny/backbone.safetensors --minutes 60
+
+The real model's Vicuna has read the world before EMAC+ trains a projection in front of it. The tiny one reads what its
+world consists of: logs of generated household games, played by players good and bad. Seven of ten are skilled (the
+explorer, thrown off course now and then) and begin with the word `solve`; the others wander about and have no goal.
+Asked without that word the model goes on like those who wander; the projection has to find, from the expert's labels
+alone, what to put into the picture's places so that the model plays to win.
+
+The word stands anywhere among `SLOTS` positions in front of the text, the other positions hold noise or nothing: the
+model learns to expect vectors there that are no words, as it will get from the projection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+
+from lavis.models import load_model_and_preprocess
+from xrl_alignment.config import run_program
+from xrl_alignment.environments.base import Game, TimeStep
+from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.native import NativeEnvironment
+from xrl_alignment.experts.explorer import Explorer
+from xrl_alignment.history import EpisodeTrace, build_prompt, opening
+from xrl_alignment.reflexion import RuleReflector
+
+SLOTS = 8  # as many as the tiny model's queries
+CALL = "solve\n"
+SKILLED = 0.7  # share of the rows
+WITH_MEMORY = 0.15  # share of the rows that begin with a memory of a failed attempt
+NOISE = (0.0, 0.0, 0.1, 0.25)  # how often a skilled player's step is replaced by a random one
+WANDER_STEPS = (8, 12, 18)
+FEEDBACK_WEIGHT = 0.3  # of the environment's words in the loss; actions count 1
+MAX_TOKENS = 512  # of a row
+BATCH_TOKENS = 5000
+POOL = 384  # rows that are made at a time and batched by length
+WARMUP_STEPS = 200
+DECAY_SHARE = 0.2  # of the time, at the end, in which the rate falls to zero
+
+Step = tuple[str, str, str]  # executed action, the action to learn, feedback
+
+
+@dataclass(frozen=True)
+class Row:
+    """One episode as token ids; `targets[i]` is what should follow position i (-100: anything)."""
+
+    ids: list[int]
+    targets: list[int]
+    weights: list[float]
+    skilled: bool
+
+
+def wander(environment: NativeEnvironment, game: Game, rng: random.Random, limit: int) -> tuple[str, list[Step], bool]:
+    """Play without a goal: look into what was not looked into, pick things up, put them anywhere."""
+    now = environment.reset(game)
+    text, steps, tried = now.text, [], set()
+    while not now.done and len(steps) < limit:
+        action = _whim(now, tried, rng)
+        tried.add(action)
+        now = environment.step(action)
+        steps.append((action, action, now.text))
+    return text, steps, now.won
+
+
+def _whim(now: TimeStep, tried: set[str], rng: random.Random) -> str:
+    commands = now.admissible_commands
+
+    def starting(*verbs: str) -> list[str]:
+        return [command for command in commands if command.startswith(verbs)]
+
+    draw = rng.random()
+    if draw < 0.03:
+        return rng.choice(("look", "inventory", "go to shelf 9", "take mug 1 from desk 1"))
+    choices = (
+        (0.35, starting("clean ", "heat ", "cool ", "use ")),
+        (0.45, starting("take ")),
+        (0.50, starting("put ")),
+        (0.70, starting("open ")),
+        (0.95, [command for command in starting("go to ") if command not in tried]),
+    )
+    for limit, some in choices:
+        if some and 0.1 < draw < limit:
+            return some[0] if some[0].startswith("go to ") and rng.random() < 0.5 else rng.choice(some)
+    return rng.choice(commands)
+
+
+def play_skilled(
+    environment: NativeEnvironment, expert: Explorer, game: Game, rng: random.Random, noise: float
+) -> tuple[str, list[Step]]:
+    """Play as the explorer says, except for a share of random steps, after which it says how to go on."""
+    now = environment.reset(game)
+    expert.begin(now.text)
+    text, steps = now.text, []
+    while not now.done:
+        advice = expert.act().action or "look"
+        action = advice if rng.random() >= noise else rng.choice(now.admissible_commands)
+        now = environment.step(action)
+        expert.observe(action, now.text)
+        steps.append((action, advice, now.text))
+    return text, steps
+
+
+class RowWriter:
+    """Plays games and writes them down as rows for `tokenizer` (Blip2Emac's)."""
+
+    def __init__(self, tokenizer, games: Sequence[Game], seed: int) -> None:
+        self.tokenizer = tokenizer
+        self.games = games
+        self.rng = random.Random(seed)
+        self._environment = NativeEnvironment()
+        self._expert = Explorer()
+        self._reflector = RuleReflector()
+
+    def rows(self, number: int) -> list[Row]:
+        """Play and write `number` episodes."""
+        return [self._row(self.rng.choice(self.games)) for _ in range(number)]
+
+    def _row(self, game: Game) -> Row:
+        memories = self._memories(game) if self.rng.random() < WITH_MEMORY else []
+        skilled = self.rng.random() < SKILLED
+        if skilled:
+            text, steps = play_skilled(self._environment, self._expert, game, self.rng, self.rng.choice(NOISE))
+        else:
+            text, steps, _ = wander(self._environment, game, self.rng, self.rng.choice(WANDER_STEPS))
+        return self._written(build_prompt(text, memories, ()), steps, skilled)
+
+    def _memories(self, game: Game) -> list[str]:
+        text, steps, won = wander(self._environment, game, self.rng, 50)
+        told = tuple((action, feedback) for action, _, feedback in steps)
+        trace = EpisodeTrace(game.id, game.task_type, opening(text), told, won)
+        return [] if won else [self._reflector.reflect(trace, ())]
+
+    def _written(self, prompt: str, steps: Sequence[Step], skilled: bool) -> Row:
+        encode, eos = self.tokenizer.encode, self.tokenizer.eos_id
+        ids = [self.tokenizer.bos_id, *encode(prompt)]
+        targets, weights = [*ids[1:], -100], [FEEDBACK_WEIGHT] * len(ids)
+        for action, label, feedback in steps:
+            said, wanted = encode(action), [*encode(label), eos]
+            start = len(ids) - 1  # the last position of the prompt predicts the action's first token
+            # What to say is known as long as what was said agrees with it.
+            agreed = next((i for i, (a, b) in enumerate(zip(said, wanted, strict=False)) if a != b), len(said))
+            known = wanted[: agreed + 1]
+            targets[start:] = known + [-100] * (len(said) + 1 - len(known))
+            weights[start:] = [1.0] * (len(said) + 1)
+            answer = encode(f"\n{feedback}\n> ")
+            ids += said + answer
+            targets += [*answer[1:], -100]
+            weights += [FEEDBACK_WEIGHT] * len(answer)
+        return Row(ids[:MAX_TOKENS], targets[:MAX_TOKENS], weights[:MAX_TOKENS], skilled)
+
+
+def batches(rows: Sequence[Row], rng: random.Random) -> list[list[Row]]:
+    """Rows of like length together, about `BATCH_TOKENS` in a batch, batches in random order."""
+    groups: list[list[Row]] = [[]]
+    for row in sorted(rows, key=lambda row: len(row.ids)):
+        if groups[-1] and (len(groups[-1]) + 1) * len(row.ids) > BATCH_TOKENS:
+            groups.append([])
+        groups[-1].append(row)
+    rng.shuffle(groups)
+    return groups
+
+
+def prefix(embedding: Tensor, call: Tensor, skilled: Sequence[bool], generator: torch.Generator) -> Tensor:
+    """What stands before the text: (N, SLOTS, width), noise of any strength, with the `call` somewhere if skilled.
+
+    `embedding` (vocabulary, width), `call` (K,) token ids with K ≤ SLOTS.
+    """
+    number, width = len(skilled), embedding.shape[1]
+    weakest = 0.3 * embedding.detach().pow(2).mean().sqrt().item()
+    strength = weakest * torch.exp(torch.rand(number, 1, 1, generator=generator) * math.log(1.0 / weakest))
+    filled = torch.rand(number, SLOTS, 1, generator=generator) < 1.5 * torch.rand(number, 1, 1, generator=generator)
+    noise = torch.randn(number, SLOTS, width, generator=generator) * strength * filled
+    words = embedding[call]
+    rows = []
+    for vectors, is_skilled in zip(noise, skilled, strict=True):
+        if is_skilled:
+            at = int(torch.randint(0, SLOTS - len(call) + 1, (1,), generator=generator))
+            vectors = torch.cat([vectors[:at], words, vectors[at + len(call) :]])
+        rows.append(vectors)
+    return torch.stack(rows)
+
+
+def loss_of(llm, call: Tensor, rows: Sequence[Row], pad: int, generator: torch.Generator) -> Tensor:
+    """Weighted mean cross-entropy of what follows, over all rows."""
+    longest = max(len(row.ids) for row in rows)
+    ids = torch.full((len(rows), longest), pad)
+    targets, weights = torch.full_like(ids, -100), torch.zeros(ids.shape)
+    for i, row in enumerate(rows):
+        ids[i, : len(row.ids)] = torch.tensor(row.ids)
+        targets[i, : len(row.ids)] = torch.tensor(row.targets)
+        weights[i, : len(row.ids)] = torch.tensor(row.weights)
+    embed = llm.get_input_embeddings()
+    with torch.autocast("cpu", torch.bfloat16):
+        before = prefix(embed.weight, call, [row.skilled for row in rows], generator)
+        hidden = llm.model(inputs_embeds=torch.cat([before, embed(ids)], dim=1)).last_hidden_state[:, SLOTS:]
+        scored = targets != -100
+        logits = llm.lm_head(hidden[scored])
+    losses = functional.cross_entropy(logits.float(), targets[scored], reduction="none")
+    return (losses * weights[scored]).sum() / weights[scored].sum()
+
+
+def train(model, games: Sequence[Game], *, minutes: float, lr: float, seed: int) -> None:
+    """Train `model.llm_model` in place for `minutes`; prints a line a pool."""
+    llm, tokenizer = model.llm_model.requires_grad_(True).train(), model.llm_tokenizer
+    writer = RowWriter(tokenizer, games, seed)
+    generator = torch.Generator().manual_seed(seed)
+    call = torch.tensor(tokenizer.encode(CALL))
+    optimizer = torch.optim.AdamW(llm.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.02)
+    started, step, tokens = time.monotonic(), 0, 0
+    while (elapsed := (time.monotonic() - started) / 60 / minutes) < 1:
+        losses = []
+        for rows in batches(writer.rows(POOL), writer.rng):
+            left = (1 - (time.monotonic() - started) / 60 / minutes) / DECAY_SHARE
+            for group in optimizer.param_groups:
+                group["lr"] = lr * min(1.0, (step + 1) / WARMUP_STEPS, max(0.0, left))
+            loss = loss_of(llm, call, rows, tokenizer.pad_id, generator)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(llm.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            tokens += sum(len(row.ids) for row in rows)
+            step += 1
+        print(
+            f"{elapsed:4.0%}  step {step}, {tokens / 1e6:.1f} million tokens, loss {sum(losses) / len(losses):.3f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--games", required=True, nargs="+", metavar="DIR", help="generated games (environments.household)")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", metavar="FILE", help="continue from these weights")
+    arguments = parser.parse_args()
+    options = {"llm_weights": arguments.start or "", "init_seed": arguments.seed, "freeze_llm": False}
+    model, _, _ = load_model_and_preprocess("blip2_emac", "tiny", options=options)
+    games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
+    train(model, games, minutes=arguments.minutes, lr=arguments.lr, seed=arguments.seed)
+    weights = {k: v.to(torch.bfloat16).contiguous() for k, v in model.llm_model.state_dict().items()}
+    weights.pop("lm_head.weight", None)  # tied to the embedding
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    save_file(weights, arguments.out, metadata={"format": "pt"})
+
+
+if __name__ == "__main__":
+    run_program(main)
