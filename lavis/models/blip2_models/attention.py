@@ -88,13 +88,13 @@ def _bias(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool) -> Tens
 def _product(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: float) -> Tensor:
     rows, heads, new, width = query.shape
     count, seen = rows * heads, key.shape[2]
-    scores = torch.baddbmm(
-        bias.expand(rows, heads, new, seen).reshape(count, new, seen),
-        query.reshape(count, new, width),
-        key.reshape(count, seen, width).transpose(1, 2),
-        alpha=scaling,
-    )
-    return torch.bmm(scores.softmax(-1), value.reshape(count, seen, width)).view(rows, heads, new, width)
+    query, key, value = (x.reshape(count, -1, width) for x in (query, key, value))
+    bias = bias.expand(rows, heads, new, seen).reshape(count, new, seen)
+    if new == 1:  # as key times query: the kernel would copy transposed keys first, three times the work
+        scores = torch.bmm(key, query.transpose(1, 2)).transpose(1, 2).mul(scaling).add_(bias)
+    else:
+        scores = torch.baddbmm(bias, query, key.transpose(1, 2), alpha=scaling)
+    return torch.bmm(scores.softmax(-1), value).view(rows, heads, new, width)
 
 
 def autocast_rotary(llm: PreTrainedModel) -> None:
