@@ -73,14 +73,7 @@ def test_every_state_of_food(alfworld_data):
                 assert native.admissible_commands() == answer.commands
                 assert (native.won, native.facts()) == (answer.won, answer.facts)
                 texts.add(re.sub(r"\w+ \d+", "it", answer.text))
-    for words in (
-        "sliced",
-        "hot sliced",
-        "cool sliced",
-        "cool and clean sliced",
-        "hot and clean sliced",
-        "clean sliced",
-    ):
+    states = ("sliced", "hot sliced", "cool sliced", "clean sliced", "cool and clean sliced", "hot and clean sliced")
     assert texts >= {f"This is a {words} it." for words in states}
 
 
