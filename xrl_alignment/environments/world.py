@@ -139,14 +139,14 @@ def number(ids: Iterable[str]) -> dict[str, str]:
     return names
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def world_of(text: GameText) -> World:
-    """`build_world`, the last thousand remembered for as long as the same `text` is kept."""
+    """`build_world`, the last few hundred remembered for as long as the same `text` is kept."""
     return build_world(text)
 
 
 def load_world(path: Path | str) -> World:
-    """The world of a game file; the last thousand are remembered as long as their files do not change.
+    """The world of a game file; the last few hundred are remembered as long as their files do not change.
 
     Raises FileNotFoundError or EnvironmentFault as `read_game` and `build_world`, with the file's name.
     """
@@ -159,7 +159,7 @@ def forget_worlds() -> None:
     _load.cache_clear()
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def _load(path: str, size: int, time: int) -> World:
     text = read_game(path)
     try:
