@@ -1,0 +1,64 @@
+"""Answers on disk."""
+
+import threading
+import time
+
+import pytest
+
+from xrl_alignment.experts.answer_cache import AnswerCache, request_key
+
+
+def test_answers_come_back_from_disk(tmp_path):
+    path = tmp_path / "folder" / "answers.sqlite"
+    cache = AnswerCache(path)
+    cache.put("k", {"text": "lösch \ud800"})
+    cache.put("k", {"text": "another"})
+    cache.close()
+    again = AnswerCache(path)
+    assert again.get("k") == {"text": "lösch \ud800"} and again.get("other") is None and len(again) == 1
+
+
+def test_a_failed_question_is_asked_again():
+    cache = AnswerCache(None)
+    with pytest.raises(RuntimeError):
+        cache.get_or_ask("k", lambda: (_ for _ in ()).throw(RuntimeError))
+    assert cache.get_or_ask("k", lambda: {"text": "x"}) == ({"text": "x"}, False)
+    assert cache.get_or_ask("k", lambda: pytest.fail("asked twice")) == ({"text": "x"}, True)
+
+
+def test_who_waits_for_another_threads_question_gets_its_failure():
+    cache, asking, go_on = AnswerCache(None), threading.Event(), threading.Event()
+
+    def fail():
+        asking.set()
+        go_on.wait(5)
+        raise RuntimeError("down")
+
+    outcomes = []
+
+    def ask(question):
+        try:
+            cache.get_or_ask("k", question)
+        except RuntimeError as error:
+            outcomes.append(str(error))
+
+    first = threading.Thread(target=ask, args=(fail,))
+    first.start()
+    asking.wait(5)
+    second = threading.Thread(target=ask, args=(lambda: outcomes.append("asked") or {},))
+    second.start()
+    time.sleep(0.05)  # long enough to be waiting; were it not, it would ask and the test would fail
+    go_on.set()
+    first.join(), second.join()
+    assert outcomes == ["down", "down"]
+
+
+def test_keys_do_not_depend_on_order():
+    assert request_key({"a": 1, "b": "ü"}) == request_key({"b": "ü", "a": 1}) != request_key({"a": 2, "b": "ü"})
+
+
+def test_a_foreign_file_is_named(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database " * 100)
+    with pytest.raises(ValueError, match="notes.txt cannot be used.*expert.cache"):
+        AnswerCache(path)
