@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xrl_alignment.buffers import Transition
-from xrl_alignment.episode import Episode
+from xrl_alignment.episode import Episode, plain
 from xrl_alignment.experts.base import Expert
 from xrl_alignment.history import EnvironmentHistory, build_prompt, opening
 from xrl_alignment.learner import DivergedError
@@ -122,7 +122,7 @@ class DaggerLoop:
 
     def _greet(self, item: Pending) -> None:
         try:
-            self.schedule.offer(item.message.games)
+            self.schedule.offer([plain(game) for game in item.message.games])
         except ScheduleError as error:
             item.reply({"kind": "error", "reason": str(error)})
             return
@@ -184,16 +184,17 @@ class DaggerLoop:
 
     def _begin(self, session: str, observation: Observation) -> Episode | None:
         """Start an episode, or None where this run has no use for that game now."""
-        game = observation.task_type
+        game = plain(observation.task_type)
         env = self.schedule.env_of(game)
         if env < 0 or not self.schedule.open(game) or not self.schedule.hold(game, session):
             self._warn_of_few_games()
             return None
         self.ledger.note_games()
         memories = self.ledger.memories.get(game, [])
-        start = opening(observation.text)
+        text = plain(observation.text)
+        start = opening(text)
         expert = self.make_expert()
-        expert.begin(observation.text)
+        expert.begin(text)
         self._episodes[session] = Episode(
             env=env,
             game=game,

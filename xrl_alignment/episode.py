@@ -16,6 +16,11 @@ from xrl_alignment.protocol import Observation
 MAX_THOUGHTS = 3  # thoughts in a row that are answered `OK.`; the next one goes to the environment like any action
 
 
+def plain(text: str) -> str:
+    """`text` without what files and shards cannot hold (NUL, half surrogates): a client may send anything."""
+    return text.replace("\0", " ").encode("utf-8", "replace").decode("utf-8")
+
+
 @dataclass
 class Episode:
     """One game in one session's hands. `opening` is the text after reset, without banner."""
@@ -47,8 +52,9 @@ class Episode:
     def receive(self, observation: Observation) -> None:
         """Take in what the environment answered to the action that was sent."""
         self.observation = observation
-        self.expert.observe(self.awaiting, observation.text)
-        self._hear(self.awaiting, observation.text)
+        feedback = plain(observation.text)
+        self.expert.observe(self.awaiting, feedback)
+        self._hear(self.awaiting, feedback)
 
     def thinks(self, action: str) -> bool:
         """Whether `action` is a thought that may still be answered `OK.` without the environment; then it is."""
@@ -64,10 +70,10 @@ class Episode:
         With `thoughts`, a thought that this episode has not had comes before the action it explains.
         """
         advice = self.expert.act(self.observation.information)
-        thought = normalise(f"think: {advice.thought}")
+        thought = plain(normalise(f"think: {advice.thought}"))
         if thoughts and advice.thought and not self.thoughts and all(action != thought for action, _ in self.steps):
             return thought
-        return None if advice.action is None else normalise(advice.action)
+        return None if advice.action is None else plain(normalise(advice.action))
 
     def coin(self, seed: int) -> float:
         """Uniform in [0, 1), a function of (seed, round, game, step): the same whatever order games are played in."""

@@ -1,0 +1,200 @@
+"""A whole training run inside a test: real server, client, engine, explorer, tiny model, learner; small numbers."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+import torch
+
+from lavis.common.optims import LinearWarmupCosineLRScheduler
+from xrl_alignment.assembly import load_student, make_policy, prompt_limits, set_seed
+from xrl_alignment.buffers import DPOReplayBuffer, ReplayBuffer
+from xrl_alignment.client import play
+from xrl_alignment.client_report import ClientReport
+from xrl_alignment.config import PolicyConfig
+from xrl_alignment.dagger import DaggerLoop
+from xrl_alignment.environments import make_environment
+from xrl_alignment.environments.games import find_games
+from xrl_alignment.experts import make_expert
+from xrl_alignment.learner import Learner
+from xrl_alignment.ledger import Ledger
+from xrl_alignment.reflexion import RuleReflector
+from xrl_alignment.run_directory import RunDirectory
+from xrl_alignment.schedule import Schedule
+from xrl_alignment.server import DaggerHTTPServer
+
+MAX_STEPS = 6
+
+
+class Killed(BaseException):
+    """Ends a run as SIGKILL would: nothing is finished, nothing more is written."""
+
+
+class Scripted:
+    """A policy that gives the same answers in every episode, the last one for ever; may end the run at some call."""
+
+    def __init__(self, *answers: str, die_at: int = 0) -> None:
+        self.answers = answers or ("look",)
+        self.die_at = die_at
+        self.inputs: list = []
+
+    def act(self, batch):
+        actions = []
+        for item in batch:
+            self.inputs.append(item)
+            if len(self.inputs) == self.die_at:
+                raise Killed
+            taken = item.prompt.partition("Your task is to:")[2].count("\n> ") - 1
+            actions.append(self.answers[min(max(taken, 0), len(self.answers) - 1)])
+        return actions
+
+
+def make_learner(model, vis_processor, directory, *, preferences=False, lr=1e-3, updates=1, seed=42, num_rounds=2):
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.05)
+    return Learner(
+        model=model,
+        vis_processor=vis_processor,
+        buffer=(DPOReplayBuffer if preferences else ReplayBuffer)(directory, seed=seed),
+        optimizer=optimizer,
+        lr_scheduler=LinearWarmupCosineLRScheduler(
+            optimizer=optimizer, max_epoch=num_rounds, min_lr=0.0, init_lr=lr, warmup_steps=2, warmup_start_lr=1e-8
+        ),
+        batch_size=2,
+        accum_grad_steps=1,
+        updates=updates,
+        preferences=preferences,
+    )
+
+
+class Run:
+    """One run in `path`: `play` starts the loop and plays against it until the end; `log` is its step log."""
+
+    def __init__(
+        self,
+        path,
+        games,
+        *,
+        policy=None,
+        train=True,
+        num_rounds=2,
+        num_envs=None,
+        preferences=False,
+        seed=42,
+        expert="explorer",
+        train_every=1,
+        state_interval_s=0.0,
+        reflect=True,
+        **options,
+    ) -> None:
+        set_seed(seed)
+        self.games = list(games)
+        self.directory = RunDirectory(path)
+        self.server = DaggerHTTPServer("127.0.0.1", 0, session_timeout_s=options.pop("session_timeout_s", 20))
+        self.model, vis_processor = load_student({}, torch.device("cpu"))
+        if preferences:
+            self.model.set_reference()
+        self.ledger = Ledger(
+            directory=self.directory,
+            schedule=Schedule(num_rounds=num_rounds, num_envs=num_envs or len(self.games)),
+            learner=make_learner(self.model, vis_processor, self.directory.buffer, preferences=preferences, seed=seed)
+            if train
+            else None,
+            reflector=RuleReflector() if reflect else None,
+            train_every=train_every,
+            state_interval_s=state_interval_s,
+        )
+        self.loop = DaggerLoop(
+            server=self.server,
+            policy=policy or make_policy(PolicyConfig(num_beams=1, max_length=8), self.model, vis_processor, 32),
+            make_expert=lambda: make_expert(expert),
+            ledger=self.ledger,
+            preferences=preferences,
+            max_steps=options.pop("max_steps", MAX_STEPS),
+            seed=seed,
+            **prompt_limits(self.model),
+            **options,
+        )
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.port}"
+
+    @property
+    def log(self) -> str:
+        return (self.directory.path / "running_nb01.log").read_text()
+
+    @property
+    def journal(self):
+        return self.directory.episodes()
+
+    def start(self) -> Run:
+        self.server.start()
+        self._thread.start()
+        return self
+
+    def play(self, **options):
+        """Start, play to the end; returns the client's summary (None when the loop ended with an error)."""
+        if not self._thread.is_alive():
+            self.start()
+        try:
+            return play(
+                self.url,
+                options.pop("factory", lambda: make_environment("native")),
+                self.games,
+                report=ClientReport(io.StringIO()),
+                patience_s=0.5,
+                **options,
+            )
+        except OSError:
+            if self.error is None:
+                raise
+            return None
+        finally:
+            self.wait()
+
+    def wait(self) -> Run:
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the loop does not end"
+        return self
+
+    def _serve(self) -> None:
+        try:
+            self.loop.run()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.server.stop()
+            self.directory.close()
+
+
+@pytest.fixture(scope="session")
+def games(household_data):
+    """Four generated games, easy ones first: an explorer solves each within 30 steps."""
+    return find_games("household_train", data=household_data, num=4)
+
+
+@pytest.fixture
+def make_run(tmp_path, games):
+    """`make_run(name, …)`: a `Run` in its own folder; the same name again is a resume."""
+
+    def make(name: str = "run", **options) -> Run:
+        return Run(tmp_path / name, options.pop("games", games[:2]), **options)
+
+    return make
+
+
+@pytest.fixture
+def scripted():
+    """The class `Scripted`."""
+    return Scripted
+
+
+@pytest.fixture
+def learner_maker():
+    """`make_learner`."""
+    return make_learner

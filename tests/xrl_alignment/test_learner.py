@@ -1,0 +1,128 @@
+"""The student's updates on the real tiny model: what moves, what is reported, what a restore continues."""
+
+import numpy as np
+import pytest
+import torch
+
+from xrl_alignment.assembly import load_student
+from xrl_alignment.buffers import Transition, shard_name, write_shard
+from xrl_alignment.learner import DivergedError, TrainingMetrics
+
+CPU = torch.device("cpu")
+FROZEN = {"freeze_llm": True, "freeze_vit": True, "freeze_qformer": True}
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A buffer folder with one shard of four transitions."""
+    rng = np.random.default_rng(0)
+    steps = [
+        Transition(
+            rng.integers(0, 255, (112, 112, 3), dtype=np.uint8), f"go to desk {i}\n> ", f"take mug {i}", "look", "", ""
+        )
+        for i in range(4)
+    ]
+    write_shard(tmp_path / shard_name(0, 0, 4), steps, {})
+    return tmp_path
+
+
+@pytest.fixture
+def make(stored, learner_maker):
+    def maker(preferences=False, settings=None, reference=False, **options):
+        model, vis_processor = load_student(settings or {}, CPU)
+        if preferences or reference:
+            model.set_reference()
+        learner = learner_maker(model, vis_processor, stored, preferences=preferences, **options)
+        learner.buffer.add_shard(shard_name(0, 0, 4))
+        return learner
+
+    return maker
+
+
+def weights(model) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("preferences", [False, True])
+def test_what_trains_moves_and_nothing_else(make, preferences):
+    learner = make(preferences, FROZEN, updates=2)
+    before = weights(learner.model)
+    learner.learn(1)
+    after = weights(learner.model)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {"llm_proj.weight", "llm_proj.bias"}
+    assert not learner.model.training and learner.training_step == 2
+
+
+def test_loss_falls_on_what_is_repeated(make):
+    learner = make(updates=12)
+    metrics: list[TrainingMetrics] = []
+    learner.learn(1, metrics.append)
+    losses = [m.loss for m in metrics]
+    assert len(losses) == 12 and sum(losses[-3:]) < 0.8 * sum(losses[:3])
+
+
+def test_dpo_prefers_the_experts_action_more_and_more(make):
+    learner = make(True, updates=10)
+    metrics: list[TrainingMetrics] = []
+    learner.learn(1, metrics.append)
+    assert abs(metrics[0].chosen_reward) < 1e-3 and abs(metrics[0].rejected_reward) < 1e-3  # policy = reference
+    assert metrics[-1].chosen_reward > metrics[-1].rejected_reward
+
+
+def test_the_original_warms_up_in_the_first_round_and_falls_along_a_cosine(make):
+    learner = make(updates=3, lr=1e-3, num_rounds=2)
+    rates = []
+    for round in range(2):
+        learner.learn(round, lambda metrics: rates.append(metrics.lr))
+    assert rates == pytest.approx([1e-8, 5e-4, 1e-3, 5e-4, 5e-4, 5e-4], rel=1e-3)
+
+
+def test_accumulated_batches_make_one_update(make):
+    one, four = make(updates=1), make(updates=1)
+    four.accum_grad_steps, four.batch_size, one.batch_size = 2, 2, 4
+    steps = []
+    four.optimizer.register_step_post_hook(lambda *_: steps.append(four.training_step))
+    four.learn(1)
+    one.learn(1)
+    assert steps == [1] and (four.training_step, one.training_step) == (2, 1)
+    assert all(p.grad is None for p in four.model.parameters())
+
+
+def test_a_restored_learner_continues_to_the_same_weights(make):
+    straight = make(updates=4)
+    straight.learn(1)
+    first = make(updates=2)
+    first.learn(1)
+    saved = {
+        "optimizer": first.optimizer.state_dict(),
+        "scaler": first.scaler.state_dict(),
+        "training_step": first.training_step,
+        "random": first.random_state(),
+    }
+    second = make(updates=2)
+    second.model.load_trainable(first.model.trainable_state_dict())
+    second.restore(saved)
+    second.learn(1)
+    ends = weights(straight.model), weights(second.model)
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0]) and second.training_step == 4
+
+
+def test_the_first_loss_that_is_not_finite_stops_before_it_does_harm(make):
+    learner = make(updates=3)
+    learner.model.llm_proj.bias.data[0] = float("inf")
+    before = weights(learner.model)
+    with pytest.raises(DivergedError, match="training step 0: lower run.init_lr.*round000_env0000_steps004.h5 step"):
+        learner.learn(0)
+    after = weights(learner.model)
+    assert all(torch.equal(before[name], after[name]) for name in before if "llm_proj" not in name)
+    assert not learner.model.training
+
+
+def test_log_lines_have_the_originals_form():
+    cloning = TrainingMetrics(step=3, lr=1e-5, loss=0.25)
+    assert cloning.line(0) == "Epoch: [0], Iter: [3], Lr: [0.000010], Loss: [0.2500]"
+    assert cloning.scalars() == [("loss", 0.25), ("lr", 1e-5)]
+    pairs = TrainingMetrics(step=3, lr=1e-5, loss=0.25, chosen_reward=0.1, rejected_reward=-0.1, nll=2.0)
+    assert pairs.line(0).endswith("Loss: [0.2500], W_reward: [0.1000], L_reward: [-0.1000], NLL: [2.0000]")
+    assert [name for name, _ in pairs.scalars()] == ["loss", "lr", "chosen_reward", "rejected_reward", "nll"]
