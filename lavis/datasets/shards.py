@@ -63,7 +63,7 @@ class ShardFolder:
             image = _blank() if self.blank_images else _read_image(str(path), step)
         except KeyError:
             raise BadSampleError(
-                f"{path}: it holds no pictures or lacks a field; black pictures: datasets.alfworld_cap.blank_images=True"
+                f"{path}: it has no pictures or lacks a field; for black ones: datasets.alfworld_cap.blank_images=True"
             ) from None
         except (OSError, IndexError, ValueError) as error:
             raise BadSampleError(f"{path}, step {step}: the shard is damaged: {error}") from error

@@ -1,0 +1,52 @@
+"""`alfworld_cap`: ALFWorld transitions from LAVIS annotation files with pictures, or from folders of shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lavis.common.registry import registry
+from lavis.datasets.annotations import AnnotationFile
+from lavis.datasets.builders.base_dataset_builder import TRAIN_SPLIT, BaseDatasetBuilder
+from lavis.datasets.datasets.alfworld_dataset import AlfworldDataset
+from lavis.datasets.records import Source
+from lavis.datasets.shards import ShardFolder
+
+ANNOTATION_NAME = "annotations.json"  # what `xrl_alignment.collect --format lavis` writes
+
+
+@registry.register_builder("alfworld_cap")
+class AlfworldCapBuilder(BaseDatasetBuilder):
+    """For each split `build_info.annotations.<split>.storage` is a JSON file, or a folder that collect wrote.
+
+    Pictures of a JSON file lie under `build_info.images.storage`, by default beside the file.
+    """
+
+    train_dataset_cls = AlfworldDataset
+    eval_dataset_cls = AlfworldDataset
+    DATASET_CONFIG_DICT = {"default": "configs/datasets/alfworld/defaults_cap.yaml"}
+
+    def build_split(self, split: str, info: Mapping[str, Any]) -> AlfworldDataset:
+        """The dataset of one split; ValueError where it is empty."""
+        is_train = split == TRAIN_SPLIT
+        phase = "train" if is_train else "eval"
+        source = self.open_source(Path(info["storage"]).expanduser())
+        if not len(source):
+            raise ValueError(f"datasets.alfworld_cap: split {split} is empty: no sample in {info['storage']}")
+        return (self.train_dataset_cls if is_train else self.eval_dataset_cls)(
+            source=source,
+            vis_processor=self.vis_processors[phase],
+            text_processor=self.text_processors[phase],
+            is_train=is_train,
+            skip_bad=self.skip_bad,
+            seed=self.seed,
+        )
+
+    def open_source(self, storage: Path) -> Source:
+        """The records in a JSON file or in a folder."""
+        if storage.is_dir() and not (storage / ANNOTATION_NAME).is_file():
+            return ShardFolder(storage, blank_images=bool(self.config.get("blank_images", False)))
+        path = storage / ANNOTATION_NAME if storage.is_dir() else storage
+        images = (self.config.build_info.get("images") or {}).get("storage") or path.parent
+        return AnnotationFile(path, Path(images).expanduser(), skip_bad=self.skip_bad)

@@ -1,0 +1,85 @@
+"""The base class of dataset builders: from a `datasets.<name>` section to one dataset for each split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from omegaconf import DictConfig, OmegaConf
+
+from lavis.common.dist_utils import is_dist_avail_and_initialized, is_main_process
+from lavis.common.registry import registry
+from lavis.datasets.datasets.base_dataset import BaseDataset
+from lavis.processors import BaseProcessor, load_processor
+
+TRAIN_SPLIT = "train"
+
+
+class BaseDatasetBuilder:
+    """Builds the datasets of one section; subclasses name their classes and defaults and open their sources.
+
+    `vis_processors` and `text_processors` ("train", "eval") serve where the section names none: the model's own. As in
+    LAVIS, "train" processors go with the split `train` alone.
+    """
+
+    train_dataset_cls: type[BaseDataset]
+    eval_dataset_cls: type[BaseDataset]
+    DATASET_CONFIG_DICT: Mapping[str, str] = {}
+
+    def __init__(
+        self,
+        cfg: DictConfig | None = None,
+        *,
+        vis_processors: Mapping[str, BaseProcessor] | None = None,
+        text_processors: Mapping[str, BaseProcessor] | None = None,
+        skip_bad: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self.config = load_dataset_config(self.default_config_path()) if cfg is None else cfg
+        self.vis_processors = dict(vis_processors or {"train": BaseProcessor(), "eval": BaseProcessor()})
+        self.text_processors = dict(text_processors or {"train": BaseProcessor(), "eval": BaseProcessor()})
+        self.skip_bad = skip_bad
+        self.seed = seed
+
+    @classmethod
+    def default_config_path(cls, type: str = "default") -> str:
+        """Path of the defaults called `type`; an unknown one is a ValueError that lists those there are."""
+        if type not in cls.DATASET_CONFIG_DICT:
+            known = ", ".join(cls.DATASET_CONFIG_DICT)
+            raise ValueError(f"{cls.__name__} has no defaults of type {type!r}; there are: {known}")
+        return str(Path(registry.get_path("library_root")) / cls.DATASET_CONFIG_DICT[type])
+
+    def build_datasets(self) -> dict[str, BaseDataset]:
+        """One dataset for each split under `build_info.annotations`; rank 0 first, so that files are indexed once."""
+        datasets = self.build() if is_main_process() else {}
+        if is_dist_avail_and_initialized():
+            dist.barrier()
+        return datasets or self.build()
+
+    def build_processors(self) -> None:
+        """Processors that the section names itself."""
+        for processors, key in ((self.vis_processors, "vis_processor"), (self.text_processors, "text_processor")):
+            for phase, settings in (self.config.get(key) or {}).items():
+                processors[phase] = load_processor(settings["name"], settings)
+
+    def build(self) -> dict[str, BaseDataset]:
+        """The datasets, in this process."""
+        self.build_processors()
+        return {split: self.build_split(split, info) for split, info in self.annotations().items()}
+
+    def annotations(self) -> dict[str, Any]:
+        """`build_info.annotations`: what to open for each split, those without a storage left out."""
+        given = OmegaConf.to_container(self.config.build_info.annotations, resolve=True) or {}
+        return {split: info for split, info in given.items() if info and info.get("storage")}
+
+    def build_split(self, split: str, info: Mapping[str, Any]) -> BaseDataset:
+        """The dataset of one split."""
+        raise NotImplementedError
+
+
+def load_dataset_config(path: str) -> DictConfig:
+    """The one section under `datasets:` in a yaml file."""
+    sections = OmegaConf.load(path).datasets
+    return sections[next(iter(sections))]

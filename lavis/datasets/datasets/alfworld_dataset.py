@@ -1,0 +1,45 @@
+"""ALFWorld transitions: picture and prompt in, the expert's command out, for DPO also a rejected command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lavis.datasets.datasets.base_dataset import BaseDataset
+from lavis.datasets.records import Record
+
+_TEXTS = ("text_input", "text_output", "text_output_neg", "task_type", "game")
+
+
+class AlfworldDataset(BaseDataset):
+    """Samples with `image` (3, S, S) float32, `text_input`, `text_output`, `text_output_neg`, `task_type`, `game`.
+
+    Texts pass through `text_processor`; by default unchanged, because a prompt's lines and punctuation carry meaning.
+    """
+
+    def sample(self, record: Record, index: int, epoch: int) -> dict[str, Any]:
+        """One transition; `instance_id` is its index."""
+        return {
+            "image": self.picture(record, index, epoch),
+            "text_input": self.text_processor(record.text_input),
+            "text_output": self.text_processor(record.text_output),
+            "text_output_neg": self.text_processor(record.text_output_neg),
+            "task_type": record.task_type,
+            "game": record.game,
+            "instance_id": index,
+        }
+
+    def collater(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """A batch: `image` (N, 3, S, S), lists of N texts and ids, `skipped` (messages); N may be 0 in evaluation.
+
+        `prompt` and `text_output_pos` are `text_input` and `text_output` under the names `generate` and `dpo_forward`
+        read.
+        """
+        good = [sample for sample in samples if "image" in sample]
+        batch: dict[str, Any] = {key: [sample[key] for sample in good] for key in (*_TEXTS, "instance_id")}
+        batch["image"] = torch.stack([sample["image"] for sample in good]) if good else torch.empty(0)
+        batch["prompt"], batch["text_output_pos"] = batch["text_input"], batch["text_output"]
+        batch["skipped"] = [message for sample in samples for message in sample["skipped"]]
+        return batch

@@ -1,0 +1,154 @@
+"""One model on several processes: as it is, copied with summed gradients (DDP), or sharded (FSDP).
+
+The runner calls every method of the model through `Replicas.call`, so that the gradient hooks of DDP and the gathering
+of FSDP see it, whichever method it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from lavis.common.dist_utils import get_world_size, is_dist_avail_and_initialized
+from lavis.models import BaseModel
+
+
+class Dispatch(nn.Module):
+    """Runs any method of `model` from `forward`, where DDP and FSDP have their hooks."""
+
+    def __init__(self, model: BaseModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """`model.<method>(*args, **kwargs)`."""
+        return getattr(self.model, method)(*args, **kwargs)
+
+
+class Replicas:
+    """`model` on this run's processes; `fsdp` shards it (each block of the networks on its own)."""
+
+    def __init__(self, model: BaseModel, *, fsdp: bool = False, find_unused_parameters: bool = False) -> None:
+        if fsdp and not is_dist_avail_and_initialized():
+            raise ValueError("run.fsdp=True needs processes: python -m torch.distributed.run --nproc_per_node=N …")
+        model.base_hash()  # while the weights are whole; the model remembers it
+        self.model = model
+        self.fsdp = fsdp
+        self.module: nn.Module = Dispatch(model)
+        if fsdp:
+            _shard(self.module)
+        elif is_dist_avail_and_initialized():
+            devices = [model.device] if model.device.type == "cuda" else None
+            self.module = DistributedDataParallel(
+                self.module, device_ids=devices, find_unused_parameters=find_unused_parameters
+            )
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Run a method of the model with gradients for all processes."""
+        return self.module(method, *args, **kwargs)
+
+    @property
+    def evaluated(self) -> Any:
+        """What evaluation calls: the model itself, or where it is sharded a stand-in that gathers it."""
+        return _Gathering(self) if self.fsdp else self.model
+
+    @contextmanager
+    def accumulating(self, last: bool) -> Iterator[None]:
+        """Around forward and backward of one batch: gradients are exchanged with the `last` batch of an update only."""
+        if isinstance(self.module, FSDPModule):
+            self.module.set_requires_gradient_sync(last)
+        if isinstance(self.module, DistributedDataParallel) and not last:
+            with self.module.no_sync():
+                yield
+        else:
+            yield
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What the optimiser trains."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def trainable_state(self) -> dict[str, Tensor]:
+        """Whole weights of what trains, on the CPU; every process must ask."""
+        return {name: whole(value) for name, value in self.model.trainable_state_dict().items()}
+
+    def load_trainable(self, state: Mapping[str, Tensor]) -> None:
+        """Put whole weights into the model; ValueError names what does not fit."""
+        if not self.fsdp:
+            self.model.load_trainable(state)
+            return
+        own = self.model.trainable_state_dict()
+        if own.keys() != state.keys():
+            raise ValueError(f"the trainable state has {len(state)} tensors, the model's {len(own)}")
+        for name, value in state.items():
+            own[name].copy_(_like(value, own[name]))
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The optimiser's state with whole tensors on the CPU; every process must ask."""
+        return _mapped(optimizer.state_dict(), whole)
+
+    def load_optimizer(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+        """Continue from `optimizer_state`."""
+        optimizer.load_state_dict(dict(state))
+        if not self.fsdp:
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                for name, value in optimizer.state[parameter].items():
+                    if isinstance(value, Tensor) and value.dim():
+                        optimizer.state[parameter][name] = _like(value, parameter)
+
+
+class _Gathering:
+    """A sharded model whose methods run through FSDP's hooks; attributes are the model's."""
+
+    _METHODS = ("generate", "sequence_logps", "forward", "dpo_forward", "score")
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._METHODS:
+            return partial(self._replicas.call, name)
+        return getattr(self._replicas.model, name)
+
+
+def whole(value: Any) -> Any:
+    """A tensor gathered from its shards, detached, on the CPU; other values as they are."""
+    if isinstance(value, DTensor):
+        value = value.full_tensor()
+    return value.detach().cpu() if isinstance(value, Tensor) else value
+
+
+def _mapped(value: Any, change: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_mapped(item, change) for item in value]
+    return change(value)
+
+
+def _like(value: Tensor, sample: Tensor) -> Tensor:
+    """`value`, sharded as `sample` is."""
+    if not isinstance(sample, DTensor):
+        return value.to(sample.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(sample.device, sample.dtype), sample.device_mesh, sample.placements)
+
+
+def _shard(module: Dispatch) -> None:
+    """FSDP2: every repeated block is gathered when it is needed, the rest (embeddings, projection) for a whole call."""
+    mesh = torch.distributed.init_device_mesh(module.model.device.type, (get_world_size(),))
+    for child in module.model.modules():
+        if isinstance(child, nn.ModuleList):
+            for block in child:
+                fully_shard(block, mesh=mesh)
+    fully_shard(module, mesh=mesh)

@@ -1,0 +1,40 @@
+"""`runner_iter`: as `runner_base`, but counted in batches: for data of which one pass is long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lavis.common.registry import registry
+from lavis.runners.runner_base import RunnerBase
+
+
+@registry.register_runner("runner_iter")
+class RunnerIter(RunnerBase):
+    """`run.max_iters` batches in inner epochs of `run.iters_per_inner_epoch`.
+
+    After each inner epoch come validation and a checkpoint, whose number is that of the batches done; the learning rate
+    follows the inner epochs.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        settings = self.settings
+        if settings.max_iters % settings.iters_per_inner_epoch:
+            raise ValueError(
+                f"run.max_iters ({settings.max_iters}) is not a multiple of run.iters_per_inner_epoch "
+                f"({settings.iters_per_inner_epoch})"
+            )
+
+    @property
+    def max_epoch(self) -> int:
+        """Number of inner epochs."""
+        return self.settings.max_iters // self.settings.iters_per_inner_epoch
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches of an inner epoch."""
+        return self.settings.iters_per_inner_epoch
+
+    def label(self, epoch: int) -> int:
+        """Batches done at the end of this inner epoch."""
+        return (epoch + 1) * self.batches_per_epoch

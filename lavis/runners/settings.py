@@ -1,0 +1,99 @@
+"""The `run:` section of a training or evaluation yaml: names, types and defaults of all its keys."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+OBJECTIVES = ("bc", "dpo")
+
+
+@dataclass
+class RunSettings:
+    """Names down to `distributed` are LAVIS's.
+
+    `runner_base` counts epochs (`max_epoch`); `runner_iter` counts batches (`max_iters`), with validation and a
+    checkpoint after every `iters_per_inner_epoch`. `batch_size_train` is one process's; an update takes
+    `accum_grad_iters` batches of every process. `amp` computes in the model's mixed precision (`model.amp`).
+    `world_size` 0 takes the number of started processes. `resume_ckpt_path` is a checkpoint, or `latest`: the newest in
+    the output folder if there is one, so that a job that is put back into a queue goes on; for that `job_id` names the
+    folder (by default the time).
+    """
+
+    task: str = "alfworld_action"
+    runner: str = "runner_base"
+    lr_sched: str = "linear_warmup_cosine_lr"
+    init_lr: float = 1e-5
+    min_lr: float = 0.0
+    warmup_lr: float = -1.0
+    warmup_steps: int = 0
+    lr_decay_rate: float = 1.0
+    weight_decay: float = 0.05
+    beta2: float = 0.999
+    max_epoch: int = 10
+    max_iters: int = 0
+    iters_per_inner_epoch: int = 0
+    batch_size_train: int = 8
+    batch_size_eval: int = 16
+    num_workers: int = 2
+    accum_grad_iters: int = 1
+    max_len: int = 64
+    min_len: int = 1
+    num_beams: int = 5
+    seed: int = 42
+    output_dir: str = "output/finetune"
+    amp: bool = True
+    resume_ckpt_path: str | None = None
+    evaluate: bool = False
+    train_splits: list[str] = field(default_factory=lambda: ["train"])
+    valid_splits: list[str] = field(default_factory=list)
+    test_splits: list[str] = field(default_factory=list)
+    device: str = "auto"
+    world_size: int = 0
+    dist_url: str = "env://"
+    distributed: bool = True
+    find_unused_parameters: bool = False
+    log_freq: int = 50
+
+    objective: str = "bc"  # bc: the expert's command alone; dpo: it over `text_output_neg`, needs model.ref_pretrained
+    repetition_penalty: float = 1.0  # of decoding; 1.5 is LAVIS's, 1 is what the online policy uses
+    length_penalty: float = 1.0
+    clip_grad_norm: float = 0.0  # 0: off
+    fsdp: bool = False  # shard weights, gradients and optimiser over the processes (an unfrozen language model)
+    skip_bad_samples: int = 0
+    job_id: str = ""
+    num_threads: int = 0  # torch's threads; 0 leaves the choice to torch
+    wandb_project: str = ""
+    environment: dict[str, Any] = field(default_factory=dict)  # of the task alfworld_episode
+    policy: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check every value's range."""
+        at_least = {"batch_size_train": 1, "batch_size_eval": 1, "accum_grad_iters": 1, "num_beams": 1, "max_len": 2}
+        at_least |= dict.fromkeys(("init_lr", "min_lr", "warmup_steps", "weight_decay", "max_epoch", "max_iters"), 0)
+        at_least |= dict.fromkeys(("num_workers", "clip_grad_norm", "skip_bad_samples", "num_threads", "world_size"), 0)
+        at_least |= {"min_len": 0, "log_freq": 1, "iters_per_inner_epoch": 0}
+        for name, least in at_least.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"run.{name}: {getattr(self, name)!r} is not a number of at least {least}")
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"run.objective: {self.objective!r} is not one of {', '.join(OBJECTIVES)}")
+        if self.runner == "runner_iter" and not (self.max_iters and self.iters_per_inner_epoch):
+            raise ValueError("run.runner=runner_iter needs run.max_iters and run.iters_per_inner_epoch, both above 0")
+
+
+def read_settings(run: DictConfig) -> RunSettings:
+    """The typed `run:` section; ValueError names an unknown key with its neighbour, or a value of the wrong type."""
+    names = [item.name for item in fields(RunSettings)]
+    for key in run:
+        if key not in names:
+            near = difflib.get_close_matches(str(key), names, n=1)
+            raise ValueError(f"unknown key run.{key}" + (f" (did you mean run.{near[0]}?)" if near else ""))
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunSettings), run))
+    except OmegaConfBaseException as error:
+        raise ValueError(f"run.{error.full_key or error.key}: {str(error).splitlines()[0]}") from error

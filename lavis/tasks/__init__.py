@@ -1,0 +1,18 @@
+"""Tasks: what is trained and how it is measured. `setup_task(cfg)` builds the one that `run.task` names."""
+
+from __future__ import annotations
+
+from lavis.common.config import Config
+from lavis.common.registry import registry
+from lavis.tasks.alfworld_action import AlfworldActionTask
+from lavis.tasks.base_task import BaseTask
+from lavis.tasks.captioning import CaptionTask
+
+__all__ = ["AlfworldActionTask", "BaseTask", "CaptionTask", "setup_task"]
+
+
+def setup_task(cfg: Config) -> BaseTask:
+    """The task registered as `run.task`."""
+    if not cfg.run_cfg.get("task"):
+        raise ValueError("the config has no run.task")
+    return registry.get_task_class(cfg.run_cfg.task).setup_task(cfg=cfg)

@@ -1,0 +1,177 @@
+"""The base class of tasks: builds model and datasets from a config, computes training losses, runs evaluations.
+
+Tasks know nothing of processes, devices or optimisers: that is the runner's part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from lavis.common.config import Config
+from lavis.common.dist_utils import gathered, is_main_process
+from lavis.common.logger import progress
+from lavis.common.registry import registry
+from lavis.datasets import builders  # noqa: F401  (registers the builders)
+from lavis.datasets.annotations import too_many
+from lavis.datasets.data_utils import datasets_by_split, prepare_sample
+from lavis.datasets.datasets.base_dataset import BaseDataset
+from lavis.datasets.records import BadSampleError, Record
+from lavis.models import BaseModel, load_preprocess
+from lavis.models.blip2_models.text import encode_output
+from lavis.runners.settings import RunSettings, read_settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+METHODS = {"bc": "forward", "dpo": "dpo_forward"}
+
+
+class BaseTask:
+    """A task with LAVIS's methods; subclasses give `valid_step` and `report`.
+
+    `settings` are the run's; `normalise` is what predictions and labels pass through before they are compared.
+    """
+
+    needs_data = True  # whether evaluation goes over a dataset
+
+    def __init__(self, *, settings: RunSettings, normalise: Callable[[str], str] | None = None) -> None:
+        self.settings = settings
+        self.normalise = normalise or plain
+
+    @classmethod
+    def setup_task(cls, cfg: Config) -> Self:
+        """From a config; whoever knows a better `normalise` registers it as "action_normaliser"."""
+        return cls(settings=read_settings(cfg.run_cfg), normalise=registry.get("action_normaliser"))
+
+    def build_model(self, cfg: Config) -> BaseModel:
+        """The model of the `model:` section."""
+        return registry.get_model_class(cfg.model_cfg.arch).from_config(cfg.model_cfg)
+
+    def build_datasets(self, cfg: Config) -> dict[str, BaseDataset]:
+        """Datasets by split; where a section names no processors, the model's own (`preprocess:`) serve."""
+        if not cfg.datasets_cfg:
+            raise ValueError("the config names no dataset: put a section such as alfworld_cap under datasets:")
+        vis_processors, _ = load_preprocess(cfg.config.get("preprocess") or {})
+        built = {}
+        for name, section in cfg.datasets_cfg.items():
+            builder = registry.get_builder_class(name)(
+                section,
+                vis_processors=vis_processors,
+                skip_bad=self.settings.skip_bad_samples,
+                seed=self.settings.seed,
+            )
+            built[name] = builder.build_datasets()
+        return datasets_by_split(built)
+
+    def prepare(self, model: BaseModel, datasets: Mapping[str, BaseDataset]) -> None:
+        """Let the datasets refuse what this model cannot learn from."""
+        preferences = self.settings.objective == "dpo"
+        if preferences and self.settings.train_splits and not self.settings.evaluate and model.reference is None:
+            raise ValueError("run.objective=dpo needs model.ref_pretrained: the checkpoint that it starts from")
+        for split, dataset in datasets.items():
+            trains = split in self.settings.train_splits
+            dataset.check = LabelCheck(model.llm_tokenizer.encode, model.max_output_txt_len - 1, preferences and trains)
+
+    def train_step(self, call: Callable[[str, Mapping[str, Any]], dict[str, Tensor]], samples: Mapping) -> dict:
+        """The objective's output (`loss` and figures); `call(method, samples)` runs a method of the model."""
+        return call(METHODS[self.settings.objective], samples)
+
+    def weight(self, model: BaseModel, samples: Mapping[str, Any]) -> float:
+        """Over how many items the loss is a mean: answer tokens for BC, pairs for DPO.
+
+        Processes' losses are averaged with these weights, which makes two halves of a batch equal to the whole.
+        """
+        if self.settings.objective == "dpo":
+            return float(len(samples["text_output"]))
+        encode, limit = model.llm_tokenizer, model.max_output_txt_len
+        return float(sum(len(encode_output(encode, text, limit)) for text in samples["text_output"]))
+
+    def evaluation(self, model: Any, data_loader: Iterable, device: Any) -> list[dict[str, Any]]:
+        """Results of this process's batches."""
+        results: list[dict[str, Any]] = []
+        for samples in progress(data_loader, "evaluated batches", len(data_loader)):
+            if samples["instance_id"]:
+                results += self.valid_step(model, prepare_sample(samples, device))
+            results += [{"skipped": message} for message in samples["skipped"]]
+        return results
+
+    def valid_step(self, model: Any, samples: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """One result (a dict with `instance_id`) for each sample of a batch."""
+        raise NotImplementedError
+
+    def after_evaluation(
+        self, val_result: list[dict[str, Any]], split_name: str, epoch: int | str, result_dir: Path
+    ) -> dict[str, Any]:
+        """Figures over all processes' results, which go to `<result_dir>/<split>_epoch<epoch>.json`.
+
+        `agg_metrics` among them is what the best checkpoint is chosen by.
+        """
+        merged = [result for part in gathered(val_result) for result in part]
+        skipped = sorted({result["skipped"] for result in merged if "skipped" in result})
+        unique = {result["instance_id"]: result for result in merged if "instance_id" in result}
+        results = [unique[key] for key in sorted(unique)]
+        if len(skipped) > self.settings.skip_bad_samples:
+            raise BadSampleError(too_many(skipped, self.settings.skip_bad_samples))
+        if not results:
+            raise ValueError(f"split {split_name}: no sample could be evaluated; {skipped[0] if skipped else ''}")
+        if is_main_process():
+            write_json(result_dir / f"{split_name}_epoch{epoch}.json", results)
+        figures = {"samples": len(results), **self.report(results)}
+        return {**figures, "skipped": skipped} if skipped else figures
+
+    def report(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        """Figures over results; `agg_metrics` among them."""
+        raise NotImplementedError
+
+
+class LabelCheck:
+    """Refuses labels that the model would cut (`max_output_txt_len`), and for DPO those without a rejected answer."""
+
+    def __init__(self, encode: Callable[[str], list[int]], limit: int, preferences: bool) -> None:
+        self._limit = limit
+        self._preferences = preferences
+        self._encode = encode
+        self._length = lru_cache(maxsize=4096)(partial(_encoded_length, encode))  # commands repeat
+
+    def __call__(self, record: Record) -> str:
+        """Why the record cannot be used, or ""."""
+        if self._preferences and not record.text_output_neg.strip():
+            return "text_output_neg is missing or empty, and run.objective=dpo needs it"
+        for field in ("text_output", "text_output_neg"):
+            text = getattr(record, field)
+            if len(text) >= self._limit and (length := self._length(text)) > self._limit:
+                return (
+                    f"{field} has {length} tokens with its end, over the model's {self._limit} "
+                    f"(model.max_output_txt_len - 1): {text[:40]!r}…"
+                )
+        return ""
+
+    def __reduce__(self) -> tuple:
+        return LabelCheck, (self._encode, self._limit, self._preferences)
+
+
+def _encoded_length(encode: Callable[[str], list[int]], text: str) -> int:
+    return len(encode(text.rstrip())) + 1
+
+
+def plain(text: str) -> str:
+    """Lower case and single blanks: the comparison where nobody registered a better one."""
+    return " ".join(text.lower().split())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file that is whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

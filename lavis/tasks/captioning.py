@@ -1,0 +1,51 @@
+"""`captioning`: the model writes a text for a picture and a prompt; BLEU against the label (Papineni et al. 2002)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lavis.common.registry import registry
+from lavis.tasks.base_task import BaseTask
+
+
+@registry.register_task("captioning")
+class CaptionTask(BaseTask):
+    """Beam search with `run.num_beams`, `run.max_len`, `run.min_len`."""
+
+    def valid_step(self, model: Any, samples: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """For each sample `caption`, `label`, and `nll`: the label's negative log-probability under the model.
+
+        `nll` is a mean over the label's tokens, or their sum with `model.avg_log_probs=False`.
+        """
+        settings = self.settings
+        captions = model.generate(
+            samples,
+            num_beams=settings.num_beams,
+            max_length=settings.max_len,
+            min_length=settings.min_len,
+            repetition_penalty=settings.repetition_penalty,
+            length_penalty=settings.length_penalty,
+        )
+        (logps,) = model.sequence_logps(samples, "text_output")
+        fields = (samples["instance_id"], captions, samples["text_output"], (-logps).tolist())
+        rows = zip(*fields, samples["task_type"], samples["game"], strict=True)
+        names = ("instance_id", "caption", "label", "nll", "task_type", "game")
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def report(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        """`loss` (mean `nll`), `bleu` (0 to 100), and BLEU as `agg_metrics`."""
+        bleu = corpus_bleu([row["caption"] for row in results], [row["label"] for row in results])
+        return {"agg_metrics": bleu, "bleu": bleu, "loss": mean([row["nll"] for row in results])}
+
+
+def corpus_bleu(predictions: Sequence[str], labels: Sequence[str]) -> float:
+    """BLEU of sacrebleu (Post 2018), 0 to 100; orders longer than the texts do not count (commands are short)."""
+    from sacrebleu.metrics import BLEU
+
+    return BLEU(effective_order=True).corpus_score(list(predictions), [list(labels)]).score
+
+
+def mean(values: Sequence[float]) -> float:
+    """The arithmetic mean; 0 of nothing."""
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,77 @@
+"""Comparing commands: their parts (verb, object, receptacle), and their words without inflection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+# ALFWorld's commands: verb, and the word that parts object and receptacle ("" where there is one argument only).
+_SPLIT_BY = {"take": "from", "put": "in/on", "heat": "with", "cool": "with", "clean": "with", "slice": "with"}
+_PLACES = ("go to", "open", "close")  # their argument is a receptacle
+_IRREGULAR = {
+    "took": "take", "taken": "take", "went": "go", "gone": "go", "goes": "go", "putting": "put", "knives": "knife",
+    "shelves": "shelf", "loaves": "loaf",
+}  # fmt: skip
+_ARTICLES = frozenset(("a", "an", "the", "some"))
+
+
+class Command(NamedTuple):
+    """A command's parts; "" where it has none. What is no command at all has its first word as verb."""
+
+    verb: str
+    object: str = ""
+    receptacle: str = ""
+
+
+def parse(command: str) -> Command:
+    """The parts of a normalised command: `put apple 1 in/on fridge 1` -> ("put", "apple 1", "fridge 1")."""
+    verb, _, rest = command.partition(" ")
+    if verb == "go" and rest.startswith("to "):
+        verb, rest = "go to", rest[3:]
+    if verb in _PLACES:
+        return Command(verb, "", rest)
+    if verb in _SPLIT_BY:
+        thing, _, place = rest.partition(f" {_SPLIT_BY[verb]} ")
+        return Command(verb, thing, place)
+    return Command(verb, rest)
+
+
+def inflections(word: str) -> set[str]:
+    """Regular English forms of a noun or verb: plural or third person, past, progressive."""
+    stem = word[:-1] if word.endswith("e") else word
+    forms = {f"{word}s", f"{word}es", f"{stem}ed", f"{stem}ing", f"{word}{word[-1:]}ing", f"{word}{word[-1:]}ed"}
+    if word.endswith("y"):
+        forms |= {f"{word[:-1]}ies", f"{word[:-1]}ied"}
+    return forms
+
+
+class Lemmatizer:
+    """Texts word by word in their base forms, articles left out, with spaCy.
+
+    With the model `en_core_web_sm` where it is installed. Else with spaCy's lookup lemmatizer over a table of the
+    regular forms of `vocabulary` (the labels' words) and a few irregular ones: enough to see that `puts the plates …`
+    means `put plate …`, and no more. `name` says which.
+    """
+
+    def __init__(self, vocabulary: Iterable[str]) -> None:
+        import spacy  # half a second, and only evaluation needs it
+
+        if spacy.util.is_package("en_core_web_sm"):
+            self._pipeline = spacy.load("en_core_web_sm", disable=["parser", "ner"])
+            self.name = "spaCy en_core_web_sm"
+            return
+        from spacy.lookups import Lookups
+
+        table = {form: word for word in vocabulary if word.isalpha() for form in inflections(word)}
+        lookups = Lookups()
+        lookups.add_table("lemma_lookup", {**table, **_IRREGULAR, **{word: word for word in vocabulary}})
+        self._pipeline = spacy.blank("en")
+        self._pipeline.add_pipe("lemmatizer", config={"mode": "lookup"}).initialize(lookups=lookups)
+        self.name = "spaCy lookup of the labels' words"
+
+    def __call__(self, texts: Iterable[str]) -> list[str]:
+        """The texts in base forms."""
+        return [
+            " ".join(word.lemma_.lower() for word in doc if word.lower_ not in _ARTICLES)
+            for doc in self._pipeline.pipe(texts)
+        ]

@@ -1,0 +1,32 @@
+"""Offline fine-tuning on stored transitions, in one process or in many.
+
+    python train.py --cfg-path lavis/projects/instructblip/finetuning/alfworld_ft.yaml
+    python -m torch.distributed.run --nproc_per_node=4 train.py --cfg-path … --options run.batch_size_train=4
+
+`--options run.resume_ckpt_path=CHECKPOINT` goes on where that checkpoint was written. On SIGTERM (a queue's time limit)
+it writes one and ends with exit code 0. docs/offline.md describes data, settings and outputs.
+"""
+
+from __future__ import annotations
+
+from lavis.common.dist_utils import end_distributed_mode, is_main_process
+from lavis.runners.launch import build_runner
+from lavis.runners.runner_base import Stopped
+from xrl_alignment import offline  # noqa: F401  (registers the task alfworld_episode and the actions' normaliser)
+from xrl_alignment.config import parse_args, run_program
+
+
+def main() -> None:
+    """Parse, build, train."""
+    arguments = parse_args(__doc__)
+    try:
+        build_runner(arguments).train()
+    except Stopped as stop:
+        if is_main_process():
+            print(stop, flush=True)
+    finally:
+        end_distributed_mode()
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,109 @@
+"""What LAVIS's side does not know: how actions are normalised, and how episodes are played.
+
+Importing this module registers both with LAVIS's registry; train.py and evaluate.py do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from omegaconf import OmegaConf
+
+from lavis.common.config import Config
+from lavis.common.dist_utils import get_rank, get_world_size, is_main_process
+from lavis.common.registry import registry
+from lavis.models import BaseModel, load_preprocess
+from lavis.runners.launch import build_runner
+from lavis.tasks.base_task import BaseTask
+from xrl_alignment.actions import normalise
+from xrl_alignment.assembly import environment_factory, games_of, make_policy, prompt_limits
+from xrl_alignment.config import EnvironmentConfig, PolicyConfig
+from xrl_alignment.environments.base import MAX_STEPS
+from xrl_alignment.environments.games import games_hash
+from xrl_alignment.evaluation import EpisodeResult, PolicyActor, play_games, summarise, table
+from xrl_alignment.progress import GameProgress
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+registry.register("action_normaliser", normalise)
+SectionT = TypeVar("SectionT")
+
+
+@registry.register_task("alfworld_episode")
+class AlfworldEpisodeTask(BaseTask):
+    """Plays whole episodes: success with Wilson's interval, steps, by task type (`evaluation.summarise`).
+
+    Games and engine are those of `run.environment` (the keys of `EnvironmentConfig`, `num_envs` and `max_steps`), the
+    decoding that of `run.policy`. Games are shared among processes. A sharded model (run.fsdp) cannot play: its
+    processes would have to act in step.
+    """
+
+    needs_data = False
+
+    @classmethod
+    def setup_task(cls, cfg: Config) -> Self:
+        """From a config; ValueError names a key of `run.environment` or `run.policy` that does not exist."""
+        task = super().setup_task(cfg)
+        if task.settings.fsdp:
+            raise ValueError("run.task=alfworld_episode cannot be combined with run.fsdp=True: evaluate without it")
+        given = dict(task.settings.environment)
+        task.num_envs, task.max_steps = given.pop("num_envs", 140), given.pop("max_steps", MAX_STEPS)
+        task.environment = section(EnvironmentConfig, given, "run.environment")
+        task.policy = section(PolicyConfig, task.settings.policy, "run.policy")
+        task.vis_processor = load_preprocess(cfg.config.get("preprocess") or {})[0]["eval"]
+        return task
+
+    def evaluation(self, model: BaseModel, data_loader: None, device: Any) -> list[dict[str, Any]]:
+        """This process's games, each played once."""
+        self.games = games_of(self.environment, self.num_envs)
+        games = self.games[get_rank() :: get_world_size()]
+        policy = make_policy(self.policy, model, self.vis_processor, self.settings.batch_size_eval)
+        blank = self.environment.blank_frames
+        with GameProgress(len(games)) as progress:
+            results = play_games(
+                PolicyActor(policy=policy, blank_frames=blank, **prompt_limits(model)),
+                games,
+                environment_factory(self.environment, self.max_steps),
+                max_steps=self.max_steps,
+                concurrency=self.settings.batch_size_eval,
+                on_result=lambda result, trace: progress.advance(result.won),
+            )
+        return [{"instance_id": result.game, **vars(result)} for result in results]
+
+    def report(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        """`evaluation.summarise` of the episodes, and what they depend on; `agg_metrics` is the success rate."""
+        names = ("game", "task_type", "won", "actions", "rejected")
+        summary = summarise([EpisodeResult(**{name: row[name] for name in names}) for row in results])
+        facts = {"engine": self.environment.name, "split": self.environment.split, "decode": self.policy.decode}
+        return {"agg_metrics": summary["success"], **summary, **facts, "games_hash": games_hash(self.games)}
+
+
+def section(schema: type[SectionT], given: Mapping[str, Any], name: str) -> SectionT:
+    """A settings dataclass from a plain section; ValueError names an unknown key."""
+    try:
+        return schema(**given)
+    except TypeError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def is_lavis_config(cfg_path: str) -> bool:
+    """Whether a yaml is a LAVIS config (`run.task` says what to do) rather than one of `configs/evaluate`."""
+    run = OmegaConf.load(cfg_path).get("run") or {}
+    return "task" in run
+
+
+def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Evaluate as a LAVIS config says, print the figures, return them by split."""
+    arguments.options = [*arguments.options, "run.evaluate=True"]
+    runner = build_runner(arguments)
+    found = runner.evaluate("final")
+    runner.log.close()
+    if is_main_process():
+        for split, figures in found.items():
+            print(f"{split}:\n{table(figures) if 'interval' in figures else json.dumps(figures, indent=1)}")
+        print(f"written to {runner.output_dir}")
+    return found
