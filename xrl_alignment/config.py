@@ -25,8 +25,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 ENVIRONMENT_NAMES = ("native", "textworld", "household", "thor")
-EXPERT_NAMES = ("explorer", "handcoded", "planner", "client")
+EXPERT_NAMES = ("explorer", "handcoded", "planner", "client", "openai")
 CLIENT_EXPERTS = ("handcoded", "planner")  # they need the game's state, so the client computes them
+APIS = ("chat", "completion")
+REFLECTORS = ("auto", "rule", "llm")
 POLICY_NAMES = ("in_process",)
 ACTORS = ("policy", "expert")
 DECODE_MODES = ("free", "admissible")
@@ -170,13 +172,56 @@ class EnvironmentConfig:
 
 @dataclass
 class ExpertConfig:
-    """`expert:` who labels; `client` takes whatever expert's word the client sends along."""
+    """`expert:` who labels; `client` takes whatever expert's word the client sends along.
+
+    What follows `name` is for `openai`, a language model behind an endpoint with OpenAI's interface (docs/teacher.md).
+    `base_url` empty is OpenAI's own; `api` is chat or completion (legacy); `api_version` is for Azure's older
+    deployments. The key is read from the environment variable `key_variable` and from nowhere else. `prompts` and
+    `reflection_examples` are files (empty: those in `prompts/`). `context_tokens` is the model's context, prompt and
+    answer together; `tokenizer` a folder to count them with (empty: found by the model's name, else estimated). A
+    failing call is tried `max_attempts` times, each for `timeout_s` seconds. At most `concurrency` calls run at once
+    and `calls_per_minute` begin in a minute (0: no limit). Answers are kept in the file `cache` (empty: not kept).
+    `max_calls` and `max_cost_usd` pause the run (0: no limit); prices are US dollars for a million tokens
+    (`price_cached_prompt` 0: as `price_prompt`). `ground` maps an answer that just misses an admissible command to that
+    command.
+    """
 
     name: str = "explorer"
+    base_url: str = ""
+    model: str = ""
+    api: str = "chat"
+    api_version: str = ""
+    key_variable: str = "OPENAI_API_KEY"
+    prompts: str = ""
+    reflection_examples: str = ""
+    temperature: float = 0.0
+    max_answer_tokens: int = 256
+    context_tokens: int = 8192
+    tokenizer: str = ""
+    timeout_s: float = 60.0
+    max_attempts: int = 20
+    concurrency: int = 32
+    calls_per_minute: float = 0.0
+    cache: str = "output/expert_answers.sqlite"
+    max_calls: int = 0
+    max_cost_usd: float = 0.0
+    price_prompt: float = 0.0
+    price_cached_prompt: float = 0.0
+    price_completion: float = 0.0
+    ground: bool = False
 
     def __post_init__(self) -> None:
-        """Check the expert's name."""
+        """Check every value's range, and that a limit in dollars has prices to go by."""
         _check_choice("expert.name", self.name, EXPERT_NAMES)
+        _check_choice("expert.api", self.api, APIS)
+        _check_numbers("expert", self, ("max_answer_tokens", "context_tokens", "max_attempts", "concurrency"), 1)
+        prices = ("price_prompt", "price_cached_prompt", "price_completion")
+        limits = ("temperature", "calls_per_minute", "max_calls", "max_cost_usd")
+        _check_numbers("expert", self, (*limits, *prices), 0)
+        _check("expert.timeout_s", self.timeout_s, self.timeout_s > 0, "a number of seconds above 0")
+        priced = self.price_prompt > 0 or self.price_completion > 0
+        rule = "of use without expert.price_prompt and expert.price_completion"
+        _check("expert.max_cost_usd", self.max_cost_usd, priced or not self.max_cost_usd, rule)
 
 
 @dataclass
@@ -218,9 +263,17 @@ class ServerConfig:
 
 @dataclass
 class ReflexionConfig:
-    """`reflexion:` whether failed games get a memory after each round (Shinn et al. 2023)."""
+    """`reflexion:` whether failed games get a memory after each round (Shinn et al. 2023), and who writes it.
+
+    `reflector`: `rule`; `llm`, the model of the `expert:` section; `auto`, the model if it is the expert, else `rule`.
+    """
 
     enabled: bool = True
+    reflector: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Check the reflector's name."""
+        _check_choice("reflexion.reflector", self.reflector, REFLECTORS)
 
 
 def _default_model() -> dict[str, Any]:
@@ -249,6 +302,7 @@ class EvaluateConfig:
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     expert: ExpertConfig = field(default_factory=ExpertConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
+    reflexion: ReflexionConfig = field(default_factory=ReflexionConfig)
 
 
 def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Iterable[str] = ()) -> SchemaT:

@@ -151,15 +151,15 @@ def _shortened(
     sizes = [count(turn) for turn in turns]
     while memories:
         left = room - sum(map(count, memories))
-        if left >= 0 and _newest_that_fit(sizes, left, count(GAP)) >= min(len(turns), STEPS_BEFORE_MEMORIES):
+        if left >= 0 and newest_that_fit(sizes, left, count(GAP)) >= min(len(turns), STEPS_BEFORE_MEMORIES):
             break
         memories = memories[1:]
-    kept = _newest_that_fit(sizes, room - sum(map(count, memories)), count(GAP))
+    kept = newest_that_fit(sizes, room - sum(map(count, memories)), count(GAP))
     return memories, turns[-max(kept, 1) :]
 
 
-def _newest_that_fit(sizes: Sequence[int], room: int, gap: int) -> int:
-    """How many of the last `sizes` fit into `room`, with a gap where that is not all of them."""
+def newest_that_fit(sizes: Sequence[int], room: int, gap: int) -> int:
+    """How many of the last `sizes` fit into `room`, beside a `gap` where that is not all of them; 0 if none does."""
     if sum(sizes) <= room:
         return len(sizes)
     room -= gap

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from xrl_alignment.actions import process_ob
 from xrl_alignment.environments.base import TASK_TYPES
-from xrl_alignment.history import MEMORIES_SHOWN, EpisodeTrace, opening
+from xrl_alignment.experts.faults import PromptTooLong
+from xrl_alignment.history import GAP, MEMORIES_SHOWN, EnvironmentHistory, EpisodeTrace, newest_that_fit, opening
 
 PREFIXES = {  # beginning of an ALFWorld task type -> its name in the prompts file (the original's table)
     "pick_and_place": "put",
@@ -87,14 +89,57 @@ def react_text(start: str, steps: Sequence[tuple[str, str]]) -> str:
     return "\n".join((opening(start), *turns))
 
 
-def reflection_query(trace: EpisodeTrace, memories: Sequence[str], examples: str) -> str:
+def react_prompt(
+    examples: Sequence[str],
+    memories: Sequence[str],
+    start: str,
+    steps: Sequence[tuple[str, str]],
+    *,
+    budget: int | None = None,
+    count: Callable[[str], int] = len,
+) -> str:
+    """What an LLM that acts is asked: examples, memories, opening, then `> action` and feedback in turn, a last `> `.
+
+    With a `budget` (in units of `count`) the oldest steps are left out, with one line `...` in their place; examples,
+    memories, opening and the newest step always stay, and no line is cut. Raises PromptTooLong where these are over
+    the budget.
+    """
+    head = str(EnvironmentHistory(few_shot_query(examples, memories), opening(start), memories, repeat_limit=0))
+    turns = [f"> {action}\n{process_ob(feedback).strip()}\n" for action, feedback in steps]
+    if budget is None:
+        return "".join((head, *turns, "> "))
+    return "".join((head, *_fitting(turns, budget - count(head) - count("> "), count), "> "))
+
+
+def _fitting(turns: Sequence[str], room: int, count: Callable[[str], int]) -> list[str]:
+    """The newest of `turns` that fit into `room`, after a line `...` if that is not all; at least one."""
+    sizes = [count(turn) for turn in turns]
+    kept = newest_that_fit(sizes, room, count(GAP))
+    if room < 0 or (turns and not kept):
+        over = (sizes[-1] if sizes else 0) - room
+        raise PromptTooLong(f"task, examples, memories and last step alone are {over} tokens over the prompt's budget")
+    return list(turns) if kept == len(turns) else [GAP, *turns[-kept:]]
+
+
+def reflection_query(
+    trace: EpisodeTrace,
+    memories: Sequence[str],
+    examples: str,
+    *,
+    budget: int | None = None,
+    count: Callable[[str], int] = len,
+) -> str:
     """What an LLM is asked after a failed trial, in Reflexion's form (Shinn et al. 2023, arXiv:2303.11366).
 
-    Two examples, the failed trial, the last three plans for this game, `New plan:`.
+    Two examples, the failed trial, the last three plans for this game, `New plan:`. Shortened like `react_prompt`.
     """
-    parts = [_REFLECT, examples.strip(), f"{react_text(trace.opening, trace.steps)}\nSTATUS: FAIL"]
+    head = f"{_REFLECT}\n\n{examples.strip()}\n\n{opening(trace.opening)}\n"
+    turns = [f"> {action}\n{feedback.strip()}\n" for action, feedback in trace.steps]
+    tail = "STATUS: FAIL\n\n"
     if memories:
         first = max(0, len(memories) - MEMORIES_SHOWN)
-        plans = (f"Trial #{first + i}: {memory.strip()}" for i, memory in enumerate(memories[first:]))
-        parts.append("Plans from past attempts:\n" + "\n".join(plans))
-    return "\n\n".join(parts) + "\n\nNew plan:"
+        plans = (f"Trial #{first + i}: {memory.strip()}\n" for i, memory in enumerate(memories[first:]))
+        tail += f"Plans from past attempts:\n{''.join(plans)}\n"
+    tail += "New plan:"
+    shown = turns if budget is None else _fitting(turns, budget - count(head) - count(tail), count)
+    return "".join((head, *shown, tail))

@@ -1,6 +1,6 @@
 """Reflexion: a failed episode becomes one paragraph of advice for the next attempt at the same game.
 
-After Shinn et al. 2023 (arXiv:2303.11366). `RuleReflector` needs no LLM: it reads the trace. An LLM reflector asks
+After Shinn et al. 2023 (arXiv:2303.11366). `RuleReflector` needs no LLM: it reads the trace. `LLMReflector` asks one
 `prompts.reflection_query`.
 """
 
@@ -9,16 +9,29 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from xrl_alignment.actions import canonical
+from xrl_alignment.experts.answers import without_reasoning
 from xrl_alignment.experts.task import Task, names_in, parse_opening, parse_task, type_of
 from xrl_alignment.history import EpisodeTrace
+from xrl_alignment.prompts import reflection_query
+
+if TYPE_CHECKING:
+    from xrl_alignment.experts.openai import Teacher
 
 NOTHING = "Nothing happens."  # the engine's answer to whatever is not admissible
 RULE_MARK = "(by rule)"
+_PLANNER = (
+    "You help an agent that failed a household task in a text game and will try it again. Reply with its new plan "
+    "only: one paragraph of at most 80 words in the first person that names the exact actions to take, without heading "
+    "or list."
+)
+_PLAN_HEADING = re.compile(r"^[*#\s]*(?:new plan|plan|reflection)[*\s]*:[*\s]*", re.IGNORECASE)
+_PLAN_WORDS = 150  # three memories stand in the student's prompt
 _NAMES_SHOWN = 4
 _REPEATS_NAMED = 3  # a command that failed this often is worth a warning
 _SURFACE = re.compile(r"On the ([^,.]+), you see ([^.]*)\.")
@@ -50,14 +63,26 @@ def update_memories(
     for trace in traces:
         if not (trace.game_id in last and last[trace.game_id].won):
             last[trace.game_id] = trace
-    for game, trace in last.items():
-        if trace.won:
-            continue
-        known = updated.setdefault(game, [])
-        text = " ".join(reflector.reflect(trace, tuple(known)).split())
-        if text and text not in known:
-            known.append(text)
+    failed = [trace for trace in last.values() if not trace.won]
+    known = [updated.setdefault(trace.game_id, []) for trace in failed]
+    for texts, text in zip(known, _reflect_all(reflector, failed, known), strict=True):
+        text = " ".join(text.split())
+        if text and text not in texts:
+            texts.append(text)
     return updated
+
+
+def _reflect_all(
+    reflector: Reflector, traces: Sequence[EpisodeTrace], memories: Sequence[Sequence[str]]
+) -> Iterable[str]:
+    """One text for each trace; all at once where the reflector waits for a network and so has a `pool`."""
+    asked = [tuple(texts) for texts in memories]
+    pool = getattr(reflector, "pool", None)
+    if pool is None:
+        return map(reflector.reflect, traces, asked)
+    futures = [pool.submit(reflector.reflect, trace, texts) for trace, texts in zip(traces, asked, strict=True)]
+    wait(futures)  # also when one fails: what the others paid for is then in the cache
+    return [future.result() for future in futures]
 
 
 class RuleReflector:
@@ -72,6 +97,45 @@ class RuleReflector:
         reading = _read(trace)
         parts = (RULE_MARK, _verdict(reading), _stuck(reading), f"Next time I will {', '.join(_plan(reading))}.")
         return " ".join(part for part in parts if part)
+
+
+class LLMReflector:
+    """Advice from a language model, as in the original; by rule for a trial about which the model says nothing.
+
+    `examples` are two worked reflections (`prompts.load_reflection_examples`). Trials are asked about all at once, and
+    the same trial gets the same answer, from the cache.
+    """
+
+    def __init__(self, teacher: Teacher, examples: str) -> None:
+        self.teacher = teacher
+        self.examples = examples
+        self._fallback = RuleReflector()
+
+    @property
+    def pool(self) -> Executor:
+        """Where to call `reflect`, so that many trials are asked about at once."""
+        return self.teacher.endpoint.pool
+
+    def reflect(self, trace: EpisodeTrace, memories: Sequence[str]) -> str:
+        """See `Reflector`. Raises EndpointFault, BudgetSpent."""
+        teacher = self.teacher
+        query = reflection_query(trace, memories, self.examples, budget=teacher.budget, count=teacher.endpoint.count)
+        plan = _plan_in(teacher.write(query, system=_PLANNER))
+        if plan:
+            return plan
+        teacher.endpoint.ledger.count("reflections_by_rule")
+        return self._fallback.reflect(trace, memories)
+
+
+def _plan_in(text: str) -> str:
+    """The plan in a model's answer: one paragraph, without reasoning, heading or a last sentence that was cut off."""
+    paragraphs = [part.strip() for part in without_reasoning(text).split("\n\n") if part.strip()]
+    plan = " ".join(_PLAN_HEADING.sub("", paragraphs[0]).split()) if paragraphs else ""
+    words = plan.split()
+    if len(words) > _PLAN_WORDS:
+        plan = " ".join(words[:_PLAN_WORDS])
+        plan = plan[: plan.rfind(".") + 1] or plan
+    return plan
 
 
 @dataclass

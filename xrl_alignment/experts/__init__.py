@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from xrl_alignment.environments.base import EnvironmentFault
-from xrl_alignment.experts.base import Expert, Label
+from xrl_alignment.experts.base import Expert, Label, act_all
 
-__all__ = ["EXPERTS", "Expert", "Label", "make_expert"]
+__all__ = ["EXPERTS", "Expert", "Label", "act_all", "make_expert"]
 
-EXPERTS = ("explorer", "handcoded", "planner", "client")
+EXPERTS = ("explorer", "handcoded", "planner", "client", "openai")
 
 
 def make_expert(name: str, *, environment: Any = None, **options: Any) -> Expert:
@@ -17,6 +17,7 @@ def make_expert(name: str, *, environment: Any = None, **options: Any) -> Expert
 
     `explorer` takes the `options` of `Explorer`. `handcoded` and `planner` ask `environment` where one is given (it
     must have been made with `expert=name`); without one they read what the client's expert said, as `client` does.
+    `openai` takes the `teacher` that all episodes share (`experts.openai.Teacher`).
     Raises EnvironmentFault for a name that does not exist.
     """
     if name not in EXPERTS:
@@ -25,6 +26,12 @@ def make_expert(name: str, *, environment: Any = None, **options: Any) -> Expert
         from xrl_alignment.experts.explorer import Explorer
 
         return Explorer(**options)
+    if name == "openai":
+        if set(options) != {"teacher"}:
+            raise EnvironmentFault("expert 'openai' takes one option, teacher: the endpoint that all episodes share")
+        from xrl_alignment.experts.openai import OpenAIExpert
+
+        return OpenAIExpert(options["teacher"])
     if options:
         raise EnvironmentFault(f"expert {name!r} takes no options, got {', '.join(options)}")
     from xrl_alignment.experts.alfworld import AlfworldExpert, ClientExpert

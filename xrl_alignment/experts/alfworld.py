@@ -6,7 +6,7 @@ They read the game's state, so they run beside the environment (in the client) a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from xrl_alignment.actions import canonical
@@ -28,7 +28,7 @@ class AlfworldExpert:
         self.name = name
         self._environment = environment
 
-    def begin(self, intro: str) -> None:
+    def begin(self, intro: str, *, task_type: str = "", memories: Sequence[str] = ()) -> None:
         """Nothing to remember: the environment knows its state."""
 
     def observe(self, action: str, feedback: str) -> None:
@@ -46,7 +46,7 @@ class ClientExpert:
     def __init__(self, name: str = "client") -> None:
         self.name = name
 
-    def begin(self, intro: str) -> None:
+    def begin(self, intro: str, *, task_type: str = "", memories: Sequence[str] = ()) -> None:
         """Nothing to remember: every observation carries its own answer."""
 
     def observe(self, action: str, feedback: str) -> None:

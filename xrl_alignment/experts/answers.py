@@ -41,15 +41,19 @@ def read_answer(text: str) -> Answer:
     Reasoning blocks (`<think>…</think>`, also one that was cut off) are dropped, markup is stripped, and of several
     actions only the first counts.
     """
-    text = _REASONING_END.sub("", _REASONING.sub("", text))
     thoughts = []
-    for line in text.splitlines():
+    for line in without_reasoning(text).splitlines():
         line = _LABEL.sub("", _BULLET.sub("", line.strip())).strip("*` \t")
         if is_thought(line) or _THOUGHT.match(line):
             thoughts.append(" ".join(_THOUGHT.sub("", line).split()))
         elif command := _command(line):
             return Answer(command, " ".join(thoughts))
     return Answer("", " ".join(thoughts))
+
+
+def without_reasoning(text: str) -> str:
+    """`text` without the block in which a reasoning model thinks aloud, even if its beginning or end is missing."""
+    return _REASONING_END.sub("", _REASONING.sub("", text))
 
 
 def _command(line: str) -> str:

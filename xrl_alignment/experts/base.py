@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,13 +23,17 @@ class Label:
 class Expert(Protocol):
     """One expert follows one episode: `begin` with the opening text, then `act` / `observe` in turn.
 
-    The executed action may differ from the one the expert advised (the policy drives): `observe` says which it was.
+    The executed action may differ from the one the expert advised (the policy drives): `observe` says which it was. An
+    expert whose `act` waits for a network has a `pool` (concurrent.futures.Executor) in which it wants to be asked.
     """
 
     name: str
 
-    def begin(self, intro: str) -> None:
-        """Start an episode; `intro` is the environment's text after reset (room and task sentence)."""
+    def begin(self, intro: str, *, task_type: str = "", memories: Sequence[str] = ()) -> None:
+        """Start an episode; `intro` is the environment's text after reset (room and task sentence).
+
+        `task_type` is ALFWorld's (a game id, which begins with it, will do), `memories` are this game's, oldest first.
+        """
         ...
 
     def observe(self, action: str, feedback: str) -> None:
@@ -42,3 +47,20 @@ class Expert(Protocol):
         through it (`expert_action`), all others do without.
         """
         ...
+
+
+def act_all(experts: Sequence[Expert], informations: Sequence[Mapping[str, Any] | None]) -> list[Label]:
+    """Every expert's advice, asking those that have a `pool` all at once.
+
+    What one of them raises is raised after all have answered: an answer that was paid for is not thrown away.
+    """
+    pools = [getattr(expert, "pool", None) for expert in experts]
+    asked = [
+        pool.submit(expert.act, information) if pool else None
+        for expert, information, pool in zip(experts, informations, pools, strict=True)
+    ]
+    wait([future for future in asked if future])
+    return [
+        future.result() if future else expert.act(information)
+        for expert, information, future in zip(experts, informations, asked, strict=True)
+    ]

@@ -9,7 +9,7 @@ behind a legacy client. The policy drives: every decision is made anew from the 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xrl_alignment.experts.base import Label
@@ -46,7 +46,7 @@ class Explorer:
         self._statistics = statistics or load_statistics()
         self.begin("")
 
-    def begin(self, intro: str) -> None:
+    def begin(self, intro: str, *, task_type: str = "", memories: Sequence[str] = ()) -> None:
         """Start an episode. What cannot be read or done gets no advice (`Label.action` None), never an exception."""
         receptacles, self._sentence = parse_opening(intro)
         known = self._statistics

@@ -9,7 +9,8 @@ from xrl_alignment.experts.alfworld import AlfworldExpert, ClientExpert
 
 def test_every_name_builds_an_expert():
     for name in EXPERTS:
-        assert make_expert(name).name == name
+        options = {"teacher": None} if name == "openai" else {}
+        assert make_expert(name, **options).name == name
 
 
 def test_alfworlds_experts_sit_beside_the_environment_or_at_the_other_end_of_the_wire():
@@ -27,3 +28,5 @@ def test_unknown_name_lists_what_exists():
         make_expert("oracle")
     with pytest.raises(EnvironmentFault, match="'client' takes no options, got seed"):
         make_expert("client", seed=1)
+    with pytest.raises(EnvironmentFault, match="'openai' takes one option, teacher"):
+        make_expert("openai")
