@@ -23,11 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 from torch import Tensor
 from torch.nn import functional
 
 from lavis.models import load_model_and_preprocess
+from xrl_alignment.checkpoint import write_atomically
 from xrl_alignment.config import run_program
 from xrl_alignment.environments.base import Game, TimeStep
 from xrl_alignment.environments.games import find_games
@@ -40,7 +41,7 @@ SLOTS = 8  # as many as the tiny model's queries
 CALL = "solve\n"
 SKILLED = 0.7  # share of the rows
 WITH_MEMORY = 0.15  # share of the rows that begin with a memory of a failed attempt
-NOISE = (0.0, 0.0, 0.1, 0.25)  # how often a skilled player's step is replaced by a random one
+NOISE = (0.0, 0.0, 0.1, 0.3)  # how often a skilled player slips
 WANDER_STEPS = (8, 12, 18)
 FEEDBACK_WEIGHT = 0.3  # of the environment's words in the loss; actions count 1
 MAX_TOKENS = 512  # of a row
@@ -99,17 +100,26 @@ def _whim(now: TimeStep, tried: set[str], rng: random.Random) -> str:
 def play_skilled(
     environment: NativeEnvironment, expert: Explorer, game: Game, rng: random.Random, noise: float
 ) -> tuple[str, list[Step]]:
-    """Play as the explorer says, except for a share of random steps, after which it says how to go on."""
+    """Play as the explorer says, except for a share of slips, after which it says how to go on."""
     now = environment.reset(game)
     expert.begin(now.text)
-    text, steps = now.text, []
+    text, steps, action = now.text, [], "look"
     while not now.done:
         advice = expert.act().action or "look"
-        action = advice if rng.random() >= noise else rng.choice(now.admissible_commands)
+        action = advice if rng.random() >= noise else _slip(now, action, rng)
         now = environment.step(action)
         expert.observe(action, now.text)
         steps.append((action, advice, now.text))
     return text, steps
+
+
+def _slip(now: TimeStep, last: str, rng: random.Random) -> str:
+    """A wrong step: any that the game accepts, or what beginners try in vain, the same thing again above all."""
+    if rng.random() < 0.5:
+        return rng.choice(now.admissible_commands)
+    places = [command.removeprefix("go to ") for command in now.admissible_commands if command.startswith("go to ")]
+    place, thing = rng.choice(places), rng.choice(("mug 1", "apple 1", "book 1", "soapbar 1", "plate 1", "pen 2"))
+    return rng.choice((last, last, f"open {place}", f"examine {place}", f"take {thing} from {place}", f"use {thing}"))
 
 
 class RowWriter:
@@ -211,8 +221,8 @@ def loss_of(llm, call: Tensor, rows: Sequence[Row], pad: int, generator: torch.G
     return (losses * weights[scored]).sum() / weights[scored].sum()
 
 
-def train(model, games: Sequence[Game], *, minutes: float, lr: float, seed: int) -> None:
-    """Train `model.llm_model` in place for `minutes`; prints a line a pool."""
+def train(model, games: Sequence[Game], *, minutes: float, lr: float, seed: int, out: Path) -> None:
+    """Train `model.llm_model` for `minutes`; prints a line and writes `out` after every pool of rows."""
     llm, tokenizer = model.llm_model.requires_grad_(True).train(), model.llm_tokenizer
     writer = RowWriter(tokenizer, games, seed)
     generator = torch.Generator().manual_seed(seed)
@@ -233,16 +243,26 @@ def train(model, games: Sequence[Game], *, minutes: float, lr: float, seed: int)
             losses.append(loss.item())
             tokens += sum(len(row.ids) for row in rows)
             step += 1
+        save(llm, out)
         print(
             f"{elapsed:4.0%}  step {step}, {tokens / 1e6:.1f} million tokens, loss {sum(losses) / len(losses):.3f}",
             flush=True,
         )
 
 
+def save(llm, out: Path) -> None:
+    """Write the language model in bfloat16 under Transformers' names; the output layer is tied to the embedding."""
+    weights = {k: v.to(torch.bfloat16).contiguous() for k, v in llm.state_dict().items() if k != "lm_head.weight"}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, lambda file: file.write(serialize(weights, metadata={"format": "pt"})))
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--games", required=True, nargs="+", metavar="DIR", help="generated games (environments.household)")
+    parser.add_argument(
+        "--games", required=True, nargs="+", metavar="DIR", help="generated games (environments.household)"
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="FILE")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--lr", type=float, default=2e-3)
@@ -252,11 +272,7 @@ def main() -> None:
     options = {"llm_weights": arguments.start or "", "init_seed": arguments.seed, "freeze_llm": False}
     model, _, _ = load_model_and_preprocess("blip2_emac", "tiny", options=options)
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
-    train(model, games, minutes=arguments.minutes, lr=arguments.lr, seed=arguments.seed)
-    weights = {k: v.to(torch.bfloat16).contiguous() for k, v in model.llm_model.state_dict().items()}
-    weights.pop("lm_head.weight", None)  # tied to the embedding
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    save_file(weights, arguments.out, metadata={"format": "pt"})
+    train(model, games, minutes=arguments.minutes, lr=arguments.lr, seed=arguments.seed, out=arguments.out)
 
 
 if __name__ == "__main__":
