@@ -151,4 +151,5 @@ if __name__ == "__main__":
     try:
         run("Native engine against TextWorld", measure)
     except EnvironmentFault as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
