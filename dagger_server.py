@@ -10,6 +10,7 @@ Then start `alfworld_client.py` with the same port, here or on another machine. 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -37,11 +38,11 @@ from xrl_alignment.experts import make_expert
 from xrl_alignment.learner import Learner
 from xrl_alignment.ledger import Ledger
 from xrl_alignment.progress import RoundProgress
-from xrl_alignment.reflexion import RuleReflector
 from xrl_alignment.resume import refuse_changes, saved_settings
 from xrl_alignment.run_directory import RunDirectory, new_run_directory
 from xrl_alignment.schedule import Schedule
 from xrl_alignment.server import DaggerHTTPServer
+from xrl_alignment.teaching import Teaching, build_teaching
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,22 +67,17 @@ def main() -> None:
         session_timeout_s=config.server.session_timeout_s,
         status=lambda: loop.status(),
     )
-    model, vis_processor = load_student(config.model, pick_device(run.device))
-    check_student(config, model)
-    path = arguments.resume or arguments.run_dir
-    path = path or new_run_directory(run.output_dir, enable_dpo=run.enable_dpo, enable_tc=run.enable_tc)
-    directory = RunDirectory(path)
-    with RoundProgress() as progress:
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(server.stop)
+        model, vis_processor = load_student(config.model, pick_device(run.device))
+        check_student(config, model)
+        directory = open_directory(arguments, config)
+        cleanup.callback(directory.close)
+        progress = cleanup.enter_context(RoundProgress())
         loop = build_loop(config, server, directory, model, vis_processor, progress)
-        try:
-            if not arguments.resume:
-                write_atomically(directory.path / "config.yaml", lambda file: file.write(to_yaml(config).encode()))
-            server.start()
-            announce(directory, server)
-            loop.run()
-        finally:
-            server.stop()
-            directory.close()
+        server.start()
+        announce(directory, server)
+        loop.run()
 
 
 def read_config(arguments: argparse.Namespace) -> DaggerConfig:
@@ -100,6 +96,17 @@ def read_config(arguments: argparse.Namespace) -> DaggerConfig:
             f"{arguments.run_dir} holds a run already: continue it with --resume, or choose another folder"
         )
     return load_config(DaggerConfig, arguments.cfg_path, arguments.options)
+
+
+def open_directory(arguments: argparse.Namespace, config: DaggerConfig) -> RunDirectory:
+    """The run's directory, with its settings in it: only now, when nothing that was given can be wrong any more."""
+    run = config.run
+    path = arguments.resume or arguments.run_dir
+    path = path or new_run_directory(run.output_dir, enable_dpo=run.enable_dpo, enable_tc=run.enable_tc)
+    directory = RunDirectory(path)
+    if not arguments.resume:
+        write_atomically(directory.path / "config.yaml", lambda file: file.write(to_yaml(config).encode()))
+    return directory
 
 
 def check_student(config: DaggerConfig, model: torch.nn.Module) -> None:
@@ -124,6 +131,7 @@ def build_loop(
     directory: RunDirectory,
     model: torch.nn.Module,
     vis_processor,
+    teaching: Teaching,
     progress: RoundProgress,
 ) -> DaggerLoop:
     """Put the parts together."""
@@ -135,7 +143,8 @@ def build_loop(
         directory=directory,
         schedule=Schedule(num_rounds=run.num_rounds, num_envs=run.num_envs),
         learner=build_learner(config, directory, model, vis_processor) if run.run_training else None,
-        reflector=RuleReflector() if config.reflexion.enabled else None,
+        reflector=teaching.reflector,
+        account=teaching.account,
         config=settings,
         train_every=run.train_every,
         save_ckpt=run.save_ckpt,
@@ -145,7 +154,7 @@ def build_loop(
     return DaggerLoop(
         server=server,
         policy=make_policy(config.policy, model, vis_processor, run.max_batch),
-        make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert),
+        make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert, **teaching.expert_options),
         ledger=ledger,
         client_expert=expert if expert in CLIENT_EXPERTS else "",
         preferences=run.enable_dpo and run.run_training,

@@ -17,7 +17,8 @@ from typing import Any
 
 from xrl_alignment.buffers import Transition
 from xrl_alignment.episode import Episode, plain
-from xrl_alignment.experts.base import Expert
+from xrl_alignment.experts.base import Expert, act_all
+from xrl_alignment.experts.faults import EndpointFault
 from xrl_alignment.history import EnvironmentHistory, build_prompt, opening
 from xrl_alignment.learner import DivergedError
 from xrl_alignment.ledger import Ledger
@@ -86,7 +87,11 @@ class DaggerLoop:
     # --- the loop --------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve until the last round has ended; writes DONE. Raises DivergedError when the loss is not finite."""
+        """Serve until the last round has ended; writes DONE.
+
+        Raises DivergedError when the loss is not finite, EndpointFault when the expert cannot be asked any more (its
+        budget is spent, its endpoint is down): the run can then be resumed.
+        """
         try:
             self.ledger.open()
             while not self.schedule.finished:
@@ -94,6 +99,9 @@ class DaggerLoop:
         except DivergedError as error:
             self._log.error(str(error))
             raise
+        except EndpointFault as error:
+            self._log.error(str(error))
+            raise type(error)(f"{error}; go on with --resume {self.ledger.directory.path}") from error
         self.ledger.directory.mark_done()
         self._say_goodbye()
 
@@ -194,7 +202,7 @@ class DaggerLoop:
         text = plain(observation.text)
         start = opening(text)
         expert = self.make_expert()
-        expert.begin(text)
+        expert.begin(text, task_type=game, memories=memories)
         self._episodes[session] = Episode(
             env=env,
             game=game,
@@ -235,7 +243,8 @@ class DaggerLoop:
         """
         seen = [episode.observation for episode in episodes]
         prompts = [build_prompt(e.opening, e.memories, e.steps, budget=self.budget, count=self.count) for e in episodes]
-        labels = [episode.label(thoughts=self.enable_tc) for episode in episodes]
+        advice = act_all([episode.expert for episode in episodes], [now.information for now in seen])
+        labels = [e.label(said, thoughts=self.enable_tc) for e, said in zip(episodes, advice, strict=True)]
         drives = [
             label is not None and episode.coin(self.seed) < episode.beta
             for episode, label in zip(episodes, labels, strict=True)

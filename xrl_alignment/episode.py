@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from xrl_alignment.actions import is_thought, normalise
 from xrl_alignment.buffers import Transition
-from xrl_alignment.experts.base import Expert
+from xrl_alignment.experts.base import Expert, Label
 from xrl_alignment.history import EnvironmentHistory
 from xrl_alignment.protocol import Observation
 
@@ -64,12 +64,11 @@ class Episode:
         self._hear(action, "OK.")
         return True
 
-    def label(self, *, thoughts: bool) -> str | None:
-        """What the expert would do now, as text; None where it has no answer (filtered).
+    def label(self, advice: Label, *, thoughts: bool) -> str | None:
+        """The expert's `advice` for now as text; None where it has no answer (filtered).
 
         With `thoughts`, a thought that this episode has not had comes before the action it explains.
         """
-        advice = self.expert.act(self.observation.information)
         thought = plain(normalise(f"think: {advice.thought}"))
         if thoughts and advice.thought and not self.thoughts and all(action != thought for action, _ in self.steps):
             return thought

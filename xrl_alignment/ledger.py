@@ -14,6 +14,7 @@ from typing import Any
 from xrl_alignment.buffers import shard_name, write_shard
 from xrl_alignment.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint
 from xrl_alignment.episode import Episode
+from xrl_alignment.experts.accounting import Account
 from xrl_alignment.history import EpisodeTrace
 from xrl_alignment.learner import Learner, TrainingMetrics
 from xrl_alignment.reflexion import Reflector, update_memories
@@ -26,8 +27,8 @@ class Ledger:
 
     The learner is called after every `train_every` episodes. With `state_interval_s` 0 the trainer's state is written
     after every episode; otherwise at most that often, and a resume repeats the updates since then. A checkpoint is
-    written after each round where `save_ckpt`. `reflector` None: failed games get no memories. `config` (plain
-    containers) goes into checkpoints.
+    written after each round where `save_ckpt`. `reflector` None: failed games get no memories. `account` is what the
+    expert's calls cost, where they do. `config` (plain containers) goes into checkpoints.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Ledger:
         schedule: Schedule,
         learner: Learner | None = None,
         reflector: Reflector | None = None,
+        account: Account | None = None,
         config: dict[str, Any] | None = None,
         train_every: int = 1,
         save_ckpt: bool = True,
@@ -47,6 +49,7 @@ class Ledger:
         self.schedule = schedule
         self.learner = learner
         self.reflector = reflector
+        self.account = account
         self.config = config or {}
         self.train_every = train_every
         self.save_ckpt = save_ckpt
@@ -71,6 +74,7 @@ class Ledger:
             "episodes": self.episodes,
             "training_step": self.learner.training_step if self.learner else 0,
             "finished": schedule.finished,
+            **({"expert": self.account.status()} if self.account else {}),
         }
 
     def note_games(self) -> None:
@@ -155,15 +159,20 @@ class Ledger:
         self.schedule.advance()
         self._records = []
         self._round_started = time.monotonic()
+        if self.account:
+            self.account.start_round(self.schedule.round)
 
     def _log_round(self, round: int) -> None:
         solved, total = len(self.schedule.solved), self.schedule.num_envs
         seconds = time.monotonic() - self._round_started
         new = self.schedule.newly_solved
-        self.directory.write_round(round, solved=solved, newly_solved=new, total=total, seconds=seconds)
+        note = self.account.line(round) if self.account else ""
+        self.directory.write_round(round, solved=solved, newly_solved=new, total=total, seconds=seconds, note=note)
         self.directory.scalar("round/accuracy", solved / total, round)
         if self._records:
             self.directory.scalar("round/won", sum(r.won for r in self._records) / len(self._records), round)
+        for name, value in self.account.figures(round).items() if self.account else ():
+            self.directory.scalar(f"expert/{name}", value, round)
 
     def _reflect(self) -> None:
         """Give every failed game of the round a memory."""

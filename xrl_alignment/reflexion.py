@@ -123,7 +123,7 @@ class LLMReflector:
         plan = _plan_in(teacher.write(query, system=_PLANNER))
         if plan:
             return plan
-        teacher.endpoint.ledger.count("reflections_by_rule")
+        teacher.endpoint.account.count("reflections_by_rule")
         return self._fallback.reflect(trace, memories)
 
 

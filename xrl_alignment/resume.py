@@ -11,6 +11,17 @@ from xrl_alignment.config import ConfigError, DaggerConfig, load_config
 FREE_SECTIONS = ("server",)
 FREE_KEYS = (
     "environment.data",
+    "expert.cache",
+    "expert.calls_per_minute",
+    "expert.concurrency",
+    "expert.key_variable",
+    "expert.max_attempts",
+    "expert.max_calls",
+    "expert.max_cost_usd",
+    "expert.price_cached_prompt",
+    "expert.price_completion",
+    "expert.price_prompt",
+    "expert.timeout_s",
     "run.device",
     "run.max_batch",
     "run.num_threads",

@@ -91,6 +91,14 @@ def new_run_directory(output_dir: Path | str, *, enable_dpo: bool, enable_tc: bo
             path = base.with_name(f"{base.name}-{number}")
 
 
+def round_block(round: int, *, solved: int, newly_solved: int, total: int, seconds: float) -> str:
+    """A round in `world.log`, to the letter as in the original's logs; `solved` counts all rounds so far."""
+    return (
+        f"\n-----\nROUND: {round}\nSUCCESS: {solved}\nADDITIONAL SUCCESS: {newly_solved}\nFAIL: {total - solved}\n"
+        f"TOTAL: {total}\nACCURACY: {solved / total:.2f}\nTIME: {seconds:.2f} s\n-----\n\n"
+    )
+
+
 def newest_checkpoint(directory: Path | str) -> Path | None:
     """The `emma_checkpoint_<round>.pth` of the latest round in a run directory, or None."""
     found = sorted(Path(directory).glob("emma_checkpoint_*.pth"), key=lambda path: int(path.stem.rsplit("_", 1)[1]))
@@ -204,17 +212,19 @@ class RunDirectory:
         with open(self.results / f"trial_{record.round}.log", "w" if afresh else "a", encoding="utf-8") as file:
             file.write(f"\n#####\n\nEnvironment #{record.env}:\n{history}\nSTATUS: {status}\n\n#####\n")
 
-    def write_round(self, round: int, *, solved: int, newly_solved: int, total: int, seconds: float) -> None:
-        """Append a round's block to `world.log`, unless it is there (killed right after writing it)."""
+    def write_round(
+        self, round: int, *, solved: int, newly_solved: int, total: int, seconds: float, note: str = ""
+    ) -> None:
+        """Append a round's block to `world.log`, unless it is there (killed right after writing it).
+
+        `note` is one line of our own after it: the block stays as the original's readers know it.
+        """
         path = self.results / "world.log"
         if path.exists() and f"\nROUND: {round}\n" in path.read_text(encoding="utf-8"):
             return
-        text = (
-            f"\n-----\nROUND: {round}\nSUCCESS: {solved}\nADDITIONAL SUCCESS: {newly_solved}\nFAIL: {total - solved}\n"
-            f"TOTAL: {total}\nACCURACY: {solved / total:.2f}\nTIME: {seconds:.2f} s\n-----\n\n"
-        )
+        text = round_block(round, solved=solved, newly_solved=newly_solved, total=total, seconds=seconds)
         with open(path, "a", encoding="utf-8") as file:
-            file.write(text)
+            file.write(text + (f"{note}\n" if note else ""))
 
     def write_results(self, round: int, results: dict[str, dict[str, Any]]) -> None:
         """Write `env_results_trial_<round>.json`: `env_<i>` → game, type, is_success, path_length, memory."""

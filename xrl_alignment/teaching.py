@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from xrl_alignment.config import ExpertConfig, ReflexionConfig
-from xrl_alignment.experts.accounting import Ledger, Pace, Prices
+from xrl_alignment.experts.accounting import Account, Pace, Prices
 from xrl_alignment.experts.answer_cache import AnswerCache
 from xrl_alignment.paths import REPO_ROOT
 from xrl_alignment.prompts import load_prompts, load_reflection_examples
@@ -20,12 +20,12 @@ PROMPTS = REPO_ROOT / "prompts"
 class Teaching:
     """Who writes memories, what `make_expert` needs beside the expert's name, and the book of what calls cost.
 
-    `reflector` is None without Reflexion, `ledger` without a language model.
+    `reflector` is None without Reflexion, `account` without a language model.
     """
 
     reflector: Reflector | None
     expert_options: dict[str, Any]
-    ledger: Ledger | None = None
+    account: Account | None = None
     endpoint: Any = None
 
     def close(self) -> None:
@@ -33,7 +33,7 @@ class Teaching:
         if self.endpoint:
             self.endpoint.close()
             self.endpoint.cache.close()
-            self.ledger.close()
+            self.account.close()
 
 
 def build_teaching(
@@ -41,7 +41,7 @@ def build_teaching(
 ) -> Teaching:
     """The parts of the `expert:` and `reflexion:` sections; no endpoint is made where no language model is used.
 
-    With `thinking` the model is told that it may think aloud. `book` is the file that the ledger is kept in. Raises
+    With `thinking` the model is told that it may think aloud. `book` is the file that the account is kept in. Raises
     EndpointFault (no key, no model), FileNotFoundError or ValueError (prompts, tokenizer, cache).
     """
     by_model = reflexion.reflector == "llm" or (reflexion.reflector == "auto" and expert.name == "openai")
@@ -53,7 +53,7 @@ def build_teaching(
         examples = expert.reflection_examples or PROMPTS / "reflexion_few_shot_examples.txt"
         reflector = LLMReflector(teacher, load_reflection_examples(examples)) if by_model else RuleReflector()
     options = {"teacher": teacher} if expert.name == "openai" else {}
-    return Teaching(reflector, options, teacher.endpoint.ledger, teacher.endpoint)
+    return Teaching(reflector, options, teacher.endpoint.account, teacher.endpoint)
 
 
 def make_teacher(settings: ExpertConfig, *, thinking: bool = False, book: Path | None = None) -> Any:
@@ -75,7 +75,7 @@ def make_teacher(settings: ExpertConfig, *, thinking: bool = False, book: Path |
         max_attempts=settings.max_attempts,
         concurrency=settings.concurrency,
         pace=Pace(settings.calls_per_minute),
-        ledger=Ledger(prices=prices, max_calls=settings.max_calls, max_cost_usd=settings.max_cost_usd, path=book),
+        account=Account(prices=prices, max_calls=settings.max_calls, max_cost_usd=settings.max_cost_usd, path=book),
         cache=AnswerCache(settings.cache or None),
         count=counter_for(settings.model, settings.tokenizer),
     )

@@ -35,7 +35,7 @@ class FixedExpert:
     def __init__(self, action: str | None, thought: str = "") -> None:
         self.label = Label(action, thought)
 
-    def begin(self, intro: str) -> None:
+    def begin(self, intro: str, **context) -> None:
         pass
 
     def observe(self, action: str, feedback: str) -> None:

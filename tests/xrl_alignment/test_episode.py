@@ -5,7 +5,7 @@ import pytest
 
 from xrl_alignment.buffers import Transition
 from xrl_alignment.episode import MAX_THOUGHTS, Episode, plain
-from xrl_alignment.experts import make_expert
+from xrl_alignment.experts import Label, make_expert
 from xrl_alignment.history import EnvironmentHistory
 from xrl_alignment.protocol import Observation
 
@@ -76,12 +76,13 @@ def test_the_step_limit_and_repeated_actions_end_it():
 
 def test_the_label_is_a_new_thought_then_the_action_in_canonical_words():
     e = episode(expert_action="Move the Mug 1 to desk 1.", expert_thought="I have it.")
-    assert e.label(thoughts=False) == "put mug 1 in/on desk 1"
-    assert e.label(thoughts=True) == "think: i have it"
+    advice = e.expert.act(e.observation.information)
+    assert e.label(advice, thoughts=False) == "put mug 1 in/on desk 1"
+    assert e.label(advice, thoughts=True) == "think: i have it"
     decide(e, "think: i have it")
     e.thinks("think: i have it")
-    assert e.label(thoughts=True) == "put mug 1 in/on desk 1"
-    assert episode(expert_action="").label(thoughts=True) is None
+    assert e.label(advice, thoughts=True) == "put mug 1 in/on desk 1"
+    assert episode().label(Label(None), thoughts=True) is None
 
 
 def test_the_coin_depends_on_seed_round_game_and_step_alone():

@@ -51,7 +51,7 @@ class Prices:
         return (fresh * self.prompt + usage.cached * self.cached + usage.completion * self.completion) / MILLION
 
 
-class Ledger:
+class Account:
     """Counts what was paid for, in total and by round, and refuses what would go over a limit (0: none).
 
     A call reserves the most that it can cost before it is made, so a limit holds also while many calls are on their

@@ -21,7 +21,7 @@ from typing import Any
 import openai
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
-from xrl_alignment.experts.accounting import Ledger, Pace, Usage
+from xrl_alignment.experts.accounting import Account, Pace, Usage
 from xrl_alignment.experts.answer_cache import AnswerCache, request_key
 from xrl_alignment.experts.faults import EndpointFault, PromptTooLong
 from xrl_alignment.experts.tokens import estimate
@@ -74,7 +74,7 @@ class Endpoint:
         max_attempts: int = MAX_ATTEMPTS,
         concurrency: int = 32,
         pace: Pace | None = None,
-        ledger: Ledger | None = None,
+        account: Account | None = None,
         cache: AnswerCache | None = None,
         count: Callable[[str], int] = estimate,
         sleep: Callable[[float], Any] | None = None,
@@ -88,7 +88,7 @@ class Endpoint:
         self.timeout_s = timeout_s
         self.max_attempts = max_attempts
         self.pace = Pace() if pace is None else pace
-        self.ledger = Ledger() if ledger is None else ledger
+        self.account = Account() if account is None else account
         self.cache = AnswerCache(None) if cache is None else cache
         self.count = count
         self.pool = ThreadPoolExecutor(concurrency, thread_name_prefix="expert")
@@ -111,13 +111,13 @@ class Endpoint:
         """The model's answer; the same request gets the same answer, from the cache.
 
         Raises EndpointFault where asking again cannot help, or did not in `max_attempts` attempts, and BudgetSpent
-        where the call would go over the ledger's limits.
+        where the call would go over the account's limits.
         """
         request = {"address": self.address, "model": self.model, "api": self.api, "system": system, "prompt": prompt}
         request |= {"temperature": round(temperature, 3), "max_tokens": max_tokens, "stop": list(stop)}
         answer, known = self.cache.get_or_ask(request_key(request), lambda: asdict(self._pay(request)))
         if known:
-            self.ledger.count("cache_hits")
+            self.account.count("cache_hits")
         return Completion(**answer)
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class Endpoint:
 
     def _pay(self, request: Mapping[str, Any]) -> Completion:
         size = self.count(request["system"]) + self.count(request["prompt"]) + PROMPT_OVERHEAD
-        with self.ledger.paying(prompt=size, completion=request["max_tokens"]) as book:
+        with self.account.paying(prompt=size, completion=request["max_tokens"]) as book:
             attempts = Retrying(
                 retry=retry_if_exception_type(_PassingFault),
                 stop=self._enough,
@@ -151,7 +151,7 @@ class Endpoint:
         return state.attempt_number >= limit or self._closing.is_set()
 
     def _note(self, state: RetryCallState) -> None:
-        self.ledger.count("retries")
+        self.account.count("retries")
         reason, pause = state.outcome.exception(), state.next_action.sleep
         _log.info("attempt %d: %s; again in %.1f s", state.attempt_number, reason, pause)
 

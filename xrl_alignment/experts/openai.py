@@ -159,7 +159,7 @@ class OpenAIExpert:
         if self._label is None:
             self._label = self._ask((information or {}).get("admissible_commands") or ())
             if self._label.action is None:
-                self.teacher.endpoint.ledger.count("no_label")
+                self.teacher.endpoint.account.count("no_label")
         return self._label
 
     def _forget(self) -> None:
@@ -194,7 +194,7 @@ class OpenAIExpert:
             return action
         grounded = ground(action, admissible)
         if grounded != action:
-            self.teacher.endpoint.ledger.count("grounded")
+            self.teacher.endpoint.account.count("grounded")
         return grounded
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from benchmarks._endpoint import FakeEndpoint
-from xrl_alignment.experts.accounting import Ledger
+from xrl_alignment.experts.accounting import Account
 from xrl_alignment.experts.answer_cache import AnswerCache
 from xrl_alignment.experts.endpoint import Completion, Endpoint, retry_after
 from xrl_alignment.experts.faults import BudgetSpent, EndpointFault, PromptTooLong
@@ -47,7 +47,7 @@ def test_an_answer_and_its_cost(connect, api):
         assert body["stop"] == ["\n"] and body["max_tokens"] == 256 and body["temperature"] == 0
         if api == "chat":
             assert [message["role"] for message in body["messages"]] == ["system", "user"]
-        assert endpoint.ledger.total.calls == 1 and endpoint.ledger.total.completion == 3
+        assert endpoint.account.total.calls == 1 and endpoint.account.total.completion == 3
 
 
 @pytest.mark.parametrize("fault", ["429", "500", "cut", "malformed", "latin1", "slow"])
@@ -56,7 +56,7 @@ def test_passing_faults_are_tried_again_and_paid_once(connect, fault):
         endpoint = connect(server, timeout_s=0.2)
         assert endpoint.complete("x").text == "look"
         assert len(server.requests) == 3 and list(server.billed.values()) == [1]
-        assert endpoint.ledger.total.calls == 1 and endpoint.ledger.counts["retries"] == 2
+        assert endpoint.account.total.calls == 1 and endpoint.account.counts["retries"] == 2
         if fault == "429":
             assert endpoint._sleep == [1.0, 1.0]  # what the server asked for
 
@@ -138,7 +138,7 @@ def test_the_same_request_is_paid_once_also_from_many_threads_and_by_the_next_pr
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda _: endpoint.complete("x").text, range(8)))
         assert answers == ["look"] * 8 and len(server.requests) == 1
-        assert endpoint.ledger.counts["cache_hits"] == 7
+        assert endpoint.account.counts["cache_hits"] == 7
         endpoint.cache.close()
         again = connect(server, cache=AnswerCache(tmp_path / "answers.sqlite"))
         assert again.complete("x").text == "look" and len(server.requests) == 1
@@ -148,7 +148,7 @@ def test_the_same_request_is_paid_once_also_from_many_threads_and_by_the_next_pr
 
 def test_the_budget_stops_before_the_call(connect):
     with FakeEndpoint() as server:
-        endpoint = connect(server, ledger=Ledger(max_calls=2))
+        endpoint = connect(server, account=Account(max_calls=2))
         endpoint.complete("a"), endpoint.complete("b"), endpoint.complete("a")
         with pytest.raises(BudgetSpent, match="expert.max_calls=2; raise it"):
             endpoint.complete("c")

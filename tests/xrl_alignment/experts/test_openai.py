@@ -101,7 +101,7 @@ def test_short_answers_are_asked_for_again_hotter(teach, text, action):
         teacher = teach(server)
         assert begin(teacher).act().action == action
         assert [body["temperature"] for body in server.requests] == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-        assert teacher.endpoint.ledger.counts["no_label"] == (action is None)
+        assert teacher.endpoint.account.counts["no_label"] == (action is None)
 
 
 @pytest.mark.parametrize("fault", ["filtered", "refusal", "sentinel"])
@@ -118,7 +118,7 @@ def test_grounding_is_off_by_default_and_counted(teach):
         teacher = teach(server, grounding=True)
         assert begin(teacher).act(near).action == "open fridge 1"
         assert begin(teacher).act({}).action == "open fridg 1"
-        assert teacher.endpoint.ledger.counts["grounded"] == 1
+        assert teacher.endpoint.account.counts["grounded"] == 1
 
 
 def test_the_budget_leaves_out_the_oldest_steps(teach):
@@ -192,7 +192,7 @@ def test_a_thousand_calls_with_thirty_percent_faults(teach, tmp_path):
         assert kinds[None] == used["filtered"] + used["refusal"] + used["sentinel"] > 0
         # Each request was answered and paid once, whatever it took: our book agrees with the server's.
         assert set(server.billed.values()) == {1}
-        assert teacher.endpoint.ledger.total.calls == len(server.billed) == len(cache)
+        assert teacher.endpoint.account.total.calls == len(server.billed) == len(cache)
         assert len(server.billed) == 1000 + used["empty"]
         before = len(server.requests)
         again = [begin(teacher, memories=[f"episode {number}"]) for number in range(1000)]
