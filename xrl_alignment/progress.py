@@ -20,8 +20,8 @@ class Bar:
         self._stream = stream or sys.stdout
         self._bar: Progress | None = None
         self._task = None
-        self._line_at = time.monotonic()
-        self._start: tuple[float, int] | None = None
+        self._line_at = self._began = time.monotonic()
+        self._first: int | None = None
 
     def __enter__(self) -> Bar:
         """Open the bar if this is a terminal."""
@@ -45,12 +45,11 @@ class Bar:
             self._bar.update(self._task, completed=done, description=text)
             return
         now = time.monotonic()
-        if self._start is None:
-            self._start = (now, done)
+        if self._first is None:
+            self._first = max(0, done - 1)  # a resumed run does not begin at nothing
         if now - self._line_at >= LINE_EVERY_S or done == total:
             self._line_at = now
-            began, first = self._start
-            left = (now - began) / max(1, done - first) * (total - done)
+            left = (now - self._began) / max(1, done - self._first) * (total - done)
             print(f"{text}, {done} of {total} {self._what}, about {left:.0f} s left", file=self._stream, flush=True)
 
     def say(self, text: str) -> None:
