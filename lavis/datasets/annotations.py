@@ -19,10 +19,10 @@ import numpy as np
 from PIL import Image
 
 from lavis.common.registry import registry
-from lavis.datasets.records import BadSampleError, Record, task_type_of
+from lavis.datasets.records import BadSampleError, Record, blank_image, task_type_of
 
-REQUIRED = ("image", "text_input", "text_output")
-OPTIONAL = ("text_output_neg", "task_type", "game")
+REQUIRED = ("text_input", "text_output")
+OPTIONAL = ("image", "text_output_neg", "task_type", "game")
 _CHUNK = 1 << 20
 _LARGEST_ENTRY = 16 << 20  # bytes; what is longer is a broken file, not an entry
 _INDEX_VERSION = 1
@@ -33,22 +33,29 @@ _BOM = "\xef\xbb\xbf"
 class AnnotationFile:
     """The entries of `path`, whose `image` fields are paths below `image_root`.
 
-    Entries have the fields `REQUIRED` and may have `OPTIONAL` (the published ALFWorld SFT data has the former, with
-    `./` before its paths). Raises FileNotFoundError, or ValueError for a file that is not JSON, and BadSampleError when
-    more than `skip_bad` entries lack a field; skipped ones are listed in `skipped`.
+    Entries have `image` and the fields `REQUIRED` and may have `OPTIONAL` (the published ALFWorld SFT data has the
+    former, with `./` before its paths). With `blank_images` all pictures are black, and `image` is not needed. Raises
+    FileNotFoundError, or ValueError for a file that is not JSON, and BadSampleError when more than `skip_bad` entries
+    lack a field; skipped ones are listed in `skipped`.
     """
 
-    def __init__(self, path: Path | str, image_root: Path | str, *, skip_bad: int = 0) -> None:
+    def __init__(
+        self, path: Path | str, image_root: Path | str, *, skip_bad: int = 0, blank_images: bool = False
+    ) -> None:
         self.path = Path(path)
         self.image_root = Path(image_root)
+        self.blank_images = blank_images
         if not self.path.is_file():
             raise FileNotFoundError(f"no annotation file {self.path}")
         index = _load_index(self.path)
-        self.skipped = [f"{self.path}, entry {number}: {reason}" for number, reason in index["bad"]]
+        bad = dict(index["bad"])
+        if not blank_images:
+            bad |= {int(number): "lacks image" for number in index["imageless"] if int(number) not in bad}
+        self.skipped = [f"{self.path}, entry {number}: {reason}" for number, reason in sorted(bad.items())]
         if len(self.skipped) > skip_bad:
             raise BadSampleError(too_many(self.skipped, skip_bad))
         good = np.ones(len(index["starts"]), dtype=bool)
-        good[[number for number, _ in index["bad"]]] = False
+        good[list(bad)] = False
         self._numbers = np.flatnonzero(good)
         self._starts, self._lengths = index["starts"], index["lengths"]
         self._file: BinaryIO | None = None
@@ -70,23 +77,25 @@ class AnnotationFile:
     def read(self, index: int) -> Record:
         """The entry and its picture; BadSampleError for a picture that is missing or broken."""
         entry = self.entry(index)
-        path = self.image_root / entry["image"]
-        try:
-            with Image.open(path) as file:
-                image = file.convert("RGB")
-        except FileNotFoundError:
-            raise BadSampleError(f"{self.where(index)}: no image {path}") from None
-        except (OSError, ValueError, SyntaxError) as error:  # Pillow's decoders raise all three
-            raise BadSampleError(f"{self.where(index)}: image {path} cannot be read: {error}") from error
         game = entry.get("game", "")
         return Record(
-            image=image,
+            image=blank_image() if self.blank_images else self._image(entry, index),
             text_input=entry["text_input"],
             text_output=entry["text_output"],
             text_output_neg=entry.get("text_output_neg", ""),
             task_type=entry.get("task_type") or task_type_of(game),
             game=game,
         )
+
+    def _image(self, entry: dict[str, Any], index: int) -> Image.Image:
+        path = self.image_root / entry["image"]
+        try:
+            with Image.open(path) as file:
+                return file.convert("RGB")
+        except FileNotFoundError:
+            raise BadSampleError(f"{self.where(index)}: no image {path}") from None
+        except (OSError, ValueError, SyntaxError) as error:  # Pillow's decoders raise all three
+            raise BadSampleError(f"{self.where(index)}: image {path} cannot be read: {error}") from error
 
     def _descriptor(self) -> int:
         """The open file; each process has its own (workers are forked)."""
@@ -167,20 +176,24 @@ def _load_index(path: Path) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError, KeyError), np.load(cache) as known:
         if str(known["stamp"]) == stamp:
             bad = json.loads(str(known["bad"]))
-            return {"starts": known["starts"], "lengths": known["lengths"], "bad": bad}
+            arrays = {name: known[name] for name in ("starts", "lengths", "imageless")}
+            return {**arrays, "bad": bad}
     index = _make_index(path)
     _write_cache(cache, stamp, index)
     return index
 
 
 def _make_index(path: Path) -> dict[str, Any]:
-    starts, lengths, bad = _Growing(np.int64), _Growing(np.int32), []
+    starts, lengths, imageless, bad = _Growing(np.int64), _Growing(np.int32), _Growing(np.int64), []
     for number, (start, length, entry) in enumerate(scan(path)):
         starts.append(start)
         lengths.append(length)
         if reason := check_entry(entry):
             bad.append((number, reason))
-    return {"starts": starts.array(), "lengths": lengths.array(), "bad": bad}
+        elif "image" not in entry:
+            imageless.append(number)
+    arrays = {"starts": starts, "lengths": lengths, "imageless": imageless}
+    return {**{name: values.array() for name, values in arrays.items()}, "bad": bad}
 
 
 class _Growing:
@@ -205,7 +218,7 @@ def _write_cache(cache: Path, stamp: str, index: dict[str, Any]) -> None:
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
-            np.savez(file, stamp=stamp, starts=index["starts"], lengths=index["lengths"], bad=json.dumps(index["bad"]))
+            np.savez(file, **{**index, "stamp": stamp, "bad": json.dumps(index["bad"])})
         os.replace(temporary, cache)
     except OSError:
         with contextlib.suppress(OSError):

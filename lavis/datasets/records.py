@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -48,3 +49,9 @@ class Source(Protocol):
 def task_type_of(game: str) -> str:
     """The task type that an ALFWorld game id begins with (`pick_heat_then_place_in_recep-Tomato-…/trial_…`)."""
     return game.split("-", 1)[0] if "-" in game else ""
+
+
+@lru_cache(maxsize=1)
+def blank_image() -> np.ndarray:
+    """The black picture, uint8 (224, 224, 3), that stands for one that was not stored."""
+    return np.zeros((224, 224, 3), np.uint8)

@@ -19,10 +19,9 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5f, h5g, h5s
 
-from lavis.datasets.records import BadSampleError, Record, task_type_of
+from lavis.datasets.records import BadSampleError, Record, blank_image, task_type_of
 
 NAME = re.compile(r".*_steps(\d+)\.h5")
-BLANK_SIZE = 224  # side of the black picture that stands for one that was not stored
 _TEXTS = (b"text_input", b"text_output", b"text_output_neg")
 
 
@@ -60,7 +59,7 @@ class ShardFolder:
         try:
             texts, game = _texts_of(str(path))
             text = [field[step] for field in texts]
-            image = _blank() if self.blank_images else _read_image(str(path), step)
+            image = blank_image() if self.blank_images else _read_image(str(path), step)
         except KeyError:
             raise BadSampleError(
                 f"{path}: it has no pictures or lacks a field; for black ones: datasets.alfworld_cap.blank_images=True"
@@ -104,8 +103,3 @@ def _read_image(path: str, step: int) -> np.ndarray:
         return image[0]
     finally:
         file.close()
-
-
-@lru_cache(maxsize=1)
-def _blank() -> np.ndarray:
-    return np.zeros((BLANK_SIZE, BLANK_SIZE, 3), np.uint8)

@@ -45,8 +45,9 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
 
     def open_source(self, storage: Path) -> Source:
         """The records in a JSON file or in a folder."""
+        blank = bool(self.config.get("blank_images", False))
         if storage.is_dir() and not (storage / ANNOTATION_NAME).is_file():
-            return ShardFolder(storage, blank_images=bool(self.config.get("blank_images", False)))
+            return ShardFolder(storage, blank_images=blank)
         path = storage / ANNOTATION_NAME if storage.is_dir() else storage
         images = (self.config.build_info.get("images") or {}).get("storage") or path.parent
-        return AnnotationFile(path, Path(images).expanduser(), skip_bad=self.skip_bad)
+        return AnnotationFile(path, Path(images).expanduser(), skip_bad=self.skip_bad, blank_images=blank)
