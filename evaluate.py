@@ -3,15 +3,19 @@
     python evaluate.py --cfg-path configs/evaluate/episodes.yaml --options model.pretrained=emma_checkpoint_1.pth \
         environment.name=textworld environment.split=valid_seen run.num_envs=20 run.output=result.json
     python evaluate.py --cfg-path configs/evaluate/expert.yaml --options expert.name=explorer run.output=result.json
+    python evaluate.py --cfg-path configs/evaluate/expert.yaml --options expert.name=openai expert.model=gpt-4o-mini \
+        run.num_trials=12 run.output=result.json            # docs/teacher.md
 
 Writes `run.output`: the figures of the first trial and of the best of `run.num_trials`, every episode, and what they
-depend on (engine, split, hash of the game list, decoding, seed, versions).
+depend on (engine, split, hash of the game list, decoding, seed, versions); and beside it, with the ending
+`.world.log`, a block for each trial as in the original's logs.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +35,10 @@ from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.evaluation import Actor, ExpertActor, PolicyActor, Trials, summarise, table
 from xrl_alignment.experts import make_expert
+from xrl_alignment.experts.faults import EndpointFault
 from xrl_alignment.progress import GameProgress
-from xrl_alignment.reflexion import RuleReflector
+from xrl_alignment.run_directory import round_block
+from xrl_alignment.teaching import Teaching, build_teaching
 from xrl_alignment.versions import versions
 
 
@@ -46,30 +52,62 @@ def main() -> None:
     output = writable(Path(run.output))
     games = games_of(config.environment, run.num_envs)
     expert = config.expert.name if run.actor == "expert" else None
-    trials = Trials(
-        actor=build_actor(config),
-        games=games,
-        make_environment=environment_factory(
-            config.environment, run.max_steps, expert if expert in CLIENT_EXPERTS else None
-        ),
-        max_steps=run.max_steps,
-        concurrency=run.max_batch,
-        repeat_limit=run.repeat_limit,
-        enable_tc=run.enable_tc,
-        reflector=RuleReflector() if run.num_trials > 1 else None,
-    )
-    with GameProgress(len(games)) as progress:
-        for _ in range(run.num_trials):
-            trials.play(lambda result, trace: progress.advance(result.won))
+    teaching = build_teaching(config.expert, config.reflexion, thinking=run.enable_tc)
+    try:
+        trials = Trials(
+            actor=build_actor(config, teaching),
+            games=games,
+            make_environment=environment_factory(
+                config.environment, run.max_steps, expert if expert in CLIENT_EXPERTS else None
+            ),
+            max_steps=run.max_steps,
+            concurrency=run.max_batch,
+            repeat_limit=run.repeat_limit,
+            enable_tc=run.enable_tc,
+            reflector=teaching.reflector,
+        )
+        log = play_trials(trials, run.num_trials, teaching)
+    except EndpointFault as error:
+        kept = f"answers so far are kept in {config.expert.cache}: " if config.expert.cache else ""
+        raise type(error)(f"{error}; {kept}the same command goes on from here") from error
+    finally:
+        teaching.close()
     result = {"first_trial": summarise(trials.first), "best_of": summarise(trials.best), **facts(config, games)}
+    result["reflexion"] = teaching.reflector.name if teaching.reflector else ""
+    if teaching.account:
+        result["expert"] = {"model": config.expert.model, **teaching.account.status()}
     result["episodes"] = [[vars(episode) for episode in trial] for trial in trials.results]
     write_atomically(output, lambda file: file.write(json.dumps(result, indent=1).encode()))
-    print(table(result["first_trial"]))
-    if run.num_trials > 1:
-        print(f"\nbest of {run.num_trials} trials, with a memory of each failure:\n{table(result['best_of'])}")
-    print(
-        f"\nengine {config.environment.name}, {result['actor']}, games {result['games_hash']}; written to {run.output}"
-    )
+    write_atomically(output.with_suffix(".world.log"), lambda file: file.write(log.encode()))
+    print(f"{report(result, log)}; written to {run.output}")
+
+
+def play_trials(trials: Trials, number: int, teaching: Teaching) -> str:
+    """Play all trials; returns what `world.log` says of each, and what it cost where a language model was asked."""
+    log, solved = "", 0
+    with GameProgress(len(trials.games)) as progress:
+        for trial in range(number):
+            started = time.monotonic()
+            if teaching.account:
+                teaching.account.start_round(trial)
+            trials.play(lambda result, trace: progress.advance(result.won))
+            before, solved = solved, sum(result.won for result in trials.best)
+            counts = {"solved": solved, "newly_solved": solved - before, "total": len(trials.games)}
+            log += round_block(trial, **counts, seconds=time.monotonic() - started)
+            if teaching.account:
+                log += teaching.account.line(trial) + "\n"
+    return log
+
+
+def report(result: dict[str, Any], log: str) -> str:
+    """What is printed: the table of the first trial, of the best of all, and the blocks of `world.log`."""
+    parts = [table(result["first_trial"])]
+    if result["trials"] > 1:
+        memories = "with a memory of each failure" if result["reflexion"] else "without memories"
+        parts.append(f"best of {result['trials']} trials, {memories}:\n{table(result['best_of'])}")
+    if result["trials"] > 1 or "expert" in result:
+        parts.append(log.strip())
+    return "\n\n".join((*parts, f"engine {result['engine']}, {result['actor']}, games {result['games_hash']}"))
 
 
 def writable(output: Path) -> Path:
@@ -80,13 +118,14 @@ def writable(output: Path) -> Path:
     return output
 
 
-def build_actor(config: EvaluateConfig) -> Actor:
+def build_actor(config: EvaluateConfig, teaching: Teaching) -> Actor:
     """Who plays: the model, or the expert with `run.actor=expert`."""
     run = config.run
     if run.actor == "expert":
         if config.expert.name == "client":
             raise ConfigError("expert.name=client reads what a client sends; evaluate.py has none: choose another")
-        return ExpertActor(lambda environment: make_expert(config.expert.name, environment=environment))
+        options = teaching.expert_options
+        return ExpertActor(lambda environment: make_expert(config.expert.name, environment=environment, **options))
     model, vis_processor = load_student(config.model, pick_device(run.device))
     policy = make_policy(config.policy, model, vis_processor, run.max_batch)
     return PolicyActor(policy=policy, blank_frames=config.environment.blank_frames, **prompt_limits(model))

@@ -16,7 +16,7 @@ import numpy as np
 from xrl_alignment.actions import is_thought
 from xrl_alignment.environments.base import MAX_STEPS, Environment, Game, TimeStep
 from xrl_alignment.episode import MAX_THOUGHTS
-from xrl_alignment.experts.base import Expert
+from xrl_alignment.experts.base import Expert, act_all
 from xrl_alignment.history import EnvironmentHistory, EpisodeTrace, build_prompt, opening
 from xrl_alignment.policies import Policy, PolicyInput
 from xrl_alignment.reflexion import NOTHING, Reflector, update_memories
@@ -131,11 +131,13 @@ class ExpertActor:
     def begin(self, play: Play) -> None:
         """Give the game its expert."""
         play.expert = self.make_expert(play.environment)
-        play.expert.begin(play.opening_text)
+        play.expert.begin(play.opening_text, task_type=play.game.id, memories=play.memories)
 
     def choose(self, plays: Sequence[Play]) -> list[str]:
         """Ask every game's expert."""
-        return [play.expert.act().action or "look" for play in plays]
+        informations = [{"admissible_commands": play.now.admissible_commands} for play in plays]
+        labels = act_all([play.expert for play in plays], informations)
+        return [label.action or "look" for label in labels]
 
     def observe(self, play: Play, action: str) -> None:
         """Tell the game's expert what followed."""
@@ -205,14 +207,18 @@ class Trials:
         self.options = options  # of `play_games`
         self.results: list[list[EpisodeResult]] = []
         self._memories: dict[str, list[str]] = {}
+        self._traces: list[EpisodeTrace] = []  # of the last trial
 
     def play(self, on_result: Callable[[EpisodeResult, EpisodeTrace], None]) -> None:
         """One more trial of every game that is not solved yet."""
         solved = {result.game for trial in self.results for result in trial if result.won}
-        traces: list[EpisodeTrace] = []
+        # Now, not after the trial before: memories of the last trial would be written (and paid) for nobody.
+        if self.reflector:
+            self._memories = update_memories(self._traces, self._memories, self.reflector)
+        self._traces = []
 
         def note(result: EpisodeResult, trace: EpisodeTrace) -> None:
-            traces.append(trace)
+            self._traces.append(trace)
             on_result(result, trace)
 
         games = [game for game in self.games if game.id not in solved]
@@ -221,8 +227,6 @@ class Trials:
                 self.actor, games, self.make_environment, memories=self._memories, on_result=note, **self.options
             )
         )
-        if self.reflector:
-            self._memories = update_memories(traces, self._memories, self.reflector)
 
     @property
     def first(self) -> list[EpisodeResult]:

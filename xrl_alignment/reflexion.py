@@ -42,7 +42,9 @@ _APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 
 
 class Reflector(Protocol):
-    """Turns a failed trace into advice."""
+    """Turns a failed trace into advice. One that waits for a network has a `pool` in which it wants to be asked."""
+
+    name: str
 
     def reflect(self, trace: EpisodeTrace, memories: Sequence[str]) -> str:
         """One paragraph for the next attempt; `memories` are this game's earlier ones, oldest first."""
@@ -92,6 +94,8 @@ class RuleReflector:
     the wanted type was seen, how far the task got, and which command failed again and again.
     """
 
+    name = "rule"
+
     def reflect(self, trace: EpisodeTrace, memories: Sequence[str]) -> str:
         """See `Reflector`; `memories` do not matter here."""
         reading = _read(trace)
@@ -105,6 +109,8 @@ class LLMReflector:
     `examples` are two worked reflections (`prompts.load_reflection_examples`). Trials are asked about all at once, and
     the same trial gets the same answer, from the cache.
     """
+
+    name = "llm"
 
     def __init__(self, teacher: Teacher, examples: str) -> None:
         self.teacher = teacher
