@@ -16,6 +16,7 @@ output/<method>/with_bc_dpo-<enable_dpo>-tc-<enable_tc>-<timestamp>/
         memories.json                   Reflexion memories by game, and the round that they are for
         metrics.jsonl                   every scalar, for the report
         trainer.pth                     weights and optimiser at some episode of the journal
+        expert_calls.jsonl              what was paid for, where the expert is a language model
         server.json                     port and process id
         lock                            held by the process that writes here
         buffer/                         shards; one that no journal line names is a killed episode's
@@ -117,6 +118,7 @@ class RunDirectory:
         self.state = self.path / "state"
         self.buffer = self.state / "buffer"
         self.trainer = self.state / "trainer.pth"
+        self.expert_calls = self.state / "expert_calls.jsonl"
         for folder in (self.results, self.buffer):
             folder.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.state / "lock", self.path)

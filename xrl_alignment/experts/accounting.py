@@ -71,8 +71,12 @@ class Account:
         self._changed = threading.Condition()
         self._file = None
         if path:
-            self._read(path)
-            self._file = open(path, "a", encoding="utf-8")
+            self.keep(path)
+
+    def keep(self, path: Path) -> None:
+        """Keep the book in `path` from now on; what stands in it counts as spent."""
+        self._read(path)
+        self._file = open(path, "a", encoding="utf-8")
 
     @property
     def total(self) -> Usage:
