@@ -2,6 +2,15 @@
 
 from xrl_alignment.buffers import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.checkpoint import save_checkpoint
+from xrl_alignment.experts.legacy import get_chat, get_completion, llm_forward
 from xrl_alignment.history import EnvironmentHistory
 
-__all__ = ["DPOReplayBuffer", "EnvironmentHistory", "ReplayBuffer", "save_checkpoint"]
+__all__ = [
+    "DPOReplayBuffer",
+    "EnvironmentHistory",
+    "ReplayBuffer",
+    "get_chat",
+    "get_completion",
+    "llm_forward",
+    "save_checkpoint",
+]

@@ -8,7 +8,11 @@ import pytest
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        ("xrl_alignment.utils", ["EnvironmentHistory", "ReplayBuffer", "DPOReplayBuffer", "save_checkpoint"]),
+        (
+            "xrl_alignment.utils",
+            ["EnvironmentHistory", "ReplayBuffer", "DPOReplayBuffer", "save_checkpoint"]
+            + ["llm_forward", "get_chat", "get_completion"],
+        ),
         ("post_processing", ["action_postprocess", "process_ob"]),
         ("generate_reflections", ["update_memory"]),
     ],
