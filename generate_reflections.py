@@ -1,5 +1,55 @@
-"""Where the original keeps Reflexion's step after a round: `from generate_reflections import update_memory`."""
+"""Reflexion's step after a round, as a program over a run directory whose round has ended.
 
+    python generate_reflections.py RUN_DIR --options reflexion.reflector=llm expert.model=gpt-4o-mini
+    python generate_reflections.py RUN_DIR --round 0 --options reflexion.reflector=rule
+
+Settings are the run's own, `--options` over them. New memories take the place of those that the round's failed games
+got; with the same reflector nothing changes, and answers that were paid for come from the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from pathlib import Path
+
+from xrl_alignment.config import run_program
+from xrl_alignment.reflections import finished_rounds, reflect_on_round
 from xrl_alignment.reflexion import update_memory
+from xrl_alignment.resume import saved_settings
+from xrl_alignment.run_directory import RunDirectory, RunDirectoryError
+from xrl_alignment.teaching import build_teaching
 
-__all__ = ["update_memory"]
+__all__ = ["main", "update_memory"]  # the original keeps `update_memory` here
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Parse, reflect, say what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    parser.add_argument("--round", type=int, metavar="N", help="the last one that has ended, if not given")
+    parser.add_argument("--options", metavar="KEY=VALUE", nargs="+", default=[], help="settings over the run's own")
+    arguments = parser.parse_args(argv)
+    config = saved_settings(arguments.run_dir, arguments.options)
+    config.reflexion.enabled = True
+    rounds = finished_rounds(arguments.run_dir)
+    if not rounds:
+        raise RunDirectoryError(f"no round of {arguments.run_dir} has ended yet")
+    round = rounds[-1] if arguments.round is None else arguments.round
+    with ExitStack() as cleanup:
+        teaching = build_teaching(config.expert, config.reflexion)
+        cleanup.callback(teaching.close)
+        directory = RunDirectory(arguments.run_dir)
+        cleanup.callback(directory.close)
+        if teaching.account:
+            teaching.account.keep(directory.expert_calls)
+            teaching.account.start_round(round)
+        memories = reflect_on_round(directory, round, teaching.reflector)
+        count = sum(map(bool, memories.values()))
+        print(f"round {round}: {count} games have memories, the newest by {teaching.reflector.name}")
+        if teaching.account:
+            print(teaching.account.line(round))
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from xrl_alignment.config import ExpertConfig, ReflexionConfig
@@ -36,18 +35,16 @@ class Teaching:
             self.account.close()
 
 
-def build_teaching(
-    expert: ExpertConfig, reflexion: ReflexionConfig, *, thinking: bool = False, book: Path | None = None
-) -> Teaching:
+def build_teaching(expert: ExpertConfig, reflexion: ReflexionConfig, *, thinking: bool = False) -> Teaching:
     """The parts of the `expert:` and `reflexion:` sections; no endpoint is made where no language model is used.
 
-    With `thinking` the model is told that it may think aloud. `book` is the file that the account is kept in. Raises
-    EndpointFault (no key, no model), FileNotFoundError or ValueError (prompts, tokenizer, cache).
+    With `thinking` the model is told that it may think aloud. Raises EndpointFault (no key, no model),
+    FileNotFoundError or ValueError (prompts, tokenizer, cache).
     """
     by_model = reflexion.reflector == "llm" or (reflexion.reflector == "auto" and expert.name == "openai")
     if expert.name != "openai" and not (reflexion.enabled and by_model):
         return Teaching(RuleReflector() if reflexion.enabled else None, {})
-    teacher = make_teacher(expert, thinking=thinking, book=book)
+    teacher = make_teacher(expert, thinking=thinking)
     reflector: Reflector | None = None
     if reflexion.enabled:
         examples = expert.reflection_examples or PROMPTS / "reflexion_few_shot_examples.txt"
@@ -56,7 +53,7 @@ def build_teaching(
     return Teaching(reflector, options, teacher.endpoint.account, teacher.endpoint)
 
 
-def make_teacher(settings: ExpertConfig, *, thinking: bool = False, book: Path | None = None) -> Any:
+def make_teacher(settings: ExpertConfig, *, thinking: bool = False) -> Any:
     """The `experts.openai.Teacher` of an `expert:` section."""
     from xrl_alignment.experts.endpoint import Endpoint  # here: the client library takes a second to import
     from xrl_alignment.experts.openai import Teacher
@@ -75,7 +72,7 @@ def make_teacher(settings: ExpertConfig, *, thinking: bool = False, book: Path |
         max_attempts=settings.max_attempts,
         concurrency=settings.concurrency,
         pace=Pace(settings.calls_per_minute),
-        account=Account(prices=prices, max_calls=settings.max_calls, max_cost_usd=settings.max_cost_usd, path=book),
+        account=Account(prices=prices, max_calls=settings.max_calls, max_cost_usd=settings.max_cost_usd),
         cache=AnswerCache(settings.cache or None),
         count=counter_for(settings.model, settings.tokenizer),
     )

@@ -14,7 +14,7 @@ import pytest
             + ["llm_forward", "get_chat", "get_completion"],
         ),
         ("post_processing", ["action_postprocess", "process_ob"]),
-        ("generate_reflections", ["update_memory"]),
+        ("generate_reflections", ["main", "update_memory"]),
     ],
 )
 def test_the_originals_imports(module, names):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TextIO
 
 from xrl_alignment.experts.faults import BudgetSpent
 
@@ -55,12 +56,10 @@ class Account:
     """Counts what was paid for, in total and by round, and refuses what would go over a limit (0: none).
 
     A call reserves the most that it can cost before it is made, so a limit holds also while many calls are on their
-    way. With `path` the book is kept in that file and read again at the next start. Safe to use from many threads.
+    way. The book is kept in memory, or in a file (`keep`). Safe to use from many threads.
     """
 
-    def __init__(
-        self, *, prices: Prices | None = None, max_calls: int = 0, max_cost_usd: float = 0.0, path: Path | None = None
-    ) -> None:
+    def __init__(self, *, prices: Prices | None = None, max_calls: int = 0, max_cost_usd: float = 0.0) -> None:
         self.prices = prices or Prices()
         self.max_calls = max_calls
         self.max_cost_usd = max_cost_usd
@@ -69,9 +68,7 @@ class Account:
         self._by_round: dict[int, Usage] = {}
         self._reserved = Usage()
         self._changed = threading.Condition()
-        self._file = None
-        if path:
-            self.keep(path)
+        self._file: TextIO | None = None
 
     def keep(self, path: Path) -> None:
         """Keep the book in `path` from now on; what stands in it counts as spent."""

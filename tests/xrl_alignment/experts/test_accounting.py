@@ -64,21 +64,27 @@ def test_money_is_not_overspent_by_calls_on_their_way():
     assert account.cost_usd <= 0.0010
 
 
+def kept(path, **limits):
+    account = Account(**limits)
+    account.keep(path)
+    return account
+
+
 def test_the_book_survives_a_kill_in_the_middle_of_a_line(tmp_path):
     path = tmp_path / "state" / "expert_calls.jsonl"
-    account = Account(path=path, max_calls=3)
+    account = kept(path, max_calls=3)
     pay(account)
     account.start_round(1)
     pay(account)
     with open(path, "a") as file:
         file.write('{"round": 1, "cal')
-    again = Account(path=path, max_calls=3)
+    again = kept(path, max_calls=3)
     assert again.total.calls == 2 and again.figures(1)["calls"] == 1
     pay(again)
     with pytest.raises(BudgetSpent):
         pay(again)
     again.close()
-    assert Account(path=path).total.calls == 3
+    assert kept(path).total.calls == 3
 
 
 def test_pace():
