@@ -77,8 +77,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the proof; 0 without mismatches, 1 with, 2 where it cannot run."""
     options = _parse(arguments)
     try:
-        paths = choose_games(data_root(options.data), None if options.all else options.games, options.seed)
-        return prove(paths, options)
+        paths = find_all(data_root(options.data), options.seed)
+        return prove(paths if options.all else paths[: options.games], options, found=len(paths))
     except (EnvironmentFault, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -104,7 +104,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def choose_games(folder: Path, number: int | None, seed: int) -> list[Path]:
+def find_all(folder: Path, seed: int) -> list[Path]:
     """Game files below `folder` in an order drawn by `seed`, so that the first ones are a fair sample."""
     paths = sorted(folder.rglob("game.tw-pddl"))
     if not paths:
@@ -112,11 +112,11 @@ def choose_games(folder: Path, number: int | None, seed: int) -> list[Path]:
             f"no game.tw-pddl below {folder}: get the official games with `alfworld-download`, or give --data DIR"
         )
     random.Random(seed).shuffle(paths)
-    return paths[:number]
+    return paths
 
 
-def prove(paths: list[Path], options: argparse.Namespace) -> int:
-    """Record what is missing, compare all, print and write the result; the exit code."""
+def prove(paths: list[Path], options: argparse.Namespace, found: int) -> int:
+    """Record what is missing, compare all, print and write the result (of `found` games); the exit code."""
     cache = None
     if not options.no_cache and not options.plain_oracle:
         cache = transcripts_file(options.cache or cache_root() / "prove", options.steps)
@@ -127,7 +127,7 @@ def prove(paths: list[Path], options: argparse.Namespace) -> int:
     jobs = ((str(path), options.steps, options.plain_oracle) for path in paths)
     for path, transcript in recorded(jobs, cache, options.workers):
         transcripts[path] = transcript
-        verbs.update(row[0].split(" ")[0] for row in transcript.rows if row[5])
+        verbs.update(row[0].split()[0] for row in transcript.rows[1:] if row[5])
         mismatch = compare(path, transcript)
         if mismatch is not None:
             mismatches.append(mismatch)
@@ -136,7 +136,7 @@ def prove(paths: list[Path], options: argparse.Namespace) -> int:
     compared = sum(len(transcript.rows) for transcript in transcripts.values())
     print(f"{len(transcripts)} games, {compared} steps compared, {len(mismatches)} mismatches")
     if options.out:
-        options.out.write_text(report(transcripts, mismatches, verbs), encoding="utf-8")
+        options.out.write_text(report(transcripts, mismatches, verbs, found), encoding="utf-8")
     return 1 if mismatches else 0
 
 
@@ -346,7 +346,7 @@ class Progress:
         print(f"{line:<78}", end=end, file=sys.stderr, flush=True)
 
 
-def report(transcripts: dict[str, Transcript], mismatches: list[Mismatch], verbs: Counter[str]) -> str:
+def report(transcripts: dict[str, Transcript], mismatches: list[Mismatch], verbs: Counter[str], found: int) -> str:
     """The result as a Markdown page."""
     rows: dict[tuple[str, str], list[int]] = {}
     wrong = {mismatch.path for mismatch in mismatches}
@@ -358,11 +358,14 @@ def report(transcripts: dict[str, Transcript], mismatches: list[Mismatch], verbs
         row[2] += path in wrong
     total = [sum(row[i] for row in rows.values()) for i in range(3)]
     table = [f"| {split} | {task} | {a:,} | {b:,} | {c} |" for (split, task), (a, b, c) in sorted(rows.items())]
-    counts = ", ".join(f"`{verb}` {number:,}" for verb, number in verbs.most_common() if verb)
+    counts = ", ".join(f"`{verb}` {number:,}" for verb, number in verbs.most_common())
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("textworld", "alfworld"))
     return PAGE.format(
         versions=versions,
         table="\n".join(table),
+        games=f"All {found:,} games"
+        if total[0] == found
+        else f"So far {total[0]:,} of the {found:,} games (drawn at random)",
         total=f"| **all** | | **{total[0]:,}** | **{total[1]:,}** | **{total[2]}** |",
         counts=counts,
     )
@@ -371,10 +374,12 @@ def report(transcripts: dict[str, Transcript], mismatches: list[Mismatch], verbs
 PAGE = """# The native engine equals TextWorld
 
 Made by `make prove` (`python -m xrl_alignment.environments.prove --all --out docs/equivalence.md`), which plays each
-game in TextWorld ({versions}) and in `xrl_alignment/environments/native.py` and compares after every step, to the
-letter: the text, the list of admissible commands in its order, whether the game is won, and every fact TextWorld
-keeps, `checked` and `not_…` included. A game's script is its walkthrough or an episode of the explorer expert, then a
-random walk that prefers rare and informative commands, with garbage in between.
+game in TextWorld ({versions}) and in `xrl_alignment/environments/native.py` and compares after
+the reset and after every step, to the letter: the text, the list of admissible commands in its order, whether the game
+is won, and every fact TextWorld keeps, `checked` and `not_…` included. A game's script is its walkthrough or an episode
+of the explorer expert, then a random walk that prefers rare and informative commands, with garbage in between.
+
+{games} at hand were played:
 
 | split | task type | games | steps compared | games with a mismatch |
 | --- | --- | ---: | ---: | ---: |
