@@ -1,0 +1,232 @@
+"""`dagger_server.py` as a terminal starts it: two processes on official games, a kill and a resume, and mistakes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import dagger_server
+from xrl_alignment.assembly import load_student
+from xrl_alignment.checkpoint import load_checkpoint, save_checkpoint
+from xrl_alignment.config import run_program
+from xrl_alignment.run_directory import RunDirectory
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = {
+    "run": {
+        "num_rounds": 2, "num_envs": 3, "batch_size": 2, "accum_grad_steps": 1, "train_iters_per_epoch": 1,
+        "warmup_steps": 2, "init_lr": 1e-3, "max_steps": 4, "beta": [1.0, 0.0], "num_threads": 1,
+        "state_interval_s": 0.0, "device": "cpu",
+    },
+    "policy": {"num_beams": 1, "max_length": 8},
+}  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def settings(tmp_path) -> Path:
+    """A settings file for a run of seconds, its output under `tmp_path/out`."""
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump(SMALL | {"run": SMALL["run"] | {"output_dir": str(tmp_path / "out")}}))
+    return path
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts root programs as processes, their output in a file; kills what is left at the end."""
+    running = []
+
+    def starter(program: str, *arguments: object) -> subprocess.Popen:
+        log = open(tmp_path / f"{program}.log", "a")
+        command = [sys.executable, str(ROOT / program), *map(str, arguments)]
+        running.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT))
+        return running[-1]
+
+    yield starter
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def wait_until(condition, *watched: subprocess.Popen, seconds: float = 90.0):
+    """Look every twentieth of a second until `condition()` is true (while `watched` run); returns it."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert all(process.poll() is None for process in watched), "a process ended early"
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+    return value
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+# The native engine runs two rounds in the test after this one as well, so here it is for the thorough.
+@pytest.mark.parametrize(
+    ("engine", "expert"), [("textworld", "handcoded"), pytest.param("native", None, marks=pytest.mark.slow)]
+)
+def test_two_processes_two_rounds_three_official_games(alfworld_data, settings, start, tmp_path, engine, expert):
+    run_dir, port = tmp_path / "run", free_port()
+    server_options = [f"server.port={port}", *([f"expert.name={expert}"] if expert else [])]
+    games = ["--env", engine, "--data", alfworld_data, "--split", "valid_seen", "--num-envs", 3, "--max-steps", 4]
+    client = start("alfworld_client.py", "--port", port, *games, *(["--expert", expert] if expert else []))
+    server = start("dagger_server.py", "--cfg-path", settings, "--run-dir", run_dir, "--options", *server_options)
+    assert server.wait(120) == 0 and client.wait(20) == 0, (tmp_path / "dagger_server.py.log").read_text()
+    assert "waiting for the server" in (tmp_path / "alfworld_client.py.log").read_text()  # it was there first
+    directory = RunDirectory(run_dir)
+    journal = directory.episodes()
+    directory.close()
+    assert directory.done and Counter(r.game for r in journal) == dict.fromkeys(directory.games(), 2)
+    assert [r.assisted for r in journal] == [True] * 3 + [False] * 3
+    assert all(r.steps[0][0].startswith(("go to ", "look", "take ", "open ")) for r in journal[:3])
+    assert (run_dir / "logging_results" / "world.log").read_text().count("TOTAL: 3\n") == 2
+    assert load_checkpoint(run_dir / "emma_checkpoint_1.pth")["training_step"] == 6
+    log = (run_dir / "running_nb01.log").read_text()
+    assert "INFO:dagger_server_running:Task: [2], Iter: [3], Obs: " in log and "VLM Action: -, LLM Action: " in log
+
+
+def test_sigkill_in_mid_episode_loses_that_episode_alone(alfworld_data, settings, start, tmp_path):
+    run_dir, port = tmp_path / "run", free_port()
+    games = ["--env", "native", "--data", alfworld_data, "--num-envs", 3, "--max-steps", 12]
+    client = start("alfworld_client.py", "--port", port, *games)
+    options = ["--options", f"server.port={port}", "run.max_steps=12", "run.beta=[0.0]"]
+    server = start("dagger_server.py", "--cfg-path", settings, "--run-dir", run_dir, *options)
+    journal = run_dir / "state" / "episodes.jsonl"
+    wait_until(journal.exists, server)
+    log = run_dir / "running_nb01.log"
+    wait_until(lambda: lines(log)[-1].startswith("INFO:dagger_server_running:Task: [1], Iter: [3]"), server)
+    server.kill()
+    server.wait()
+    assert len(lines(journal)) == 1
+    (run_dir / "state" / "buffer" / "round000_env0001_steps011.h5").write_bytes(b"never finished")
+    again = start("dagger_server.py", "--resume", run_dir)
+    assert again.wait(120) == 0 and client.wait(20) == 0, (tmp_path / "dagger_server.py.log").read_text()
+    played = Counter((r["round"], r["env"], r["game"]) for r in map(json.loads, lines(journal)))
+    expected = {
+        (round, env, game)
+        for round in range(2)
+        for env, game in enumerate(json.load(open(run_dir / "state" / "games.json")))
+    }
+    assert set(played) == expected and set(played.values()) == {1}
+    assert "Resumed after 1 episodes, in round 0" in log.read_text() and (run_dir / "DONE").exists()
+
+
+def test_sigterm_ends_the_server_in_order(settings, start, tmp_path):
+    server = start("dagger_server.py", "--cfg-path", settings, "--options", "server.port=0")
+    (announcement,) = wait_until(lambda: list(tmp_path.glob("out/*/state/server.json")), server)
+    assert json.loads(announcement.read_text())["pid"] == server.pid
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(20) == 130
+    assert "Traceback" not in (tmp_path / "dagger_server.py.log").read_text()
+
+
+# --- mistakes: one line, exit code 2, nothing written -----------------------------------------------------------------
+
+
+@pytest.fixture
+def fails(monkeypatch, capsys):
+    """Runs `dagger_server.main` in this process; returns the error line of a run that had to end with code 2."""
+
+    def run(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["dagger_server.py", *map(str, arguments)])
+        monkeypatch.setattr(signal, "signal", lambda *_: None)
+        with pytest.raises(SystemExit) as end:
+            run_program(dagger_server.main)
+        error = capsys.readouterr().err.splitlines()
+        assert end.value.code == 2 and len(error) == 1 and error[0].startswith("error: ")
+        return error[0]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("run.num_round=3", "unknown key run.num_round (did you mean run.num_rounds?)"),
+        ("run.num_rounds=three", "run.num_rounds: 'three' has the wrong type"),
+        ("model.model_type=huge", "unknown model type 'huge'"),
+        ("model.freeze_vitt=true", "unknown key model.freeze_vitt"),
+        ("expert.name=oracle", "expert.name: 'oracle' is not one of explorer"),
+        ("environment.name=minecraft", "environment.name: 'minecraft' is not one of native"),
+        ("server.host=0.0.0.0", "set server.token as well"),
+        ("run.enable_dpo=true", "run.enable_dpo needs model.ref_pretrained"),
+        ("model.pretrained=nothing.pth", "nothing.pth"),
+    ],
+)
+def test_settings_that_cannot_be_used(settings, fails, tmp_path, option, reason):
+    assert reason in fails("--cfg-path", settings, "--options", "server.port=0", option)
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_to_train_nothing_to_read_and_nothing_given(settings, fails, tmp_path):
+    parts = [f"model.freeze_{part}=true" for part in ("vit", "qformer", "proj_layer", "llm")]
+    assert "every part of the model is frozen" in fails("--cfg-path", settings, "--options", "server.port=0", *parts)
+    assert "config file not found" in fails("--cfg-path", tmp_path / "none.yaml")
+    assert "give --cfg-path FILE for a new run, or --resume RUN_DIR" in fails()
+    assert "is not a run directory" in fails("--resume", tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_busy_port_names_its_holder(settings, fails, tmp_path):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        line = fails("--cfg-path", settings, "--options", f"server.port={port}")
+    assert f"port {port} is held by " in line and f"(process {os.getpid()})" in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "another base", "another shape"])
+def test_a_checkpoint_that_does_not_fit(settings, fails, tmp_path, damage):
+    frozen = {"freeze_vit": True, "freeze_llm": True, "freeze_qformer": True}
+    model, _ = load_student(frozen | ({"init_seed": 1} if damage == "another base" else {}), torch.device("cpu"))
+    path = save_checkpoint(tmp_path / "c.pth", model=model)
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:3000])
+    parts = (
+        [f"model.{key}=true" for key in frozen]
+        if damage != "another shape"
+        else ["model.qformer_config.hidden_size=32"]
+    )
+    line = fails("--cfg-path", settings, "--options", "server.port=0", f"model.pretrained={path}", *parts)
+    assert str(path) in line and not (tmp_path / "out").exists()
+    assert {"truncated": "not a readable", "another base": "frozen base", "another shape": "does not fit"}[
+        damage
+    ] in line
+
+
+def test_a_resume_with_other_settings_or_in_use_is_refused(settings, fails, tmp_path):
+    run_dir = tmp_path / "run"
+    directory = RunDirectory(run_dir)
+    (run_dir / "config.yaml").write_text(settings.read_text())
+    options = ["--options", "server.port=0"]
+    assert "run.seed: 42 → 1" in fails("--resume", run_dir, *options, "run.seed=1")
+    assert "run.max_steps: 4 → 5" in fails("--resume", run_dir, "--cfg-path", settings, *options, "run.max_steps=5")
+    assert f"process {os.getpid()} is writing to {run_dir}" in fails("--resume", run_dir, *options)
+    directory.close()
+    line = fails("--cfg-path", settings, "--run-dir", run_dir, *options)
+    assert f"{run_dir} holds a run already: continue it with --resume" in line
+
+
+def test_help_says_how_to_begin_and_to_resume(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["dagger_server.py", "--help"])
+    with pytest.raises(SystemExit) as end:
+        dagger_server.main()
+    assert end.value.code == 0 and "--resume RUN_DIR" in capsys.readouterr().out
