@@ -112,7 +112,9 @@ def report(result: dict[str, Any], log: str) -> str:
 
 def writable(output: Path) -> Path:
     """`output`, after a look whether it can be written: hours later would be late."""
-    folder = next(parent for parent in output.absolute().parents if parent.exists())
+    folder = output.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
     if output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise ConfigError(f"run.output={output} cannot be written: give a file's path in a folder of yours")
     return output
