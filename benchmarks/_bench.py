@@ -39,16 +39,24 @@ class Result:
     targets: Mapping[str, float] = field(default_factory=dict)
 
 
-def run(title: str, measure: Callable[[], Result]) -> None:
-    """Parse the command line, measure, print, and write the file if one was asked for."""
+def run(
+    title: str, measure: Callable[..., Result], options: Callable[[argparse.ArgumentParser], None] | None = None
+) -> None:
+    """Parse the command line, measure, print, and write the file if one was asked for.
+
+    `options` adds a benchmark's own options to the parser; `measure` gets them as keywords.
+    """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
-    arguments = parser.parse_args()
-    result = measure()
+    if options is not None:
+        options(parser)
+    arguments = vars(parser.parse_args())
+    file = arguments.pop("json")
+    result = measure(**arguments)
     print_result(title, result)
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(record(title, result), indent=1) + "\n", encoding="utf-8")
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(record(title, result), indent=1) + "\n", encoding="utf-8")
 
 
 def record(title: str, result: Result) -> dict[str, Any]:

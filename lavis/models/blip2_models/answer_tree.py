@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lavis.models.blip2_models import llama_cpu
+from lavis.models.blip2_models import llama
 
 
 @dataclass
@@ -79,39 +79,78 @@ def token_logps(
 
     `queries` (N, Q, H) stand before the prompts' ids; `answers[n]` are the answers to prompt n, any number of them.
     Returns the log-probabilities (E,), float32, and the number of the answer each belongs to (E,), counted over all
-    prompts. Differentiable, unless `acting` allows the forward pass without gradients (`llama_cpu`).
+    prompts. Differentiable, unless `acting` allows the forward pass without gradients (`llama`).
     """
     trees = [AnswerTree.build(group) for group in answers]
     starts = [queries.shape[1] + len(prompt) for prompt in prompts]
+    device = queries.device
+    layout = _layout(trees, starts)
+    text = llm.get_input_embeddings()(_ids(prompts, trees, layout.total - queries.shape[1]).to(device))
+    embeds = torch.cat([queries.to(text.dtype), text], dim=1)
+    hidden = _hidden(llm, embeds, layout, acting=acting)
+    row, place, token, answer = torch.tensor(_edges(trees), device=device).T
+    # Many tokens are predicted at the same place: the vocabulary is computed once for each place.
+    flat, inverse = torch.unique(row * hidden.shape[1] + place, return_inverse=True)
+    logits = llm.get_output_embeddings()(hidden.flatten(0, 1)[flat]).float()
+    return logits[inverse, token] - logits.logsumexp(-1)[inverse], answer
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Who sees whom (N, T, T), positions (N, T), and where tokens are predicted (N, P): prompts' ends, then nodes."""
+
+    allowed: Tensor
+    positions: Tensor
+    places: Tensor
+    causal: int  # the positions before this one look at all before them
+
+    @property
+    def total(self) -> int:
+        """T."""
+        return self.positions.shape[1]
+
+
+def _layout(trees: Sequence[AnswerTree], starts: Sequence[int]) -> _Layout:
     total = max(start + len(tree.tokens) for start, tree in zip(starts, trees, strict=True))
-    layout = [tree_attention(start, tree, total) for start, tree in zip(starts, trees, strict=True)]
-    ids = torch.zeros(len(prompts), total - queries.shape[1], dtype=torch.long)
+    rows = [tree_attention(start, tree, total) for start, tree in zip(starts, trees, strict=True)]
+    count = 1 + max(len(tree.tokens) for tree in trees)
+    ends = torch.tensor(starts)[:, None]
+    return _Layout(
+        allowed=torch.from_numpy(np.stack([allowed for allowed, _ in rows])),
+        positions=torch.from_numpy(np.stack([positions for _, positions in rows])),
+        places=(ends - 1 + torch.arange(count)).clamp(max=total - 1),
+        causal=min(starts),
+    )
+
+
+def _ids(prompts: Sequence[list[int]], trees: Sequence[AnswerTree], length: int) -> Tensor:
+    ids = torch.zeros(len(prompts), length, dtype=torch.long)
     for row, (prompt, tree) in enumerate(zip(prompts, trees, strict=True)):
         ids[row, : len(prompt) + len(tree.tokens)] = torch.tensor(prompt + tree.tokens)
+    return ids
 
-    device = queries.device
-    text = llm.get_input_embeddings()(ids.to(device))
-    embeds = torch.cat([queries.to(text.dtype), text], dim=1)
-    allowed = torch.from_numpy(np.stack([allowed for allowed, _ in layout]))[:, None].to(device)
-    positions = torch.from_numpy(np.stack([positions for _, positions in layout])).to(device)
-    if acting and llama_cpu.supports(llm):
-        hidden = llama_cpu.LlamaRunner(llm, llama_cpu.matmul_dtype(llm)).read(embeds, allowed, positions)
+
+def _hidden(llm: PreTrainedModel, embeds: Tensor, layout: _Layout, *, acting: bool) -> Tensor:
+    """Hidden states (N, P, H) at the places where tokens are predicted, by the fastest way that `llm` has."""
+    device = embeds.device
+    positions, places = layout.positions.to(device), layout.places.to(device)
+    if llama.supports(llm) and not acting:
+        behind = layout.allowed[:, None, layout.causal :].to(device)
+        return llama.hidden_at(llm, embeds, behind, positions, places, layout.causal)
+    allowed = layout.allowed[:, None].to(device)
+    if acting and llama.supports(llm):
+        hidden = llama.LlamaRunner(llm, llama.matmul_dtype(llm)).read(embeds, allowed, positions)
     else:
         hidden = llm.get_decoder()(
             inputs_embeds=embeds, attention_mask=allowed, position_ids=positions, use_cache=False
         ).last_hidden_state
-
-    row, position, token, answer = torch.tensor(_edges(trees, starts), device=device).T
-    # Many tokens are predicted at the same place: the vocabulary is computed once for each place.
-    places, inverse = torch.unique(row * total + position, return_inverse=True)
-    logits = llm.get_output_embeddings()(hidden.flatten(0, 1)[places]).float()
-    return logits[inverse, token] - logits.logsumexp(-1)[inverse], answer
+    return hidden.take_along_dim(places[..., None], dim=1)
 
 
-def _edges(trees: Sequence[AnswerTree], starts: Sequence[int]) -> list[tuple[int, int, int, int]]:
-    """(row, position that predicts, token, answer counted over all prompts) of every token of every answer."""
+def _edges(trees: Sequence[AnswerTree]) -> list[tuple[int, int, int, int]]:
+    """(row, place that predicts, token, answer counted over all prompts) of every token of every answer."""
     edges, first = [], 0
-    for row, (tree, start) in enumerate(zip(trees, starts, strict=True)):
-        edges += [(row, start + node, token, first + answer) for answer, node, token in tree.edges]
+    for row, tree in enumerate(trees):
+        edges += [(row, node + 1, token, first + answer) for answer, node, token in tree.edges]
         first += 1 + max((answer for answer, _, _ in tree.edges), default=-1)
     return edges

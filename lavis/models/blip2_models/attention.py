@@ -19,7 +19,7 @@ BLOCK = 96  # queries computed at a time under a causal mask
 
 
 def cpu_attention(
-    module: nn.Module,
+    module: nn.Module | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,

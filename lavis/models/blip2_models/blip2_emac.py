@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import difflib
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,10 +28,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lavis.common.registry import registry
 from lavis.models.base_model import LIBRARY_ROOT
-from lavis.models.blip2_models import answer_tree, weights
+from lavis.models.blip2_models import answer_tree, llama, weights
 from lavis.models.blip2_models.blip2 import Blip2Base, dtype_named
-from lavis.models.blip2_models.decoding import greedy, pads_after
+from lavis.models.blip2_models.decoding import BeamSettings, beam_search, greedy, pads_after
 from lavis.models.blip2_models.losses import BETA, DpoParts, dpo_loss
+from lavis.models.blip2_models.row_gradients import chunked, values_by_rows
 from lavis.models.blip2_models.text import (
     IGNORE,
     LlmTokenizer,
@@ -82,7 +83,10 @@ CONFIG_DEFAULTS: dict[str, object] = {
     "amp": "",
     "init_seed": 0,
 }
-PARTS = ("visual_encoder", "ln_vision", "Qformer", "query_tokens", "llm_proj", "llm_model")
+# Tokens of language model input whose activations are kept at a time, where only what stands before it trains.
+CHUNK_TOKENS = {"cpu": 512, "cuda": 4096}
+VISION = ("visual_encoder", "ln_vision", "Qformer", "query_tokens")
+PARTS = (*VISION, "llm_proj", "llm_model")
 
 
 @dataclass(frozen=True)
@@ -391,9 +395,25 @@ class Blip2Emac(Blip2Base):
             list(texts), padding="longest", truncation=True, max_length=self.max_txt_len, return_tensors="pt"
         )
 
-    def _image_tokens(self, image: Tensor, texts: Sequence[str], *, reference: bool = False) -> Tensor:
-        """The image as the language model sees it: (N, Q, H)."""
-        return self._part("llm_proj", reference)(self.encode_queries(image, texts, reference=reference))
+    def _image_tokens(self, samples: Mapping[str, object], texts: Sequence[str], *, reference: bool = False) -> Tensor:
+        """The images as the language model sees them: (N, Q, H)."""
+        own_vision = reference and any(hasattr(self.reference, part) for part in VISION)
+        if "query_output" in samples and not own_vision:
+            queries = self._kept_queries(samples["query_output"])
+        elif "image" in samples:
+            queries = self.encode_queries(samples["image"], texts, reference=reference)
+        else:
+            raise ValueError("the reference policy has a vision side of its own: give samples['image'] too")
+        return self._part("llm_proj", reference)(queries)
+
+    def _kept_queries(self, queries: Tensor) -> Tensor:
+        """`encode_queries`' result as it was stored with a sample, checked."""
+        if trains := [part for part in VISION if part not in self.frozen]:
+            raise ValueError(f"samples['query_output'] is stale where {trains[0]} trains: give samples['image']")
+        width = self.llm_proj.in_features
+        if queries.dim() != 3 or queries.shape[2] != width:
+            raise ValueError(f"query_output: expected (N, queries, {width}), got {tuple(queries.shape)}")
+        return queries.to(self.device)
 
     def training_rows(self, prompts: Sequence[str], outputs: Sequence[str]) -> Rows:
         """What the language model reads behind the image tokens in training, cut and padded, with labels."""
@@ -422,12 +442,51 @@ class Blip2Emac(Blip2Base):
     def forward(self, samples: Mapping[str, object]) -> dict[str, Tensor]:
         """Behavioural cloning: `{"loss"}`, the mean over the batch's output tokens of their negative log-probability.
 
-        `samples`: `image` (N, 3, S, S), `text_input` and `text_output`, N strings each.
+        `samples`: `image` (N, 3, S, S), `text_input` and `text_output`, N strings each. Where the vision side is
+        frozen, `query_output` (what `encode_queries` gave) may stand for `image`.
         """
-        image, prompts, outputs = self._batch(samples, "text_input", "text_output")
+        prompts, outputs = self._batch(samples, "text_input", "text_output")
         with self.maybe_autocast():
-            logps, _ = self._token_logps(self._image_tokens(image, prompts), self.training_rows(prompts, outputs))
-        return {"loss": -logps.mean()}
+            image_tokens = self._image_tokens(samples, prompts)
+            if not self._only_input_trains(image_tokens):
+                logps, _ = self._token_logps(image_tokens, self.training_rows(prompts, outputs))
+                return {"loss": -logps.mean()}
+            answers = self._answers(zip(outputs, strict=True))
+            count = sum(len(answer) for (answer,) in answers)
+            sums, anchor = self._logps_by_rows(image_tokens, prompts, answers, lambda sums, rows: -sums.sum() / count)
+        return {"loss": -sums.sum() / count + anchor}
+
+    def _only_input_trains(self, image_tokens: Tensor) -> bool:
+        """Whether the language model's activations serve only the gradient of the image tokens."""
+        return (
+            torch.is_grad_enabled()
+            and image_tokens.requires_grad
+            and llama.supports(self.llm_model)
+            and not any(parameter.requires_grad for parameter in self.llm_model.parameters())
+        )
+
+    def _logps_by_rows(
+        self,
+        image_tokens: Tensor,
+        prompts: Sequence[str],
+        answers: Sequence[Sequence[list[int]]],
+        loss_of: Callable[[Tensor, list[int]], Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """Summed log-probability of each answer, (N, answers), and the gradient's anchor (`values_by_rows`)."""
+        prompt_ids = [encode_prompt(self.llm_tokenizer, text, self.max_txt_len) for text in prompts]
+        width = len(answers[0])
+
+        def sums_of(tokens: Tensor, rows: list[int]) -> Tensor:
+            logps, answer = answer_tree.token_logps(
+                self.llm_model, tokens, [prompt_ids[i] for i in rows], [answers[i] for i in rows]
+            )
+            return logps.new_zeros(len(rows) * width).index_add(0, answer, logps).view(len(rows), width)
+
+        lengths = [
+            image_tokens.shape[1] + len(prompt) + sum(len(answer) for answer in group)
+            for prompt, group in zip(prompt_ids, answers, strict=True)
+        ]
+        return values_by_rows(sums_of, loss_of, image_tokens, chunked(lengths, CHUNK_TOKENS[self.device.type]))
 
     def sequence_logps(self, samples: Mapping[str, object], *keys: str, reference: bool = False) -> tuple[Tensor, ...]:
         """Log-probability of each answer in `samples[key]`, one tensor (N,) for every key.
@@ -435,23 +494,29 @@ class Blip2Emac(Blip2Base):
         Mean over the answer's tokens where `avg_log_probs`, else their sum; `</s>` counts. `reference` asks the
         reference policy (call that under `no_grad`).
         """
-        image, prompts, *outputs = self._batch(samples, "text_input", *keys)
+        prompts, *outputs = self._batch(samples, "text_input", *keys)
         with self.maybe_autocast():
-            image_tokens = self._image_tokens(image, prompts, reference=reference)
-            if len(keys) == 1:  # plain rows, whose causal mask attention kernels know
-                rows = self.training_rows(prompts, outputs[0])
-                logps, answer = self._token_logps(image_tokens, rows, reference=reference)
-            else:
-                logps, answer = answer_tree.token_logps(
-                    self._part("llm_model", reference),
-                    image_tokens,
-                    [encode_prompt(self.llm_tokenizer, text, self.max_txt_len) for text in prompts],
-                    self._answers(zip(*outputs, strict=True)),
-                )
-        sums = logps.new_zeros(len(image) * len(keys)).index_add(0, answer, logps)
+            image_tokens = self._image_tokens(samples, prompts, reference=reference)
+            return self._answer_logps(image_tokens, prompts, outputs, reference=reference).unbind(1)
+
+    def _answer_logps(
+        self, image_tokens: Tensor, prompts: Sequence[str], outputs: Sequence[Sequence[str]], *, reference: bool = False
+    ) -> Tensor:
+        """As `sequence_logps`, from image tokens: (N, len(outputs))."""
+        if len(outputs) == 1:  # plain rows, whose causal mask attention kernels know
+            rows = self.training_rows(prompts, outputs[0])
+            logps, answer = self._token_logps(image_tokens, rows, reference=reference)
+        else:
+            logps, answer = answer_tree.token_logps(
+                self._part("llm_model", reference),
+                image_tokens,
+                [encode_prompt(self.llm_tokenizer, text, self.max_txt_len) for text in prompts],
+                self._answers(zip(*outputs, strict=True)),
+            )
+        sums = logps.new_zeros(len(prompts) * len(outputs)).index_add(0, answer, logps)
         if self.avg_log_probs:
             sums = sums / torch.bincount(answer, minlength=len(sums))
-        return sums.view(len(image), len(keys)).unbind(1)
+        return sums.view(len(prompts), len(outputs))
 
     def _answers(self, groups: Iterable[Sequence[str]]) -> list[list[list[int]]]:
         return [
@@ -470,12 +535,31 @@ class Blip2Emac(Blip2Base):
 
     def dpo_parts(self, samples: Mapping[str, object]) -> DpoParts:
         """All parts of the DPO loss for `samples` (as `dpo_forward`)."""
-        chosen, rejected = self.sequence_logps(samples, "text_output_pos", "text_output_neg")
         if "ref_logps_pos" in samples and "ref_logps_neg" in samples:
-            known = (samples["ref_logps_pos"].to(chosen), samples["ref_logps_neg"].to(chosen))
+            known = torch.stack([samples["ref_logps_pos"], samples["ref_logps_neg"]], dim=1).float().to(self.device)
         else:
-            known = self.reference_logps(samples)
-        return dpo_loss(chosen, rejected, *known, beta=BETA, mix_ratio=self.mix_ratio)
+            known = torch.stack(self.reference_logps(samples), dim=1)
+
+        def parts(logps: Tensor, known: Tensor) -> DpoParts:
+            return dpo_loss(*logps.unbind(1), *known.unbind(1), beta=BETA, mix_ratio=self.mix_ratio)
+
+        prompts, *outputs = self._batch(samples, "text_input", "text_output_pos", "text_output_neg")
+        with self.maybe_autocast():
+            image_tokens = self._image_tokens(samples, prompts)
+            if not self._only_input_trains(image_tokens):
+                return parts(self._answer_logps(image_tokens, prompts, outputs), known)
+            answers = self._answers(zip(*outputs, strict=True))
+            counts = known.new_ones(known.shape)
+            if self.avg_log_probs:
+                counts = known.new_tensor([[len(answer) for answer in group] for group in answers])
+            logps, anchor = self._logps_by_rows(
+                image_tokens,
+                prompts,
+                answers,
+                lambda sums, rows: parts(sums / counts[rows], known[rows]).loss * (len(rows) / len(prompts)),
+            )
+        whole = parts(logps / counts, known)
+        return whole._replace(loss=whole.loss + anchor)
 
     def dpo_forward(self, samples: Mapping[str, object]) -> dict[str, Tensor]:
         """DPO: `{"loss", "chosen_reward", "rejected_reward", "chosen_entropy"}`, scalars.
@@ -485,18 +569,15 @@ class Blip2Emac(Blip2Base):
         """
         return self.dpo_parts(samples)._asdict()
 
-    def _batch(self, samples: Mapping[str, object], *keys: str) -> tuple:
-        """The image and the texts under `keys`, checked against one another."""
-        for key in ("image", *keys):
+    def _batch(self, samples: Mapping[str, object], *keys: str) -> tuple[Sequence[str], ...]:
+        """The texts under `keys`, checked against one another and the images."""
+        count = _count(samples)
+        for key in keys:
             if key not in samples:
                 raise ValueError(f"samples lack {key!r}; they have {', '.join(samples)}")
-        image = samples["image"]
-        if len(image) == 0:
-            raise ValueError("samples hold no sample: image is empty")
-        for key in keys:
-            if isinstance(samples[key], str) or len(samples[key]) != len(image):
-                raise ValueError(f"samples[{key!r}]: expected a list of {len(image)} strings, one for each image")
-        return image, *(samples[key] for key in keys)
+            if isinstance(samples[key], str) or len(samples[key]) != count:
+                raise ValueError(f"samples[{key!r}]: expected a list of {count} strings, one for each image")
+        return tuple(samples[key] for key in keys)
 
     # ---- acting -----------------------------------------------------------------------------------------------------
 
@@ -561,6 +642,18 @@ class Blip2Emac(Blip2Base):
             if num_beams == num_captions == repetition_penalty == 1 and not use_nucleus_sampling:
                 ids = greedy(self.llm_model, embeds, mask, max_new=max_new, min_new=min_new, eos_id=eos_id, pad_id=0)
                 return Generated(ids, None)
+            if num_beams > 1 and not use_nucleus_sampling:
+                settings = BeamSettings(
+                    beams=num_beams,
+                    max_new=max_new,
+                    min_new=min_new,
+                    repetition_penalty=float(repetition_penalty),
+                    length_penalty=float(length_penalty),
+                    returned=num_captions,
+                    eos_id=eos_id,
+                    pad_id=0,
+                )
+                return Generated(*beam_search(self.llm_model, embeds, mask, settings))
             sampling = {"top_p": top_p, "temperature": float(temperature)} if use_nucleus_sampling else {}
             output = self.llm_model.generate(
                 inputs_embeds=embeds,
@@ -583,7 +676,7 @@ class Blip2Emac(Blip2Base):
 
     def _prompts(self, samples: Mapping[str, object]) -> list[str]:
         prompts = samples.get("prompt", self.prompt)
-        count = len(samples["image"])
+        count = _count(samples)
         if isinstance(prompts, str):
             return [prompts] * count
         if len(prompts) != count:
@@ -593,7 +686,7 @@ class Blip2Emac(Blip2Base):
     def prompt_embeds(self, samples: Mapping[str, object]) -> tuple[Tensor, Tensor]:
         """Input of generation, `[image tokens][left pads][prompt]`: embeddings (N, Q + L, H) and mask (N, Q + L)."""
         prompts = self._prompts(samples)
-        image_tokens = self._image_tokens(samples["image"], prompts)
+        image_tokens = self._image_tokens(samples, prompts)
         rows = prompt_rows([encode_prompt(self.llm_tokenizer, p) for p in prompts], self.llm_tokenizer.pad_id)
         text = self.llm_model.get_input_embeddings()(rows.ids.to(self.device))
         mask = torch.cat([torch.ones(image_tokens.shape[:2], dtype=torch.long), rows.mask], dim=1)
@@ -614,7 +707,7 @@ class Blip2Emac(Blip2Base):
         with self.maybe_autocast():
             logps, answer = answer_tree.token_logps(
                 self.llm_model,
-                self._image_tokens(samples["image"], prompts),
+                self._image_tokens(samples, prompts),
                 [encode_prompt(self.llm_tokenizer, text) for text in prompts],
                 self._answers(candidates),
                 acting=True,
@@ -636,6 +729,16 @@ def _frozen_parts(options: Mapping) -> list[str]:
         "llm_model": options["freeze_llm"],
     }
     return [part for part in PARTS if flags[part]]
+
+
+def _count(samples: Mapping[str, object]) -> int:
+    """How many images the samples hold, at least one."""
+    key = "query_output" if "query_output" in samples else "image"
+    if key not in samples:
+        raise ValueError(f"samples lack 'image'; they have {', '.join(samples) or 'nothing'}")
+    if len(samples[key]) == 0:
+        raise ValueError(f"samples hold no sample: {key} is empty")
+    return len(samples[key])
 
 
 def _part_of(name: str) -> str:

@@ -1,16 +1,21 @@
-"""Greedy decoding from prompt embeddings, with little around the model itself.
+"""Greedy decoding and beam search from prompt embeddings, with little around the model itself.
 
-Shapes: N prompts, T positions (image tokens and text), H hidden size.
+Both give Transformers' results (5.23). Its beam search reads every prompt once for each beam; this one once.
+
+Shapes: N prompts, B beams, T positions (image tokens and text), H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from lavis.models.blip2_models import llama_cpu
+from lavis.models.blip2_models import llama
 
 
 def position_ids(mask: Tensor) -> Tensor:
@@ -34,6 +39,7 @@ class RoomyLayer(DynamicLayer):
         super().__init__()
         self.room = room
         self._stores: tuple[Tensor, Tensor] | None = None
+        self._prompt = 0
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -54,6 +60,18 @@ class RoomyLayer(DynamicLayer):
         self.keys, self.values = (store[:, :, :stop] for store in self._stores)
         return self.keys, self.values
 
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each row `repeats` times: what is read so far is a prompt, which `reorder_cache` leaves where it is."""
+        self._prompt = self.get_seq_length()
+        self._stores = tuple(store.repeat_interleave(repeats, dim=0) for store in self._stores)
+        self.keys, self.values = (store[:, :, : self._prompt] for store in self._stores)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Row i goes on as row `beam_idx[i]`, one of the same prompt."""
+        stop = self.get_seq_length()
+        for store in self._stores:
+            store[:, :, self._prompt : stop] = store[beam_idx, :, self._prompt : stop]
+
 
 def roomy_cache(llm: PreTrainedModel, room: int) -> Cache:
     """A cache for `llm`: a prompt of any length, then at most `room` tokens."""
@@ -61,8 +79,28 @@ def roomy_cache(llm: PreTrainedModel, room: int) -> Cache:
     return Cache(layers=[RoomyLayer(room) if type(layer) is DynamicLayer else layer for layer in layers])
 
 
+class Runner(Protocol):
+    """What decoding asks of a model: `LlamaRunner`'s calls."""
+
+    def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int) -> Tensor:
+        """Read prompts; the next token's logits (N, V)."""
+        ...
+
+    def expand(self, beams: int) -> None:
+        """From now on `beams` rows continue each prompt."""
+        ...
+
+    def reorder(self, beams: Tensor) -> None:
+        """Row i goes on as row `beams[i]`, one of the same prompt."""
+        ...
+
+    def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Read one more token of each row; logits (rows, V)."""
+        ...
+
+
 class _TransformersRunner:
-    """`prefill` and `step` of any causal language model, through Transformers; as `LlamaRunner`."""
+    """A `Runner` of any causal language model, through Transformers."""
 
     def __init__(self, llm: PreTrainedModel) -> None:
         self._llm = llm
@@ -72,6 +110,13 @@ class _TransformersRunner:
         self._mask = mask
         self._unpadded = bool(mask.all())
         return self._logits(positions, inputs_embeds=embeds)
+
+    def expand(self, beams: int) -> None:
+        self._cache.batch_repeat_interleave(beams)
+        self._mask = self._mask.repeat_interleave(beams, dim=0)
+
+    def reorder(self, beams: Tensor) -> None:
+        self._cache.reorder_cache(beams)
 
     def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
         self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
@@ -89,12 +134,9 @@ class _TransformersRunner:
         return output.logits[:, -1].float()
 
 
-def _runner(llm: PreTrainedModel) -> _TransformersRunner | llama_cpu.LlamaRunner:
-    if not llama_cpu.supports(llm):
-        return _TransformersRunner(llm)
-    return llama_cpu.LlamaRunner(
-        llm, torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else llm.dtype
-    )
+def make_runner(llm: PreTrainedModel) -> Runner:
+    """The fastest runner that there is for `llm`."""
+    return llama.LlamaRunner(llm, llama.matmul_dtype(llm)) if llama.supports(llm) else _TransformersRunner(llm)
 
 
 @torch.no_grad()
@@ -106,7 +148,7 @@ def greedy(
     `embeds` (N, T, H) and `mask` (N, T) are left-padded prompts. Returns ids (N, at most max_new); `pad_id` after
     `eos_id`. Before `min_new` tokens `eos_id` cannot come.
     """
-    runner = _runner(llm)
+    runner = make_runner(llm)
     positions = position_ids(mask)
     logits = runner.prefill(embeds, mask, positions, max_new)
     unfinished = torch.ones(len(embeds), dtype=torch.bool, device=embeds.device)
@@ -121,3 +163,127 @@ def greedy(
             return torch.stack(ids, dim=1)
         positions = positions[:, -1:] + 1
         logits = runner.step(token, positions)
+
+
+# ---- beam search ----------------------------------------------------------------------------------------------------
+
+_NEVER = -1.0e9  # the score of what must not be chosen; finite, so that ties among such rows stay in order
+
+
+@dataclass
+class _Answers:
+    """Answers so far, B of each prompt: `ids` (N, B, room) with pads behind, `scores`, `lengths`, `ended` (N, B)."""
+
+    ids: Tensor
+    scores: Tensor
+    lengths: Tensor
+    ended: Tensor
+
+    def chosen(self, index: Tensor) -> _Answers:
+        """Of each prompt those at `index` (N, any)."""
+        ids = self.ids.take_along_dim(index[..., None], dim=1)
+        return _Answers(ids, *(x.take_along_dim(index, dim=1) for x in (self.scores, self.lengths, self.ended)))
+
+    def joined(self, other: _Answers) -> _Answers:
+        """These and the others, prompt by prompt."""
+        return _Answers(
+            *(torch.cat([getattr(self, k), getattr(other, k)], dim=1) for k in ("ids", "scores", "lengths", "ended"))
+        )
+
+
+@dataclass(frozen=True)
+class BeamSettings:
+    """How beam search goes: Transformers' arguments of the same names; `returned` answers to a prompt."""
+
+    beams: int
+    max_new: int
+    min_new: int
+    repetition_penalty: float
+    length_penalty: float
+    returned: int
+    eos_id: int
+    pad_id: int
+
+    def __post_init__(self) -> None:
+        """Refuse more answers than there are beams."""
+        if self.returned > self.beams:
+            raise ValueError(f"num_captions={self.returned} is more than num_beams={self.beams}")
+
+
+@torch.no_grad()
+def beam_search(llm: PreTrainedModel, embeds: Tensor, mask: Tensor, settings: BeamSettings) -> tuple[Tensor, Tensor]:
+    """Ids (N * returned, new tokens) and scores (N * returned,), as Transformers' beam search gives them.
+
+    `embeds` (N, T, H) and `mask` (N, T) are padded prompts. A score is the sum of log-probabilities over length to the
+    power of `length_penalty`. Pads stand behind `</s>`.
+    """
+    count, beams, device = len(embeds), settings.beams, embeds.device
+    runner = make_runner(llm)
+    positions = position_ids(mask)
+    logits = runner.prefill(embeds, mask, positions, settings.max_new).repeat_interleave(beams, dim=0)
+    runner.expand(beams)
+    positions = positions[:, -1:].repeat_interleave(beams, dim=0)
+
+    ids = torch.full((count, beams, settings.max_new), settings.pad_id, device=device)
+    none = torch.zeros(count, beams, dtype=torch.long, device=device)
+    never = torch.full((count, beams), _NEVER, device=device)
+    scores = never.clone()
+    scores[:, 0] = 0  # the beams begin alike: only the first counts
+    running, done = _Answers(ids, scores, none, none.bool()), _Answers(ids, never, none, none.bool())
+    hopeful = torch.ones(count, 1, dtype=torch.bool, device=device)  # whether an open answer may beat a finished one
+    offsets = torch.arange(count, device=device)[:, None] * beams
+    for length in range(1, settings.max_new + 1):
+        found, parents = _continuations(running, _log_probs(logits, running, settings), length, settings)
+        done = _best_ended(done, found, hopeful, length, settings)
+        index = (found.scores + found.ended * _NEVER).topk(beams).indices
+        running = found.chosen(index)
+        running.scores = running.scores + running.ended * _NEVER
+        best_possible = running.scores[:, :1] / length**settings.length_penalty
+        worst = torch.where(done.ended, done.scores.min(dim=1, keepdim=True).values, _NEVER)
+        hopeful = hopeful & (best_possible > worst).any(dim=1, keepdim=True)
+        if length == settings.max_new or not hopeful.any():
+            break
+        runner.reorder((parents.take_along_dim(index, dim=1) + offsets).flatten())
+        positions = positions + 1
+        logits = runner.step(running.ids[:, :, length - 1].flatten(), positions)
+    ids = done.ids[:, : settings.returned].flatten(0, 1)
+    longest = int(done.lengths[:, : settings.returned].max())
+    return ids[:, :longest], done.scores[:, : settings.returned].flatten()
+
+
+def _log_probs(logits: Tensor, running: _Answers, settings: BeamSettings) -> Tensor:
+    """Log-probabilities (N * B, V) of the next token, after the penalties."""
+    logps = logits.log_softmax(-1)
+    length = int(running.lengths[0, 0])
+    if settings.repetition_penalty != 1 and length:
+        seen = running.ids[:, :, :length].flatten(0, 1)
+        # Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1; log-probabilities are never above 0
+        logps = logps.scatter(1, seen, logps.gather(1, seen) * settings.repetition_penalty)
+    if length < settings.min_new:
+        logps[:, settings.eos_id] = -torch.inf
+    return logps
+
+
+def _continuations(running: _Answers, logps: Tensor, length: int, settings: BeamSettings) -> tuple[_Answers, Tensor]:
+    """The 2 B best answers of `length` tokens to each prompt, best first, and which beam each continues (N, 2 B).
+
+    Twice the beams, so that B stay open even if B end.
+    """
+    count, beams = running.scores.shape
+    totals = (logps.view(count, beams, -1) + running.scores[..., None]).flatten(1)
+    scores, index = totals.topk(2 * beams)
+    parents, tokens = index // logps.shape[-1], index % logps.shape[-1]
+    found = running.chosen(parents)
+    found.ids[:, :, length - 1] = tokens
+    ended = (tokens == settings.eos_id) | (length == settings.max_new)
+    return _Answers(found.ids, scores, torch.full_like(parents, length), ended), parents
+
+
+def _best_ended(done: _Answers, found: _Answers, hopeful: Tensor, length: int, settings: BeamSettings) -> _Answers:
+    """The B best ended answers to each prompt; only the B best found may end, and only where there is hope."""
+    scores = found.scores / length**settings.length_penalty
+    ended = found.ended.clone()
+    ended[:, settings.beams :] = False
+    scores = scores + (~hopeful) * _NEVER + (~ended) * _NEVER
+    both = done.joined(_Answers(found.ids, scores, found.lengths, ended))
+    return both.chosen(both.scores.topk(settings.beams).indices)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config
 
-from lavis.models.blip2_models import decoding, llama_cpu
-from lavis.models.blip2_models.llama_cpu import LlamaRunner, supports
+from lavis.models.blip2_models import decoding, llama
+from lavis.models.blip2_models.llama import LlamaRunner, supports
 
 
 def small(**sizes: object) -> LlamaForCausalLM:
@@ -34,7 +34,7 @@ def small(**sizes: object) -> LlamaForCausalLM:
 @torch.no_grad()
 def test_equals_transformers(sizes: dict) -> None:
     llm = small(**sizes)
-    count, length = llama_cpu.ROWS + 3, 11  # more rows than are taken at a time
+    count, length = llama.ROWS + 3, 11  # more rows than are taken at a time
     embeds = torch.randn(count, length, 24)
     mask = torch.ones(count, length, dtype=torch.long)
     for row in range(count):
@@ -51,7 +51,7 @@ def test_equals_transformers(sizes: dict) -> None:
 @torch.no_grad()
 def test_whole_rows_equal_transformers() -> None:
     llm = small()
-    embeds, positions = torch.randn(llama_cpu.ROWS + 1, 7, 24), torch.arange(7).expand(llama_cpu.ROWS + 1, 7)
+    embeds, positions = torch.randn(llama.ROWS + 1, 7, 24), torch.arange(7).expand(llama.ROWS + 1, 7)
     seen = torch.ones(7, 7, dtype=torch.bool).tril()
     seen[5, 2:4] = False
     seen = seen.expand(len(embeds), 1, 7, 7)
