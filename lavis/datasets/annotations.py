@@ -167,12 +167,17 @@ def _broken(path: Path, position: int, what: str) -> ValueError:
     return ValueError(f"{path} is not a JSON list or JSON lines: at byte {position}: {what}")
 
 
+def cache_folder() -> Path:
+    """Where indices are kept (not created here)."""
+    return Path(registry.get_path("cache_root")) / "annotations"
+
+
 def _load_index(path: Path) -> dict[str, Any]:
     """The places of all entries: from the cache while size and time of the file are what they were, else by a scan."""
     stat = path.stat()
     stamp = f"{_INDEX_VERSION} {stat.st_size} {stat.st_mtime_ns}"
     name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:24]
-    cache = Path(registry.get_path("cache_root")) / "annotations" / f"{name}.npz"
+    cache = cache_folder() / f"{name}.npz"
     with contextlib.suppress(OSError, ValueError, KeyError), np.load(cache) as known:
         if str(known["stamp"]) == stamp:
             bad = json.loads(str(known["bad"]))

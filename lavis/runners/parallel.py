@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -55,10 +54,25 @@ class Replicas:
         """Run a method of the model with gradients for all processes."""
         return self.module(method, *args, **kwargs)
 
-    @property
-    def evaluated(self) -> Any:
-        """What evaluation calls: the model itself, or where it is sharded a stand-in that gathers it."""
-        return _Gathering(self) if self.fsdp else self.model
+    @contextmanager
+    def evaluated(self) -> Iterator[Any]:
+        """What evaluation calls: the model, or where it is sharded a stand-in that gathers it before every call."""
+        if not self.fsdp:
+            yield self.model
+            return
+        try:
+            yield _Gathering(self)
+        finally:
+            for block in self._blocks():
+                block.reshard()
+
+    def gather(self) -> None:
+        """Make every process hold the whole model until `evaluated` ends; every process must call it."""
+        for block in self._blocks():
+            block.unshard()
+
+    def _blocks(self) -> list[FSDPModule]:
+        return [module for module in self.module.modules() if isinstance(module, FSDPModule)]
 
     @contextmanager
     def accumulating(self, last: bool) -> Iterator[None]:
@@ -107,16 +121,16 @@ class Replicas:
 
 
 class _Gathering:
-    """A sharded model whose methods run through FSDP's hooks; attributes are the model's."""
+    """A sharded model that is gathered before every method: generation does not pass through FSDP's hooks."""
 
-    _METHODS = ("generate", "sequence_logps", "forward", "dpo_forward", "score")
+    _METHODS = ("generate", "sequence_logps", "score")
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
 
     def __getattr__(self, name: str) -> Any:
         if name in self._METHODS:
-            return partial(self._replicas.call, name)
+            self._replicas.gather()
         return getattr(self._replicas.model, name)
 
 

@@ -231,10 +231,10 @@ class RunnerBase:
     @torch.no_grad()
     def eval_epoch(self, split: str, cur_epoch: int | str) -> dict[str, Any]:
         """The task's figures of one split with the weights as they are."""
-        model = self.replicas.evaluated
         self.replicas.model.eval()
         loader = self._eval_loader(split) if self.task.needs_data else None
-        results = self.task.evaluation(model, loader, self.device)
+        with self.replicas.evaluated() as model:
+            results = self.task.evaluation(model, loader, self.device)
         figures = self.task.after_evaluation(results, split, cur_epoch, self.result_dir)
         self.log.curves(split, self.batches, figures)
         shown = {key: value for key, value in figures.items() if isinstance(value, (int, float))}

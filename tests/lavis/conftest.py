@@ -1,0 +1,54 @@
+"""Small stored data for the tests of datasets, tasks and runners."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lavis.datasets import annotations
+from xrl_alignment.buffers import Transition, shard_name, write_shard
+
+GAME = "pick_heat_then_place_in_recep-Apple-None-Fridge-{}/trial_T1"
+COMMANDS = ("go to fridge 1", "open fridge 1", "take apple 1 from fridge 1", "heat apple 1 with microwave 1")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr(annotations, "cache_folder", lambda: folder)
+
+
+def transition(number: int) -> Transition:
+    """A transition whose picture and prompt tell its number."""
+    image = np.full((112, 112, 3), number, np.uint8)
+    label, rejected = COMMANDS[number % 4], COMMANDS[(number + 1) % 4]
+    return Transition(image, f"Task {number % 4}.\n> ", label, rejected, label, "Nothing happens.")
+
+
+@pytest.fixture(scope="session")
+def shard_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three shards of four, three and four transitions, numbered 0 to 10."""
+    folder = tmp_path_factory.mktemp("shards")
+    number = 0
+    for env, steps in enumerate((4, 3, 4)):
+        items = [transition(number + i) for i in range(steps)]
+        write_shard(folder / shard_name(0, env, steps), items, {"game": GAME.format(env)})
+        number += steps
+    return folder
+
+
+@pytest.fixture
+def annotation_folder(tmp_path: Path) -> Path:
+    """`annotations.json` of five entries and their pictures, with the published data's `./` before the paths."""
+    entries = []
+    for number in range(5):
+        item = transition(number)
+        Image.fromarray(item.image).save(tmp_path / f"{number}.png")
+        texts = {"text_input": item.text_input, "text_output": item.text_output}
+        entries.append({"image": f"./{number}.png", **texts, "game": GAME.format(number)})
+    (tmp_path / "annotations.json").write_text(json.dumps(entries))
+    return tmp_path

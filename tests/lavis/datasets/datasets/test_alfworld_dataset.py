@@ -1,0 +1,71 @@
+"""Samples, batches, and samples that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lavis.datasets.datasets.alfworld_dataset import AlfworldDataset
+from lavis.datasets.datasets.base_dataset import Draw
+from lavis.datasets.records import BadSampleError, Record
+from lavis.datasets.shards import ShardFolder
+from lavis.processors import BaseProcessor, Blip2ImageTrainProcessor, BlipImageEvalProcessor
+
+
+def dataset(folder: Path, **options) -> AlfworldDataset:
+    processor = options.pop("vis_processor", BlipImageEvalProcessor(image_size=112))
+    return AlfworldDataset(
+        source=ShardFolder(folder), vis_processor=processor, text_processor=BaseProcessor(), **options
+    )
+
+
+def test_batch(shard_folder: Path) -> None:
+    data = dataset(shard_folder)
+    batch = data.collater([data[0], data[Draw(5, epoch=2)]])
+    assert batch["image"].shape == (2, 3, 112, 112)
+    assert batch["image"].dtype == torch.float32
+    assert batch["instance_id"] == [0, 5]
+    assert batch["prompt"] == batch["text_input"] == ["Task 0.\n> ", "Task 1.\n> "]
+    assert batch["text_output_pos"] == ["go to fridge 1", "open fridge 1"]
+    assert batch["text_output_neg"] == ["open fridge 1", "take apple 1 from fridge 1"]
+    assert batch["skipped"] == []
+
+
+def test_random_changes_depend_on_epoch_and_index_alone(shard_folder: Path) -> None:
+    noise = torch.arange(112 * 112 * 3, dtype=torch.int64).view(112, 112, 3).to(torch.uint8).numpy()
+    pictures = []
+    for epoch in (0, 0, 1):
+        data = dataset(shard_folder, vis_processor=Blip2ImageTrainProcessor(image_size=112))
+        pictures.append(data.picture(Record(noise, "", ""), 3, epoch))
+    assert torch.equal(pictures[0], pictures[1])
+    assert not torch.equal(pictures[0], pictures[2])
+
+
+def refusing(*indices: int):
+    return lambda record: "too ugly" if record.image[0, 0, 0] in indices else ""
+
+
+def test_bad_sample_stops_by_default(shard_folder: Path) -> None:
+    data = dataset(shard_folder)
+    data.check = refusing(5)
+    with pytest.raises(BadSampleError, match=r"round000_env0001_steps003.h5, step 1: too ugly"):
+        data[5]
+
+
+def test_bad_samples_are_replaced_in_training_and_left_out_in_evaluation(shard_folder: Path) -> None:
+    data = dataset(shard_folder, is_train=True, skip_bad=2)
+    data.check = refusing(5, 6)
+    assert (data[5]["instance_id"], len(data[5]["skipped"])) == (7, 2)
+    data.is_train = False
+    batch = data.collater([data[4], data[5]])
+    assert (batch["instance_id"], len(batch["skipped"])) == ([4], 1)
+    assert data.collater([data[5]])["instance_id"] == []
+
+
+def test_data_that_is_bad_throughout(shard_folder: Path) -> None:
+    data = dataset(shard_folder, is_train=True, skip_bad=2)
+    data.check = lambda record: "too ugly"
+    with pytest.raises(BadSampleError, match="11 samples in a row are bad"):
+        data[0]

@@ -1,0 +1,97 @@
+"""Annotation files: both forms, read lazily, indexed once; what is wrong is named by file and entry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lavis.datasets import annotations
+from lavis.datasets.annotations import AnnotationFile, scan
+from lavis.datasets.records import BadSampleError
+
+ENTRY = {"image": "a.png", "text_input": "> ", "text_output": "look"}
+
+
+def write(path: Path, *entries: object, lines: bool = False) -> Path:
+    path.write_text("\n".join(map(json.dumps, entries)) if lines else json.dumps(entries))
+    return path
+
+
+def test_reads_entries_and_pictures(annotation_folder: Path) -> None:
+    source = AnnotationFile(annotation_folder / "annotations.json", annotation_folder)
+    record = source.read(3)
+    assert len(source) == 5
+    assert np.asarray(record.image)[0, 0].tolist() == [3, 3, 3]
+    assert (record.text_output, record.task_type) == ("heat apple 1 with microwave 1", "pick_heat_then_place_in_recep")
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_both_forms_and_any_text(tmp_path: Path, lines: bool) -> None:
+    entries = [{**ENTRY, "text_input": text} for text in ("é\u2028", 'a "quoted" [list], {x}', "日本" * 1000)]
+    source = AnnotationFile(write(tmp_path / "a.json", *entries, lines=lines), tmp_path)
+    assert [source.entry(i) for i in range(3)] == entries
+
+
+def test_entries_longer_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(annotations, "_CHUNK", 7)
+    path = write(tmp_path / "a.json", *[{**ENTRY, "text_input": "x" * n} for n in range(40)])
+    assert [len(value["text_input"]) for _, _, value in scan(path)] == list(range(40))
+
+
+def test_is_scanned_once_and_again_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scans = []
+    monkeypatch.setattr(annotations, "scan", lambda path: scans.append(path) or scan(path))
+    path = write(tmp_path / "a.json", ENTRY)
+    assert len(AnnotationFile(path, tmp_path)) == len(AnnotationFile(path, tmp_path)) == 1
+    assert len(scans) == 1
+    write(path, ENTRY, ENTRY)
+    assert len(AnnotationFile(path, tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"image": "a.png", "text_input": "x"}, "lacks text_output (it has image, text_input)"),
+        ({"text_input": "x", "text_output": "look"}, "lacks image"),
+        ({**ENTRY, "text_output": 5}, "text_output is a int, not a string"),
+        ({**ENTRY, "text_output": "  "}, "text_output is empty"),
+        (["x"], "is a list"),
+    ],
+)
+def test_bad_entries_are_named(tmp_path: Path, entry: object, reason: str) -> None:
+    path = write(tmp_path / "train.json", ENTRY, entry)
+    with pytest.raises(BadSampleError) as error:
+        AnnotationFile(path, tmp_path)
+    assert str(error.value).startswith(f"{path}, entry 1: {reason}")
+    tolerant = AnnotationFile(path, tmp_path, skip_bad=1)
+    assert (len(tolerant), len(tolerant.skipped)) == (1, 1)
+
+
+def test_without_pictures(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", {"text_input": "x", "text_output": "look"})
+    assert not np.asarray(AnnotationFile(path, tmp_path, blank_images=True).read(0).image).any()
+
+
+def test_missing_and_broken_pictures(tmp_path: Path) -> None:
+    (tmp_path / "b.jpg").write_bytes(b"\xff\xd8\xff not a picture")
+    path = write(tmp_path / "a.json", ENTRY, {**ENTRY, "image": "b.jpg"})
+    source = AnnotationFile(path, tmp_path)
+    with pytest.raises(BadSampleError, match=r"a.json, entry 0: no image .*a.png"):
+        source.read(0)
+    with pytest.raises(BadSampleError, match=r"a.json, entry 1: image .*b.jpg cannot be read"):
+        source.read(1)
+
+
+@pytest.mark.parametrize("text", ['[{"a": 1}, {"b"', '[{"a": 1}', "nonsense", '[{"a": 1} {"b": }]'])
+def test_files_that_are_not_json(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match="a.json is not a JSON list or JSON lines: at byte"):
+        AnnotationFile(tmp_path / "a.json", tmp_path)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no annotation file"):
+        AnnotationFile(tmp_path / "a.json", tmp_path)

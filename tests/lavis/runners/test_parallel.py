@@ -1,0 +1,73 @@
+"""Two real processes (Gloo) against one: the same losses, the same weights, every sample evaluated once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+REPO_ROOT = Path(__file__).resolve().parents[3]
+STORAGE = "datasets.alfworld_cap.build_info.annotations"
+COMMON = {"run.max_epoch": 2, "run.num_workers": 0, "run.log_freq": 1, "run.amp": False, "run.warmup_steps": 0}
+COMMON |= {"run.accum_grad_iters": 2, "run.max_len": 6, "run.clip_grad_norm": 1.0}
+
+
+def losses(path: Path) -> list[float]:
+    content = [json.loads(line) for line in (path / "log.txt").read_text().splitlines()]
+    return [line["train_loss"] for line in content if "train_batches" in line]
+
+
+@pytest.fixture(scope="module")
+def two_processes(shard_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two processes with two samples each, one after another in one process group."""
+    out = tmp_path_factory.mktemp("two")
+    common = {**COMMON, "run.output_dir": out, "run.batch_size_train": 2, f"{STORAGE}.train.storage": shard_folder}
+    common[f"{STORAGE}.val.storage"] = shard_folder
+    bc = out / "ddp/checkpoint_0.pth"
+    runs = [
+        {"run.job_id": "ddp", "run.valid_splits": "[val]"},
+        {"run.job_id": "dpo", "run.objective": "dpo", "model.pretrained": bc, "model.ref_pretrained": bc},
+        {"run.job_id": "fsdp", "run.fsdp": True, "run.valid_splits": "[val]"},
+        {"run.job_id": "fsdp_on", "run.fsdp": True, "run.resume_ckpt_path": out / "fsdp/checkpoint_0.pth"},
+    ]
+    options = [[f"{key}={value}" for key, value in {**common, **run}.items()] for run in runs]
+    (out / "runs.json").write_text(json.dumps(options))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    command += [str(Path(__file__).with_name("many_runs.py")), str(out / "runs.json")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO_ROOT), "HOME": str(out)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out
+
+
+@pytest.mark.parametrize("kind", ["ddp", "dpo", "fsdp"])
+def test_same_losses_and_weights_as_one_process(make_runner, two_processes: Path, tmp_path: Path, kind: str) -> None:
+    settings = {**COMMON, "run.batch_size_train": 4, "model.freeze_vit": False}
+    if kind == "dpo":
+        bc = two_processes / "ddp/checkpoint_0.pth"
+        settings |= {"run.objective": "dpo", "model.pretrained": bc, "model.ref_pretrained": bc}
+    make_runner("one", **settings).train()
+    assert losses(two_processes / kind) == pytest.approx(losses(tmp_path / "one"), abs=1e-4)
+    one = torch.load(tmp_path / "one/checkpoint_1.pth", weights_only=True)
+    two = torch.load(two_processes / kind / "checkpoint_1.pth", weights_only=True)
+    for name, value in one["model"].items():
+        assert torch.allclose(value, two["model"][name], atol=2e-4), name
+    moments = one["optimizer"]["state"][0]["exp_avg"], two["optimizer"]["state"][0]["exp_avg"]
+    assert torch.allclose(*moments, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_every_sample_is_evaluated_once(two_processes: Path, kind: str) -> None:
+    rows = json.loads((two_processes / kind / "result/val_epoch1.json").read_text())
+    assert [row["instance_id"] for row in rows] == list(range(11))
+
+
+def test_sharded_resume_is_exact(two_processes: Path) -> None:
+    whole = torch.load(two_processes / "fsdp/checkpoint_1.pth", weights_only=True)["model"]
+    resumed = torch.load(two_processes / "fsdp_on/checkpoint_1.pth", weights_only=True)["model"]
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)

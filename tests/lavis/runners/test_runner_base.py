@@ -1,0 +1,131 @@
+"""Training runs of the tiny model: what they write, that they learn, that they go on exactly where they stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from lavis.datasets.records import BadSampleError
+from lavis.runners import checkpoint
+from lavis.runners.runner_base import Stopped
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in (path / "log.txt").read_text().splitlines()]
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return torch.load(path, weights_only=True)["model"]
+
+
+def test_a_whole_run(make_runner, tmp_path: Path) -> None:
+    runner = make_runner("a", **{"run.valid_splits": "[val]", "run.test_splits": "[val]", "run.init_lr": 3e-3})
+    before = {name: value.clone() for name, value in runner.replicas.model.state_dict().items()}
+    runner.train()
+    out = tmp_path / "a"
+    written = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file() and "tfevents" not in path.name}
+    results = {"result/val_epoch0.json", "result/val_epoch1.json", "result/val_epochbest.json"}
+    checkpoints = {"checkpoint_0.pth", "checkpoint_1.pth", "checkpoint_best.pth"}
+    assert written == {"log.txt", "evaluate.txt", *checkpoints, *results}
+    assert len(list((out / "tensorboard").iterdir())) == 1
+    log = lines(out)
+    assert log[0]["config"]["run"]["job_id"] == "a"
+    losses = [line["train_loss"] for line in log if "train_batches" in line]
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]
+    assert len(json.loads((out / "result/val_epoch1.json").read_text())) == 11
+    for name, value in runner.replicas.model.state_dict().items():
+        moved = not torch.equal(value, before[name])
+        assert moved != name.startswith(("visual_encoder.", "ln_vision.")), name
+
+
+def test_stopped_by_sigterm_and_resumed_equals_uninterrupted(make_runner, tmp_path: Path) -> None:
+    make_runner("whole").train()
+    runner = make_runner("cut", **{"run.accum_grad_iters": 1})
+    note = runner._note
+    runner._note = lambda figures: (note(figures), runner.batches == 1 and os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped, match="run.resume_ckpt_path=.*checkpoint_stopped.pth"):
+        runner.train()
+    assert torch.load(tmp_path / "cut/checkpoint_stopped.pth", weights_only=True)["batches"] == 2
+    make_runner("cut", **{"run.resume_ckpt_path": "latest"}).train()
+    whole, cut = weights(tmp_path / "whole/checkpoint_1.pth"), weights(tmp_path / "cut/checkpoint_1.pth")
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    means = [line["train_loss"] for line in lines(tmp_path / "cut") if "epoch" in line]
+    assert means == [line["train_loss"] for line in lines(tmp_path / "whole") if "epoch" in line]
+
+
+def test_latest_without_a_checkpoint_begins_anew(make_runner, tmp_path: Path) -> None:
+    make_runner("new", **{"run.resume_ckpt_path": "latest", "run.max_epoch": 1}).train()
+    assert (tmp_path / "new/checkpoint_0.pth").is_file()
+
+
+def test_dpo(make_runner, tmp_path: Path) -> None:
+    make_runner("bc", **{"run.max_epoch": 1}).train()
+    path = tmp_path / "bc/checkpoint_0.pth"
+    make_runner("dpo", **{"run.objective": "dpo", "model.pretrained": path, "model.ref_pretrained": path}).train()
+    first = next(line for line in lines(tmp_path / "dpo") if "train_batches" in line)
+    assert abs(first["train_chosen_reward"]) < 1e-5  # policy and reference are still the same
+    log = [line for line in lines(tmp_path / "dpo") if "train_batches" in line]
+    assert log[-1]["train_chosen_reward"] > 0.01
+    assert log[-1]["train_loss"] < first["train_loss"]
+
+
+def test_checkpoints_that_do_not_fit(make_runner, tmp_path: Path) -> None:
+    make_runner("a", **{"run.max_epoch": 1}).train()
+    path = tmp_path / "a/checkpoint_0.pth"
+    content = torch.load(path, weights_only=True)
+    for change, message in (
+        ({"arch": "blip2_emac vicuna7b"}, "has arch blip2_emac vicuna7b, this run blip2_emac tiny"),
+        ({"base_hash": "0" * 64}, "has base_hash 000000"),
+        ({"global_batch": 7}, "has global_batch 7, this run 5"),
+        ({"model": {"llm_proj.weight": torch.zeros(1)}}, "does not fit this model"),
+    ):
+        checkpoint.save(tmp_path / "other.pth", {**content, **change})
+        with pytest.raises(checkpoint.CheckpointError, match=message):
+            make_runner("b", **{"run.resume_ckpt_path": tmp_path / "other.pth"}).train()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"run.valid_splits": "[valid]"}, "there is no split 'valid'; datasets have: train, val"),
+        ({"run.world_size": 4}, "run.world_size is 4, but 1 process"),
+        ({"run.max_epochs": 4}, r"unknown key run.max_epochs \(did you mean run.max_epoch\?\)"),
+        ({"run.objective": "dpo"}, "needs model.ref_pretrained"),
+        ({"run.batch_size_train": 12}, "11 samples, fewer than one global batch of 12"),
+        ({"run.fsdp": True}, "run.fsdp=True needs processes"),
+        ({"run.device": "cuda"}, "sees no GPU"),
+        ({"model.max_output_txt_len": 4, "run.batch_size_train": 8}, "step .: text_output has .* over the model's 3"),
+    ],
+)
+def test_what_cannot_be_run(make_runner, settings: dict, message: str) -> None:
+    if settings.get("run.device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(ValueError, match=message):
+        make_runner("bad", **settings).train()
+
+
+def test_skipped_samples_are_counted(make_runner) -> None:
+    settings = {"model.max_output_txt_len": 5, "run.max_epoch": 1}  # too short for three of the four commands
+    make_runner("few", **settings, **{"run.skip_bad_samples": 11}).train()
+    with pytest.raises(BadSampleError, match="run.skip_bad_samples allows 1"):
+        make_runner("many", **settings, **{"run.skip_bad_samples": 1}).train()
+
+
+def test_a_loss_that_is_not_finite(make_runner) -> None:
+    runner = make_runner("nan")
+    with torch.no_grad():
+        runner.replicas.model.llm_proj.weight.fill_(float("nan"))
+    with pytest.raises(ValueError, match="the loss is nan at batch 0"):
+        runner.train()
+
+
+def test_weight_decay_spares_vectors(make_runner) -> None:
+    decayed, spared = make_runner("groups").optimizer.param_groups
+    assert {parameter.ndim for parameter in spared["params"]} == {1}
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.05, 0.0)

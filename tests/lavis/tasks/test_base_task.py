@@ -1,0 +1,50 @@
+"""Merging results of processes, and refusing labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lavis.datasets.records import BadSampleError, Record
+from lavis.runners.settings import RunSettings
+from lavis.tasks import base_task
+from lavis.tasks.base_task import LabelCheck
+from lavis.tasks.captioning import CaptionTask
+
+
+def result(number: int) -> dict:
+    return {"instance_id": number, "caption": "look", "label": "look", "nll": 0.0, "task_type": "", "game": ""}
+
+
+def test_results_of_all_processes_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [[result(0), result(2)], [result(1), result(0)]]  # the last one is padding
+    monkeypatch.setattr(base_task, "gathered", lambda part: parts)
+    figures = CaptionTask(settings=RunSettings()).after_evaluation(parts[0], "val", 3, tmp_path)
+    assert figures["samples"] == 3
+    assert [row["instance_id"] for row in json.loads((tmp_path / "val_epoch3.json").read_text())] == [0, 1, 2]
+
+
+def test_skipped_samples_are_listed_and_limited(tmp_path: Path) -> None:
+    results = [result(0), {"skipped": "b.jpg is broken"}]
+    figures = CaptionTask(settings=RunSettings(skip_bad_samples=1)).after_evaluation(results, "val", 0, tmp_path)
+    assert figures["skipped"] == ["b.jpg is broken"]
+    with pytest.raises(BadSampleError, match="b.jpg is broken; run.skip_bad_samples=N"):
+        CaptionTask(settings=RunSettings()).after_evaluation(results, "val", 0, tmp_path)
+
+
+def test_labels_that_would_be_cut() -> None:
+    check = LabelCheck(str.split, limit=4, preferences=False)
+    image = np.zeros((2, 2, 3), np.uint8)
+    assert check(Record(image, "", "go to desk")) == ""
+    assert check(Record(image, "", "go to desk 1")) == (
+        "text_output has 5 tokens with its end, over the model's 4 (model.max_output_txt_len - 1): 'go to desk 1'…"
+    )
+
+
+def test_preferences_need_a_rejected_answer() -> None:
+    check = LabelCheck(str.split, limit=9, preferences=True)
+    record = Record(np.zeros((2, 2, 3), np.uint8), "", "look")
+    assert check(record) == "text_output_neg is missing or empty, and run.objective=dpo needs it"
