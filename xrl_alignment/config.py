@@ -398,7 +398,8 @@ def _read_option(option: str) -> DictConfig:
     if not equals or not key:
         raise ConfigError(f"--options {option}: write it as section.key=value")
     try:
-        return OmegaConf.from_dotlist([option])
+        # `key=` is an empty text; for yaml it would be nothing at all, which no setting can be.
+        return OmegaConf.from_dotlist([option if option != f"{key}=" else f"{key}=''"])
     except (YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"--options {option}: cannot be read: {_first_line(error)}") from error
 

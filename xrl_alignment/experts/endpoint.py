@@ -29,6 +29,7 @@ from xrl_alignment.experts.tokens import estimate
 KEY_VARIABLE = "OPENAI_API_KEY"
 APIS = ("chat", "completion")
 MAX_ATTEMPTS = 20  # the original's
+ATTEMPTS_UNSAID = 3
 FIRST_ATTEMPTS = 3  # for an address where nothing has ever answered: it is probably wrong
 MAX_BACKOFF_S = 60.0  # the original's
 MAX_RETRY_AFTER_S = 120.0  # an endpoint that asks for more has a wrong clock, or is asked again sooner
@@ -153,7 +154,9 @@ class Endpoint:
     def _note(self, state: RetryCallState) -> None:
         self.account.count("retries")
         reason, pause = state.outcome.exception(), state.next_action.sleep
-        _log.info("attempt %d: %s; again in %.1f s", state.attempt_number, reason, pause)
+        # A single failure is daily life; a row of them is worth a line on the screen.
+        level = logging.INFO if state.attempt_number < ATTEMPTS_UNSAID else logging.WARNING
+        _log.log(level, "attempt %d: %s; again in %.1f s", state.attempt_number, reason, pause)
 
     def _ask(self, request: Mapping[str, Any]) -> tuple[Completion, Usage]:
         """One attempt."""
