@@ -5,6 +5,7 @@
     python evaluate.py --cfg-path configs/evaluate/expert.yaml --options expert.name=explorer run.output=result.json
     python evaluate.py --cfg-path configs/evaluate/expert.yaml --options expert.name=openai expert.model=gpt-4o-mini \
         run.num_trials=12 run.output=result.json            # docs/teacher.md
+    python evaluate.py --cfg-path lavis/projects/instructblip/finetuning/alfworld_eval.yaml     # docs/offline.md
 
 Writes `run.output`: the figures of the first trial and of the best of `run.num_trials`, every episode, and what they
 depend on (engine, split, hash of the game list, decoding, seed, versions); and beside it, with the ending
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from xrl_alignment import offline
 from xrl_alignment.assembly import (
     environment_factory,
     games_of,
@@ -45,6 +47,9 @@ from xrl_alignment.versions import versions
 def main() -> None:
     """Parse, build, play, write, print."""
     arguments = parse_args(__doc__)
+    if offline.is_lavis_config(arguments.cfg_path):
+        offline.evaluate(arguments)
+        return
     config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)
     run = config.run
     set_threads(run.num_threads)

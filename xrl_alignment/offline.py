@@ -8,12 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from lavis.common.config import Config
-from lavis.common.dist_utils import get_rank, get_world_size, is_main_process
+from lavis.common.dist_utils import end_distributed_mode, get_rank, get_world_size
 from lavis.common.registry import registry
 from lavis.models import BaseModel, load_preprocess
 from lavis.runners.launch import build_runner
@@ -91,18 +94,25 @@ def section(schema: type[SectionT], given: Mapping[str, Any], name: str) -> Sect
 
 
 def is_lavis_config(cfg_path: str) -> bool:
-    """Whether a yaml is a LAVIS config (`run.task` says what to do) rather than one of `configs/evaluate`."""
-    run = OmegaConf.load(cfg_path).get("run") or {}
-    return "task" in run
+    """Whether a yaml is a LAVIS config (`run.task` says what to do) rather than one of `configs/evaluate`.
+
+    What cannot be read is none: whoever reads it next says why.
+    """
+    with suppress(OSError, ValueError, YAMLError, OmegaConfBaseException):
+        return "task" in (OmegaConf.load(cfg_path).get("run") or {})
+    return False
 
 
 def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     """Evaluate as a LAVIS config says, print the figures, return them by split."""
     arguments.options = [*arguments.options, "run.evaluate=True"]
-    runner = build_runner(arguments)
-    found = runner.evaluate("final")
-    runner.log.close()
-    if is_main_process():
+    try:
+        runner = build_runner(arguments)
+        found = runner.evaluate("final")
+        runner.log.close()
+    finally:
+        end_distributed_mode()
+    if runner.is_main:
         for split, figures in found.items():
             print(f"{split}:\n{table(figures) if 'interval' in figures else json.dumps(figures, indent=1)}")
         print(f"written to {runner.output_dir}")

@@ -65,6 +65,7 @@ class RunnerBase:
     ) -> None:
         self.config = cfg
         self.task = task
+        self.is_main = is_main_process()
         self.settings = task.settings
         self.datasets = dict(datasets)
         self._check_splits()
@@ -223,7 +224,7 @@ class RunnerBase:
         found = {split: self.eval_epoch(split, cur_epoch) for split in self.settings.test_splits}
         for split, figures in found.items():
             self.log.line(epoch=cur_epoch, **{f"{split}_{key}": value for key, value in figures.items()})
-            if is_main_process():
+            if self.is_main:
                 with open(self.output_dir / "evaluate.txt", "a", encoding="utf-8") as file:
                     file.write(json.dumps({split: figures}) + "\n")
         return found
@@ -271,7 +272,7 @@ class RunnerBase:
             "best": self.best,
             "averages": self.averages.state(),
         }
-        if is_main_process():
+        if self.is_main:
             checkpoint.save(path, content)
         barrier()
         return path
