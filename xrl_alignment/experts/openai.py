@@ -169,7 +169,7 @@ class OpenAIExpert:
 
     def _ask(self, admissible: Sequence[str]) -> Label:
         while True:
-            answer = self.teacher.answer(self._prompt())
+            answer = self.teacher.answer(self.prompt())
             if answer is None:
                 return self._say(None)
             if answer.thought:
@@ -182,7 +182,8 @@ class OpenAIExpert:
     def _say(self, action: str | None) -> Label:
         return Label(action, " ".join(self._thoughts))
 
-    def _prompt(self) -> str:
+    def prompt(self) -> str:
+        """What the model is asked in this state."""
         steps = [*self._steps, *((f"think: {thought}", "OK.") for thought in self._thoughts)]
         teacher = self.teacher
         return react_prompt(

@@ -152,7 +152,7 @@ def test_prompt_assembly_takes_less_than_two_milliseconds(teach):
         times = []
         for _ in range(20):
             start = time.perf_counter()
-            expert._prompt()
+            expert.prompt()
             times.append(time.perf_counter() - start)
         assert min(times) < 0.002
 

@@ -107,7 +107,7 @@ def test_both_interfaces_give_labels(teach, api):
     expert.begin("You are in the middle of a room. you see a desk 1. \n\nYour task is to: put a mug in desk.")
     assert expert.act() == Label("go to desk 1")
     used = teacher.endpoint.account.total
-    counted = teacher.endpoint.count(expert._prompt()) + teacher.endpoint.count(teacher.system)
+    counted = teacher.endpoint.count(expert.prompt()) + teacher.endpoint.count(teacher.system)
     assert used.calls == 1 and used.completion in (4, 5)
     assert abs(used.prompt - counted) <= 2  # the chat template's
 
