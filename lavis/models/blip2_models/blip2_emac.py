@@ -253,12 +253,12 @@ class Blip2Emac(Blip2Base):
         return {k: v for k, v in state.items() if not k.startswith("reference.") and k not in skip}
 
     def load_checkpoint(self, url_or_filename: str) -> None:
-        """Load a weight file: LAVIS's or native names; parts that the file lacks as a whole keep their weights.
+        """Load a weight file or folder: LAVIS's, the hub's or native names; parts that it lacks keep their weights.
 
         Keys with `ref_` in front (EMMA's whole checkpoints) become the reference.
         """
         found = weights.read_state(url_or_filename)
-        source = f"{url_or_filename} ({'LAVIS' if weights.is_lavis(found) else 'native'} names)"
+        source = f"{url_or_filename} ({weights.format_of(found)} names)"
         state = weights.to_native(found)
         policy, reference = weights.split_reference(state)
         own = self.policy_state_dict()
@@ -270,6 +270,7 @@ class Blip2Emac(Blip2Base):
         )
         if complaint := weights.mismatch(expected, policy, source):
             raise ValueError(complaint)
+        weights.require_finite(policy, source)
         self.load_state_dict(policy, strict=False)
         self._base_hash = ""
         if reference:
@@ -293,6 +294,7 @@ class Blip2Emac(Blip2Base):
             state.pop(tied, None)
         if complaint := weights.mismatch(own, state, path):
             raise ValueError(complaint)
+        weights.require_finite(state, path)
         self.load_state_dict(state, strict=False)
 
     def trainable_state_dict(self) -> dict[str, Tensor]:
@@ -304,6 +306,7 @@ class Blip2Emac(Blip2Base):
         """Load what `trainable_state_dict` gave; every key must be there and fit, else ValueError names both sides."""
         if complaint := weights.mismatch(self.trainable_state_dict(), state, "the checkpoint's trainable state"):
             raise ValueError(complaint)
+        weights.require_finite(state, "the checkpoint's trainable state")
         self.load_state_dict(dict(state), strict=False)
 
     def base_hash(self) -> str:
@@ -336,6 +339,7 @@ class Blip2Emac(Blip2Base):
         complaint = weights.mismatch({k: own[k] for k in own if k in new or k in lacking}, new, source)
         if complaint:
             raise ValueError(complaint)
+        weights.require_finite(new, source)
         same = {k for k, v in new.items() if torch.equal(v.to(own[k]), own[k])}
         trains = {_part_of(k) for k in self.trainable_state_dict()}
         parts = {_part_of(k) for k in new if k not in same} | trains
@@ -420,6 +424,18 @@ class Blip2Emac(Blip2Base):
         inputs = [encode_prompt(self.llm_tokenizer, text, self.max_txt_len) for text in prompts]
         targets = [encode_output(self.llm_tokenizer, text, self.max_output_txt_len) for text in outputs]
         return training_rows(inputs, targets, self.llm_tokenizer.pad_id)
+
+    def _require_room(self, image_tokens: Tensor, prompts: Sequence[list[int]], answer: int) -> None:
+        """ValueError where image tokens, a prompt's ids and `answer` tokens exceed the language model's positions."""
+        limit = getattr(self.llm_model.config, "max_position_embeddings", None)
+        longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
+        need = image_tokens.shape[1] + len(prompts[longest]) + answer
+        if limit is not None and need > limit:
+            raise ValueError(
+                f"prompt {longest} has {len(prompts[longest])} tokens; with {image_tokens.shape[1]} image tokens and "
+                f"{answer} of the answer that is {need}, and the language model has {limit} positions: shorten the "
+                "prompt or max_length"
+            )
 
     def _token_logps(self, image_tokens: Tensor, rows: Rows, *, reference: bool = False) -> tuple[Tensor, Tensor]:
         """Log-probability of every labelled token: (M,) float32, and the row each belongs to: (M,).
@@ -637,7 +653,7 @@ class Blip2Emac(Blip2Base):
             raise ValueError(f"max_length={max_length}: at least 2 (the original counts a BOS), for one new token")
         max_new, min_new = max_length - 1, max(min_length - 1, 0)
         with self.maybe_autocast():
-            embeds, mask = self.prompt_embeds(samples)
+            embeds, mask = self.prompt_embeds(samples, room=max_new)
             eos_id = self.llm_tokenizer.eos_id
             if num_beams == num_captions == repetition_penalty == 1 and not use_nucleus_sampling:
                 ids = greedy(self.llm_model, embeds, mask, max_new=max_new, min_new=min_new, eos_id=eos_id, pad_id=0)
@@ -683,11 +699,16 @@ class Blip2Emac(Blip2Base):
             raise ValueError(f"samples['prompt'] has {len(prompts)} prompts for {count} images")
         return list(prompts)
 
-    def prompt_embeds(self, samples: Mapping[str, object]) -> tuple[Tensor, Tensor]:
-        """Input of generation, `[image tokens][left pads][prompt]`: embeddings (N, Q + L, H) and mask (N, Q + L)."""
+    def prompt_embeds(self, samples: Mapping[str, object], room: int = 0) -> tuple[Tensor, Tensor]:
+        """Input of generation, `[image tokens][left pads][prompt]`: embeddings (N, Q + L, H) and mask (N, Q + L).
+
+        ValueError where `room` more tokens would exceed the language model's positions.
+        """
         prompts = self._prompts(samples)
         image_tokens = self._image_tokens(samples, prompts)
-        rows = prompt_rows([encode_prompt(self.llm_tokenizer, p) for p in prompts], self.llm_tokenizer.pad_id)
+        ids = [encode_prompt(self.llm_tokenizer, prompt) for prompt in prompts]
+        self._require_room(image_tokens, ids, room)
+        rows = prompt_rows(ids, self.llm_tokenizer.pad_id)
         text = self.llm_model.get_input_embeddings()(rows.ids.to(self.device))
         mask = torch.cat([torch.ones(image_tokens.shape[:2], dtype=torch.long), rows.mask], dim=1)
         return torch.cat([image_tokens.to(text.dtype), text], dim=1), mask.to(self.device)

@@ -1,17 +1,20 @@
-"""Weight files of BLIP-2 models: reading them, and names in LAVIS's form against names in Transformers' form.
+"""Weight files of BLIP-2 models: reading them, and their three ways of naming the same weights.
 
 The model's own (native) names are `visual_encoder.* ln_vision.* Qformer.* query_tokens llm_proj.* llm_model.*`, with
 Transformers' names inside the first and third. LAVIS has EVA-CLIP's and BERT's names there, and `q_bias`/`v_bias` where
-Transformers has one `qkv.bias` with zeros in the middle.
+Transformers has one `qkv.bias` with zeros in the middle. The hub's InstructBLIP has native names but for the first
+word (`vision_model.* qformer.* language_projection.* language_model.*`).
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 # (LAVIS, native), as regular expressions' replacements in both directions; order matters.
@@ -40,6 +43,20 @@ _TO_LAVIS = (
     (r"^Qformer\.(.*attention)\.attention\.", r"Qformer.bert.\1.self."),
     (r"^Qformer\.", "Qformer.bert."),
 )
+_HUB_TO_NATIVE = (
+    (r"^vision_model\.post_layernorm\.", "ln_vision."),
+    (r"^vision_model\.", "visual_encoder."),
+    (r"^qformer\.", "Qformer."),
+    (r"^language_projection\.", "llm_proj."),
+    (r"^language_model\.", "llm_model."),
+)
+_NATIVE_TO_HUB = (
+    (r"^ln_vision\.", "vision_model.post_layernorm."),
+    (rf"^{_VIT}", "vision_model."),
+    (r"^Qformer\.", "qformer."),
+    (r"^llm_proj\.", "language_projection."),
+    (r"^llm_model\.", "language_model."),
+)
 # Buffers of old library versions and BERT's word predictor: in the files, never in the model.
 _DEAD = re.compile(r"\.position_ids$|rotary_emb\.inv_freq$|^Qformer\.cls\.")
 REFERENCE_PREFIX = "ref_"
@@ -53,19 +70,22 @@ def _renamed(name: str, rules: Iterable[tuple[str, str]]) -> str:
     return name
 
 
-def is_lavis(state: Mapping[str, Tensor]) -> bool:
-    """Whether the state dict has LAVIS's names (EVA-CLIP's or BERT's) in it."""
-    return any(
-        re.match(r"(ref_)?(visual_encoder\.(cls_token|pos_embed|patch_embed|blocks)|Qformer\.bert\.)", k) for k in state
-    )
+def format_of(state: Mapping[str, Tensor]) -> str:
+    """How the state dict names its weights: "LAVIS", "hub", or "native" (also what only trains, and nothing known)."""
+    lavis = r"(ref_)?(visual_encoder\.(cls_token|pos_embed|patch_embed|blocks)|Qformer\.bert\.)"
+    hub = "|".join(pattern for pattern, _ in _HUB_TO_NATIVE)
+    for name, pattern in (("LAVIS", lavis), ("hub", hub)):
+        if any(re.match(pattern, key) for key in state):
+            return name
+    return "native"
 
 
 def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict under native names; reads LAVIS's and native names, with or without `ref_`, drops dead keys."""
+    """The state dict under native names; reads any of the three, with or without `ref_`, drops dead keys."""
     native: dict[str, Tensor] = {}
     for name, value in state.items():
         prefix = REFERENCE_PREFIX if name.startswith(REFERENCE_PREFIX) else ""
-        bare = name.removeprefix(prefix)
+        bare = _renamed(name.removeprefix(prefix), _HUB_TO_NATIVE)
         if _DEAD.search(bare):
             continue
         new = prefix + _renamed(bare, _TO_NATIVE)
@@ -98,6 +118,11 @@ def to_lavis(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return lavis
 
 
+def to_hub(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The native state dict under the names of the hub's InstructBLIP, which knows no reference."""
+    return {_renamed(k, _NATIVE_TO_HUB): v for k, v in state.items() if not k.startswith(REFERENCE_PREFIX)}
+
+
 def split_reference(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Part a state dict into the policy's weights and the reference's (`ref_` taken off)."""
     policy = {k: v for k, v in state.items() if not k.startswith(REFERENCE_PREFIX)}
@@ -106,26 +131,69 @@ def split_reference(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors, .pth or .pt file, on the CPU; of `{"model": …}` the inner dict.
+    """The tensors of a .safetensors, .pth, .pt or .bin file, or of a folder or hub id with such files; on the CPU.
 
-    Never unpickles anything but tensors. Raises `FileNotFoundError`, or `ValueError` naming the file.
+    Of `{"model": …}` the inner dict. Shards (`*.index.json`) are put together. Never unpickles anything but tensors.
+    Raises `FileNotFoundError`, or `ValueError` naming the file.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no weight file {path}")
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
+    state: dict[str, Tensor] = {}
+    for file in _weight_files(path):
+        state |= _read_file(file)
+    return state
 
-        return load_file(path)
+
+def _weight_files(path: str | Path) -> list[Path]:
+    """The file itself, or the weight files of a folder, or of a hub id's folder in the cache."""
+    given, path = str(path), Path(path)
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        path = _hub_folder(given)
+    for pattern in ("*.safetensors", "*.bin", "*.pth"):
+        if index := sorted(path.glob(f"{pattern}.index.json")):
+            names = sorted(set(json.loads(index[0].read_text(encoding="utf-8"))["weight_map"].values()))
+            if lacking := [name for name in names if not (path / name).is_file()]:
+                raise FileNotFoundError(
+                    f"{path} lacks {lacking[0]}, one of {len(names)} shards that {index[0].name} lists"
+                )
+            return [path / name for name in names]
+        if files := sorted(path.glob(pattern)):
+            return files
+    raise FileNotFoundError(f"no weight file in {path}: expected *.safetensors, *.bin or *.pth")
+
+
+def _hub_folder(name: str) -> Path:
+    """The local folder of a hub id such as Salesforce/instructblip-vicuna-7b, fetched if it is not there yet."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or Path(name).suffix in (".pth", ".pt", ".bin", ".safetensors"):
+        raise FileNotFoundError(f"no weight file {name}")
+    from huggingface_hub import snapshot_download
+
     try:
+        return Path(snapshot_download(name, allow_patterns=["*.safetensors", "*.safetensors.index.json"]))
+    except Exception as error:  # the hub's client, and the network below it, raise many kinds
+        raise FileNotFoundError(f"no weight file {name}, and no such folder on the hub that can be read") from error
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds for a truncated or foreign file
+    except Exception as error:  # torch and safetensors raise many kinds for a truncated or foreign file
         raise ValueError(f"{path} is not a readable weight file: {type(error).__name__}: {error}") from error
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
         content = content["model"]
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
         raise ValueError(f"{path} holds no state dict (expected names to tensors, or {{'model': …}})")
     return dict(content)
+
+
+def require_finite(state: Mapping[str, Tensor], source: str) -> None:
+    """ValueError that names the first weights that are NaN or infinite."""
+    bad = [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]
+    if bad:
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        raise ValueError(f"{source}: {bad[0]}{more} holds NaN or infinite numbers: take an earlier checkpoint")
 
 
 def mismatch(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> str | None:

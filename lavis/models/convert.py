@@ -1,0 +1,185 @@
+"""Converts weights between LAVIS's names, the hub's names and this project's own.
+
+    python -m lavis.models.convert instruct_blip_vicuna7b_trimmed.pth out/ --to hub --llm path/to/vicuna-7b
+    python -m lavis.models.convert Salesforce/instructblip-vicuna-7b instruct_blip.pth --to lavis
+    python -m lavis.models.convert output/dagger/…/emma_checkpoint_3.pth emma.pth --to lavis
+
+SOURCE is a .pth, .pt, .bin or .safetensors file, a folder with shards of one, or a hub id; its names are recognised.
+`--to lavis` and `--to native` write one .pth, `{"model": …}`, without the language model unless `--with-llm`;
+`--to hub` writes a folder::
+
+    TARGET/model-00001-of-0000N.safetensors …    shards of at most 5 GB (one: model.safetensors)
+    TARGET/model.safetensors.index.json          which shard holds what
+
+The result is read back and held against the source: every tensor, and the image tokens of random images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from lavis.models.blip2_models import weights
+from lavis.models.blip2_models.blip2 import Blip2Base
+
+SHARD_SIZE = "5GB"
+
+
+def convert(source: str, target: Path, to: str, *, llm: str = "", with_llm: bool = False) -> list[str]:
+    """Write `source`'s weights to `target` under the names of `to` (lavis, hub, native); lines that say what was done.
+
+    `llm` names a language model's own folder or file, whose weights are added. Raises ValueError where the source is
+    no such model or the result does not equal it, FileNotFoundError where something is missing.
+    """
+    found = weights.read_state(source)
+    native = weights.to_native(found)
+    parts = sorted({key.removeprefix("ref_").split(".", 1)[0] for key in native})
+    known = ("visual_encoder", "ln_vision", "Qformer", "query_tokens", "llm_proj", "llm_model")
+    if strange := [part for part in parts if part not in known]:
+        raise ValueError(
+            f"{source} ({weights.format_of(found)} names) is no BLIP-2 model: it has {', '.join(strange[:3])}; "
+            f"expected {', '.join(known)}"
+        )
+    if llm:
+        native |= {f"llm_model.{key}": value for key, value in weights.read_state(llm).items()}
+        native = weights.to_native(native)
+    if to != "hub" and not with_llm:
+        native = {key: value for key, value in native.items() if not key.startswith("llm_model.")}
+    weights.require_finite(native, source)
+    written = {"lavis": weights.to_lavis, "hub": weights.to_hub, "native": dict}[to](native)
+    if to == "hub":
+        _write_shards(written, target)
+        native = {key: value for key, value in native.items() if not key.startswith(weights.REFERENCE_PREFIX)}
+    else:
+        _write_file(written, target)
+    return [
+        f"{source}: {weights.format_of(found)} names, {len(found)} tensors, parts {', '.join(parts)}",
+        f"{target}: {to} names, {len(written)} tensors, {sum(v.nbytes for v in written.values()) / 1e6:,.1f} MB",
+        *verify(native, written, target),
+    ]
+
+
+def verify(native: Mapping[str, Tensor], written: Mapping[str, Tensor], target: Path) -> list[str]:
+    """Hold what is in `target` against the `native` source and what was `written`; ValueError where they differ.
+
+    Returns lines that say what was equal. LAVIS has no bias on ViT keys, which softmax does not see: native biases
+    lose it there, so image tokens are compared within rounding.
+    """
+    back = weights.to_native(weights.read_state(target))
+    if complaint := weights.mismatch(native, back, str(target)):
+        raise ValueError(complaint)
+    for key, value in weights.to_native(written).items():
+        if not torch.equal(value, back[key]):
+            raise ValueError(f"{target}: {key} differs from what was written")
+    lines = [f"read back: {len(native)} tensors are equal"]
+    if all(any(key.startswith(part) for key in native) for part in ("visual_encoder.", "Qformer.", "llm_proj.")):
+        ours, theirs = (image_tokens(state) for state in (native, back))
+        if not torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4 * ours.abs().max().item()):
+            raise ValueError(f"{target}: image tokens of random images differ from the source's")
+        lines.append(f"random images: image tokens {tuple(ours.shape)} are equal, {ours.std():.3g} their deviation")
+    return lines
+
+
+@torch.no_grad()
+def image_tokens(native: Mapping[str, Tensor]) -> Tensor:
+    """What `native` weights make of two random images: (2, queries, hidden size of the language model), float32.
+
+    Sizes are read off the weights. Heads are not in them: one everywhere, which serves to compare two files.
+    """
+    state = {key: value.float() for key, value in native.items()}
+    patches = state["visual_encoder.embeddings.patch_embedding.weight"]
+    side = round((state["visual_encoder.embeddings.position_embedding"].shape[-2] - 1) ** 0.5)
+    size = patches.shape[-1] * side
+    vision = {
+        "hidden_size": patches.shape[0],
+        "patch_size": patches.shape[-1],
+        "intermediate_size": state["visual_encoder.encoder.layers.0.mlp.fc1.weight"].shape[0],
+        "num_hidden_layers": _layers(state, r"visual_encoder\.encoder\.layers\.(\d+)\."),
+        "num_attention_heads": 1,
+    }
+    encoder, ln_vision = Blip2Base.init_vision_encoder("custom", size, vision, "float32")
+    queries = state["query_tokens"]
+    crossing = [int(m[1]) for key in state if (m := re.match(r"Qformer\.encoder\.layer\.(\d+)\.crossattention\.", key))]
+    sizes = {
+        "hidden_size": queries.shape[2],
+        "intermediate_size": state["Qformer.encoder.layer.0.intermediate_query.dense.weight"].shape[0],
+        "num_hidden_layers": _layers(state, r"Qformer\.encoder\.layer\.(\d+)\."),
+        "num_attention_heads": 1,
+        "cross_attention_frequency": min((layer for layer in crossing if layer), default=2),
+    }
+    qformer, _ = Blip2Base.init_qformer(queries.shape[1], vision["hidden_size"], sizes, reads_text=False)
+    proj = nn.Linear(*reversed(state["llm_proj.weight"].shape))
+    for name, module in (
+        ("visual_encoder", encoder),
+        ("ln_vision", ln_vision),
+        ("Qformer", qformer),
+        ("llm_proj", proj),
+    ):
+        own = {key.removeprefix(name + "."): value for key, value in state.items() if key.startswith(name + ".")}
+        kept = {key: value for key, value in own.items() if key in module.state_dict()}
+        if complaint := weights.mismatch(module.state_dict(), kept, name):
+            raise ValueError(complaint)
+        module.load_state_dict(kept)
+        module.eval()
+    image = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    features = ln_vision(encoder(image).last_hidden_state)
+    hidden = qformer(input_ids=None, query_embeds=queries.expand(2, -1, -1), encoder_hidden_states=features)
+    return proj(hidden.last_hidden_state)
+
+
+def _layers(state: Mapping[str, Tensor], pattern: str) -> int:
+    return 1 + max((int(m[1]) for key in state if (m := re.match(pattern, key))), default=-1)
+
+
+def _write_file(state: Mapping[str, Tensor], target: Path) -> None:
+    """One file, complete or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(target.name + ".part")
+    torch.save({"model": {key: value.clone() for key, value in state.items()}}, unfinished)
+    os.replace(unfinished, target)
+
+
+def _write_shards(state: Mapping[str, Tensor], target: Path) -> None:
+    """Shards in a folder, then their index; refuses a folder that has weights."""
+    if target.exists() and (not target.is_dir() or any(target.glob("*.safetensors*"))):
+        raise ValueError(f"{target} is a file or holds weights already: name a new folder")
+    target.mkdir(parents=True, exist_ok=True)
+    state = {key: value.contiguous() for key, value in state.items()}
+    split = split_torch_state_dict_into_shards(state, max_shard_size=SHARD_SIZE)
+    for file, keys in split.filename_to_tensors.items():
+        save_file({key: state[key].clone() for key in keys}, target / file, metadata={"format": "pt"})
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Convert as the command line says; the exit code."""
+    parser = argparse.ArgumentParser(description="Convert BLIP-2 weights between LAVIS's, the hub's and our names.")
+    parser.add_argument("source", help="weight file, folder of shards, or hub id")
+    parser.add_argument("target", type=Path, help="file (lavis, native) or new folder (hub)")
+    parser.add_argument("--to", required=True, choices=("lavis", "hub", "native"), help="names to write")
+    parser.add_argument("--llm", default="", help="folder or file of the language model, to be added (Vicuna)")
+    parser.add_argument("--with-llm", action="store_true", help="keep the language model in a .pth")
+    given = parser.parse_args(argv)
+    try:
+        lines = convert(given.source, given.target, given.to, llm=given.llm, with_llm=given.with_llm or bool(given.llm))
+    except (FileNotFoundError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Weights in each format that people have: read, converted, held against Transformers' own InstructBLIP."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import InstructBlipConfig, InstructBlipForConditionalGeneration
+
+from lavis.models import convert
+from lavis.models.blip2_models import weights
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+
+VISION = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "patch_size": 14,
+}
+QFORMER = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "cross_attention_frequency": 2,
+}
+LLM = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "vocab_size": 1024,
+    "tie_word_embeddings": False,
+}
+OPTIONS = {
+    "vit_config": VISION,
+    "img_size": 28,
+    "qformer_config": QFORMER,
+    "num_query_token": 4,
+    "llm_config": LLM,
+    "freeze_vit": True,
+    "freeze_qformer": True,
+    "freeze_llm": True,
+}
+
+
+@pytest.fixture
+def hub() -> InstructBlipForConditionalGeneration:
+    """The hub's model class with small random weights; ln_vision's eps as the original's."""
+    torch.manual_seed(0)
+    config = InstructBlipConfig(
+        vision_config={**VISION, "image_size": 28},
+        qformer_config={**QFORMER, "vocab_size": 40, "encoder_hidden_size": 16},
+        text_config=LLM,
+        num_query_tokens=4,
+    )
+    model = InstructBlipForConditionalGeneration(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter.data, std=0.3)
+    for layer in model.vision_model.encoder.layers:
+        layer.self_attn.qkv.bias.data[16:32] = 0  # InstructBLIP has no bias on keys
+    model.vision_model.post_layernorm.eps = 1e-5
+    return model
+
+
+def logits(model: Blip2Emac, image: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Of the prompt's positions."""
+    tokens = model.llm_proj(model.encode_queries(image, []))
+    embeds = torch.cat([tokens, model.llm_model.get_input_embeddings()(ids)], dim=1)
+    return model.llm_model(inputs_embeds=embeds).logits[:, tokens.shape[1] :]
+
+
+@torch.no_grad()
+def test_the_hubs_shards_give_the_hubs_numbers(
+    hub: InstructBlipForConditionalGeneration, build: Callable[..., Blip2Emac], tmp_path: Path
+) -> None:
+    hub.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    model = build(**OPTIONS).eval()
+    model.load_checkpoint(str(tmp_path))
+    image, ids = torch.randn(2, 3, 28, 28), torch.randint(0, 1024, (2, 5))
+    features = hub.vision_model(image).last_hidden_state
+    queries = hub.qformer(
+        input_ids=None, query_embeds=hub.query_tokens.expand(2, -1, -1), encoder_hidden_states=features
+    )
+    embeds = hub.language_projection(queries.last_hidden_state)
+    embeds = torch.cat([embeds, hub.language_model.get_input_embeddings()(ids)], dim=1)
+    assert torch.allclose(logits(model, image, ids), hub.language_model(inputs_embeds=embeds).logits[:, 4:], atol=1e-4)
+
+
+@torch.no_grad()
+def test_round_trip_through_all_names(
+    hub: InstructBlipForConditionalGeneration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(convert, "SHARD_SIZE", "30KB")
+    hub.save_pretrained(tmp_path / "hub")
+    steps = [("hub", "a.pth", "lavis"), ("a.pth", "b.pth", "native"), ("b.pth", "c", "hub")]
+    for source, target, names in steps:
+        assert convert.main([str(tmp_path / source), str(tmp_path / target), "--to", names, "--with-llm"]) == 0
+        assert "image tokens (2, 4, 16) are equal" in capsys.readouterr().out
+    lavis = torch.load(tmp_path / "a.pth", weights_only=True)["model"]
+    assert {"visual_encoder.blocks.1.attn.q_bias", "Qformer.bert.embeddings.LayerNorm.weight"} <= lavis.keys()
+    assert weights.format_of(lavis) == "LAVIS"
+    assert len(list((tmp_path / "c").glob("*.safetensors"))) > 1
+    want = hub.state_dict()
+    back = weights.read_state(tmp_path / "c")
+    assert back.keys() == want.keys() and all(torch.equal(back[k], want[k]) for k in want)
+    for name in ("config.json", "generation_config.json"):
+        shutil.copy(tmp_path / "hub" / name, tmp_path / "c")
+    again = InstructBlipForConditionalGeneration.from_pretrained(tmp_path / "c")
+    assert torch.equal(again.query_tokens, hub.query_tokens)
+
+
+def test_lavis_files_leave_the_language_model_out_and_it_can_be_added(
+    hub: InstructBlipForConditionalGeneration, tmp_path: Path
+) -> None:
+    hub.save_pretrained(tmp_path / "hub")
+    hub.language_model.save_pretrained(tmp_path / "vicuna")
+    convert.convert(str(tmp_path / "hub"), tmp_path / "trimmed.pth", "lavis")
+    assert not any(key.startswith("llm_model") for key in weights.read_state(tmp_path / "trimmed.pth"))
+    convert.convert(str(tmp_path / "trimmed.pth"), tmp_path / "again", "hub", llm=str(tmp_path / "vicuna"))
+    assert weights.read_state(tmp_path / "again").keys() == hub.state_dict().keys()
+
+
+def test_emma_checkpoints(build: Callable[..., Blip2Emac], tmp_path: Path) -> None:
+    source, target = build(**OPTIONS), build(**OPTIONS, init_seed=1)
+    whole = {k: v for k, v in weights.to_lavis(source.policy_state_dict()).items() if "llm_model" not in k}
+    whole |= {f"ref_{k}": v + 1 for k, v in whole.items() if k.startswith(("llm_proj", "query_tokens"))}
+    torch.save({"model": whole}, tmp_path / "emma_checkpoint_0.pth")
+    target.load_checkpoint(str(tmp_path / "emma_checkpoint_0.pth"))
+    assert torch.equal(target.llm_proj.weight, source.llm_proj.weight)
+    assert torch.equal(target.reference.llm_proj.weight, source.llm_proj.weight + 1)
+
+    torch.save({"model": source.trainable_state_dict()}, tmp_path / "emma_checkpoint_1.pth")
+    other = build(**OPTIONS, init_seed=2)
+    other.load_checkpoint(str(tmp_path / "emma_checkpoint_1.pth"))
+    assert torch.equal(other.llm_proj.weight, source.llm_proj.weight)
+    lines = convert.convert(str(tmp_path / "emma_checkpoint_1.pth"), tmp_path / "own.pth", "lavis")
+    assert lines[-1] == "read back: 2 tensors are equal"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.pop("vision_model.post_layernorm.weight"), r"\(hub names\).*1 missing: ln_vision.weight"),
+        (lambda s: s.update({"qformer.strange": torch.ones(1)}), "1 unexpected: Qformer.strange"),
+        (lambda s: s.update({"query_tokens": torch.ones(1, 9, 16)}), r"query_tokens is \(1, 9, 16\) in the file"),
+        (lambda s: s["language_projection.weight"].fill_(float("nan")), "llm_proj.weight holds NaN"),
+    ],
+)
+def test_a_file_that_does_not_fit_says_why(
+    hub: InstructBlipForConditionalGeneration, build: Callable, tmp_path: Path, change: Callable, message: str
+) -> None:
+    state = {k: v.clone() for k, v in hub.state_dict().items()}
+    change(state)
+    torch.save(state, tmp_path / "x.pth")
+    with pytest.raises(ValueError, match=message):
+        build(**OPTIONS).load_checkpoint(str(tmp_path / "x.pth"))
+
+
+def test_what_cannot_be_converted_is_one_line(tmp_path: Path, capsys) -> None:
+    torch.save({"encoder.weight": torch.ones(1)}, tmp_path / "other.pth")
+    assert convert.main([str(tmp_path / "other.pth"), str(tmp_path / "o"), "--to", "hub"]) == 2
+    assert "is no BLIP-2 model: it has encoder" in capsys.readouterr().err
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
+    assert convert.main([str(tmp_path / "shards"), str(tmp_path / "o"), "--to", "hub"]) == 2
+    assert "lacks gone.safetensors, one of 1 shards" in capsys.readouterr().err
