@@ -34,7 +34,8 @@ def write_atomically(path: Path, write) -> None:
 
     A crash or a full disk leaves the old file as it was.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
