@@ -15,7 +15,7 @@ only module of the project whose import does something.
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -244,18 +244,18 @@ class ALFWorldVectorEnv(VectorEnv):
     def _infos(self, steps: list[TimeStep]) -> dict:
         everywhere = np.ones(self.num_envs, bool)
         infos = {
-            "admissible_commands": _objects(step.admissible_commands for step in steps),
+            "admissible_commands": _objects([step.admissible_commands for step in steps]),
             "won": np.fromiter((step.won for step in steps), bool, self.num_envs),
-            "game": _objects(game.id for game in self._playing),
+            "game": _objects([game.id for game in self._playing]),
         }
         return infos | {f"_{key}": everywhere for key in infos}
 
 
-def _objects(values: Iterator[Any]) -> np.ndarray:
-    """A one-dimensional array of Python objects, lists among them."""
-    values = list(values)
+def _objects(values: list[Any]) -> np.ndarray:
+    """A one-dimensional array of Python objects. One by one: numpy would look into lists for more dimensions."""
     array = np.empty(len(values), dtype=object)
-    array[:] = values
+    for i, value in enumerate(values):
+        array[i] = value
     return array
 
 
