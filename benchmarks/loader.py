@@ -1,0 +1,96 @@
+"""The data loader alone: shards against JPEG + JSON for each sample, and what two workers deliver.
+
+    python benchmarks/loader.py [--json FILE]
+
+Frames are 224 × 224 ones of generated rooms. Reading is measured in processor time of one process (opening, reading,
+decoding one sample in random order); delivery in wall time of a DataLoader with two workers, normalised tensors out.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import _bench
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from lavis.datasets.datasets.alfworld_dataset import AlfworldDataset
+from lavis.datasets.records import Source
+from lavis.datasets.shards import ShardFolder
+from lavis.processors import BaseProcessor, BlipImageEvalProcessor
+from xrl_alignment.collect import Plan, collect
+from xrl_alignment.environments import choose_games
+
+GAMES, READS, DELIVERED = 24, 1500, 4000
+
+
+def measure() -> _bench.Result:
+    """Both comparisons."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        games = choose_games("household", "household_train", num=GAMES, num_train=GAMES, num_heldout=1, data=folder)
+        collect(Plan(keep_failed=True), games, data)
+        source = ShardFolder(data)
+        pairs = write_pairs(source, Path(folder) / "pairs")
+        order = random.Random(0).choices(range(len(source)), k=READS)
+        shards = seconds_each(lambda index: source.read(index), order)
+        files = seconds_each(lambda index: read_pair(pairs, index), order)
+        delivered = samples_a_second(source)
+    rows = [
+        {"what": "read a sample from shards", "ms of one core": 1000 * shards, "samples a second": 1 / shards},
+        {"what": "read a sample from JPEG + JSON", "ms of one core": 1000 * files, "samples a second": 1 / files},
+        {"what": "loader, 2 workers, tensors out", "ms of one core": 0.0, "samples a second": delivered},
+    ]
+    ratios = {"JPEG + JSON / shards": files / shards, "samples a second, 2 workers": delivered}
+    return _bench.Result(rows, ratios, {"JPEG + JSON / shards": 5.0, "samples a second, 2 workers": 1000.0})
+
+
+def write_pairs(source: Source, folder: Path) -> Path:
+    """Every sample as a JPEG (quality 95) and a JSON file."""
+    folder.mkdir()
+    for index in range(len(source)):
+        record = source.read(index)
+        Image.fromarray(record.image).save(folder / f"{index}.jpg", quality=95)
+        texts = {"text_input": record.text_input, "text_output": record.text_output}
+        (folder / f"{index}.json").write_text(json.dumps(texts))
+    return folder
+
+
+def read_pair(folder: Path, index: int) -> tuple[np.ndarray, dict]:
+    """What `ShardFolder.read` gives, from two files."""
+    with Image.open(folder / f"{index}.jpg") as picture:
+        image = np.asarray(picture.convert("RGB"))
+    return image, json.loads((folder / f"{index}.json").read_text())
+
+
+def seconds_each(read: Callable[[int], object], order: list[int]) -> float:
+    """Processor seconds of one read."""
+    began = time.process_time()
+    for index in order:
+        read(index)
+    return (time.process_time() - began) / len(order)
+
+
+def samples_a_second(source: Source) -> float:
+    """What a loader with two workers delivers once it runs."""
+    dataset = AlfworldDataset(
+        source=source, vis_processor=BlipImageEvalProcessor(image_size=224), text_processor=BaseProcessor()
+    )
+    order = random.Random(0).choices(range(len(source)), k=DELIVERED)
+    loader = iter(DataLoader(dataset, batch_size=32, sampler=order, num_workers=2, collate_fn=dataset.collater))
+    next(loader)
+    began = time.perf_counter()
+    count = sum(len(batch["image"]) for batch in loader)
+    return count / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    _bench.run("Data loader: shards against JPEG + JSON", measure)

@@ -1,0 +1,142 @@
+"""Job scripts under stand-in queues: the variables as PBS and Slurm set them, `echo` as the interpreter."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REPO_ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted((REPO_ROOT / "run_scripts").glob("*/*.[ps]b*"))
+STORAGE = "datasets.alfworld_cap.build_info.annotations"
+
+
+def queue(script: Path, tmp_path: Path, **more: str) -> dict[str, str]:
+    """The environment of a running job."""
+    for name in ("train", "test"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "a.h5").touch()
+    job = {"PYTHON": "echo", "TRAIN_DATA": str(tmp_path / "train"), "TEST_DATA": str(tmp_path / "test"), "NPROC": "1"}
+    job |= {"CHECKPOINT": "a.pth"}
+    if script.suffix == ".pbs":
+        job |= {"PBS_O_WORKDIR": str(REPO_ROOT), "PBS_JOBID": "1234567.queue", "PBS_JOBFS": str(tmp_path / "disk")}
+        job |= {"PBS_ARRAY_INDEX": "3"}
+    else:
+        job |= {"SLURM_SUBMIT_DIR": str(REPO_ROOT), "SLURM_JOB_ID": "1234567", "SLURM_TMPDIR": str(tmp_path / "disk")}
+        job |= {"SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_NUM_NODES": "1"}
+    return {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **job, **more}
+
+
+def run(script: Path, tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess:
+    command = ["bash", str(script), *arguments]
+    environment = queue(script, tmp_path, **more)
+    return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=60)
+
+
+def named(name: str) -> list[Path]:
+    return [script for script in SCRIPTS if script.stem == name]
+
+
+def test_both_queues_have_the_same_jobs() -> None:
+    jobs = {folder: {s.stem for s in SCRIPTS if s.parent.name == folder} for folder in ("pbs", "slurm")}
+    assert jobs["pbs"] == jobs["slurm"] == {"train", "evaluate", "dagger", "pipeline", "seeds"}
+
+
+def test_shellcheck_finds_nothing() -> None:
+    shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed (extra: dev)")
+    others = [REPO_ROOT / "run_scripts/_job.sh", *(REPO_ROOT / "run_scripts").glob("*/*/*.sh")]
+    command = [shellcheck, "-x", *SCRIPTS, *others]
+    done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("script", named("train") + named("seeds"), ids=lambda path: path.name)
+def test_training_is_staged_named_and_goes_on(script: Path, tmp_path: Path) -> None:
+    done = run(script, tmp_path, OPTIONS="run.max_epoch=3 run.amp=False")
+    assert done.returncode == 0, done.stderr
+    seed = "run.seed=3 run.job_id=finetune-seed3" if script.stem == "seeds" else "run.job_id=finetune"
+    assert done.stdout == (
+        "train.py --cfg-path lavis/projects/instructblip/finetuning/alfworld_ft.yaml "
+        f"--options {STORAGE}.train.storage={tmp_path}/disk/emac-data/train {seed} run.resume_ckpt_path=latest "
+        "run.max_epoch=3 run.amp=False\n"
+    )
+    assert (tmp_path / "disk/emac-data/train/a.h5").is_file()
+
+
+@pytest.mark.parametrize("script", named("train"), ids=lambda path: path.name)
+def test_several_gpus(script: Path, tmp_path: Path) -> None:
+    done = run(script, tmp_path, NPROC="4")
+    assert done.stdout.startswith("-m torch.distributed.run --nproc_per_node=4 --standalone train.py ")
+
+
+def test_several_nodes_meet_on_the_first(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, body in (("scontrol", "echo node7; echo node8"), ("srun", 'shift; exec "$@"')):
+        (tools / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tools / name).chmod(0o755)
+    path = f"{tools}:{os.environ['PATH']}"
+    more = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[7-8]", "PATH": path, "NPROC": "4"}
+    done = run(*named("train")[1:], tmp_path, **more)
+    assert done.returncode == 0, done.stderr
+    launcher = "--nproc_per_node=4 --nnodes=2 --rdzv_backend=c10d --rdzv_id=34567 --rdzv_endpoint=node7:34567 train.py"
+    assert launcher in done.stdout
+
+
+@pytest.mark.parametrize("script", named("evaluate"), ids=lambda path: path.name)
+def test_evaluation(script: Path, tmp_path: Path) -> None:
+    done = run(script, tmp_path)
+    assert f"model.pretrained=a.pth {STORAGE}.test.storage={tmp_path}/disk/emac-data/test" in done.stdout
+
+
+@pytest.mark.parametrize("script", named("dagger") + named("pipeline"), ids=lambda path: f"{path.name}")
+def test_online_jobs_have_a_port_of_their_own(script: Path, tmp_path: Path) -> None:
+    done = run(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("-m xrl_alignment.pipeline --cfg-path configs/dagger/small_bc.yaml ")
+    assert done.stdout.endswith("--options server.port=34567\n")
+
+
+def test_a_run_directory_is_continued(tmp_path: Path) -> None:
+    done = run(named("dagger")[0], tmp_path, RUN_DIR=str(tmp_path))
+    assert f"--resume {tmp_path} --options" in done.stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_outside_a_queue_they_say_so(script: Path, tmp_path: Path) -> None:
+    command = ["bash", str(script)]
+    environment = {"PATH": os.environ["PATH"], "CHECKPOINT": "a.pth"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "submit this with" in done.stderr
+
+
+@pytest.mark.parametrize("nproc", ["1", "2"])
+def test_sigterm_reaches_the_training(tmp_path: Path, nproc: str) -> None:
+    """With several processes their parent is not told; the exit code is the training's."""
+    worker = tmp_path / "worker"
+    worker.write_text(
+        "#!/usr/bin/env bash\ntrap 'echo checkpoint; exit 0' TERM\necho up\nwhile :; do sleep 0.1; done\n"
+    )
+    launcher = tmp_path / "launcher"
+    body = f"trap 'exit 1' TERM\n{worker} & wait $!\n" if nproc == "2" else f"exec {worker}\n"
+    launcher.write_text(f"#!/usr/bin/env bash\n{body}")
+    for path in (worker, launcher):
+        path.chmod(0o755)
+    script = named("train")[0]
+    environment = queue(script, tmp_path, PYTHON=str(launcher), NPROC=nproc)
+    process = subprocess.Popen(["bash", str(script)], env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "up\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+    assert out == "checkpoint\n"
+    assert process.returncode == 0

@@ -1,0 +1,83 @@
+"""train.py as a program: a queue's SIGTERM, two local "nodes", errors on one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xrl_alignment.buffers import Transition, shard_name, write_shard
+from xrl_alignment.paths import REPO_ROOT
+
+CONFIG = "lavis/projects/instructblip/finetuning/alfworld_ft.yaml"
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    items = [Transition(np.zeros((112, 112, 3), np.uint8), f"{i}\n> ", "look", "", "look", "") for i in range(8)]
+    write_shard(folder / shard_name(0, 0, 8), items, {"game": "look_at_obj_in_light-CD/t"})
+    return folder
+
+
+def command(*launcher: str, shards: Path, out: Path, **settings: object) -> list[str]:
+    options = {"run.output_dir": out, "run.job_id": "a", "run.num_workers": 0, "run.log_freq": 1, "run.num_threads": 1}
+    options |= {"datasets.alfworld_cap.build_info.annotations.train.storage": shards, "run.batch_size_train": 2}
+    options = [f"{key}={value}" for key, value in {**options, **settings}.items()]
+    return [sys.executable, *launcher, "train.py", "--cfg-path", CONFIG, "--options", *options]
+
+
+def start(arguments: list[str], home: Path) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOME": str(home), "CUDA_VISIBLE_DEVICES": ""}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(arguments, cwd=REPO_ROOT, env=environment, **pipes)
+
+
+def batches(out: Path) -> int:
+    log = out / "a/log.txt"
+    return sum("train_batches" in line for line in log.read_text().splitlines()) if log.is_file() else 0
+
+
+def test_sigterm_writes_a_checkpoint_and_ends_well(shards: Path, tmp_path: Path) -> None:
+    process = start(command(shards=shards, out=tmp_path, **{"run.max_epoch": 10000}), tmp_path)
+    deadline = time.monotonic() + 200
+    while batches(tmp_path) < 2 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    out, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    path = tmp_path / "a/checkpoint_stopped.pth"
+    assert f"go on with run.resume_ckpt_path={path}" in out
+    assert path.is_file()
+
+
+@pytest.mark.slow
+def test_two_nodes(shards: Path, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launcher = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1", "--rdzv_backend=c10d"]
+    launcher += ["--rdzv_id=test", f"--rdzv_endpoint=127.0.0.1:{port}", "--local_addr=127.0.0.1"]
+    arguments = command(*launcher, shards=shards, out=tmp_path, **{"run.max_epoch": 1, "run.world_size": 2})
+    nodes = [start(arguments, tmp_path) for _ in range(2)]
+    for node in nodes:
+        _, errors = node.communicate(timeout=200)
+        assert node.returncode == 0, errors[-2000:]
+    config = json.loads((tmp_path / "a/log.txt").read_text().splitlines()[0])["config"]
+    assert config["run"]["world_size"] == 2
+    assert batches(tmp_path) == 2  # eight samples, two nodes, two samples each
+
+
+def test_errors_are_one_line(shards: Path, tmp_path: Path) -> None:
+    process = start(command(shards=tmp_path / "none", out=tmp_path), tmp_path)
+    out, errors = process.communicate(timeout=200)
+    assert process.returncode == 2
+    assert errors.splitlines()[-1].startswith("error: no annotation file")

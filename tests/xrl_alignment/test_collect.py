@@ -1,0 +1,134 @@
+"""Collecting on generated games: what is stored, that workers and interruptions change nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from lavis.datasets.annotations import AnnotationFile
+from lavis.datasets.shards import ShardFolder
+from xrl_alignment import collect as module
+from xrl_alignment.collect import Collector, Plan, collect, counter, main, play
+from xrl_alignment.config import ConfigError
+from xrl_alignment.environments.base import Game
+from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.native import NativeEnvironment
+from xrl_alignment.history import build_prompt
+
+
+@pytest.fixture(scope="module")
+def games(household_data: Path) -> list[Game]:
+    return find_games("household_train", data=household_data, num=4, seed=0)
+
+
+def content(folder: Path) -> dict[str, object]:
+    """Everything in the data files (HDF5 files with the same content may differ in unused bytes)."""
+    found: dict[str, object] = {}
+    for path in folder.rglob("*"):
+        if path.suffix == ".h5":
+            with h5py.File(path) as file:
+                found[path.name] = {**{key: file[key][:].tolist() for key in file}, **file.attrs}
+        elif path.suffix in (".json", ".jpg") and path.name != "collection.json":
+            found[path.name] = path.read_bytes()
+    return found
+
+
+def test_transitions_are_what_the_model_would_see(games: list[Game]) -> None:
+    plan = Plan(negatives=True)
+    transitions, won = play(NativeEnvironment(), games[0], plan, count=counter("tiny"))
+    assert won
+    environment = NativeEnvironment()
+    now = environment.reset(games[0])
+    opening, steps = now.text, []
+    for item in transitions:
+        assert item.text_input == build_prompt(opening, (), steps)
+        assert np.array_equal(item.image, environment.render())
+        assert item.text_output in now.admissible_commands
+        assert item.text_output_neg in set(now.admissible_commands) - {item.text_output}
+        now = environment.step(item.executed)
+        assert item.feedback == now.text
+        steps.append((item.executed, item.feedback))
+    assert now.won
+
+
+def test_noise_executes_other_commands_and_labels_stay_the_experts(games: list[Game]) -> None:
+    transitions, _ = play(NativeEnvironment(), games[0], Plan(noise=0.5, frames=False, format="lavis"), count=len)
+    assert any(item.executed != item.text_output for item in transitions)
+
+
+def test_shards_with_any_number_of_workers_and_a_card(games: list[Game], tmp_path: Path) -> None:
+    one, two = (collect(Plan(), games, tmp_path / str(n), workers=n) for n in (1, 2))
+    assert content(tmp_path / "1") == content(tmp_path / "2")
+    assert [(e.env, e.game, e.won) for e in one] == [(e.env, e.game, e.won) for e in two]
+    source = ShardFolder(tmp_path / "1")
+    assert len(source) == sum(episode.stored for episode in one)
+    assert source.read(0).game == games[0].id
+    card = (tmp_path / "1/README.md").read_text()
+    assert f"| all | 4 | {sum(episode.won for episode in one)} |" in card
+
+
+def test_goes_on_after_an_interruption(games: list[Game], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(format="lavis", image_format="jpg")
+    collect(plan, games, tmp_path / "whole")
+    played = []
+
+    def interrupted(self: Collector, job: tuple[int, Game]):
+        if len(played) == 2:
+            raise KeyboardInterrupt
+        played.append(job[0])
+        return original(self, job)
+
+    original = Collector.__call__
+    monkeypatch.setattr(Collector, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        collect(plan, games, tmp_path / "cut")
+    monkeypatch.setattr(Collector, "__call__", original)
+    for name in ("episodes.jsonl", ".annotations.jsonl"):  # a crash in the middle of a write
+        with open(tmp_path / "cut" / name, "a") as file:
+            file.write('{"half')
+    assert len(collect(plan, games, tmp_path / "cut")) == 4
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+    monkeypatch.setattr(module, "_results", None)  # all is done: nothing is played again
+    assert len(collect(plan, games, tmp_path / "cut")) == 4
+
+
+def test_labels_and_texts_only(household_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    arguments = ["--split", "household_train", "--data", str(household_data), "--num-games", "2", "--no-frames"]
+    main([*arguments, "--out", str(tmp_path)])
+    assert "of 2 games" in capsys.readouterr().out
+    entries = json.loads((tmp_path / "annotations.json").read_text())
+    assert "image" not in entries[0]
+    assert len(AnnotationFile(tmp_path / "annotations.json", tmp_path, blank_images=True)) == len(entries)
+    assert not (tmp_path / "images").exists()
+
+
+def test_pictures_are_exact_as_png(games: list[Game], tmp_path: Path) -> None:
+    collect(Plan(format="lavis"), games[:1], tmp_path)
+    environment = NativeEnvironment()
+    environment.reset(games[0])
+    with Image.open(tmp_path / "images/env0000_step000.png") as picture:
+        assert np.array_equal(np.asarray(picture), environment.render())
+
+
+def test_other_settings_need_another_folder(games: list[Game], tmp_path: Path) -> None:
+    collect(Plan(), games[:1], tmp_path)
+    with pytest.raises(ConfigError, match=r"begun with other settings \(seed: 0 there, 1 now\): use another --out"):
+        collect(Plan(seed=1), games[:1], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"frames": False}, "--no-frames writes texts only"),
+        ({"expert": "planner"}, "--expert planner reads the engine's state: use --env textworld"),
+        ({"noise": 2.0}, "--noise 2.0 is no probability"),
+    ],
+)
+def test_impossible_settings(settings: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Plan(**settings)

@@ -1,0 +1,60 @@
+"""Shards to LAVIS JSON and back: nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from lavis.datasets import annotations
+from xrl_alignment.buffers import Transition, shard_name, write_shard
+from xrl_alignment.config import ConfigError
+from xrl_alignment.convert import main, to_lavis, to_shards
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(annotations, "cache_folder", lambda: tmp_path / "cache")
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    for env, steps in enumerate((2, 3)):
+        items = [
+            Transition(draw.integers(0, 256, (8, 8, 3), np.uint8), f"> é {env} {i}", "look", "", "inventory", "You …")
+            for i in range(steps)
+        ]
+        write_shard(tmp_path / "shards" / shard_name(0, env, steps), items, {"game": "look_at_obj_in_light-CD/t"})
+    return tmp_path / "shards"
+
+
+def test_both_ways(shards: Path, tmp_path: Path) -> None:
+    assert to_lavis(shards, tmp_path / "lavis") == 5
+    assert to_shards(tmp_path / "lavis/annotations.json", tmp_path / "back") == 5
+    names = [path.name for path in sorted(shards.glob("*.h5"))]
+    assert [path.name for path in sorted((tmp_path / "back").glob("*.h5"))] == names
+    for name in names:
+        with h5py.File(shards / name) as before, h5py.File(tmp_path / "back" / name) as after:
+            assert after.attrs["game"] == before.attrs["game"]
+            for field in before:
+                assert np.array_equal(before[field][:], after[field][:])
+
+
+def test_entries_that_name_no_episode(shards: Path, tmp_path: Path) -> None:
+    to_lavis(shards, tmp_path / "lavis")
+    path = tmp_path / "lavis/annotations.json"
+    entries = json.loads(path.read_text())
+    path.write_text(json.dumps([{k: v for k, v in e.items() if k not in ("episode", "game")} for e in entries]))
+    to_shards(path, tmp_path / "back")
+    assert [p.name for p in (tmp_path / "back").glob("*.h5")] == ["round000_env0000_steps005.h5"]
+
+
+def test_folders_that_do_not_serve(shards: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no shards"):
+        to_lavis(tmp_path / "absent", tmp_path / "out")
+    with pytest.raises(ConfigError, match="is not empty"):
+        main(["--to", "lavis", str(shards), str(shards)])
