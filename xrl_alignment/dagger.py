@@ -101,7 +101,7 @@ class DaggerLoop:
             raise
         except EndpointFault as error:
             self._log.error(str(error))
-            raise type(error)(f"{error}; go on with --resume {self.ledger.directory.path}") from error
+            raise type(error)(f"{error}; the run is kept: --resume {self.ledger.directory.path}") from error
         self.ledger.directory.mark_done()
         self._say_goodbye()
 

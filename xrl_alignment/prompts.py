@@ -117,7 +117,8 @@ def _fitting(turns: Sequence[str], room: int, count: Callable[[str], int]) -> li
     kept = newest_that_fit(sizes, room, count(GAP))
     if room < 0 or (turns and not kept):
         over = (sizes[-1] if sizes else 0) - room
-        raise PromptTooLong(f"task, examples, memories and last step alone are {over} tokens over the prompt's budget")
+        message = f"task, examples, memories and last step alone are {over} tokens over the prompt's budget"
+        raise PromptTooLong(f"{message}; raise expert.context_tokens")
     return list(turns) if kept == len(turns) else [GAP, *turns[-kept:]]
 
 
