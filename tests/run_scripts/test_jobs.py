@@ -52,7 +52,7 @@ def test_shellcheck_finds_nothing() -> None:
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed (extra: dev)")
-    others = [REPO_ROOT / "run_scripts/_job.sh", *(REPO_ROOT / "run_scripts").glob("*/*/*.sh")]
+    others = [REPO_ROOT / "run_scripts/common/job.sh", *(REPO_ROOT / "run_scripts").glob("*/*/*.sh")]
     command = [shellcheck, "-x", *SCRIPTS, *others]
     done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout

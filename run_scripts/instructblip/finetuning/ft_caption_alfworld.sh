@@ -9,6 +9,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 case "${1:-}" in
   -h | --help) sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" && exit 0 ;;
 esac
-# shellcheck source=run_scripts/_job.sh
-source run_scripts/_job.sh
+# shellcheck source=run_scripts/common/job.sh
+source run_scripts/common/job.sh
 train "${CFG:-lavis/projects/instructblip/finetuning/alfworld_ft.yaml}" "$@"
