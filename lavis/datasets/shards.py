@@ -6,11 +6,12 @@
         attributes: version, game, …
 
 The name tells the number of steps, so a folder is opened by listing it. Reading goes through HDF5's low-level
-interface: opening a file and reading one picture takes 0.04 ms, a twentieth of what h5py's convenient one takes.
+interface, which opens a file ten times as fast as h5py's convenient one.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -92,14 +93,16 @@ def _texts_of(path: str) -> tuple[list[list[str]], str]:
 
 def _read_image(path: str, step: int) -> np.ndarray:
     """One picture, uint8 (H, W, 3)."""
-    file = h5f.open(path.encode(), h5f.ACC_RDONLY)
-    try:
-        dataset = h5d.open(file, b"images")
-        shape = (1, *dataset.shape[1:])
-        image = np.empty(shape, dtype=np.uint8)
-        space = dataset.get_space()
-        space.select_hyperslab((step, 0, 0, 0), shape)
-        dataset.read(h5s.create_simple(shape), space, image)
-        return image[0]
-    finally:
-        file.close()
+    dataset = _open_images(path, os.getpid())
+    shape = (1, *dataset.shape[1:])
+    image = np.empty(shape, dtype=np.uint8)
+    space = dataset.get_space()
+    space.select_hyperslab((step, 0, 0, 0), shape)
+    dataset.read(h5s.create_simple(shape), space, image)
+    return image[0]
+
+
+@lru_cache(maxsize=128)
+def _open_images(path: str, process: int) -> h5d.DatasetID:
+    """The pictures of a shard, left open: opening takes as long as decoding one. Each process has its own."""
+    return h5d.open(h5f.open(path.encode(), h5f.ACC_RDONLY), b"images")
