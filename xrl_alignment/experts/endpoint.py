@@ -14,7 +14,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_ran
 
 from xrl_alignment.experts.accounting import Account, Pace, Usage
 from xrl_alignment.experts.answer_cache import AnswerCache, request_key
+from xrl_alignment.experts.call_pool import CallPool
 from xrl_alignment.experts.faults import EndpointFault, PromptTooLong
 from xrl_alignment.experts.tokens import estimate
 
@@ -92,7 +92,7 @@ class Endpoint:
         self.account = Account() if account is None else account
         self.cache = AnswerCache(None) if cache is None else cache
         self.count = count
-        self.pool = ThreadPoolExecutor(concurrency, thread_name_prefix="expert")
+        self.pool = CallPool(concurrency)
         self._closing = threading.Event()
         self._sleep = self._closing.wait if sleep is None else sleep
         self._heard = False  # something has answered at this address
@@ -124,7 +124,7 @@ class Endpoint:
     def close(self) -> None:
         """End waits and connections; calls on their way fail."""
         self._closing.set()
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        self.pool.shutdown()
         self._client.close()
 
     def _pay(self, request: Mapping[str, Any]) -> Completion:
