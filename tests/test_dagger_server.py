@@ -86,6 +86,7 @@ def test_two_processes_two_rounds_three_official_games(alfworld_data, settings, 
     run_dir, port = tmp_path / "run", free_port()
     server_options = [f"server.port={port}", *([f"expert.name={expert}"] if expert else [])]
     games = ["--env", engine, "--data", alfworld_data, "--split", "valid_seen", "--num-envs", 3, "--max-steps", 4]
+    games += ["--seed", 244]  # three small rooms: TextWorld loads a kitchen ten times as long
     client = start("alfworld_client.py", "--port", port, *games, *(["--expert", expert] if expert else []))
     server = start("dagger_server.py", "--cfg-path", settings, "--run-dir", run_dir, "--options", *server_options)
     assert server.wait(200) == 0 and client.wait(30) == 0, (tmp_path / "dagger_server.py.log").read_text()
