@@ -18,7 +18,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5f, h5g, h5s
+from h5py import h5a, h5d, h5f, h5g, h5p, h5s
 
 from lavis.datasets.records import BadSampleError, Record, blank_image, task_type_of
 
@@ -105,4 +105,6 @@ def _read_image(path: str, step: int) -> np.ndarray:
 @lru_cache(maxsize=128)
 def _open_images(path: str, process: int) -> h5d.DatasetID:
     """The pictures of a shard, left open: opening takes as long as decoding one. Each process has its own."""
-    return h5d.open(h5f.open(path.encode(), h5f.ACC_RDONLY), b"images")
+    access = h5p.create(h5p.DATASET_ACCESS)
+    access.set_chunk_cache(0, 0, 1.0)  # samples come in random order: kept pictures would cost memory for nothing
+    return h5d.open(h5f.open(path.encode(), h5f.ACC_RDONLY), b"images", access)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils.data import default_collate
 
 from lavis.datasets.datasets.base_dataset import BaseDataset
 from lavis.datasets.records import Record
@@ -39,7 +40,7 @@ class AlfworldDataset(BaseDataset):
         """
         good = [sample for sample in samples if "image" in sample]
         batch: dict[str, Any] = {key: [sample[key] for sample in good] for key in (*_TEXTS, "instance_id")}
-        batch["image"] = torch.stack([sample["image"] for sample in good]) if good else torch.empty(0)
+        batch["image"] = default_collate([sample["image"] for sample in good]) if good else torch.empty(0)
         batch["prompt"], batch["text_output_pos"] = batch["text_input"], batch["text_output"]
         batch["skipped"] = [message for sample in samples for message in sample["skipped"]]
         return batch
