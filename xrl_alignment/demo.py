@@ -23,7 +23,15 @@ from typing import Any
 import psutil
 import torch
 
-from xrl_alignment.assembly import environment_factory, games_of, load_student, make_policy, prompt_limits, set_seed
+from xrl_alignment.assembly import (
+    environment_factory,
+    games_of,
+    load_student,
+    make_policy,
+    prompt_limits,
+    set_seed,
+    set_threads,
+)
 from xrl_alignment.checkpoint import write_atomically
 from xrl_alignment.config import DaggerConfig, EnvironmentConfig, PolicyConfig, load_config, run_program
 from xrl_alignment.environments.base import EnvironmentFault, Game
@@ -36,7 +44,7 @@ from xrl_alignment.report import write_report
 from xrl_alignment.versions import versions
 
 HELDOUT_GAMES = 60  # ten of each task type
-STUCK_AFTER = 8  # the same action so often in a row ends an evaluation episode: a greedy policy would go on for ever
+STUCK_AFTER = 5  # the same action so often in a row ends an evaluation episode: a greedy policy would go on for ever
 
 
 class PeakMemory:
@@ -118,6 +126,7 @@ def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]
     options = [*options, "server.port=0"]  # any free port: a demo must not collide with a run
     bc_options = [*options, f"run.output_dir={output / 'bc'}"]
     config = load_config(DaggerConfig, bc_config, bc_options)
+    set_threads(config.run.num_threads)
     started = time.monotonic()
     heldout = games_of(EnvironmentConfig(**{**vars(config.environment), "split": "household_heldout"}), HELDOUT_GAMES)
     evaluator = Evaluator(config)
