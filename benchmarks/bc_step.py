@@ -13,6 +13,8 @@ import torch
 from _bench import Result, run
 from dpo_step import TOLERANCE
 
+from lavis.models.memory import Work, predict
+
 
 def side(name: str, shape: str, device: str, batch: int, repeats: int) -> _shapes.Cost:
     """The cost of one side's step."""
@@ -34,6 +36,9 @@ def measure(device: str, shape: str, repeats: int) -> Result:
         name: _shapes.measured(side, name, shape, device, batch, repeats) for name in ("plain", "first time", "stored")
     }
     tolerance = TOLERANCE[str(_shapes.SHAPES[shape].model["llm_dtype"])]
+    work = Work("bc", batch, _shapes.PROMPT_TOKENS, _shapes.ANSWER_TOKENS)
+    parts = predict(_shapes.SHAPES[shape].model, work, device, optimizer=False)
+    predicted = (parts["activations"] + parts["gradients"]) / 2**20
     rows = [
         {
             "step": name,
@@ -41,6 +46,7 @@ def measure(device: str, shape: str, repeats: int) -> Result:
             "s": cost.seconds,
             "peak MiB": cost.peak / 2**20,
             "of it the step's": cost.added / 2**20,
+            "predicted": predicted if name == "stored" else "",
             "loss": cost.loss,
             "off by": _shapes.same(costs["plain"], cost, tolerance),
         }

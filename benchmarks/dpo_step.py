@@ -14,6 +14,8 @@ import _shapes
 import torch
 from _bench import Result, run
 
+from lavis.models.memory import Work, predict
+
 TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
 
 
@@ -45,6 +47,9 @@ def measure(device: str, shape: str, repeats: int) -> Result:
     }
     tolerance = TOLERANCE[str(_shapes.SHAPES[shape].model["llm_dtype"])]
     errors = {name: _shapes.same(costs["plain"], cost, tolerance) for name, cost in costs.items()}
+    work = Work("dpo", batch, _shapes.PROMPT_TOKENS, _shapes.ANSWER_TOKENS)
+    parts = predict(_shapes.SHAPES[shape].model, work, device, optimizer=False)
+    predicted = (parts["activations"] + parts["gradients"]) / 2**20
     rows = [
         {
             "step": name,
@@ -53,6 +58,7 @@ def measure(device: str, shape: str, repeats: int) -> Result:
             "samples/s": batch / cost.seconds,
             "peak MiB": cost.peak / 2**20,
             "of it the step's": cost.added / 2**20,
+            "predicted": predicted if name == "stored" else "",
             "loss": cost.loss,
             "off by": errors[name],
         }

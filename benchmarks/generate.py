@@ -79,9 +79,7 @@ def measure(device: str, shape: str, repeats: int, batch: int) -> Result:
     ours, got = timed(lambda: model.generate(one, **OPTIONS), repeats, cuda)
     many = _shapes.samples(model, batch, LENGTHS)
     alone_rows, few = range(batch), range(0, batch, 8)
-    alone, apart = timed(
-        lambda: [model.generate(rows_of(many, [i]), **OPTIONS)[0] for i in alone_rows], 1 + cuda, cuda
-    )
+    alone, apart = timed(lambda: [model.generate(rows_of(many, [i]), **OPTIONS)[0] for i in alone_rows], 1 + cuda, cuda)
     together, batched = timed(lambda: model.generate(rows_of(many, alone_rows), **OPTIONS), repeats, cuda)
     plain, plainly = timed(lambda: [by_transformers(model, rows_of(many, [i]))[0] for i in few], 1, cuda)
     if got != wanted or apart != batched or plainly != [apart[i] for i in few]:

@@ -219,7 +219,7 @@ class Blip2Emac(Blip2Base):
             llm_model=llm,
             llm_tokenizer=tokenizer,
             qformer_tokenizer=bert,
-            frozen=_frozen_parts(options),
+            frozen=frozen_parts(options),
             max_txt_len=options["max_txt_len"],
             max_output_txt_len=options["max_output_txt_len"],
             avg_log_probs=options["avg_log_probs"],
@@ -368,7 +368,7 @@ class Blip2Emac(Blip2Base):
                 f"image: expected float (N, 3, {size}, {size}), got {image.dtype} {tuple(image.shape)}; "
                 "use vis_processors['eval']"
             )
-        return ln_vision(encoder(image.to(self.device)).last_hidden_state)
+        return ln_vision(encoder(image.to(self.device, encoder.dtype)).last_hidden_state)
 
     def encode_queries(self, image: Tensor, texts: Sequence[str], *, reference: bool = False) -> Tensor:
         """The Q-Former's output for images (N, 3, S, S) or videos (N, frames, 3, S, S): (N, Q, Q-Former width).
@@ -425,14 +425,16 @@ class Blip2Emac(Blip2Base):
         targets = [encode_output(self.llm_tokenizer, text, self.max_output_txt_len) for text in outputs]
         return training_rows(inputs, targets, self.llm_tokenizer.pad_id)
 
-    def _require_room(self, image_tokens: Tensor, prompts: Sequence[list[int]], answer: int) -> None:
-        """ValueError where image tokens, a prompt's ids and `answer` tokens exceed the language model's positions."""
+    def _require_room(self, image_tokens: Tensor, prompts: Sequence[int], answer: int) -> None:
+        """ValueError where image tokens, a prompt (`prompts`: tokens of each) and `answer` tokens need more positions
+        than the language model has.
+        """
         limit = getattr(self.llm_model.config, "max_position_embeddings", None)
-        longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
-        need = image_tokens.shape[1] + len(prompts[longest]) + answer
+        longest = max(range(len(prompts)), key=prompts.__getitem__)
+        need = image_tokens.shape[1] + prompts[longest] + answer
         if limit is not None and need > limit:
             raise ValueError(
-                f"prompt {longest} has {len(prompts[longest])} tokens; with {image_tokens.shape[1]} image tokens and "
+                f"prompt {longest} has {prompts[longest]} tokens; with {image_tokens.shape[1]} image tokens and "
                 f"{answer} of the answer that is {need}, and the language model has {limit} positions: shorten the "
                 "prompt or max_length"
             )
@@ -443,6 +445,7 @@ class Blip2Emac(Blip2Base):
         The logits of all other positions are never computed. Pads stand on the right, where a causal model's real
         tokens do not see them, so no mask is needed.
         """
+        self._require_room(image_tokens, rows.mask.sum(1).tolist(), 0)
         llm = self._part("llm_model", reference)
         ids, labels = rows.ids.to(self.device), rows.labels.to(self.device)
         embeds = llm.get_input_embeddings()(ids)
@@ -491,6 +494,7 @@ class Blip2Emac(Blip2Base):
         """Summed log-probability of each answer, (N, answers), and the gradient's anchor (`values_by_rows`)."""
         prompt_ids = [encode_prompt(self.llm_tokenizer, text, self.max_txt_len) for text in prompts]
         width = len(answers[0])
+        self._require_room(image_tokens, [len(i) for i in prompt_ids], max(len(a) for group in answers for a in group))
 
         def sums_of(tokens: Tensor, rows: list[int]) -> Tensor:
             logps, answer = answer_tree.token_logps(
@@ -502,7 +506,9 @@ class Blip2Emac(Blip2Base):
             image_tokens.shape[1] + len(prompt) + sum(len(answer) for answer in group)
             for prompt, group in zip(prompt_ids, answers, strict=True)
         ]
-        return values_by_rows(sums_of, loss_of, image_tokens, chunked(lengths, CHUNK_TOKENS[self.device.type]))
+        return values_by_rows(
+            sums_of, loss_of, image_tokens, chunked(lengths, CHUNK_TOKENS.get(self.device.type, CHUNK_TOKENS["cuda"]))
+        )
 
     def sequence_logps(self, samples: Mapping[str, object], *keys: str, reference: bool = False) -> tuple[Tensor, ...]:
         """Log-probability of each answer in `samples[key]`, one tensor (N,) for every key.
@@ -707,7 +713,7 @@ class Blip2Emac(Blip2Base):
         prompts = self._prompts(samples)
         image_tokens = self._image_tokens(samples, prompts)
         ids = [encode_prompt(self.llm_tokenizer, prompt) for prompt in prompts]
-        self._require_room(image_tokens, ids, room)
+        self._require_room(image_tokens, [len(i) for i in ids], room)
         rows = prompt_rows(ids, self.llm_tokenizer.pad_id)
         text = self.llm_model.get_input_embeddings()(rows.ids.to(self.device))
         mask = torch.cat([torch.ones(image_tokens.shape[:2], dtype=torch.long), rows.mask], dim=1)
@@ -725,20 +731,17 @@ class Blip2Emac(Blip2Base):
             raise ValueError(f"score: {len(candidates)} lists of candidates for {len(prompts)} samples")
         if not any(candidates):
             return [[] for _ in candidates]
+        ids, answers = [encode_prompt(self.llm_tokenizer, text) for text in prompts], self._answers(candidates)
         with self.maybe_autocast():
-            logps, answer = answer_tree.token_logps(
-                self.llm_model,
-                self._image_tokens(samples, prompts),
-                [encode_prompt(self.llm_tokenizer, text) for text in prompts],
-                self._answers(candidates),
-                acting=True,
-            )
+            image_tokens = self._image_tokens(samples, prompts)
+            self._require_room(image_tokens, [len(i) for i in ids], max(len(a) for group in answers for a in group))
+            logps, answer = answer_tree.token_logps(self.llm_model, image_tokens, ids, answers, acting=True)
         counts = [len(group) for group in candidates]
         sums = logps.new_zeros(sum(counts)).index_add(0, answer, logps)
         return [group.tolist() for group in sums.split(counts)]
 
 
-def _frozen_parts(options: Mapping) -> list[str]:
+def frozen_parts(options: Mapping) -> list[str]:
     """Names of the parts that the config's `freeze_*` keys freeze."""
     freeze_ln = options["freeze_vit"] if options["freeze_ln_vision"] is None else options["freeze_ln_vision"]
     flags = {

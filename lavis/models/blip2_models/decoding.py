@@ -1,6 +1,7 @@
 """Greedy decoding and beam search from prompt embeddings, with little around the model itself.
 
-Both give Transformers' results (5.23). Its beam search reads every prompt once for each beam; this one once.
+Both give Transformers' results (5.23; but where pads lead a prompt it spares as many new tokens the repetition
+penalty, which the original did not). Its beam search reads every prompt once for each beam; this one once.
 
 Shapes: N prompts, B beams, T positions (image tokens and text), H hidden size, V vocabulary.
 """

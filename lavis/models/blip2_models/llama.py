@@ -24,15 +24,20 @@ from transformers.integrations.sdpa_attention import repeat_kv
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from lavis.models.blip2_models.attention import additive_mask, attend, cpu_attention
+from lavis.models.blip2_models.row_gradients import chunked
 
-ROWS = 8  # prompts taken at a time
+ROWS = 8  # whole rows read at a time
+PREFILL = {"cpu": 1 << 19, "cuda": 1 << 26}  # tokens x hidden size of the prompts read at a time
+FUSED_WIDTH = 256  # hidden size up to which copies of matrices, side by side, save more than they cost
 _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def matmul_dtype(llm: PreTrainedModel) -> torch.dtype:
     """The dtype that `llm`'s matrix products have at the moment."""
     device = llm.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else llm.dtype
+    if device not in PREFILL or not torch.is_autocast_enabled(device):
+        return llm.dtype
+    return torch.get_autocast_dtype(device)
 
 
 def supports(llm: PreTrainedModel) -> bool:
@@ -180,8 +185,8 @@ class LlamaRunner:
     def __init__(self, llm: LlamaForCausalLM, dtype: torch.dtype) -> None:
         self._llm = llm
         self._dtype = dtype
-        # Fused matrices are copies: never of a large model's on its accelerator.
-        self._layers = [_Layer.of(layer, llm, dtype, fused=llm.device.type == "cpu") for layer in llm.model.layers]
+        fused = llm.device.type == "cpu" and llm.config.hidden_size <= FUSED_WIDTH
+        self._layers = [_Layer.of(layer, llm, dtype, fused=fused) for layer in llm.model.layers]
         self._width = llm.model.layers[0].self_attn.head_dim
         self._vocabulary = llm.lm_head.weight.to(dtype)
         self._stores: list[tuple[Tensor, Tensor]] = []  # of each layer, keys and values: (N, key heads, T, width)
@@ -202,7 +207,8 @@ class LlamaRunner:
         self._make_room(count, length + room)
         real_first = (1 - mask.long()).argsort(dim=1, stable=True)
         last = embeds.new_empty(count, hidden, dtype=torch.promote_types(embeds.dtype, self._dtype))
-        for rows in lengths.argsort().split(ROWS):
+        for part in chunked(lengths.tolist(), PREFILL.get(embeds.device.type, PREFILL["cuda"]) // hidden):
+            rows = torch.tensor(part, device=embeds.device)
             columns = real_first[rows, : int(lengths[rows].max())]
             x = embeds[rows].take_along_dim(columns[..., None], dim=1)
             seen = torch.ones(1, 1, x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()

@@ -81,3 +81,69 @@ def test_what_it_does_not_support() -> None:
     }
     other = AutoModelForCausalLM.from_config(Qwen2Config(**sizes, num_key_value_heads=2))
     assert not supports(other)
+
+
+def test_chosen_places_equal_transformers_in_value_and_gradient() -> None:
+    llm = small()
+    embeds, positions = torch.randn(3, 9, 24), torch.arange(9).expand(3, 9).clone()
+    positions[1, 7:] -= 2  # a branch: 7 and 8 go on where 5 did
+    allowed = torch.ones(3, 1, 9, 9, dtype=torch.bool).tril()
+    allowed[1, :, 7:, 5:7] = False
+    places = torch.tensor([[2, 5, 8], [4, 6, 8], [0, 1, 1]])
+    weight = torch.randn(3, 3, 24)
+    results = []
+    for mine in (True, False):
+        x = embeds.clone().requires_grad_()
+        if mine:
+            hidden = llama.hidden_at(llm, x, allowed[:, :, 4:], positions, places, causal=4)
+        else:
+            whole = llm.model(inputs_embeds=x, attention_mask=allowed, position_ids=positions).last_hidden_state
+            hidden = whole.take_along_dim(places[..., None], dim=1)
+        (hidden * weight).sum().backward()
+        results.append((hidden.detach(), x.grad))
+    assert torch.allclose(results[0][0], results[1][0], atol=1e-5)
+    assert torch.allclose(results[0][1], results[1][1], atol=1e-4)
+
+
+@torch.no_grad()
+def test_beams_read_their_prompt_and_their_own_tokens() -> None:
+    llm, beams = small(), 3
+    embeds, mask = torch.randn(2, 6, 24), torch.tensor([[1] * 6, [1, 1, 0, 0, 1, 1]])
+    mine, theirs = LlamaRunner(llm, torch.float32), decoding._TransformersRunner(llm)
+    positions = decoding.position_ids(mask)
+    for runner in (mine, theirs):
+        runner.prefill(embeds, mask, positions, room=4)
+        runner.expand(beams)
+    positions = positions[:, -1:].repeat_interleave(beams, dim=0)
+    order = torch.tensor([2, 0, 0, 4, 3, 5])
+    for step in range(4):
+        positions, tokens = positions + 1, torch.randint(0, 61, (6,))
+        if step:
+            mine.reorder(order)
+            theirs.reorder(order)
+        assert torch.allclose(mine.step(tokens, positions), theirs.step(tokens, positions), atol=1e-5)
+
+
+def test_adapters_and_shards_go_through_transformers() -> None:
+    llm = small()
+    llm.model.layers[1].self_attn.q_proj = torch.nn.Sequential(llm.model.layers[1].self_attn.q_proj)
+    assert not supports(llm)
+
+
+@torch.no_grad()
+def test_every_tensor_is_made_where_the_model_is() -> None:
+    """No accelerator is needed to see that nothing is left on the CPU: the meta device does not mix with it either."""
+    llm = small().to("meta")
+    embeds, positions = torch.randn(2, 6, 24, device="meta"), torch.zeros(2, 6, dtype=torch.long, device="meta")
+    allowed = torch.ones(2, 1, 6, 6, dtype=torch.bool, device="meta")
+    places = torch.zeros(2, 3, dtype=torch.long, device="meta")
+    assert llama.hidden_at(llm, embeds, allowed[:, :, 4:], positions, places, causal=4).is_meta
+    runner = LlamaRunner(llm, torch.float32)
+    assert runner.read(embeds, allowed, positions).is_meta
+    runner._mask = torch.ones(2, 6, dtype=torch.bool, device="meta")
+    runner._room = 2
+    runner.expand(3)
+    tokens, after = torch.zeros(6, dtype=torch.long, device="meta"), torch.zeros(6, 1, dtype=torch.long, device="meta")
+    for _ in range(2):
+        runner.reorder(tokens)
+        assert runner.step(tokens, after).is_meta

@@ -1,0 +1,244 @@
+"""Predicts the peak of memory of a step, so that a batch can be chosen before a node is queued for.
+
+    python -m lavis.models.memory --model vicuna7b --batch 4 --phase dpo
+    python -m lavis.models.memory --model vicuna13b --batch 64 --phase generate --prompt 400 --beams 5
+
+Counts what the model's own code keeps, not what an allocator or library needs beside it (a CUDA context: 0.5 GB).
+Weights are counted exactly, from the networks themselves without storage. `benchmarks/memory.py` holds the prediction
+against what is measured.
+
+Legend: H hidden size, I intermediate size, T tokens of a row, V vocabulary; all of the language model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+
+from lavis.models.blip2_models import llama
+from lavis.models.blip2_models.blip2 import Blip2Base, dtype_named
+from lavis.models.blip2_models.blip2_emac import CHUNK_TOKENS, CONFIG_DEFAULTS, Blip2Emac, frozen_parts
+
+PHASES = ("bc", "dpo", "generate")
+# Sizes of the language models that the types name by hub id (their config.json), with [PAD] added to the vocabulary.
+_VICUNA = {"model_type": "llama", "vocab_size": 32001, "tie_word_embeddings": False}
+KNOWN_LLMS = {
+    "lmsys/vicuna-7b-v1.1": _VICUNA
+    | {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32},
+    "lmsys/vicuna-13b-v1.1": _VICUNA
+    | {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40, "num_attention_heads": 40},
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step reads: samples, tokens of a prompt and of an answer (`</s>` included), beams of `generate`."""
+
+    phase: str
+    batch: int
+    prompt: int = 128
+    answer: int = 12
+    beams: int = 5
+    stored: bool = True  # query outputs come with the samples
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown phase and numbers below 1."""
+        if self.phase not in PHASES:
+            raise ValueError(f"phase {self.phase!r} is not one of {', '.join(PHASES)}")
+        if min(self.batch, self.prompt, self.answer, self.beams) < 1:
+            raise ValueError(f"batch, prompt, answer and beams must be at least 1: {self}")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of weights, numbers of parameters that train, and the sizes that activations follow from."""
+
+    weights: int
+    trainable: int
+    reference: int
+    llm: PretrainedConfig
+    llm_trains: bool
+    vision_trains: bool
+    queries: int
+    vision_tokens: int
+    vision_width: int
+    vision_layers: int
+    vision_bytes: int  # of one activation
+    llm_bytes: int
+    recomputes: bool
+
+    @classmethod
+    def of(cls, model: Mapping[str, object], device: str) -> Sizes:
+        """Read off a `model:` section; nothing is loaded or downloaded."""
+        options = {**CONFIG_DEFAULTS, **model}
+        sizes = options["llm_config"] or KNOWN_LLMS.get(str(options["llm_model"]))
+        if sizes is None:
+            raise ValueError(f"the sizes of {options['llm_model']!r} are not known: give model.llm_config")
+        on_cpu = device == "cpu"  # where `load_model` makes all weights float32
+        config = AutoConfig.for_model(**sizes)
+        amp = dtype_named(options["amp"], "amp") if options["amp"] else None
+        with torch.device("meta"):
+            encoder, ln_vision = Blip2Base.init_vision_encoder(
+                options["vit_model"],
+                options["img_size"],
+                options["vit_config"],
+                "float32" if on_cpu else options["vit_precision"],
+            )
+            qformer, _ = Blip2Base.init_qformer(
+                options["num_query_token"],
+                encoder.config.hidden_size,
+                options["qformer_config"],
+                options["qformer_text_input"],
+            )
+            llm_dtype = torch.float32 if on_cpu else dtype_named(options["llm_dtype"], "llm_dtype")
+            llm = AutoModelForCausalLM.from_config(config).to(llm_dtype)
+            proj = nn.Linear(qformer.config.hidden_size, config.hidden_size)
+        parts = {
+            "visual_encoder": encoder,
+            "ln_vision": ln_vision,
+            "Qformer": qformer,
+            "llm_proj": proj,
+            "llm_model": llm,
+        }
+        trains = [part for name, part in parts.items() if name not in frozen_parts(options)]
+        return cls(
+            weights=sum(_bytes(part) for part in parts.values()),
+            trainable=sum(p.numel() for part in trains for p in part.parameters()),
+            reference=sum(_bytes(part) for part in trains),
+            llm=config,
+            llm_trains=llm in trains,
+            vision_trains=encoder in trains or qformer in trains,
+            queries=options["num_query_token"],
+            vision_tokens=(options["img_size"] // encoder.config.patch_size) ** 2 + 1,
+            vision_width=encoder.config.hidden_size,
+            vision_layers=encoder.config.num_hidden_layers,
+            vision_bytes=(amp or encoder.dtype).itemsize,
+            llm_bytes=(amp or llm_dtype).itemsize,
+            recomputes=bool(options["low_memory"]),
+        )
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(p.numel() * p.element_size() for p in module.parameters())
+
+
+def predict(model: Mapping[str, object], work: Work, device: str = "cuda", *, optimizer: bool = True) -> dict[str, int]:
+    """Bytes at the peak of a step by what they are for; their sum is the peak.
+
+    `model` is a `model:` section. With the `optimizer` also AdamW's two states of what trains.
+    """
+    sizes = Sizes.of(model, device)
+    parts = {"weights": sizes.weights}
+    if work.phase == "generate":
+        return parts | {"keys and values": _kept_keys(sizes, work), "working": _acting(sizes, work)}
+    if work.phase == "dpo":
+        parts["reference"] = sizes.reference
+    parts["gradients"] = 4 * sizes.trainable
+    if optimizer:
+        parts["optimizer"] = 8 * sizes.trainable
+    rows = _rows_at_a_time(sizes, work, device)
+    training = rows * _kept_of_a_row(sizes, work) + _logits_of_a_row(sizes, work) * rows
+    vision = _vision(sizes, work)
+    parts["activations"] = training + vision if sizes.vision_trains else max(training, vision)
+    return parts
+
+
+def _row(sizes: Sizes, work: Work) -> tuple[int, int]:
+    """Tokens of a training row, and places in it whose next token is predicted."""
+    answers = work.answer - 1 if work.phase == "bc" else 2 * (work.answer - 1)
+    return sizes.queries + work.prompt + answers, answers + 1
+
+
+def _rows_at_a_time(sizes: Sizes, work: Work, device: str) -> int:
+    if sizes.llm_trains:
+        return work.batch
+    return max(1, min(work.batch, CHUNK_TOKENS[device] // _row(sizes, work)[0]))
+
+
+def _kept_of_a_row(sizes: Sizes, work: Work) -> int:
+    """Bytes that autograd keeps of one row until its backward pass, and the largest layer's working memory.
+
+    A layer with frozen weights keeps the inputs of its two norms (2 H), what attention needs (queries, keys, values,
+    result) and gate, up and silu(gate) (3 I); one that trains also each matrix's input.
+    """
+    config, (tokens, places) = sizes.llm, _row(sizes, work)
+    hidden, wide = config.hidden_size, config.intermediate_size
+    key_share = getattr(config, "num_key_value_heads", config.num_attention_heads) / config.num_attention_heads
+    attention = hidden * (2 + 2 * key_share)
+    layer = 2 * hidden + attention + 3 * wide
+    if sizes.llm_trains:
+        layer += 3 * hidden + wide
+    working = 3 * wide + 2 * hidden  # gradients of gate, up and their product, and of the residual
+    if sizes.recomputes:
+        kept = config.num_hidden_layers * hidden + layer
+    else:
+        kept = (config.num_hidden_layers - 1) * layer + hidden * (1 + 2 * key_share)
+    last = places * (layer + working)
+    return int(sizes.llm_bytes * (tokens * (kept + working) + last))
+
+
+def _logits_of_a_row(sizes: Sizes, work: Work) -> int:
+    """Logits at the predicted places: as computed, in float32, and float32 gradients of two ways into them."""
+    return _row(sizes, work)[1] * sizes.llm.vocab_size * (sizes.llm_bytes + 4 * 3)
+
+
+def _vision(sizes: Sizes, work: Work) -> int:
+    """Activations of the vision encoder: of one layer without gradients, of all where it trains."""
+    if work.stored and not sizes.vision_trains:
+        return 0
+    layer = 16 * sizes.vision_width * sizes.vision_tokens * sizes.vision_bytes * work.batch
+    return layer * (sizes.vision_layers if sizes.vision_trains else 1)
+
+
+def _kept_keys(sizes: Sizes, work: Work) -> int:
+    config = sizes.llm
+    key_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    tokens = work.batch * (sizes.queries + work.prompt + (1 + work.beams) * work.answer)
+    return 2 * config.num_hidden_layers * tokens * key_heads * width * sizes.llm_bytes
+
+
+def _acting(sizes: Sizes, work: Work) -> int:
+    """The larger of one layer over the prompts read at a time, and the next token's scores of all beams."""
+    config = sizes.llm
+    length = sizes.queries + work.prompt
+    rows = min(work.batch, llama.ROWS) * length
+    layer = rows * (6 * config.hidden_size + 3 * config.intermediate_size) * sizes.llm_bytes
+    embeds = work.batch * length * config.hidden_size * sizes.llm_bytes
+    scores = work.batch * work.beams * config.vocab_size * (sizes.llm_bytes + 4 * 3)
+    return embeds + max(layer, scores, _vision(sizes, work))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the prediction; the exit code."""
+    parser = argparse.ArgumentParser(description="Predict the peak of memory of a training step or of acting.")
+    parser.add_argument("--model", required=True, help="type of blip2_emac: tiny, vicuna7b, vicuna13b")
+    parser.add_argument("--batch", type=int, required=True, help="samples in a step")
+    parser.add_argument("--phase", required=True, help="bc, dpo or generate")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens of a prompt (default: 128)")
+    parser.add_argument("--answer", type=int, default=12, help="tokens of an answer (default: 12)")
+    parser.add_argument("--beams", type=int, default=5, help="beams of generate (default: 5)")
+    parser.add_argument("--device", default="cuda", choices=tuple(CHUNK_TOKENS))
+    given = parser.parse_args(argv)
+    try:
+        section = OmegaConf.to_container(OmegaConf.load(Blip2Emac.default_config_path(given.model)).model)
+        work = Work(given.phase, given.batch, given.prompt, given.answer, given.beams, stored=False)
+        parts = predict(section, work, given.device)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for name, size in parts.items():
+        print(f"{name:<16} {size / 2**30:8.2f} GiB")
+    print(f"{'peak':<16} {sum(parts.values()) / 2**30:8.2f} GiB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
