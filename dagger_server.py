@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from lavis.common import optims  # noqa: F401  (registers the schedulers)
+from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.registry import registry
 from xrl_alignment.assembly import load_student, make_policy, pick_device, prompt_limits, set_seed, set_threads
 from xrl_alignment.buffers import DPOReplayBuffer, ReplayBuffer
@@ -56,6 +57,8 @@ def main() -> None:
     arguments = parse_args(__doc__, add_arguments, cfg_required=False)
     # A scheduler's or `kill`'s SIGTERM unwinds like Ctrl-C does, so that logs are closed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    bound_kernel_cache()
+    keep_freed_memory()
     config = read_config(arguments)
     run = config.run
     set_threads(run.num_threads)

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from xrl_alignment import offline
 from xrl_alignment.assembly import (
     environment_factory,
@@ -47,6 +48,8 @@ from xrl_alignment.versions import versions
 def main() -> None:
     """Parse, build, play, write, print."""
     arguments = parse_args(__doc__)
+    bound_kernel_cache()
+    keep_freed_memory()
     if offline.is_lavis_config(arguments.cfg_path):
         offline.evaluate(arguments)
         return

@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 import torch
 
+from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from xrl_alignment.assembly import (
     environment_factory,
     games_of,
@@ -177,6 +178,8 @@ def main() -> None:
     parser.add_argument("--dpo-config", type=Path, default=REPO_ROOT / "configs/dagger/demo_dpo.yaml")
     parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="settings for both phases")
     arguments = parser.parse_args()
+    bound_kernel_cache()
+    keep_freed_memory()
     if (arguments.output / "summary.json").exists() or not arguments.output.exists():
         shutil.rmtree(arguments.output, ignore_errors=True)
     with PeakMemory() as memory:

@@ -261,7 +261,7 @@ def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float
     centre = rate + z * z / (2 * trials)
     spread = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
     scale = 1 + z * z / trials
-    return (centre - spread) / scale, (centre + spread) / scale
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
 def summarise(results: Sequence[EpisodeResult]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""One setting of the C library's allocator that programs may choose at their start."""
+"""Memory settings that programs may choose at their start."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
@@ -21,3 +22,13 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD) and mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def bound_kernel_cache(kernels: int = 64) -> None:
+    """Let oneDNN keep at most `kernels` compiled kernels; call it before the first tensor operation.
+
+    It compiles one for every shape it meets and keeps 1,024: prompts and batches of ever new lengths cost 400 MB that
+    way (60 episodes of the tiny model, 1,280 MB instead of 890 MB resident, no difference in time). A value that the
+    user has set in the environment stays.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(kernels))
