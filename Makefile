@@ -30,7 +30,7 @@ test-slow: $(STAMP)  ## the tests marked slow
 lint: $(STAMP)  ## ruff (rules and formatting) and shellcheck
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(VENV)/bin/shellcheck .ci/run run_scripts/*.sh
+	$(VENV)/bin/shellcheck -x .ci/run run_scripts/*.sh run_scripts/*/*.sh run_scripts/*/*.pbs run_scripts/*/*.sbatch
 
 format: $(STAMP)  ## let ruff format the code
 	$(RUN) -m ruff check --fix .

@@ -251,7 +251,7 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 7860
     token: str = ""
-    session_timeout_s: float = 60.0
+    session_timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
         """Check every value's range."""
