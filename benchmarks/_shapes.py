@@ -8,8 +8,8 @@ their graphs, the keys and values of every pass kept (`use_cache=True`).
 from __future__ import annotations
 
 import argparse
+import ctypes
 import multiprocessing
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -187,7 +187,7 @@ def plain_dpo_loss(model: Blip2Emac, inputs: Mapping) -> Tensor:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one kind of step: seconds (median), bytes at the peak, bytes before the first step, the loss, the gradient."""
+    """Of one kind of step: seconds, bytes at the peak, bytes before the first step, the loss, the gradient."""
 
     seconds: float
     peak: int
@@ -210,19 +210,21 @@ def measured(step: Callable[..., Cost], *args: object) -> Cost:
 def cost_of(model: Blip2Emac, loss_of: Callable[[], Tensor], repeats: int) -> Cost:
     """Forward and backward, once to warm up and `repeats` times; no optimiser step.
 
-    Seconds are processor seconds of one thread on a CPU, and wall clock on an accelerator.
+    Seconds are those of the fastest call, which other work on the machine disturbed least: processor seconds of one
+    thread on a CPU, wall clock on an accelerator.
     """
     cuda = model.device.type == "cuda"
     seconds = []
-    before = reset_peak(cuda)
     for _ in range(1 + repeats):
         model.zero_grad(set_to_none=True)
+        if len(seconds) == 1:  # the first call also loads kernels: their memory is no step's
+            before = reset_peak(cuda)
         start = clock(cuda)
         loss = loss_of()
         loss.backward()
         seconds.append(clock(cuda) - start)
     gradient = model.llm_proj.weight.grad.flatten()[:1000].tolist()
-    return Cost(statistics.median(seconds[1:]), peak_bytes(cuda), before, loss.item(), gradient)
+    return Cost(min(seconds[1:]), peak_bytes(cuda), before, loss.item(), gradient)
 
 
 def clock(cuda: bool) -> float:
@@ -238,6 +240,7 @@ def reset_peak(cuda: bool) -> int:
     if cuda:
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated()
+    ctypes.CDLL(None).malloc_trim(0)  # what glibc keeps of freed memory is in no use
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # proc(5): resets VmHWM
     return _status("VmRSS")
 
