@@ -29,8 +29,9 @@ def alfworld_data() -> Path:
 
 @pytest.fixture(scope="session")
 def golden_case() -> Path:
-    """The folder that holds the original's numbers for small random weights (`caseA`)."""
-    return _folder_from_environment("EMAC_GOLDEN", "the original's reference numerics")
+    """A case of the original's numbers for small random weights: EMAC_GOLDEN, or its folder `caseA`."""
+    folder = _folder_from_environment("EMAC_GOLDEN", "the original's reference numerics")
+    return folder / "caseA" if (folder / "caseA").is_dir() else folder
 
 
 @pytest.fixture(scope="session")

@@ -213,9 +213,19 @@ def test_v2_images_are_checked_before_they_are_unpacked(image, data, reason):
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_random_bytes_end_in_protocol_error(data):
-    for decode in (protocol.decode_v1, protocol.decode_v2, protocol.decode_reply_v1, protocol.decode_reply_v2):
+    for decode in (protocol.decode_v1, protocol.decode_v2, protocol.decode_reply_v2):
         with pytest.raises(ProtocolError):
             decode(data)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_random_bytes_are_no_v1_reply_unless_they_are_a_list_of_texts(data):
+    try:
+        actions = protocol.decode_reply_v1(data)
+    except ProtocolError:
+        return
+    assert all(isinstance(action, str) for action in actions)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), st.lists, max_leaves=6), st.data())
