@@ -112,7 +112,7 @@ class NativeGame:
         self.traces: set[Fact] = set()  # what TextWorld's facts also remember: `checked` and negated facts
         for attribute, names in world.states.items():
             setattr(self, attribute, set(names))
-        self._menus: dict[str, dict[str | None, Menu]] = {}
+        self._last_menu: Menu | None = None
         self._won: bool | None = None
         scene = self._surroundings() if self.location in world.here else self._middle(world.location_of)
         return f"{WELCOME}\n\n{scene}\n\n{world.text.task}"
@@ -168,7 +168,7 @@ class NativeGame:
         self.lying, self.parted, self.traces = set(lying), set(parted), set(traces)
         for attribute, names in zip(STATES.values(), states, strict=True):
             setattr(self, attribute, set(names))
-        self._menus = {}
+        self._last_menu = None
 
     def clone(self) -> NativeGame:
         """An independent game in the same state; what cannot change is shared."""
@@ -180,13 +180,10 @@ class NativeGame:
     # ---- admissible commands -----------------------------------------------------------------------------------
 
     def _menu(self) -> Menu:
-        menus = self._menus.get(self.location)
-        if menus is None:
-            menus = self._menus[self.location] = {}
-        menu = menus.get(self.held)
-        if menu is None:
-            menu = menus[self.held] = self._make_menu()
-        return menu
+        # Only the last one is kept: one for each place would save little and keep Python's garbage collector busy.
+        if self._last_menu is None:
+            self._last_menu = self._make_menu()
+        return self._last_menu
 
     def _make_menu(self) -> Menu:
         world = self.world
@@ -250,6 +247,7 @@ class NativeGame:
         traces.add(("not_atlocation", world.agent, self.location))
         traces.discard(("not_atlocation", world.agent, place))
         self.location = place
+        self._last_menu = None
         if self._place_matters:
             self._won = None
         arrival = receptacle if world.wording.arrival == "receptacle" else place
@@ -383,7 +381,7 @@ class NativeGame:
 
     def _changed(self) -> None:
         """After what changes the admissible commands."""
-        self._menus.pop(self.location, None)
+        self._last_menu = None
         self._won = None
 
     def _contents_text(self, receptacle: str) -> str:
