@@ -1,6 +1,6 @@
 """Plays environments against a DAgger server.
 
-    python alfworld_client.py --port 7860 --env textworld --split valid_seen --num-envs 3
+    python alfworld_client.py --port 7860 --split valid_seen --num-envs 3
 
 Ends when the server has no more work. Exit code 0, or 2 with one line `error: …`.
 """
@@ -37,7 +37,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     server.add_argument("--wire", choices=("v2", "v1"), default="v2", help="v1 is the original's format")
     server.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds to wait for a server that is away")
     games = parser.add_argument_group("games")
-    games.add_argument("--env", default="textworld", help="native, textworld, household (generated games) or thor")
+    games.add_argument("--env", default="native", help="native, textworld, household (generated games) or thor")
     games.add_argument("--split", help="default: household_train for household, valid_seen otherwise")
     games.add_argument(
         "--data", help="folder that holds json_2.1.1 (empty: $ALFWORLD_DATA, or a cache folder for household)"
