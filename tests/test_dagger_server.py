@@ -105,18 +105,18 @@ def test_two_processes_two_rounds_three_official_games(alfworld_data, settings, 
 
 def test_sigkill_in_mid_episode_loses_that_episode_alone(alfworld_data, settings, start, tmp_path):
     run_dir, port = tmp_path / "run", free_port()
-    games = ["--env", "native", "--data", alfworld_data, "--num-envs", 3, "--max-steps", 12]
+    games = ["--env", "native", "--data", alfworld_data, "--num-envs", 3, "--max-steps", 30]
     client = start("alfworld_client.py", "--port", port, *games)
-    options = ["--options", f"server.port={port}", "run.max_steps=12", "run.beta=[0.0]"]
+    options = ["--options", f"server.port={port}", "run.max_steps=30", "run.beta=[0.0]"]
     server = start("dagger_server.py", "--cfg-path", settings, "--run-dir", run_dir, *options)
-    journal = run_dir / "state" / "episodes.jsonl"
-    wait_until(journal.exists, server)
-    log = run_dir / "running_nb01.log"
-    wait_until(lambda: lines(log)[-1].startswith("INFO:dagger_server_running:Task: [1], Iter: [3]"), server)
+    journal, log = run_dir / "state" / "episodes.jsonl", run_dir / "running_nb01.log"
+    second_episode = "INFO:dagger_server_running:Task: [1], Iter: ["
+    wait_until(lambda: any(line.startswith(second_episode) for line in lines(log)), server)
     server.kill()
     server.wait()
-    assert len(lines(journal)) == 1
-    (run_dir / "state" / "buffer" / "round000_env0001_steps011.h5").write_bytes(b"never finished")
+    whole = len(lines(journal))
+    assert 1 <= whole < 6  # a fast machine may have played on before the signal came
+    (run_dir / "state" / "buffer" / "round001_env0002_steps029.h5").write_bytes(b"never finished")
     again = start("dagger_server.py", "--resume", run_dir)
     assert again.wait(200) == 0 and client.wait(30) == 0, (tmp_path / "dagger_server.py.log").read_text()
     played = Counter((r["round"], r["env"], r["game"]) for r in map(json.loads, lines(journal)))
@@ -126,7 +126,7 @@ def test_sigkill_in_mid_episode_loses_that_episode_alone(alfworld_data, settings
         for env, game in enumerate(json.load(open(run_dir / "state" / "games.json")))
     }
     assert set(played) == expected and set(played.values()) == {1}
-    assert "Resumed after 1 episodes, in round 0" in log.read_text() and (run_dir / "DONE").exists()
+    assert f"Resumed after {whole} episodes, in round {whole // 3}" in log.read_text() and (run_dir / "DONE").exists()
 
 
 def test_sigterm_ends_the_server_in_order(settings, start, tmp_path):
