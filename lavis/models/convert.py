@@ -2,7 +2,8 @@
 
     python -m lavis.models.convert instruct_blip_vicuna7b_trimmed.pth out/ --to hub --llm path/to/vicuna-7b
     python -m lavis.models.convert Salesforce/instructblip-vicuna-7b instruct_blip.pth --to lavis
-    python -m lavis.models.convert output/dagger/…/emma_checkpoint_3.pth emma.pth --to lavis
+    python -m lavis.models.convert emma_checkpoint_3.pth emma.pth --to lavis
+    python -m lavis.models.convert emma_checkpoint_3.pth llm/ --to llm --model configs/dagger/demo_bc.yaml
 
 SOURCE is a .pth, .pt, .bin or .safetensors file, a folder with shards of one, or a hub id; its names are recognised.
 `--to lavis` and `--to native` write one .pth, `{"model": …}`, without the language model unless `--with-llm`;
@@ -10,6 +11,10 @@ SOURCE is a .pth, .pt, .bin or .safetensors file, a folder with shards of one, o
 
     TARGET/model-00001-of-0000N.safetensors …    shards of at most 5 GB (one: model.safetensors)
     TARGET/model.safetensors.index.json          which shard holds what
+
+`--to llm` builds the model that `--model` describes (a type, or a yaml with a `model:` section), loads SOURCE into it
+("none": nothing more than the section names) and writes its language model with its tokenizer, as `vllm serve TARGET`
+and `AutoModelForCausalLM.from_pretrained(TARGET)` read it.
 
 The result is read back and held against the source: every tensor, and the image tokens of random images.
 """
@@ -26,11 +31,15 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
+from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
 
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.blip2 import Blip2Base
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.text import encode_prompt
 
 SHARD_SIZE = "5GB"
 
@@ -66,6 +75,40 @@ def convert(source: str, target: Path, to: str, *, llm: str = "", with_llm: bool
         f"{source}: {weights.format_of(found)} names, {len(found)} tensors, parts {', '.join(parts)}",
         f"{target}: {to} names, {len(written)} tensors, {sum(v.nbytes for v in written.values()) / 1e6:,.1f} MB",
         *verify(native, written, target),
+    ]
+
+
+def model_section(name: str) -> dict[str, object]:
+    """The `model:` section of a yaml file, or of the model type `name`, whole (a file's keys over its type's)."""
+    if Path(name).suffix in (".yaml", ".yml"):
+        own = OmegaConf.load(name).get("model")
+        if own is None:
+            raise ValueError(f"{name} has no section model:")
+        base = OmegaConf.load(Blip2Emac.default_config_path(own.get("model_type") or "tiny")).model
+        return OmegaConf.to_container(OmegaConf.merge(base, own), resolve=True)
+    return OmegaConf.to_container(OmegaConf.load(Blip2Emac.default_config_path(name)).model, resolve=True)
+
+
+def export_llm(model: Blip2Emac, target: Path) -> list[str]:
+    """Write `model`'s language model and tokenizer to the new folder `target`; lines that say what was done.
+
+    The folder is what engines and Transformers load. Its logits are held against the model's: ValueError where a read
+    of the folder gives others.
+    """
+    _new_folder(target)
+    llm = model.llm_model
+    llm.save_pretrained(target, max_shard_size=SHARD_SIZE)
+    model.llm_tokenizer.save(target)
+    ids = encode_prompt(model.llm_tokenizer, "You are in the middle of a room.")
+    back = AutoModelForCausalLM.from_pretrained(target, dtype=llm.dtype).to(llm.device)
+    with torch.no_grad():
+        ours, theirs = (part(torch.tensor([ids], device=llm.device)).logits.float() for part in (llm.eval(), back))
+    if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * ours.abs().max().item()):
+        raise ValueError(f"{target}: the folder's logits differ from the model's")
+    size = sum(file.stat().st_size for file in target.iterdir())
+    return [
+        f"{target}: {type(llm).__name__}, {llm.config.vocab_size} words, {size / 1e6:,.1f} MB with its tokenizer",
+        f"read back: logits {tuple(ours.shape)} are equal",
     ]
 
 
@@ -149,11 +192,15 @@ def _write_file(state: Mapping[str, Tensor], target: Path) -> None:
     os.replace(unfinished, target)
 
 
-def _write_shards(state: Mapping[str, Tensor], target: Path) -> None:
-    """Shards in a folder, then their index; refuses a folder that has weights."""
+def _new_folder(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.glob("*.safetensors*"))):
         raise ValueError(f"{target} is a file or holds weights already: name a new folder")
     target.mkdir(parents=True, exist_ok=True)
+
+
+def _write_shards(state: Mapping[str, Tensor], target: Path) -> None:
+    """Shards in a folder, then their index."""
+    _new_folder(target)
     state = {key: value.contiguous() for key, value in state.items()}
     split = split_torch_state_dict_into_shards(state, max_shard_size=SHARD_SIZE)
     for file, keys in split.filename_to_tensors.items():
@@ -163,17 +210,32 @@ def _write_shards(state: Mapping[str, Tensor], target: Path) -> None:
         (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
 
 
+def _built(model: str, source: str) -> Blip2Emac:
+    """The model that `model` describes, with `source` loaded unless it is "none"."""
+    if not model:
+        raise ValueError("--to llm needs --model: a type (tiny, vicuna7b, vicuna13b) or a yaml with a model: section")
+    built = Blip2Emac.from_config(model_section(model))
+    if source != "none":
+        built.load_checkpoint(source)
+    return built.eval()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert as the command line says; the exit code."""
     parser = argparse.ArgumentParser(description="Convert BLIP-2 weights between LAVIS's, the hub's and our names.")
     parser.add_argument("source", help="weight file, folder of shards, or hub id")
-    parser.add_argument("target", type=Path, help="file (lavis, native) or new folder (hub)")
-    parser.add_argument("--to", required=True, choices=("lavis", "hub", "native"), help="names to write")
+    parser.add_argument("target", type=Path, help="file (lavis, native) or new folder (hub, llm)")
+    parser.add_argument("--to", required=True, choices=("lavis", "hub", "native", "llm"), help="what to write")
+    parser.add_argument("--model", default="", help="type or yaml that describes the model (llm)")
     parser.add_argument("--llm", default="", help="folder or file of the language model, to be added (Vicuna)")
     parser.add_argument("--with-llm", action="store_true", help="keep the language model in a .pth")
     given = parser.parse_args(argv)
     try:
-        lines = convert(given.source, given.target, given.to, llm=given.llm, with_llm=given.with_llm or bool(given.llm))
+        if given.to == "llm":
+            lines = export_llm(_built(given.model, given.source), given.target)
+        else:
+            with_llm = given.with_llm or bool(given.llm)
+            lines = convert(given.source, given.target, given.to, llm=given.llm, with_llm=with_llm)
     except (FileNotFoundError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

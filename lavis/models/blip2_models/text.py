@@ -6,12 +6,15 @@ original InstructBLIP/EMMA code; the golden case proves them.
 
 from __future__ import annotations
 
+import copy
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import torch
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import cached_file
@@ -38,6 +41,10 @@ class LlmTokenizer(Protocol):
         """Number of embedding rows the tokenizer needs."""
         ...
 
+    def save(self, folder: Path) -> None:
+        """Write the files from which Transformers and inference engines load this tokenizer."""
+        ...
+
 
 class SentencePieceTokenizer:
     """Llama's and Vicuna's `tokenizer.model`, used as the original used it.
@@ -48,6 +55,7 @@ class SentencePieceTokenizer:
     def __init__(self, model_file: Path) -> None:
         import sentencepiece  # needed for Vicuna only
 
+        self._file = model_file
         self._processor = sentencepiece.SentencePieceProcessor(model_file=str(model_file))
         self.eos_id = self._processor.eos_id()
         self.bos_id = self.eos_id
@@ -64,6 +72,12 @@ class SentencePieceTokenizer:
 
     def __len__(self) -> int:
         return self.pad_id + 1
+
+    def save(self, folder: Path) -> None:
+        """Copy `tokenizer.model` and what stands beside it; engines then begin prompts as Vicuna's files say."""
+        for name in ("tokenizer.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+            if (file := self._file.with_name(name)).is_file():
+                shutil.copyfile(file, folder / name)
 
 
 class FastTokenizer:
@@ -94,6 +108,15 @@ class FastTokenizer:
 
     def __len__(self) -> int:
         return len(self._tokenizer)
+
+    def save(self, folder: Path) -> None:
+        """Write `tokenizer.json` and its config; whoever encodes a prompt with them gets `encode_prompt`'s ids."""
+        saved = copy.deepcopy(self._tokenizer)
+        bos = saved.convert_ids_to_tokens(self.bos_id)
+        if saved("a").input_ids[0] != self.bos_id:  # nobody else would put it in front
+            backend = saved.backend_tokenizer
+            backend.post_processor = TemplateProcessing(single=[bos, "$A"], special_tokens=[(bos, self.bos_id)])
+        saved.save_pretrained(folder)
 
 
 def load_llm_tokenizer(name_or_path: str) -> LlmTokenizer:

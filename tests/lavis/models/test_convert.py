@@ -8,11 +8,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import InstructBlipConfig, InstructBlipForConditionalGeneration
+from omegaconf import OmegaConf
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    InstructBlipConfig,
+    InstructBlipForConditionalGeneration,
+)
 
 from lavis.models import convert
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.text import encode_prompt
 
 VISION = {
     "hidden_size": 16,
@@ -171,3 +178,23 @@ def test_what_cannot_be_converted_is_one_line(tmp_path: Path, capsys) -> None:
     (tmp_path / "shards" / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
     assert convert.main([str(tmp_path / "shards"), str(tmp_path / "o"), "--to", "hub"]) == 2
     assert "lacks gone.safetensors, one of 1 shards" in capsys.readouterr().err
+
+
+@torch.no_grad()
+def test_the_language_model_alone_as_engines_read_it(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    section = {"model_type": "tiny", "llm_weights": "tiny/backbone.safetensors", "freeze_llm": False, "amp": ""}
+    OmegaConf.save({"model": section}, tmp_path / "config.yaml")
+    trained = Blip2Emac.from_config(convert.model_section(str(tmp_path / "config.yaml"))).eval()
+    trained.llm_model.model.norm.weight.mul_(2)
+    torch.save({"model": trained.trainable_state_dict()}, tmp_path / "emma_checkpoint_0.pth")
+    command = [str(tmp_path / "emma_checkpoint_0.pth"), str(tmp_path / "llm"), "--to", "llm"]
+    assert convert.main([*command, "--model", str(tmp_path / "config.yaml")]) == 0
+    assert "are equal" in capsys.readouterr().out
+    llm, tokenizer = (c.from_pretrained(tmp_path / "llm") for c in (AutoModelForCausalLM, AutoTokenizer))
+    ids = tokenizer("On the desk 2, you see a mug 1.\n>", return_tensors="pt").input_ids
+    assert ids[0].tolist() == encode_prompt(trained.llm_tokenizer, "On the desk 2, you see a mug 1.\n>")
+    assert torch.allclose(llm(ids).logits, trained.llm_model(ids).logits, atol=1e-5)
+    assert convert.main(command) == 2
+    assert "--to llm needs --model" in capsys.readouterr().err
+    assert convert.main([*command, "--model", "huge"]) == 2
+    assert "unknown model type 'huge'" in capsys.readouterr().err
