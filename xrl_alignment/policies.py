@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
-import torch
 
 from xrl_alignment.actions import normalise
+
+if TYPE_CHECKING:  # imported where it is used: rollout workers share this module and never run a model
+    import torch
 
 
 class PolicyInput(NamedTuple):
@@ -29,6 +31,8 @@ class Policy(Protocol):
 
 def autocast(device: torch.device) -> torch.autocast:
     """Mixed precision as the run uses it: fp16 on CUDA (the original's), bf16 on CPU (5 × faster there than fp32)."""
+    import torch
+
     return torch.autocast(device.type, dtype=torch.float16 if device.type == "cuda" else torch.bfloat16)
 
 
@@ -71,6 +75,8 @@ class InProcessPolicy:
         return actions
 
     def _act(self, batch: Sequence[PolicyInput]) -> list[str]:
+        import torch
+
         samples = {
             "image": torch.stack([self.vis_processor(item.image) for item in batch]).to(self.model.device),
             "prompt": [item.prompt for item in batch],
