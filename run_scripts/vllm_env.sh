@@ -9,7 +9,10 @@
 #   VLLM_PIP_ARGS  passed on to pip; the CPU build needs torch's CPU index: "--extra-index-url <address>", with the
 #                  address that the installation page of pytorch.org shows for "Linux, Pip, CPU"
 set -euo pipefail
-folder=${1:?"error: name the folder of the new environment"}
+case "${1:-}" in
+  -h | --help | "") sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" && exit 0 ;;
+esac
+folder=$1
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ -z "${VLLM_PACKAGE:-}" ]]; then
