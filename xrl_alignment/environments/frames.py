@@ -5,7 +5,9 @@ far to near (`painter`). All solids are axis-aligned, so for most pairs a plane 
 hide the other; where they interpenetrate, the smaller is painted later.
 
 Numbers of objects and receptacles cannot be seen in a rendered world, but the text speaks of "cabinet 2": `show_ids`
-writes them on what is near. What is computed for a room and for a standing point is kept (the last `_ROOMS` and
+writes them on what is near, dark on what the agent can take from where it stands. Labels lie on a grid of 16 x 16
+cells, the patches of InstructBLIP's vision model (14 pixels of 224), so that a word is cut into patches in one way only.
+What is computed for a room and for a standing point is kept (the last `_ROOMS` and
 `_VIEWS` of them), so that a frame costs little more than filling its polygons.
 """
 
@@ -13,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,13 @@ CEILING = 2.7  # metres
 SMALLEST = 32  # pixels
 _SCALE = 2  # drawn twice as large, then averaged: smooth edges
 _LABEL_DISTANCE = 2.6  # metres; what is farther is not labelled
-_MOST_LABELS = 14
+_MOST_LABELS = 14  # what is in reach has a label even beyond that
+_CELLS = 16  # of the grid of labels, each way
+_LABEL_COLOURS = {  # background, writing
+    "receptacle": ((250, 250, 246), (20, 20, 24)),
+    "in reach": ((20, 24, 40), (255, 255, 255)),
+    "object": ((126, 134, 150), (246, 246, 246)),
+}
 _ROOMS, _VIEWS = 32, 192  # kept at a time; a view takes about 0.2 MB
 _DRAWINGS, _ORDERS = 512, 64  # kept for one view
 _WALLS = ((222, 214, 198), (206, 214, 220), (214, 220, 204), (226, 210, 202), (212, 208, 220))
@@ -236,13 +243,15 @@ def _font(pixels: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 @lru_cache(maxsize=2048)
-def _tag(text: str, pixels: int, dark: bool) -> Image.Image:
-    """A small label: dark on white for receptacles, white on dark for objects."""
+def _tag(text: str, cell: int, colours: str) -> Image.Image:
+    """A label: one cell high, as many wide as it needs."""
+    pixels = max(8, round(cell * 10 / 14))
     left, top, right, bottom = _font(pixels).getbbox(text)
-    tag = Image.new("RGB", (int(right - left) + 4, int(bottom - top) + 3), (36, 40, 52) if dark else (250, 250, 246))
-    ImageDraw.Draw(tag).text(
-        (2 - left, 1 - top), text, font=_font(pixels), fill=(255, 255, 255) if dark else (20, 20, 24)
-    )
+    background, writing = _LABEL_COLOURS[colours]
+    tag = Image.new("RGB", (cell * max(1, -int(-(right - left + 2) // cell)), cell), background)
+    height = _font(pixels).getbbox("bdpq")  # the same line for all words
+    at = ((tag.width - (right - left)) // 2 - left, (cell - (height[3] - height[1])) // 2 - height[1])
+    ImageDraw.Draw(tag).text(at, text, font=_font(pixels), fill=writing)
     return tag
 
 
@@ -287,26 +296,38 @@ class _Wish(NamedTuple):
     extent: tuple[float, float, float, float]
 
 
+def in_reach(state: RoomState) -> list[str]:
+    """Ids of the objects that lie, visibly, on or in the receptacles at which the agent stands."""
+    here = [key for key, location in state.receptacle_locations.items() if location == state.location]
+    seen = [key for key in here if key not in state.openable or key in state.opened]
+    return [key for receptacle in seen for key in state.contents.get(receptacle, ())]
+
+
 def _label_wishes(view: _View, state: RoomState, ordered: list[_Drawing]) -> list[_Wish]:
     """What is near and in sight, what the agent stands at before the rest; what lies on a thing does not hide it."""
     here = {key for key, location in state.receptacle_locations.items() if location == state.location}
-    lying = {key for receptacle in here for key in state.contents.get(receptacle, ())}
+    reachable = set(in_reach(state))
     wishes = []
     for index, (solid, _, extent_, distance) in enumerate(ordered):
-        if distance > _LABEL_DISTANCE:
-            continue
-        shown = _cut_to(extent_, view.side)
-        large = shown[2] - shown[0] > 7 and shown[3] - shown[1] > 3
-        own = state.contents.get(solid.key[0], ())
-        if solid.name and large and not _hidden(shown, [d for d in ordered[index + 1 :] if d.solid.key[0] not in own]):
-            rank = 0 if solid.key[0] in here else 1 if solid.key[0] in lying else 2
-            kind = "object" if not solid.receptacle else "open" if solid.opening else "closed"
-            wishes.append(_Wish(rank, distance, solid.name, kind, shown))
+        key = solid.key[0]
+        if key in reachable and solid.name:
+            wishes.append(_Wish(1, distance, solid.name, "object", _cut_to(extent_, view.side)))
+        elif distance <= _LABEL_DISTANCE and solid.name:
+            shown = _cut_to(extent_, view.side)
+            large = shown[2] - shown[0] > 7 and shown[3] - shown[1] > 3
+            own = state.contents.get(key, ())
+            if large and not _hidden(shown, [d for d in ordered[index + 1 :] if d.solid.key[0] not in own]):
+                kind = "object" if not solid.receptacle else "open" if solid.opening else "closed"
+                wishes.append(_Wish(0 if key in here else 2, distance, solid.name, kind, shown))
         for inner in solid.inside:
-            drawn = view.drawing(inner)
-            if drawn is not None:
-                wishes.append(_Wish(1, drawn.distance, inner.name, "object", _cut_to(drawn.extent, view.side)))
-    return sorted(wishes)
+            drawn, rank = view.drawing(inner), 1 if inner.key[0] in reachable else 2
+            box = _cut_to(drawn.extent if drawn else extent_, view.side)
+            if inner.name and (drawn or rank == 1):
+                wishes.append(_Wish(rank, drawn.distance if drawn else distance, inner.name, "object", box))
+    written = {wish.name for wish in wishes}
+    unseen = {name for key in reachable if (name := state.names.get(key)) and name not in written}
+    below = (view.side / 2, view.side * 0.75, view.side / 2, view.side * 0.75)  # out of sight, but within reach
+    return sorted(wishes + [_Wish(1, _LABEL_DISTANCE, name, "object", below) for name in unseen])
 
 
 def _cut_to(box: tuple[float, float, float, float], side: int) -> tuple[float, float, float, float]:
@@ -314,43 +335,53 @@ def _cut_to(box: tuple[float, float, float, float], side: int) -> tuple[float, f
     return left, top, right, bottom
 
 
-def _spots(wish: _Wish, width: int, height: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where a label may go, best first: under or over an object, in the middle or at the rim of a receptacle."""
-    left, top, right, bottom = (edge / _SCALE for edge in wish.extent)
-    u, middle = (left + right - width) / 2, (top + bottom - height) / 2
-    heights = [middle, middle + height + 1, middle - height - 1, bottom - height, top]
+def _spots(wish: _Wish, width: int, cell: int) -> Iterator[tuple[int, int]]:
+    """Cells (column, row) where a label of `width` cells may begin, best first.
+
+    Under or over an object, in the middle or at the rim of a receptacle; for what is in reach then any other place.
+    """
+    left, top, right, bottom = (edge / _SCALE / cell for edge in wish.extent)
+    column, middle = (left + right - width) / 2, (top + bottom - 1) / 2
+    rows = [middle, middle + 1, middle - 1, bottom - 1, top]
     if wish.kind == "open":  # what lies inside shows in the middle
-        heights = [bottom - height, top]
+        rows = [bottom - 1, top]
     elif wish.kind == "object":
-        heights = [bottom + 1, top - height - 1, middle, bottom + height + 2, top - 2 * height - 2]
-    for v in heights:
+        rows = [bottom, top - 1, middle, bottom + 1, top - 2]
+    for row in rows[: 1 if wish.rank == 2 else None]:
         for aside in (0.0, 0.35, -0.35):
-            yield (
-                int(min(max(u + aside * width, 1), size - 1 - width)),
-                int(min(max(v, 1), size - 1 - height)),
-            )
+            yield _clamped(column + aside * width, width), _clamped(row, 1)
+    if wish.rank < 2:
+        everywhere = ((u, v) for v in range(_CELLS) for u in range(_CELLS - width + 1))
+        yield from sorted(everywhere, key=lambda spot: abs(spot[0] - column) + 2 * abs(spot[1] - rows[0]))
+
+
+def _clamped(cell: float, width: int) -> int:
+    return min(max(round(cell), 0), max(_CELLS - width, 0))
 
 
 def _write_labels(picture: Image.Image, wishes: list[_Wish], held: Solid | None) -> None:
-    size = picture.width
-    pixels = max(8, round(size * 10 / 224))
-    taken: list[tuple[int, int, int, int]] = []
+    cell = picture.width // _CELLS
+    if cell < 8:
+        return  # no room for letters
+    free = np.ones((_CELLS, _CELLS), bool)  # row, column
     if held is not None:
-        taken.append((int(size * 0.64), int(size * 0.68), size, size))  # where the hand is
+        free[11:, 10:] = False  # where the hand is
         if held.name:
-            tag = _tag(held.name, pixels, True)
-            picture.paste(tag, (size - tag.width - 2, size - tag.height - 2))
+            tag = _tag(held.name, cell, "object")
+            picture.paste(tag, (cell * _CELLS - tag.width, cell * (_CELLS - 1)))
+    written = 0
     for wish in wishes:
-        tag = _tag(wish.name, pixels, wish.kind == "object")
-        tries = None if wish.rank < 2 else 3  # what the agent does not stand at must not crowd the picture
-        for left, top in islice(_spots(wish, *tag.size, size), tries):
-            right, bottom = left + tag.width, top + tag.height
-            if all(right < t[0] or left > t[2] or bottom < t[1] or top > t[3] for t in taken):
-                picture.paste(tag, (left, top))
-                taken.append((left, top, right, bottom))
-                break
-        if len(taken) >= _MOST_LABELS:
+        if wish.rank == 2 and written >= _MOST_LABELS:
             return
+        colours = "in reach" if wish.rank == 1 else "object" if wish.kind == "object" else "receptacle"
+        tag = _tag(wish.name, cell, colours)
+        width = tag.width // cell
+        for column, row in _spots(wish, width, cell):
+            if free[row, column : column + width].all():
+                picture.paste(tag, (column * cell, row * cell))
+                free[row, column : column + width] = False
+                written += 1
+                break
 
 
 def draw(state: RoomState, *, size: int = 224, show_ids: bool = True, seed: int = 0) -> np.ndarray:
