@@ -7,8 +7,9 @@
 
 SOURCE is a .pth, .pt, .bin or .safetensors file, a folder with shards of one, or a hub id; its names are recognised.
 `--to lavis` and `--to native` write one .pth, `{"model": …}`, without the language model unless `--with-llm`;
-`--to hub` writes a folder::
+`--to hub` writes a folder for `InstructBlipForConditionalGeneration.from_pretrained`::
 
+    TARGET/config.json, generation_config.json   sizes, special words
     TARGET/model-00001-of-0000N.safetensors …    shards of at most 5 GB (one: model.safetensors)
     TARGET/model.safetensors.index.json          which shard holds what
 
@@ -34,24 +35,36 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    InstructBlipConfig,
+    InstructBlipForConditionalGeneration,
+)
 
 from lavis.models.blip2_models import weights
-from lavis.models.blip2_models.blip2 import Blip2Base
-from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.blip2 import VIT_MODELS, Blip2Base
+from lavis.models.blip2_models.blip2_emac import CONFIG_DEFAULTS, Blip2Emac
 from lavis.models.blip2_models.text import encode_prompt
+from lavis.models.memory import KNOWN_LLMS
 
 SHARD_SIZE = "5GB"
+BERT_WORDS = 30523  # of bert-base-uncased, and [DEC]
+_EMBEDDING = "llm_model.model.embed_tokens.weight"
 
 
-def convert(source: str, target: Path, to: str, *, llm: str = "", with_llm: bool = False) -> list[str]:
+def convert(
+    source: str, target: Path, to: str, *, base: str = "", llm: str = "", model: str = "", with_llm: bool = False
+) -> list[str]:
     """Write `source`'s weights to `target` under the names of `to` (lavis, hub, native); lines that say what was done.
 
-    `llm` names a language model's own folder or file, whose weights are added. Raises ValueError where the source is
-    no such model or the result does not equal it, FileNotFoundError where something is missing.
+    What `source` lacks is taken from the file `base`, and the language model from its own folder or file `llm`. `model`
+    describes the sizes (`hub_config`). Raises ValueError where the source is no such model or the result does not equal
+    it, FileNotFoundError where something is missing.
     """
     found = weights.read_state(source)
-    native = weights.to_native(found)
+    native = (weights.to_native(weights.read_state(base)) if base else {}) | weights.to_native(found)
     parts = sorted({key.removeprefix("ref_").split(".", 1)[0] for key in native})
     known = ("visual_encoder", "ln_vision", "Qformer", "query_tokens", "llm_proj", "llm_model")
     if strange := [part for part in parts if part not in known]:
@@ -65,17 +78,88 @@ def convert(source: str, target: Path, to: str, *, llm: str = "", with_llm: bool
     if to != "hub" and not with_llm:
         native = {key: value for key, value in native.items() if not key.startswith("llm_model.")}
     weights.require_finite(native, source)
-    written = {"lavis": weights.to_lavis, "hub": weights.to_hub, "native": dict}[to](native)
     if to == "hub":
-        _write_shards(written, target)
-        native = {key: value for key, value in native.items() if not key.startswith(weights.REFERENCE_PREFIX)}
+        native, written = _write_hub(native, target, source=source, llm=llm, model=model)
     else:
+        written = weights.to_lavis(native) if to == "lavis" else native
         _write_file(written, target)
     return [
         f"{source}: {weights.format_of(found)} names, {len(found)} tensors, parts {', '.join(parts)}",
         f"{target}: {to} names, {len(written)} tensors, {sum(v.nbytes for v in written.values()) / 1e6:,.1f} MB",
         *verify(native, written, target),
     ]
+
+
+def _write_hub(
+    native: Mapping[str, Tensor], target: Path, *, source: str, llm: str, model: str
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Write the folder that `InstructBlipForConditionalGeneration.from_pretrained` reads.
+
+    Returns what is in it under native names (the source's without a reference, and with a word for image tokens), and
+    under the hub's.
+    """
+    native = {key: value for key, value in native.items() if not key.startswith(weights.REFERENCE_PREFIX)}
+    if not any(key.startswith("llm_model.") for key in native):
+        raise ValueError(f"{source} has no language model, which the hub's folders contain: name it with --llm")
+    config = hub_config(source=source, llm=llm, model=model)
+    words = len(native.get(_EMBEDDING, ()))
+    if config.image_token_index is None and words:
+        # The hub's class marks the places of image tokens by a word. Its score is the mean of all: never the highest.
+        for key in (_EMBEDDING, "llm_model.lm_head.weight"):
+            if key in native:
+                mean = native[key].float().mean(0, keepdim=True).to(native[key].dtype)
+                native[key] = torch.cat([native[key], mean])
+        config.image_token_index, words = words, words + 1
+    config.text_config.vocab_size = words or config.text_config.vocab_size
+    config.dtype = config.text_config.dtype = next(v.dtype for k, v in native.items() if k.startswith("llm_model."))
+    written = weights.to_hub(native)
+    _require_fit(config, written, source)
+    _write_shards(written, target)
+    config.architectures = ["InstructBlipForConditionalGeneration"]
+    config.save_pretrained(target)
+    text = config.text_config
+    GenerationConfig(
+        bos_token_id=text.bos_token_id, eos_token_id=text.eos_token_id, pad_token_id=text.pad_token_id
+    ).save_pretrained(target)
+    return native, written
+
+
+def hub_config(*, source: str, llm: str = "", model: str = "") -> InstructBlipConfig:
+    """The configuration of the hub's class, from whatever says it.
+
+    `source`'s own, where it is a folder or hub id with one; else the vision side's sizes from `model` (a type or a
+    yaml; the standard ones, EVA-CLIP-g and BERT base, without it). The language model's from its folder `llm`, if one
+    is given.
+    """
+    text = AutoConfig.from_pretrained(llm) if llm and Path(llm).is_dir() else None
+    if not Path(source).is_file() and (not Path(source).is_dir() or (Path(source) / "config.json").is_file()):
+        config = InstructBlipConfig.from_pretrained(source)
+        config.text_config = text or config.text_config
+        return config
+    section = CONFIG_DEFAULTS | (model_section(model) if model else {})
+    sizes = section["llm_config"] or KNOWN_LLMS.get(str(section["llm_model"]))
+    if text is None and sizes is None:
+        raise ValueError(f"the sizes of {source}'s language model are not known: name its folder with --llm")
+    vision = {**VIT_MODELS[section["vit_model"]], **section["vit_config"], "image_size": section["img_size"]}
+    return InstructBlipConfig(
+        vision_config=vision,
+        qformer_config={"vocab_size": BERT_WORDS, **section["qformer_config"]},
+        text_config=text or AutoConfig.for_model(**sizes),
+        num_query_tokens=section["num_query_token"],
+    )
+
+
+def _require_fit(config: InstructBlipConfig, written: Mapping[str, Tensor], source: str) -> None:
+    """ValueError where the hub's class, made from `config`, has other weights than those `written`."""
+    with torch.device("meta"):
+        expected = InstructBlipForConditionalGeneration(config).state_dict()
+    if config.text_config.tie_word_embeddings:
+        expected = {key: value for key, value in expected.items() if key in written or "lm_head" not in key}
+    if complaint := weights.mismatch(expected, written, source):
+        raise ValueError(
+            f"{complaint}; --model names other sizes, --base a file with what is missing (only InstructBLIP's own "
+            "files have the Q-Former's text branch)"
+        )
 
 
 def model_section(name: str) -> dict[str, object]:
@@ -226,7 +310,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("source", help="weight file, folder of shards, or hub id")
     parser.add_argument("target", type=Path, help="file (lavis, native) or new folder (hub, llm)")
     parser.add_argument("--to", required=True, choices=("lavis", "hub", "native", "llm"), help="what to write")
-    parser.add_argument("--model", default="", help="type or yaml that describes the model (llm)")
+    parser.add_argument("--model", default="", help="type or yaml that describes the model (hub, llm)")
+    parser.add_argument("--base", default="", help="file with the weights that SOURCE lacks (it was trained on them)")
     parser.add_argument("--llm", default="", help="folder or file of the language model, to be added (Vicuna)")
     parser.add_argument("--with-llm", action="store_true", help="keep the language model in a .pth")
     given = parser.parse_args(argv)
@@ -235,7 +320,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             lines = export_llm(_built(given.model, given.source), given.target)
         else:
             with_llm = given.with_llm or bool(given.llm)
-            lines = convert(given.source, given.target, given.to, llm=given.llm, with_llm=with_llm)
+            lines = convert(
+                given.source,
+                given.target,
+                given.to,
+                base=given.base,
+                llm=given.llm,
+                model=given.model,
+                with_llm=with_llm,
+            )
     except (FileNotFoundError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
