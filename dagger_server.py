@@ -22,7 +22,7 @@ import torch
 from lavis.common import optims  # noqa: F401  (registers the schedulers)
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.registry import registry
-from xrl_alignment.assembly import load_student, make_policy, pick_device, prompt_limits, set_seed, set_threads
+from xrl_alignment.assembly import load_student, make_policy, pick_device, prompt_writer, set_seed, set_threads
 from xrl_alignment.buffers import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.checkpoint import write_atomically
 from xrl_alignment.config import (
@@ -172,7 +172,7 @@ def build_loop(
         seed=run.seed,
         max_batch=run.max_batch,
         window_s=run.window_ms / 1000,
-        **prompt_limits(model),
+        write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects),
     )
 
 

@@ -28,7 +28,7 @@ from xrl_alignment.assembly import (
     load_student,
     make_policy,
     pick_device,
-    prompt_limits,
+    prompt_writer,
     set_seed,
     set_threads,
 )
@@ -138,7 +138,8 @@ def build_actor(config: EvaluateConfig, teaching: Teaching) -> Actor:
         return ExpertActor(lambda environment: make_expert(config.expert.name, environment=environment, **options))
     model, vis_processor = load_student(config.model, pick_device(run.device))
     policy = make_policy(config.policy, model, vis_processor, run.max_batch)
-    return PolicyActor(policy=policy, blank_frames=config.environment.blank_frames, **prompt_limits(model))
+    write_prompt = prompt_writer(model, tell_objects=config.environment.tell_objects)
+    return PolicyActor(policy=policy, blank_frames=config.environment.blank_frames, write_prompt=write_prompt)
 
 
 def facts(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:

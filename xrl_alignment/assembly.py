@@ -15,7 +15,7 @@ from xrl_alignment.checkpoint import check_base
 from xrl_alignment.config import ConfigError, EnvironmentConfig, PolicyConfig
 from xrl_alignment.environments import choose_games, make_environment
 from xrl_alignment.environments.base import Environment, Game
-from xrl_alignment.history import token_counter
+from xrl_alignment.history import build_prompt, token_counter
 from xrl_alignment.policies import InProcessPolicy
 
 
@@ -95,7 +95,8 @@ def environment_factory(
     return partial(make_environment, settings.name, max_steps=max_steps, show_ids=settings.show_ids, expert=expert)
 
 
-def prompt_limits(model: torch.nn.Module) -> dict[str, Any]:
-    """`budget` and `count` for `history.build_prompt`: the model's own tokens, so that it never has to cut."""
+def prompt_writer(model: torch.nn.Module, *, tell_objects: bool = True) -> Callable[..., str]:
+    """`history.build_prompt` for this model: counts with its tokens, so that it never has to cut."""
     # One token less than max_txt_len, for the BOS token that the model puts in front.
-    return {"budget": model.max_txt_len - 1, "count": token_counter(model.llm_tokenizer.encode)}
+    limits = {"budget": model.max_txt_len - 1, "count": token_counter(model.llm_tokenizer.encode)}
+    return partial(build_prompt, tell_objects=tell_objects, **limits)

@@ -150,7 +150,8 @@ class EnvironmentConfig:
 
     `data` is the folder that holds `json_2.1.1` (empty: `$ALFWORLD_DATA`, else ALFWorld's own download folder).
     `num_train`, `num_heldout` and `seed` describe generated games (`name: household`). `blank_frames` hands the model
-    black pictures: the ablation that shows whether vision is used.
+    black pictures: the ablation that shows whether vision is used. Without `tell_objects` the model's text says what
+    happened, not what lies where: only the picture shows it (the expert still reads all).
     """
 
     name: str = "native"
@@ -161,6 +162,7 @@ class EnvironmentConfig:
     seed: int = 0
     show_ids: bool = True
     blank_frames: bool = False
+    tell_objects: bool = True
 
     def __post_init__(self) -> None:
         """Check every value's range."""

@@ -40,8 +40,8 @@ class DaggerLoop:
     beside their environment instead (handcoded, planner), or empty. `beta` is the probability, by round (its last
     value repeats), that the expert's action is executed instead of the policy's; it counts only while the ledger has a
     learner: an evaluation shows the policy alone. `preferences` asks the policy for its own answer at every step (DPO's
-    rejected side). `enable_tc` lets expert and policy think (`think: …`, answered `OK.`). `budget` and `count` bound
-    the prompt (see `history.build_prompt`).
+    rejected side). `enable_tc` lets expert and policy think (`think: …`, answered `OK.`). `write_prompt` writes
+    what the model sees (`history.build_prompt`).
     """
 
     def __init__(
@@ -60,8 +60,7 @@ class DaggerLoop:
         seed: int = 42,
         max_batch: int = 32,
         window_s: float = 0.002,
-        budget: int | None = None,
-        count: Callable[[str], int] = len,
+        write_prompt: Callable[..., str] = build_prompt,
     ) -> None:
         self.server = server
         self.policy = policy
@@ -77,8 +76,7 @@ class DaggerLoop:
         self.seed = seed
         self.max_batch = max_batch
         self.window_s = window_s
-        self.budget = budget
-        self.count = count
+        self.write_prompt = write_prompt
         self._log = ledger.directory.logger
         self._episodes: dict[str, Episode] = {}  # by session
         self._sessions: set[str] = set()  # v2 sessions that have said hello and not bye
@@ -242,7 +240,7 @@ class DaggerLoop:
         cloning, when the expert drives.
         """
         seen = [episode.observation for episode in episodes]
-        prompts = [build_prompt(e.opening, e.memories, e.steps, budget=self.budget, count=self.count) for e in episodes]
+        prompts = [self.write_prompt(e.opening, e.memories, e.steps) for e in episodes]
         advice = act_all([episode.expert for episode in episodes], [now.information for now in seen])
         labels = [e.label(said, thoughts=self.enable_tc) for e, said in zip(episodes, advice, strict=True)]
         drives = [

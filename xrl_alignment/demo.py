@@ -29,7 +29,7 @@ from xrl_alignment.assembly import (
     games_of,
     load_student,
     make_policy,
-    prompt_limits,
+    prompt_writer,
     set_seed,
     set_threads,
 )
@@ -96,7 +96,8 @@ class Evaluator:
         for decode in ("free", "admissible"):
             policy_settings = PolicyConfig(**{**vars(self.config.policy), "decode": decode})
             policy = make_policy(policy_settings, model, vis_processor, self.config.run.max_batch)
-            actor = PolicyActor(policy=policy, blank_frames=blank_frames, **prompt_limits(model))
+            write_prompt = prompt_writer(model, tell_objects=self.config.environment.tell_objects)
+            actor = PolicyActor(policy=policy, blank_frames=blank_frames, write_prompt=write_prompt)
             with GameProgress(len(games)) as progress:
                 progress.say(f"{name}, {decode} decoding")
                 results = play_games(

@@ -91,19 +91,17 @@ class Actor(Protocol):
 
 
 class PolicyActor:
-    """A policy plays; it sees `history.build_prompt` and the frame (black with `blank_frames`)."""
+    """A policy plays; it sees what `write_prompt` writes (`history.build_prompt`) and the frame (black with `blank_frames`)."""
 
     def __init__(
         self,
         *,
         policy: Policy,
-        budget: int | None = None,
-        count: Callable[[str], int] = len,
+        write_prompt: Callable[..., str] = build_prompt,
         blank_frames: bool = False,
     ) -> None:
         self.policy = policy
-        self.budget = budget
-        self.count = count
+        self.write_prompt = write_prompt
         self.blank_frames = blank_frames
 
     def begin(self, play: Play) -> None:
@@ -117,7 +115,7 @@ class PolicyActor:
         """Nothing to remember: the prompt is built from `play.steps`."""
 
     def _input(self, play: Play) -> PolicyInput:
-        prompt = build_prompt(play.opening_text, play.memories, play.steps, budget=self.budget, count=self.count)
+        prompt = self.write_prompt(play.opening_text, play.memories, play.steps)
         image = np.zeros((224, 224, 3), np.uint8) if self.blank_frames else play.environment.render()
         return PolicyInput(prompt, image, play.now.admissible_commands)
 

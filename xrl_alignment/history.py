@@ -6,6 +6,7 @@ docs/information.md shows an example of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,8 @@ STEPS_BEFORE_MEMORIES = 4  # memories give way once fewer than this many newest 
 GAP = "...\n"  # stands for the steps that were left out
 _CUE = "> "
 _FORMS = {"action": "> {}\n", "observation": "{}\n", "human_edit": "[human edit]: {}\n"}
+# The sentences of ALFWorld's grammar that say what lies where (alfred.twl2), with the blank before them.
+_OBJECTS_TOLD = re.compile(r" ?\b(?:On the [a-z]+ \d+|In it|Next to it), you see [^.]*\.")
 _BANNER = "-="  # "-= Welcome to TextWorld, ALFRED! =-": the same in every game, so it tells nothing
 
 
@@ -44,6 +47,7 @@ def build_prompt(
     *,
     budget: int | None = None,
     count: Callable[[str], int] = len,
+    tell_objects: bool = True,
 ) -> str:
     """The text that the model sees before it acts.
 
@@ -53,15 +57,21 @@ def build_prompt(
     memories, oldest first, as soon as fewer than four steps would fit; then all steps but the newest. Lines are never
     cut. Opening and newest step always stay: where these two alone are over the budget, so is the result.
 
-    `count` is asked for each part, not for the whole, and the parts are added up.
+    `count` is asked for each part, not for the whole, and the parts are added up. Without `tell_objects` the steps say
+    what happened, not what lies where: that is for the picture to show.
     """
     head = opening(task) + "\n"
     shown = [_memory_line(memory) for memory in memories[-MEMORIES_SHOWN:]]
-    turns = [_turn(action, feedback) for action, feedback in steps]
+    turns = [_turn(action, feedback if tell_objects else without_objects(feedback)) for action, feedback in steps]
     if budget is not None:
         shown, turns = _shortened(shown, turns, budget - count(head) - count(_CUE), count)
     gap = GAP if len(turns) < len(steps) else ""
     return "".join((*shown, head, gap, _CUE, *turns))
+
+
+def without_objects(feedback: str) -> str:
+    """`feedback` without the sentences that list what lies on or in something: "The safe 1 is open." is what stays."""
+    return _OBJECTS_TOLD.sub("", feedback).strip()
 
 
 def token_counter(encode: Callable[[str], Sequence[int]]) -> Callable[[str], int]:

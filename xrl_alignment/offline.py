@@ -22,7 +22,7 @@ from lavis.models import BaseModel, load_preprocess
 from lavis.runners.launch import build_runner
 from lavis.tasks.base_task import BaseTask
 from xrl_alignment.actions import normalise
-from xrl_alignment.assembly import environment_factory, games_of, make_policy, prompt_limits
+from xrl_alignment.assembly import environment_factory, games_of, make_policy, prompt_writer
 from xrl_alignment.config import EnvironmentConfig, PolicyConfig
 from xrl_alignment.environments.base import MAX_STEPS
 from xrl_alignment.environments.games import games_hash
@@ -66,9 +66,10 @@ class AlfworldEpisodeTask(BaseTask):
         games = self.games[get_rank() :: get_world_size()]
         policy = make_policy(self.policy, model, self.vis_processor, self.settings.batch_size_eval)
         blank = self.environment.blank_frames
+        write_prompt = prompt_writer(model, tell_objects=self.environment.tell_objects)
         with GameProgress(len(games)) as progress:
             results = play_games(
-                PolicyActor(policy=policy, blank_frames=blank, **prompt_limits(model)),
+                PolicyActor(policy=policy, blank_frames=blank, write_prompt=write_prompt),
                 games,
                 environment_factory(self.environment, self.max_steps),
                 max_steps=self.max_steps,

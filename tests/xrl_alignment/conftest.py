@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lavis.common.optims import LinearWarmupCosineLRScheduler
-from xrl_alignment.assembly import load_student, make_policy, prompt_limits, set_seed
+from xrl_alignment.assembly import load_student, make_policy, prompt_writer, set_seed
 from xrl_alignment.buffers import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.client import play
 from xrl_alignment.client_report import ClientReport
@@ -114,7 +114,7 @@ class Run:
             preferences=preferences,
             max_steps=options.pop("max_steps", MAX_STEPS),
             seed=seed,
-            **prompt_limits(self.model),
+            write_prompt=prompt_writer(self.model),
             **options,
         )
         self.error: BaseException | None = None

@@ -12,14 +12,13 @@ from xrl_alignment.assembly import (
     load_student,
     make_policy,
     pick_device,
-    prompt_limits,
+    prompt_writer,
     set_seed,
     set_threads,
 )
 from xrl_alignment.checkpoint import CheckpointError, save_checkpoint
 from xrl_alignment.config import ConfigError, EnvironmentConfig, PolicyConfig
 from xrl_alignment.environments.base import EnvironmentFault
-from xrl_alignment.history import build_prompt
 
 CPU = torch.device("cpu")
 
@@ -108,5 +107,5 @@ def test_a_prompt_within_the_limits_is_not_cut_by_the_model():
     model, _ = load_student({"max_txt_len": 120}, CPU)
     task = "You are in the middle of a room. You see a desk 1.\nYour task is to: put a mug in desk."
     steps = [("go to desk 1", "On the desk 1, you see a mug 1.")] * 30
-    prompt = build_prompt(task, [], steps, **prompt_limits(model))
+    prompt = prompt_writer(model)(task, [], steps)
     assert "...\n" in prompt and len(model.llm_tokenizer.encode(prompt)) + 1 <= 120  # BOS

@@ -35,6 +35,27 @@ def test_prompt_in_full():
     )
 
 
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [
+        ("You arrive at desk 1. On the desk 1, you see a cd 2, and a pen 1.", "You arrive at desk 1."),
+        ("You arrive at safe 1. The safe 1 is closed.", "You arrive at safe 1. The safe 1 is closed."),
+        (
+            "You open the safe 1. The safe 1 is open. In it, you see nothing.",
+            "You open the safe 1. The safe 1 is open.",
+        ),
+        ("You are facing the desk 1. Next to it, you see nothing.", "You are facing the desk 1."),
+        ("On the desk 1, you see a pen 1.", ""),
+        ("You are in the middle of a room. Looking quickly around you, you see a desk 1.", None),
+        ("You are carrying: a pen 1.", None),
+    ],
+)
+def test_steps_without_what_lies_where(told, left):
+    left = told if left is None else left
+    prompt = build_prompt(INTRO, [], [("look", told)], tell_objects=False)
+    assert prompt == build_prompt(INTRO, [], [("look", left)])
+
+
 def test_first_prompt_of_an_episode():
     assert build_prompt(INTRO, [], []) == f"{ROOM}\n{TASK}\n> "
 
