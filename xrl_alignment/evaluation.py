@@ -91,7 +91,7 @@ class Actor(Protocol):
 
 
 class PolicyActor:
-    """A policy plays; it sees what `write_prompt` writes (`history.build_prompt`) and the frame (black with `blank_frames`)."""
+    """A policy plays; it sees what `write_prompt` writes and the frame (black with `blank_frames`)."""
 
     def __init__(
         self,

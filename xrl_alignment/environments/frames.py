@@ -6,9 +6,9 @@ hide the other; where they interpenetrate, the smaller is painted later.
 
 Numbers of objects and receptacles cannot be seen in a rendered world, but the text speaks of "cabinet 2": `show_ids`
 writes them on what is near, dark on what the agent can take from where it stands. Labels lie on a grid of 16 x 16
-cells, the patches of InstructBLIP's vision model (14 pixels of 224), so that a word is cut into patches in one way only.
-What is computed for a room and for a standing point is kept (the last `_ROOMS` and
-`_VIEWS` of them), so that a frame costs little more than filling its polygons.
+cells, the patches of InstructBLIP's vision model (14 pixels of 224): a word is cut into patches in one way only. What
+is computed for a room and for a standing point is kept (the last `_ROOMS` and `_VIEWS` of them), so that a frame costs
+little more than filling its polygons.
 """
 
 from __future__ import annotations
