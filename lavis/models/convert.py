@@ -43,7 +43,7 @@ from transformers import (
     InstructBlipForConditionalGeneration,
 )
 
-from lavis.models.blip2_models import weights
+from lavis.models.blip2_models import adapters, weights
 from lavis.models.blip2_models.blip2 import VIT_MODELS, Blip2Base
 from lavis.models.blip2_models.blip2_emac import CONFIG_DEFAULTS, Blip2Emac
 from lavis.models.blip2_models.text import encode_prompt
@@ -76,7 +76,7 @@ def convert(
         native |= {f"llm_model.{key}": value for key, value in weights.read_state(llm).items()}
         native = weights.to_native(native)
     if to != "hub" and not with_llm:
-        native = {key: value for key, value in native.items() if not key.startswith("llm_model.")}
+        native = {key: v for key, v in native.items() if not key.startswith("llm_model.") or adapters.is_adapter(key)}
     weights.require_finite(native, source)
     if to == "hub":
         native, written = _write_hub(native, target, source=source, llm=llm, model=model)
@@ -101,6 +101,8 @@ def _write_hub(
     native = {key: value for key, value in native.items() if not key.startswith(weights.REFERENCE_PREFIX)}
     if not any(key.startswith("llm_model.") for key in native):
         raise ValueError(f"{source} has no language model, which the hub's folders contain: name it with --llm")
+    if any(map(adapters.is_adapter, native)):
+        raise ValueError(f"{source} has LoRA adapters, which the hub's class does not: `--to llm` merges them")
     config = hub_config(source=source, llm=llm, model=model)
     words = len(native.get(_EMBEDDING, ()))
     if config.image_token_index is None and words:
@@ -295,12 +297,13 @@ def _write_shards(state: Mapping[str, Tensor], target: Path) -> None:
 
 
 def _built(model: str, source: str) -> Blip2Emac:
-    """The model that `model` describes, with `source` loaded unless it is "none"."""
+    """The model that `model` describes, `source` loaded unless it is "none", adapters merged."""
     if not model:
         raise ValueError("--to llm needs --model: a type (tiny, vicuna7b, vicuna13b) or a yaml with a model: section")
     built = Blip2Emac.from_config(model_section(model))
     if source != "none":
         built.load_checkpoint(source)
+    adapters.merge(built.llm_model)
     return built.eval()
 
 

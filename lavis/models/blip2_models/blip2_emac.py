@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import difflib
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lavis.common.registry import registry
 from lavis.models.base_model import LIBRARY_ROOT
-from lavis.models.blip2_models import answer_tree, llama, weights
+from lavis.models.blip2_models import adapters, answer_tree, llama, weights
 from lavis.models.blip2_models.blip2 import Blip2Base, dtype_named
 from lavis.models.blip2_models.decoding import BeamSettings, beam_search, greedy, pads_after
 from lavis.models.blip2_models.losses import BETA, DpoParts, dpo_loss
@@ -56,6 +56,7 @@ CONFIG_DEFAULTS: dict[str, object] = {
     "vit_precision": "float32",
     "freeze_vit": True,
     "freeze_qformer": True,
+    "adaptor_tuning": False,
     "freeze_proj_layer": False,
     "qformer_text_input": False,
     "num_query_token": 32,
@@ -79,6 +80,10 @@ CONFIG_DEFAULTS: dict[str, object] = {
     "llm_weights": "",
     "llm_tokenizer": "",
     "llm_dtype": "float32",
+    "lora_rank": 0,  # of adapters on the language model; 0: none
+    "lora_alpha": 16,
+    "lora_dropout": 0.0,
+    "lora_targets": ["q_proj", "v_proj"],
     "bert_tokenizer": "bert-base-uncased",
     "amp": "",
     "init_seed": 0,
@@ -164,10 +169,6 @@ class Blip2Emac(Blip2Base):
         Unknown keys and bad values are ValueErrors that name the key.
         """
         options = cls._checked(cfg)
-        if options["load_basemodel"] and not options["base_model"]:
-            raise ValueError(
-                "model.base_model is empty: name InstructBLIP's weight file, or set model.load_basemodel=False"
-            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options["init_seed"])
             model = cls._built(options)
@@ -190,7 +191,25 @@ class Blip2Emac(Blip2Base):
                 near = difflib.get_close_matches(key, CONFIG_DEFAULTS, n=1)
                 hint = f"; the nearest is model.{near[0]}" if near else ""
                 raise ValueError(f"unknown key model.{key}{hint}")
-        return {**CONFIG_DEFAULTS, **given}
+        options = {**CONFIG_DEFAULTS, **given}
+        refused = (
+            (
+                options["load_basemodel"] and not options["base_model"],
+                "model.base_model is empty: name InstructBLIP's weight file, or set model.load_basemodel=False",
+            ),
+            (
+                options["adaptor_tuning"] and options["freeze_qformer"],
+                "model.adaptor_tuning trains layers of the Q-Former: set model.freeze_qformer=False, or leave it out",
+            ),
+            (
+                options["lora_rank"] and not options["freeze_llm"],
+                "model.lora_rank trains adapters of a frozen language model: set model.freeze_llm=True",
+            ),
+        )
+        for wrong, message in refused:
+            if wrong:
+                raise ValueError(message)
+        return options
 
     @classmethod
     def _built(cls, options: Mapping) -> Self:
@@ -211,7 +230,9 @@ class Blip2Emac(Blip2Base):
             options["llm_dtype"],
             len(tokenizer),
         )
-        return cls(
+        if options["adaptor_tuning"]:
+            adapters.tune_adaptors(qformer, queries)
+        model = cls(
             visual_encoder=encoder,
             ln_vision=ln_vision,
             qformer=qformer,
@@ -228,6 +249,9 @@ class Blip2Emac(Blip2Base):
             amp=dtype_named(options["amp"], "amp") if options["amp"] else None,
             low_memory=options["low_memory"],
         )
+        if options["lora_rank"]:  # last, so that the other weights begin as they do without adapters
+            adapters.add_lora(llm, **{key: options[f"lora_{key}"] for key in ("rank", "alpha", "dropout", "targets")})
+        return model
 
     def train(self, mode: bool = True) -> Self:
         """Training mode for what trains; frozen parts and the reference stay in eval mode."""
@@ -235,6 +259,7 @@ class Blip2Emac(Blip2Base):
         for part in self.frozen:
             if isinstance(module := getattr(self, part), nn.Module):
                 module.eval()
+        adapters.train_dropout(self.llm_model, mode)
         # A layer recomputes only while its own flag says training; what is inside it stays in eval mode.
         for module in self.llm_model.modules():
             if isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing:
@@ -249,8 +274,13 @@ class Blip2Emac(Blip2Base):
         """All weights of the policy under native names, without the reference; tied weights once."""
         tied = set(getattr(self.llm_model, "_tied_weights_keys", None) or ())
         skip = {f"llm_model.{name}" for name in tied} if self.llm_model.config.tie_word_embeddings else set()
-        state = self.state_dict()
-        return {k: v for k, v in state.items() if not k.startswith("reference.") and k not in skip}
+        state = {adapters.plain_name(k): v for k, v in self.state_dict().items() if not k.startswith("reference.")}
+        return {k: v for k, v in state.items() if k not in skip}
+
+    def _put(self, state: Mapping[str, Tensor]) -> None:
+        """Load weights under native names."""
+        inner = {adapters.plain_name(name): name for name in self.state_dict()}
+        self.load_state_dict({inner.get(name, name): value for name, value in state.items()}, strict=False)
 
     def load_checkpoint(self, url_or_filename: str) -> None:
         """Load a weight file or folder: LAVIS's, the hub's or native names; parts that it lacks keep their weights.
@@ -264,17 +294,35 @@ class Blip2Emac(Blip2Base):
         own = self.policy_state_dict()
         present = {_part_of(key) for key in policy}
         policy = {k: v for k, v in policy.items() if k in own or not self._is_text_branch(k)}
-        trainable = self.trainable_state_dict()
-        expected = (
-            trainable if policy.keys() == trainable.keys() else {k: v for k, v in own.items() if _part_of(k) in present}
-        )
+        policy = self._without_spare_words(policy)
+        adapted = any(map(adapters.is_adapter, policy))
+        if adapted and not any(map(adapters.is_adapter, own)):
+            raise ValueError(f"{source} has LoRA adapters: set model.lora_rank as it was when they were trained")
+        expected = self.trainable_state_dict()
+        if policy.keys() != expected.keys():
+            own = {k: v for k, v in own.items() if adapted or not adapters.is_adapter(k)}
+            expected = {k: v for k, v in own.items() if _part_of(k) in present}
         if complaint := weights.mismatch(expected, policy, source):
             raise ValueError(complaint)
         weights.require_finite(policy, source)
-        self.load_state_dict(policy, strict=False)
+        self._put(policy)
         self._base_hash = ""
         if reference:
             self.set_reference(state, source=source)
+
+    def _without_spare_words(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state with as many words as the language model has here.
+
+        The hub's InstructBLIP has more, up to the next 64: one that marks image tokens, and padding. None of this
+        tokenizer's.
+        """
+        words = self.llm_model.config.vocab_size
+
+        def cut(name: str, value: Tensor) -> Tensor:
+            table = name.startswith("llm_model.") and name.endswith(("embed_tokens.weight", "lm_head.weight"))
+            return value[:words] if table and words < len(value) <= words + 64 else value
+
+        return {name: cut(name, value) for name, value in state.items()}
 
     def _is_text_branch(self, key: str) -> bool:
         """Whether `key` belongs to the Q-Former's text branch, which a model without Q-Former text does not have."""
@@ -289,17 +337,18 @@ class Blip2Emac(Blip2Base):
         state = {f"llm_model.{k}": v for k, v in weights.read_state(path).items()}
         state = weights.to_native(state)
         own = {k: v for k, v in self.policy_state_dict().items() if _part_of(k) == "llm_model"}
+        own = {k: v for k, v in own.items() if not adapters.is_adapter(k)}
         tied = "llm_model.lm_head.weight"
         if tied not in own:
             state.pop(tied, None)
         if complaint := weights.mismatch(own, state, path):
             raise ValueError(complaint)
         weights.require_finite(state, path)
-        self.load_state_dict(state, strict=False)
+        self._put(state)
 
     def trainable_state_dict(self) -> dict[str, Tensor]:
         """The weights that train, under native names: what a checkpoint stores."""
-        names = {name for name, parameter in self.named_parameters() if parameter.requires_grad}
+        names = {adapters.plain_name(name) for name, value in self.named_parameters() if value.requires_grad}
         return {k: v for k, v in self.policy_state_dict().items() if k in names}
 
     def load_trainable(self, state: Mapping[str, Tensor]) -> None:
@@ -307,17 +356,20 @@ class Blip2Emac(Blip2Base):
         if complaint := weights.mismatch(self.trainable_state_dict(), state, "the checkpoint's trainable state"):
             raise ValueError(complaint)
         weights.require_finite(state, "the checkpoint's trainable state")
-        self.load_state_dict(dict(state), strict=False)
+        self._put(state)
 
     def base_hash(self) -> str:
         """Hash (64 hex digits) of the frozen weights and of the names and shapes of those that train.
 
-        A checkpoint belongs to the base it was trained on. Computed once: frozen weights do not change.
+        A checkpoint belongs to the base it was trained on. Adapters do not count: the base is the same with and without
+        them. Computed once: frozen weights do not change.
         """
         if not self._base_hash:
             digest = hashlib.sha256()
             trainable = self.trainable_state_dict().keys()
             for name, value in sorted(self.policy_state_dict().items()):
+                if adapters.is_adapter(name):
+                    continue
                 digest.update(f"{name} {tuple(value.shape)}\n".encode())
                 if name not in trainable:
                     digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
@@ -327,29 +379,38 @@ class Blip2Emac(Blip2Base):
     def set_reference(self, state: Mapping[str, Tensor] | None = None, source: str = "the reference state") -> None:
         """Set DPO's reference policy; `None` takes the policy as it is now.
 
-        `state` has native or LAVIS names and must cover all that trains; the reference holds frozen copies of the parts
-        that train or differ and shares the others. Where names have `ref_` in front (EMMA's whole checkpoints), only
-        those count, and parts they lack are taken from the policy as it is now.
+        `state` has native or LAVIS names and must cover all that trains (but for adapters: without any, the reference
+        has none). The reference holds copies of the parts that train or differ, and in them of the weights that do; it
+        shares the others. Where names have `ref_` in front (EMMA's whole checkpoints), only those count, and parts they
+        lack are taken from the policy as it is now.
         """
         native = weights.to_native(self.trainable_state_dict() if state is None else state)
         policy, reference = weights.split_reference(native)
         own = self.policy_state_dict()
         new = {k: v for k, v in (reference or policy).items() if k in own or not self._is_text_branch(k)}
+        if not any(map(adapters.is_adapter, new)):
+            new |= {k: torch.zeros_like(v) for k, v in own.items() if adapters.is_adapter(k)}
         lacking = [] if reference else [k for k in self.trainable_state_dict() if k not in new]
         complaint = weights.mismatch({k: own[k] for k in own if k in new or k in lacking}, new, source)
         if complaint:
             raise ValueError(complaint)
         weights.require_finite(new, source)
-        same = {k for k, v in new.items() if torch.equal(v.to(own[k]), own[k])}
-        trains = {_part_of(k) for k in self.trainable_state_dict()}
-        parts = {_part_of(k) for k in new if k not in same} | trains
-        self.reference = self._frozen_copies(sorted(parts))
-        self.reference.load_state_dict({k: v for k, v in new.items() if _part_of(k) in parts}, strict=False)
+        different = {k: v for k, v in new.items() if not torch.equal(v.to(own[k]), own[k])}
+        parts = {_part_of(k) for k in (*different, *self.trainable_state_dict())}
+        self.reference = self._frozen_copies(sorted(parts), different)
+        inner = {adapters.plain_name(name): name for name in self.reference.state_dict()}
+        self.reference.load_state_dict({inner[k]: v for k, v in different.items()}, strict=False)
 
-    def _frozen_copies(self, parts: Sequence[str]) -> nn.Module:
+    def _frozen_copies(self, parts: Sequence[str], different: Collection[str]) -> nn.Module:
+        """A holder of frozen copies of `parts`, which share the weights that neither train nor are `different`."""
+        shared = {
+            id(parameter): parameter
+            for name, parameter in self.named_parameters()
+            if not parameter.requires_grad and adapters.plain_name(name) not in different
+        }
         holder = nn.Module()
         for part in parts:
-            setattr(holder, part, copy.deepcopy(getattr(self, part)))
+            setattr(holder, part, copy.deepcopy(getattr(self, part), shared))
         return holder.requires_grad_(False).eval()
 
     # ---- from image and text to the language model's input ----------------------------------------------------------

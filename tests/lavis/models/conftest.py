@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lavis.models import load_model_and_preprocess
+from lavis.models.blip2_models.adapters import is_adapter
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 
 PROMPTS = (
@@ -38,8 +39,8 @@ def build() -> Callable[..., Blip2Emac]:
         # Random weights this small say nearly the same about everything; larger ones make differences visible.
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(1)
-            for parameter in model.llm_model.parameters():
-                if parameter.dim() > 1:
+            for name, parameter in model.llm_model.named_parameters():
+                if parameter.dim() > 1 and not is_adapter(name):
                     parameter.normal_(std=0.3)
         return model
 
