@@ -3,33 +3,37 @@
     python -m xrl_alignment.make_backbone --games DIR … --out lavis/models/tiny/backbone.safetensors --minutes 60
 
 The real model's Vicuna has read the world before EMAC+ trains a projection in front of it. The tiny one reads what its
-world consists of: logs of generated household games, played by players good and bad. Seven of ten are skilled (the
-explorer, thrown off course now and then) and begin with the word `solve`; the others wander about and have no goal.
-Asked without that word the model goes on like those who wander; the projection has to find, from the expert's labels
-alone, what to put into the picture's places so that the model plays to win.
+world consists of: logs of generated household games, played by players good and bad. Most are skilled (the explorer,
+thrown off course now and then) and are marked with the word `solve`; the others wander about and have no goal. Asked
+without that word the model goes on like those who wander; the projection has to find, from the expert's labels alone,
+what to put into the picture's places so that the model plays to win.
 
-The word stands anywhere among `SLOTS` positions in front of the text, the other positions hold noise or nothing: the
-model learns to expect vectors there that are no words, as it will get from the projection.
+In front of the text are `SLOTS` positions, where the projection's vectors will be: there the model learns to expect the
+names of what is within reach, type and number added up in one vector, and the word. Half of the rows are whole episodes
+whose text tells everything; the other half are single moments whose text does not say what lies where
+(`environment.tell_objects`), so that only those names do. Noise on top keeps the model from counting on exact words.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import save as serialize
 from torch import Tensor
 from torch.nn import functional
 
+from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.models import load_model_and_preprocess
 from xrl_alignment.checkpoint import write_atomically
 from xrl_alignment.config import run_program
+from xrl_alignment.environments import frames
 from xrl_alignment.environments.base import Game, TimeStep
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native import NativeEnvironment
@@ -37,30 +41,49 @@ from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.history import EpisodeTrace, build_prompt, opening
 from xrl_alignment.reflexion import RuleReflector
 
-SLOTS = 8  # as many as the tiny model's queries
-CALL = "solve\n"
-SKILLED = 0.7  # share of the rows
+SLOTS = 32  # as many as the tiny model's queries
+CALL = " solve"
+SKILLED = 0.75  # share of the episodes
+TOLD = 0.4  # share of the episodes that are read whole, their text telling what lies where
+MOMENTS = 3  # read of each of the others
 WITH_MEMORY = 0.15  # share of the rows that begin with a memory of a failed attempt
 NOISE = (0.0, 0.0, 0.1, 0.3)  # how often a skilled player slips
 WANDER_STEPS = (8, 12, 18)
 FEEDBACK_WEIGHT = 0.3  # of the environment's words in the loss; actions count 1
 MAX_TOKENS = 512  # of a row
-BATCH_TOKENS = 5000
-POOL = 384  # rows that are made at a time and batched by length
+BATCH_TOKENS = 6000
+POOL = 256  # episodes that are played at a time, their rows batched by length
 WARMUP_STEPS = 200
-DECAY_SHARE = 0.2  # of the time, at the end, in which the rate falls to zero
+DECAY_SHARE = 0.3  # of the time, at the end, in which the rate falls to zero
 
-Step = tuple[str, str, str]  # executed action, the action to learn, feedback
+
+class Step(NamedTuple):
+    """`reach`: names of what was within reach before; `action` was done; `label` is what should have been done."""
+
+    reach: list[str]
+    action: str
+    label: str
+    feedback: str
 
 
 @dataclass(frozen=True)
 class Row:
-    """One episode as token ids; `targets[i]` is what should follow position i (-100: anything)."""
+    """A text as token ids; `targets[i]` is what should follow position i (-100: anything).
+
+    `shown` are the objects in the picture's places, each a pair of token ids (type, number).
+    """
 
     ids: list[int]
     targets: list[int]
     weights: list[float]
+    shown: list[tuple[int, int]]
     skilled: bool
+
+
+def names_in_reach(environment: NativeEnvironment) -> list[str]:
+    """What the picture names as within reach ("mug 1"), in no order."""
+    state = environment.room_state()
+    return [state.names[key] for key in frames.in_reach(state) if key in state.names]
 
 
 def wander(environment: NativeEnvironment, game: Game, rng: random.Random, limit: int) -> tuple[str, list[Step], bool]:
@@ -68,10 +91,10 @@ def wander(environment: NativeEnvironment, game: Game, rng: random.Random, limit
     now = environment.reset(game)
     text, steps, tried = now.text, [], set()
     while not now.done and len(steps) < limit:
-        action = _whim(now, tried, rng)
+        reach, action = names_in_reach(environment), _whim(now, tried, rng)
         tried.add(action)
         now = environment.step(action)
-        steps.append((action, action, now.text))
+        steps.append(Step(reach, action, action, now.text))
     return text, steps, now.won
 
 
@@ -105,11 +128,11 @@ def play_skilled(
     expert.begin(now.text)
     text, steps, action = now.text, [], "look"
     while not now.done:
-        advice = expert.act().action or "look"
+        reach, advice = names_in_reach(environment), expert.act().action or "look"
         action = advice if rng.random() >= noise else _slip(now, action, rng)
         now = environment.step(action)
         expert.observe(action, now.text)
-        steps.append((action, advice, now.text))
+        steps.append(Step(reach, action, advice, now.text))
     return text, steps
 
 
@@ -134,75 +157,107 @@ class RowWriter:
         self._reflector = RuleReflector()
 
     def rows(self, number: int) -> list[Row]:
-        """Play and write `number` episodes."""
-        return [self._row(self.rng.choice(self.games)) for _ in range(number)]
+        """Play `number` episodes and write them, each as one row or as several moments."""
+        return [row for _ in range(number) for row in self._rows(self.rng.choice(self.games))]
 
-    def _row(self, game: Game) -> Row:
+    def _rows(self, game: Game) -> list[Row]:
         memories = self._memories(game) if self.rng.random() < WITH_MEMORY else []
         skilled = self.rng.random() < SKILLED
         if skilled:
             text, steps = play_skilled(self._environment, self._expert, game, self.rng, self.rng.choice(NOISE))
         else:
             text, steps, _ = wander(self._environment, game, self.rng, self.rng.choice(WANDER_STEPS))
-        return self._written(build_prompt(text, memories, ()), steps, skilled)
+        if self.rng.random() < TOLD:
+            return [self.episode(build_prompt(text, memories, ()), steps, skilled)]
+        chosen = self.rng.sample(range(len(steps)), min(MOMENTS, len(steps)))
+        return [self.moment(text, memories, steps[: at + 1], skilled) for at in chosen]
 
     def _memories(self, game: Game) -> list[str]:
         text, steps, won = wander(self._environment, game, self.rng, 50)
-        told = tuple((action, feedback) for action, _, feedback in steps)
+        told = tuple((step.action, step.feedback) for step in steps)
         trace = EpisodeTrace(game.id, game.task_type, opening(text), told, won)
         return [] if won else [self._reflector.reflect(trace, ())]
 
-    def _written(self, prompt: str, steps: Sequence[Step], skilled: bool) -> Row:
+    def episode(self, prompt: str, steps: Sequence[Step], skilled: bool) -> Row:
+        """All actions, and the feedback between them; the picture, of one moment, adds nothing to what is told."""
         encode, eos = self.tokenizer.encode, self.tokenizer.eos_id
         ids = [self.tokenizer.bos_id, *encode(prompt)]
         targets, weights = [*ids[1:], -100], [FEEDBACK_WEIGHT] * len(ids)
-        for action, label, feedback in steps:
-            said, wanted = encode(action), [*encode(label), eos]
+        for step in steps:
+            said, wanted = encode(step.action), [*encode(step.label), eos]
             start = len(ids) - 1  # the last position of the prompt predicts the action's first token
             # What to say is known as long as what was said agrees with it.
             agreed = next((i for i, (a, b) in enumerate(zip(said, wanted, strict=False)) if a != b), len(said))
             known = wanted[: agreed + 1]
             targets[start:] = known + [-100] * (len(said) + 1 - len(known))
             weights[start:] = [1.0] * (len(said) + 1)
-            answer = encode(f"\n{feedback}\n> ")
+            answer = encode(f"\n{step.feedback}\n> ")
             ids += said + answer
             targets += [*answer[1:], -100]
             weights += [FEEDBACK_WEIGHT] * len(answer)
-        return Row(ids[:MAX_TOKENS], targets[:MAX_TOKENS], weights[:MAX_TOKENS], skilled)
+        shown = self._shown(self.rng.choice(steps).reach) if self.rng.random() < 0.5 else []
+        return Row(ids[:MAX_TOKENS], targets[:MAX_TOKENS], weights[:MAX_TOKENS], shown, skilled)
+
+    def moment(self, text: str, memories: Sequence[str], steps: Sequence[Step], skilled: bool) -> Row:
+        """The last action alone, after a text that does not say what lies where; the picture does."""
+        encode, last = self.tokenizer.encode, steps[-1]
+        told = [(step.action, step.feedback) for step in steps[:-1]]
+        before = [self.tokenizer.bos_id, *encode(build_prompt(text, memories, told, tell_objects=False))]
+        answer = [*encode(last.label), self.tokenizer.eos_id]
+        before = before[-(MAX_TOKENS - len(answer)) :]
+        ids, unread = before + answer[:-1], len(before) - 1
+        weights = [0.0] * unread + [1.0] * len(answer)
+        return Row(ids, [-100] * unread + answer, weights, self._shown(last.reach), skilled)
+
+    def _shown(self, names: Sequence[str]) -> list[tuple[int, int]]:
+        """Token ids of `names`, one object of each type (a query looks for one), in random order."""
+        of_type = {name.split()[0]: name for name in self.rng.sample(names, len(names))}
+        encoded = [tuple(self.tokenizer.encode(f" {name}")) for name in of_type.values()]
+        return [pair for pair in encoded if len(pair) == 2][:SLOTS]
 
 
 def batches(rows: Sequence[Row], rng: random.Random) -> list[list[Row]]:
     """Rows of like length together, about `BATCH_TOKENS` in a batch, batches in random order."""
     groups: list[list[Row]] = [[]]
     for row in sorted(rows, key=lambda row: len(row.ids)):
-        if groups[-1] and (len(groups[-1]) + 1) * len(row.ids) > BATCH_TOKENS:
+        if groups[-1] and (len(groups[-1]) + 1) * (len(row.ids) + SLOTS) > BATCH_TOKENS:
             groups.append([])
         groups[-1].append(row)
     rng.shuffle(groups)
     return groups
 
 
-def prefix(embedding: Tensor, call: Tensor, skilled: Sequence[bool], generator: torch.Generator) -> Tensor:
-    """What stands before the text: (N, SLOTS, width), noise of any strength, with the `call` somewhere if skilled.
+def prefix(embedding: Tensor, call: int, rows: Sequence[Row], generator: torch.Generator) -> Tensor:
+    """What stands before the text: (N, SLOTS, width), the names of what is shown, the call if skilled, noise.
 
-    `embedding` (vocabulary, width), `call` (K,) token ids with K ≤ SLOTS.
+    `embedding` (vocabulary, width), `call` a token id. Each name has a place of its own, anywhere; the call is added in
+    some places or in all, stronger or weaker. Noise may be loud where nothing is shown, else names stay legible.
     """
-    number, width = len(skilled), embedding.shape[1]
-    weakest = 0.3 * embedding.detach().pow(2).mean().sqrt().item()
-    strength = weakest * torch.exp(torch.rand(number, 1, 1, generator=generator) * math.log(1.0 / weakest))
-    filled = torch.rand(number, SLOTS, 1, generator=generator) < 1.5 * torch.rand(number, 1, 1, generator=generator)
+    number, width = len(rows), embedding.shape[1]
+
+    def uniform(low: float, high: float, *shape: int) -> Tensor:
+        return low + (high - low) * torch.rand(*shape, generator=generator)
+
+    usual = embedding.detach().pow(2).mean().sqrt().item()
+    loudest = torch.tensor([0.6 * usual if row.shown else 1.0 for row in rows]).view(-1, 1, 1)
+    strength = 0.1 * usual * (loudest / (0.1 * usual)) ** uniform(0, 1, number, 1, 1)
+    filled = torch.rand(number, SLOTS, 1, generator=generator) < uniform(0, 1.5, number, 1, 1)
     noise = torch.randn(number, SLOTS, width, generator=generator) * strength * filled
-    words = embedding[call]
-    rows = []
-    for vectors, is_skilled in zip(noise, skilled, strict=True):
-        if is_skilled:
-            at = int(torch.randint(0, SLOTS - len(call) + 1, (1,), generator=generator))
-            vectors = torch.cat([vectors[:at], words, vectors[at + len(call) :]])
-        rows.append(vectors)
-    return torch.stack(rows)
+    names = torch.zeros(number, SLOTS, 2, dtype=torch.long)
+    loud = torch.zeros(number, SLOTS, 1)
+    for row, (ids, loudness) in zip(rows, zip(names, loud, strict=True), strict=True):
+        places = torch.randperm(SLOTS, generator=generator)[: len(row.shown)]
+        ids[places] = torch.tensor(row.shown, dtype=torch.long).view(-1, 2)
+        loudness[places] = uniform(0.7, 1.4, len(row.shown), 1)
+    share = torch.where(torch.rand(number, generator=generator) < 0.5, 1.0, torch.rand(number, generator=generator))
+    called = torch.rand(number, SLOTS, generator=generator) < share.view(-1, 1)
+    called[:, 0] |= ~called.any(1)
+    called &= torch.tensor([row.skilled for row in rows]).view(-1, 1)
+    loud_call = called.unsqueeze(2) * uniform(0.5, 1.5, number, 1, 1)
+    return noise + embedding[names].sum(2) * loud + embedding[call] * loud_call
 
 
-def loss_of(llm, call: Tensor, rows: Sequence[Row], pad: int, generator: torch.Generator) -> Tensor:
+def loss_of(llm, call: int, rows: Sequence[Row], pad: int, generator: torch.Generator) -> Tensor:
     """Weighted mean cross-entropy of what follows, over all rows."""
     longest = max(len(row.ids) for row in rows)
     ids = torch.full((len(rows), longest), pad)
@@ -213,7 +268,7 @@ def loss_of(llm, call: Tensor, rows: Sequence[Row], pad: int, generator: torch.G
         weights[i, : len(row.ids)] = torch.tensor(row.weights)
     embed = llm.get_input_embeddings()
     with torch.autocast("cpu", torch.bfloat16):
-        before = prefix(embed.weight, call, [row.skilled for row in rows], generator)
+        before = prefix(embed.weight, call, rows, generator)
         hidden = llm.model(inputs_embeds=torch.cat([before, embed(ids)], dim=1)).last_hidden_state[:, SLOTS:]
         scored = targets != -100
         logits = llm.lm_head(hidden[scored])
@@ -226,7 +281,7 @@ def train(model, games: Sequence[Game], *, minutes: float, lr: float, seed: int,
     llm, tokenizer = model.llm_model.requires_grad_(True).train(), model.llm_tokenizer
     writer = RowWriter(tokenizer, games, seed)
     generator = torch.Generator().manual_seed(seed)
-    call = torch.tensor(tokenizer.encode(CALL))
+    (call,) = tokenizer.encode(CALL)
     optimizer = torch.optim.AdamW(llm.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.02)
     started, step, tokens = time.monotonic(), 0, 0
     while (elapsed := (time.monotonic() - started) / 60 / minutes) < 1:
@@ -269,6 +324,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", metavar="FILE", help="continue from these weights")
     arguments = parser.parse_args()
+    bound_kernel_cache()
+    keep_freed_memory()
     options = {"llm_weights": arguments.start or "", "init_seed": arguments.seed, "freeze_llm": False}
     model, _, _ = load_model_and_preprocess("blip2_emac", "tiny", options=options)
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
