@@ -108,6 +108,7 @@ class Blip2Emac(Blip2Base):
 
     PRETRAINED_MODEL_CONFIG_DICT = {
         "tiny": "configs/models/blip2/blip2_emac_tiny.yaml",
+        "demo": "configs/models/blip2/blip2_emac_demo.yaml",
         "vicuna7b": "configs/models/blip2/blip2_emac_vicuna7b.yaml",
         "vicuna13b": "configs/models/blip2/blip2_emac_vicuna13b.yaml",
     }
@@ -175,7 +176,7 @@ class Blip2Emac(Blip2Base):
         if options["llm_weights"]:
             model._load_llm(_package_path(options["llm_weights"]))
         if options["load_basemodel"]:
-            model.load_checkpoint(options["base_model"])
+            model.load_checkpoint(_package_path(options["base_model"]))
         if options["load_pretrained"] and options["pretrained"]:
             model.load_checkpoint(options["pretrained"])
         if options["ref_pretrained"]:

@@ -1,0 +1,289 @@
+"""Trains the demo model's eyes, the file `lavis/models/tiny/vision.safetensors`, from nothing.
+
+    python -m xrl_alignment.make_vision --games DIR … --out lavis/models/tiny/vision.safetensors --minutes 30
+
+InstructBLIP's vision model, Q-Former and projection have learned to put pictures into Vicuna's words before EMAC+ goes
+on training the projection. Here is the small counterpart: in drawn frames of generated rooms, each of the Q-Former's
+queries looks for two types of objects (`LOOKS_FOR`) within the agent's reach and reads the number on the label. A
+linear `head` gives the type and the number; composed with the language model's embeddings it becomes the projection:
+a query that found "mug 2" gives the vector of " mug" plus the vector of " 2", one that found nothing gives nothing.
+
+Frames are of single moments that a player might see: objects put elsewhere, doors opened, labels exchanged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save as serialize
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
+from lavis.models import load_model_and_preprocess
+from xrl_alignment.checkpoint import write_atomically
+from xrl_alignment.config import run_program
+from xrl_alignment.environments import frames
+from xrl_alignment.environments.base import Game, RoomState
+from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.native import NativeEnvironment
+
+# One line a query. Two types share one only if they never lay together in any of 3,300 games.
+LOOKS_FOR = (
+    ("alarmclock", "glassbottle"),
+    ("apple",),
+    ("baseballbat", "plate"),
+    ("basketball", "butterknife"),
+    ("book",),
+    ("bowl",),
+    ("box", "winebottle"),
+    ("bread", "wateringcan"),
+    ("candle", "tomato"),
+    ("cd", "towel"),
+    ("cellphone", "toiletpaper"),
+    ("cloth", "vase"),
+    ("creditcard", "ladle"),
+    ("cup", "tissuebox"),
+    ("desklamp", "spraybottle"),
+    ("dishsponge", "tennisracket"),
+    ("egg", "soapbar"),
+    ("floorlamp", "statue"),
+    ("fork", "remotecontrol"),
+    ("handtowel", "spoon"),
+    ("kettle", "pencil"),
+    ("keychain", "spatula"),
+    ("knife", "teddybear"),
+    ("laptop", "soapbottle"),
+    ("lettuce", "watch"),
+    ("mug",),
+    ("newspaper", "saltshaker"),
+    ("pan",),
+    ("papertowelroll", "pen"),
+    ("peppershaker",),
+    ("pillow", "potato"),
+    ("plunger", "pot"),
+)
+TYPES = tuple(kind for pair in LOOKS_FOR for kind in pair)
+QUERY_OF = {kind: query for query, pair in enumerate(LOOKS_FOR) for kind in pair}
+NUMBERS = 9  # 1 to 9; larger ones are not read
+SCENES = 4  # moments drawn of a game, each from `VIEWS` places where there is something
+VIEWS = 4  # and one more, often of an empty place
+EXCHANGED = 0.5  # share of the games whose labels are of other types than what they hang on
+BATCH = 48
+REUSE = 3  # times that a frame is learned from
+POOL = 1920  # frames kept to choose from
+SHARPNESS = 8.0  # from the head's values to the scores of a choice
+WARMUP_STEPS = 100
+
+Seen = tuple[np.ndarray, list[str]]  # a frame, the names of what is in reach
+
+
+def moments(games: Sequence[Game], rng: random.Random) -> Iterator[Seen]:
+    """Frames without end, uint8 (224, 224, 3), with the names that their dark labels show."""
+    environment = NativeEnvironment()
+    while True:
+        environment.reset(rng.choice(games))
+        state = renamed(environment.room_state(), rng)
+        places = sorted(set(state.receptacle_locations.values()))
+        for _ in range(SCENES):
+            scene = rearranged(state, rng)
+            views = [replace(scene, location=location) for location in places]
+            full = [seen for seen in views if frames.in_reach(seen)]
+            for seen in (*rng.sample(full, min(VIEWS, len(full))), rng.choice(views)):
+                yield frames.draw(seen), [seen.names[key] for key in frames.in_reach(seen) if key in seen.names]
+
+
+def renamed(state: RoomState, rng: random.Random) -> RoomState:
+    """`state` with other numbers on its objects, now and then with the names of other types."""
+    exchanged = rng.random() < EXCHANGED
+    names = dict(state.names)
+    for key, name in state.names.items():
+        kind = name.split()[0]
+        if key not in state.receptacle_locations and kind in QUERY_OF:
+            kind = rng.choice(TYPES) if exchanged else kind
+            number = rng.randint(1, NUMBERS) if rng.random() < 0.2 else rng.randint(1, 3)
+            names[key] = f"{kind} {number}"
+    return replace(state, names=names)
+
+
+def rearranged(state: RoomState, rng: random.Random) -> RoomState:
+    """`state` with some objects lying elsewhere, some doors open, and perhaps something in the hand."""
+    contents = {receptacle: list(keys) for receptacle, keys in state.contents.items()}
+    moving = rng.choice((0.0, 0.3, 0.8))
+    loose = []
+    for keys in contents.values():
+        loose += [key for key in keys if rng.random() < moving]
+        keys[:] = [key for key in keys if key not in loose]
+    rng.shuffle(loose)
+    held = loose.pop() if loose and rng.random() < 0.4 else None
+    for key in loose:
+        contents[rng.choice(list(contents))].append(key)
+    opened = frozenset(key for key in state.openable if rng.random() < 0.7)
+    return replace(state, contents={r: tuple(keys) for r, keys in contents.items()}, opened=opened, held=held)
+
+
+def targets(names: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """What each query should find: int64 (queries,) index into `TYPES` and number less one, both -1 for nothing.
+
+    Of several objects of a type any may be named: that with the smallest number is.
+    """
+    kinds = torch.full((len(LOOKS_FOR),), -1)
+    numbers = torch.full((len(LOOKS_FOR),), -1)
+    for name in sorted(names, reverse=True):
+        kind, number = name.split()
+        if kind in QUERY_OF and int(number) <= NUMBERS:
+            kinds[QUERY_OF[kind]] = TYPES.index(kind)
+            numbers[QUERY_OF[kind]] = int(number) - 1
+    return kinds, numbers
+
+
+def code(kinds: Tensor, numbers: Tensor) -> Tensor:
+    """Targets as the head's values: (…, types + numbers), 1 for the type, 1 for the number, else 0."""
+    return torch.cat([one_hot(kinds, len(TYPES)), one_hot(numbers, NUMBERS)], dim=-1)
+
+
+def one_hot(index: Tensor, size: int) -> Tensor:
+    """float32 (…, size); a row of zeros where `index` is -1."""
+    return functional.one_hot(index + 1, size + 1)[..., 1:].float()
+
+
+def loss_of(values: Tensor, kinds: Tensor, numbers: Tensor) -> Tensor:
+    """Of the head's values (N, queries, types + numbers): squared error, and the choice among own types and nothing."""
+    wanted = code(kinds, numbers)
+    found = kinds >= 0
+    squared = ((values - wanted).pow(2) * (1 + 4 * wanted)).sum(-1).mean()
+    of_types, of_numbers = values.split([len(TYPES), NUMBERS], dim=-1)
+    nothing = torch.full_like(of_types[..., :1], 0.5)
+    choice = torch.cat([nothing, of_types], dim=-1) * SHARPNESS
+    kind_loss = functional.cross_entropy(choice.flatten(0, 1), (kinds + 1).flatten())
+    number_loss = functional.cross_entropy(of_numbers[found] * SHARPNESS, numbers[found])
+    return squared + kind_loss + number_loss
+
+
+def found_rate(values: Tensor, kinds: Tensor, numbers: Tensor) -> tuple[float, float]:
+    """Share of the objects that are named rightly, type and number; share of the empty queries that stay so."""
+    best, kind = values[..., : len(TYPES)].max(-1)
+    number = values[..., len(TYPES) :].argmax(-1)
+    found = kinds >= 0
+    right = (best > 0.5) & (kind == kinds) & (number == numbers)
+    return right[found].float().mean().item(), (best[~found] <= 0.5).float().mean().item()
+
+
+def projection(head: nn.Linear, embedding: Tensor, tokenizer) -> tuple[Tensor, Tensor]:
+    """Weight (H, queries' width) and bias (H,) of the projection: the head, its values replaced by word vectors."""
+    words = [*TYPES, *(str(number + 1) for number in range(NUMBERS))]
+    ids = [tokenizer.encode(f" {word}") for word in words]
+    if broken := [word for word, found in zip(words, ids, strict=True) if len(found) != 1]:
+        raise ValueError(f"not single tokens of the model's tokenizer: {', '.join(broken)}")
+    vectors = embedding[torch.tensor([found[0] for found in ids])]
+    return vectors.T @ head.weight, vectors.T @ head.bias
+
+
+def train(model, vis_processor, games: Sequence[Game], *, minutes: float, lr: float, seed: int, out: Path) -> None:
+    """Train vision model, Q-Former and head for `minutes`; prints a line and writes `out` after every pool of frames."""
+    rng = random.Random(seed)
+    source = moments(games, rng)
+    torch.manual_seed(seed)
+    head = nn.Linear(model.query_tokens.shape[-1], len(TYPES) + NUMBERS)
+    parts = [model.visual_encoder, model.ln_vision, model.Qformer]
+    weights = [model.query_tokens, *head.parameters(), *(w for part in parts for w in part.parameters())]
+    for weight in weights:
+        weight.requires_grad_(True)
+    optimizer = torch.optim.AdamW(weights, lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+    pool: list[Seen] = []
+    started, step = time.monotonic(), 0
+    while (elapsed := (time.monotonic() - started) / 60 / minutes) < 1:
+        pool = pool[POOL // REUSE :] if len(pool) == POOL else pool
+        fresh = [next(source) for _ in range(POOL - len(pool))]
+        rates = evaluate(model, head, vis_processor, fresh[: 4 * BATCH]) if step else (0.0, 0.0)
+        pool += fresh
+        losses = []
+        for batch in shuffled_batches(pool, rng):
+            left = 1 - (time.monotonic() - started) / 60 / minutes
+            for group in optimizer.param_groups:
+                group["lr"] = lr * min(1.0, (step + 1) / WARMUP_STEPS, max(0.0, left) * 2)
+            images, kinds, numbers = stacked(batch, vis_processor)
+            loss = loss_of(values_of(model, head, images), kinds, numbers)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            step += 1
+        save(model, head, out)
+        mean = sum(losses) / len(losses)
+        print(
+            f"{elapsed:4.0%}  step {step}, loss {mean:.3f}, named {rates[0]:.3f}, empty {rates[1]:.3f} (new frames)",
+            flush=True,
+        )
+
+
+def shuffled_batches(pool: Sequence[Seen], rng: random.Random) -> Iterator[list[Seen]]:
+    """The pool once, in random order."""
+    order = rng.sample(range(len(pool)), len(pool))
+    for start in range(0, len(order) - BATCH + 1, BATCH):
+        yield [pool[i] for i in order[start : start + BATCH]]
+
+
+def stacked(batch: Sequence[Seen], vis_processor) -> tuple[Tensor, Tensor, Tensor]:
+    """Images (N, 3, S, S) float32, and `targets` of each as two int64 (N, queries)."""
+    images = torch.stack([vis_processor(frame) for frame, _ in batch])
+    kinds, numbers = zip(*(targets(names) for _, names in batch), strict=True)
+    return images, torch.stack(kinds), torch.stack(numbers)
+
+
+def values_of(model, head: nn.Linear, images: Tensor) -> Tensor:
+    """The head's values for `images`: float32 (N, queries, types + numbers)."""
+    with torch.autocast("cpu", torch.bfloat16):
+        queries = model.encode_queries(images, [""] * len(images))
+    return head(queries.float())
+
+
+@torch.no_grad()
+def evaluate(model, head: nn.Linear, vis_processor, seen: Sequence[Seen]) -> tuple[float, float]:
+    """`found_rate` on frames that were not trained on."""
+    parts = [stacked(seen[i : i + BATCH], vis_processor) for i in range(0, len(seen), BATCH)]
+    values = torch.cat([values_of(model, head, images) for images, _, _ in parts])
+    return found_rate(values, torch.cat([kinds for _, kinds, _ in parts]), torch.cat([n for *_, n in parts]))
+
+
+def save(model, head: nn.Linear, out: Path) -> None:
+    """Write vision model, Q-Former and projection in bfloat16 under the model's own names."""
+    weight, bias = projection(head, model.llm_model.get_input_embeddings().weight.detach(), model.llm_tokenizer)
+    state: Mapping[str, Tensor] = model.policy_state_dict()
+    kept = {key: value for key, value in state.items() if not key.startswith(("llm_model.", "llm_proj."))}
+    kept |= {"llm_proj.weight": weight, "llm_proj.bias": bias}
+    tensors = {key: value.detach().to(torch.bfloat16).contiguous() for key, value in kept.items()}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, lambda file: file.write(serialize(tensors, metadata={"format": "pt"})))
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--games", required=True, nargs="+", metavar="DIR", help="generated games (environments.household)"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--lr", type=float, default=1.5e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    bound_kernel_cache()
+    keep_freed_memory()
+    options = {"load_basemodel": False, "init_seed": arguments.seed}
+    model, vis_processors, _ = load_model_and_preprocess("blip2_emac", "demo", options=options)
+    games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
+    settings = {name: getattr(arguments, name) for name in ("minutes", "lr", "seed", "out")}
+    train(model.train(), vis_processors["eval"], games, **settings)
+
+
+if __name__ == "__main__":
+    run_program(main)
