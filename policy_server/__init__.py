@@ -1,0 +1,1 @@
+"""A policy server: one vision-language model, many games (docs/policy_server.md)."""

@@ -1,0 +1,189 @@
+"""Between the wire and the model: what an accepted request goes through, whichever way it came.
+
+`Admission.act` is the whole way of one request: checks, picture, question (with the session's history), cache, queue,
+reading. It knows nothing of HTTP, and of models only what `ModelPool` and `BatchQueue` offer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Hashable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from PIL import Image
+
+from policy_server import images
+from policy_server.action_spaces import space_of
+from policy_server.batching import BatchQueue
+from policy_server.keys import RateLimiter
+from policy_server.memory import ActionCache, Sessions
+from policy_server.metrics import Metrics
+from policy_server.model_pool import ModelPool
+from policy_server.questions import Reading
+from policy_server.refusals import Refusal
+from policy_server.settings import PolicyServerSettings
+from policy_server.vision_models import Job
+
+logger = logging.getLogger("policy_server.requests")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request for an action: the encoded picture and what came with it (the fields of `schemas.ActionFields`)."""
+
+    image: bytes
+    task: str
+    step: int = 0
+    temperature: float = 0.7
+    max_tokens: int = 512
+    model: str = ""
+    session: str = ""
+    prompt: str = ""
+    commands: tuple[str, ...] = ()
+
+
+@dataclass
+class Outcome:
+    """The answer, and where the time went: stage -> seconds."""
+
+    reading: Reading
+    model: str
+    cached: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A step as `/ui` shows it."""
+
+    caller: str
+    ask: Ask
+    outcome: Outcome
+    thumbnail: Image.Image
+    when: float
+
+
+class Admission:
+    """Admission control: rate limits, sessions, cache, bounded queue with batches and deadlines."""
+
+    def __init__(self, settings: PolicyServerSettings, pool: ModelPool, metrics: Metrics) -> None:
+        self.settings = settings
+        self.pool = pool
+        self.metrics = metrics
+        server, memory, queue = settings.server, settings.memory, settings.queue
+        self.limiter = RateLimiter(server.rate_per_s, server.burst)
+        self.sessions = Sessions(memory.sessions, memory.history, memory.session_idle_s)
+        self.cache = ActionCache(memory.cache)
+        self.recent: deque[Seen] = deque(maxlen=server.recent)
+        self.queue: BatchQueue[Job] = BatchQueue(
+            pool.answer,
+            limit=queue.limit,
+            max_batch=queue.max_batch,
+            window_s=queue.window_ms / 1000,
+            metrics=metrics,
+        )
+        self.draining = False
+        self._decoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="decode")
+        metrics.watch("policy_queue_length", "Requests that wait for the model", lambda: len(self.queue))
+        metrics.watch("policy_sessions", "Sessions that are remembered", lambda: len(self.sessions))
+
+    def start(self) -> None:
+        """Begin to answer; call it on the running event loop."""
+        self.queue.start()
+
+    def drain(self) -> None:
+        """Take nothing new; who waits is answered, for `server.drain_s` at most. Call it on the event loop."""
+        self.draining = True
+        self.queue.drain(self.settings.server.drain_s)
+
+    async def stop(self) -> None:
+        """End the model's thread and the decoders."""
+        await self.queue.stop()
+        self._decoders.shutdown(wait=False)
+
+    def admit(self, caller: str) -> None:
+        """Before anything of a request is read: Refusal 429 (too often) or 503 (no room)."""
+        self.limiter.take(caller)
+        self.queue.check_room()
+
+    async def act(self, caller: str, ask: Ask, transport: str) -> Outcome:
+        """The action for one observation; Refusal where there is none. Counts and logs it either way."""
+        started = time.monotonic()
+        try:
+            outcome = await self._act(caller, ask)
+        except Refusal as refusal:
+            self.count_refusal(transport, caller, refusal)
+            raise
+        outcome.seconds["total"] = time.monotonic() - started
+        for stage, seconds in outcome.seconds.items():
+            self.metrics.stage(stage, seconds)
+        self.metrics.request(transport, 200)
+        timing = " ".join(f"{stage}_ms={1000 * seconds:.1f}" for stage, seconds in outcome.seconds.items())
+        logger.info(
+            "%s %s 200 task=%s step=%d session=%s model=%s image_bytes=%d cached=%d %s",
+            *(transport, caller, ask.task, ask.step, ask.session or "-", outcome.model, len(ask.image)),
+            *(outcome.cached, timing),
+        )
+        return outcome
+
+    def count_refusal(self, transport: str, caller: str, refusal: Refusal) -> None:
+        """A line in the log and in the metrics."""
+        self.metrics.request(transport, refusal.status)
+        self.metrics.refused(refusal.code)
+        logger.info("%s %s %d %s", transport, caller, refusal.status, refusal.code)
+
+    async def _act(self, caller: str, ask: Ask) -> Outcome:
+        space, model = self._checked(ask)
+        started = time.monotonic()
+        image, print_, small = await asyncio.get_running_loop().run_in_executor(self._decoders, self._decode, ask.image)
+        decode_s = time.monotonic() - started
+        history = self.sessions.steps(caller, ask.session)
+        try:
+            question = space.question(ask.task, ask.prompt, ask.commands, history)
+        except ValueError as error:
+            raise Refusal(422, "invalid_request", str(error)) from error
+        key = (model, question, print_, ask.temperature, ask.max_tokens)
+        outcome = self._remembered(key, model)
+        if outcome is None:
+            job = Job(image, question, ask.temperature, ask.max_tokens)
+            outcome = await self._answered(space, ask, job, model, key)
+        outcome.seconds = {"decode": decode_s, **outcome.seconds}
+        self.sessions.add(caller, ask.session, f"{ask.step}: {outcome.reading.summary}")
+        self.recent.append(Seen(caller, ask, outcome, small, time.time()))
+        return outcome
+
+    def _checked(self, ask: Ask) -> tuple[Any, str]:
+        """The request's action space and model; Refusal where it names what is not there."""
+        try:
+            space = space_of(ask.task)
+        except LookupError as error:
+            raise Refusal(404, "unknown_task", error.args[0]) from error
+        model = ask.model or self.pool.default
+        most = self.pool.settings(model).max_tokens
+        if ask.max_tokens > most:
+            raise Refusal(422, "invalid_request", f"max_tokens is {ask.max_tokens}; {model} gives at most {most}")
+        return space, model
+
+    def _decode(self, data: bytes) -> tuple[Image.Image, str, Image.Image]:
+        """The picture, its fingerprint where a cache wants it, a small copy; takes milliseconds."""
+        server = self.settings.server
+        image = images.decode(data, max_bytes=server.max_image_bytes, max_pixels=server.max_pixels)
+        return image, images.fingerprint(image) if self.cache.size else "", images.thumbnail(image)
+
+    def _remembered(self, key: Hashable, model: str) -> Outcome | None:
+        if not self.cache.size:
+            return None
+        reading = self.cache.get(key)
+        self.metrics.cache(reading is not None)
+        return Outcome(reading, model, cached=True) if reading else None
+
+    async def _answered(self, space: Any, ask: Ask, job: Job, model: str, key: Hashable) -> Outcome:
+        answered = await self.queue.ask(model, job, self.settings.queue.deadline_s)
+        reading = space.parse(answered.text, ask.commands)
+        self.cache.put(key, reading)
+        return Outcome(reading, model, seconds={"queue": answered.queue_s, "model": answered.model_s})

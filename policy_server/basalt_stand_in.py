@@ -1,0 +1,82 @@
+"""A stand-in for MineRL's BASALT environments: their spaces and calls, a very small world.
+
+MineRL needs Java and Minecraft. Where it cannot be installed, this shows what a client does all the same: the view is
+drawn from the player's position and direction, keys move, the camera turns, ESC ends the episode.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from policy_server.minerl_actions import CAMERA_LIMIT, TASKS, no_op
+
+HEIGHT, WIDTH = 360, 640  # pixels of MineRL's view
+FIELD_OF_VIEW = 70.0  # degrees, Minecraft's default
+SPEED = 0.22  # blocks in a tick, about Minecraft's walk
+CAVE = (6.0, 24.0)  # where the cave's opening lies, in blocks
+SKY, GRASS, ROCK = (124, 172, 255), (96, 140, 62), (40, 38, 36)
+
+
+class BasaltStandIn(gymnasium.Env):
+    """A meadow with a cave. `obs["pov"]` is uint8 (360, 640, 3); actions are MineRL's dictionary."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+    render_mode = "rgb_array"
+
+    def __init__(self, task_name: str = "MineRLBasaltFindCave-v0", max_steps: int = 3600) -> None:
+        if task_name not in TASKS:
+            raise ValueError(f"unknown task {task_name!r}; there are {', '.join(TASKS)}")
+        self.task_name = task_name
+        self.max_steps = max_steps
+        self.observation_space = spaces.Dict({"pov": spaces.Box(0, 255, (HEIGHT, WIDTH, 3), np.uint8)})
+        buttons = {name: spaces.Discrete(2) for name in no_op() if name != "camera"}
+        camera = spaces.Box(-CAMERA_LIMIT, CAMERA_LIMIT, (2,), np.float32)
+        self.action_space = spaces.Dict({**buttons, "camera": camera})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
+        """Place the player; the direction is drawn from `seed`."""
+        super().reset(seed=seed)
+        self.steps = 0
+        self.position = np.zeros(2)
+        self.pitch, self.yaw = 0.0, float(self.np_random.uniform(-40, 40))
+        return self._observation(), {}
+
+    def step(self, action: dict[str, Any]) -> tuple[dict, float, bool, bool, dict]:
+        """One tick; BASALT has no reward. `terminated` after ESC, `truncated` after `max_steps`."""
+        self.steps += 1
+        pitch, yaw = (float(angle) for angle in action["camera"])
+        self.pitch = max(-90.0, min(90.0, self.pitch + pitch))
+        self.yaw = (self.yaw + yaw + 180.0) % 360.0 - 180.0
+        forward = int(action["forward"]) - int(action["back"])
+        right = int(action["right"]) - int(action["left"])
+        angle = math.radians(self.yaw)
+        ahead, aside = np.array([math.sin(angle), math.cos(angle)]), np.array([math.cos(angle), -math.sin(angle)])
+        self.position += SPEED * (1.3 if action["sprint"] else 1.0) * (forward * ahead + right * aside)
+        truncated = self.steps >= self.max_steps
+        return self._observation(), 0.0, bool(action["ESC"]), truncated, {"distance": self._distance()}
+
+    def render(self) -> np.ndarray:
+        """The player's view."""
+        return self._observation()["pov"]
+
+    def _distance(self) -> float:
+        return float(np.hypot(*(np.array(CAVE) - self.position)))
+
+    def _observation(self) -> dict[str, np.ndarray]:
+        pov = np.empty((HEIGHT, WIDTH, 3), np.uint8)
+        scale = WIDTH / FIELD_OF_VIEW  # pixels in a degree
+        horizon = int(np.clip(HEIGHT / 2 - self.pitch * scale, 0, HEIGHT))
+        pov[:horizon], pov[horizon:] = SKY, GRASS
+        offset = np.array(CAVE) - self.position
+        bearing = math.degrees(math.atan2(offset[0], offset[1])) - self.yaw
+        bearing = (bearing + 180.0) % 360.0 - 180.0
+        half = math.degrees(math.atan2(2.0, max(self._distance(), 0.5))) * scale
+        left, right = (int(np.clip(WIDTH / 2 + bearing * scale + side * half, 0, WIDTH)) for side in (-1, 1))
+        top, bottom = (int(np.clip(horizon + side * half / 2, 0, HEIGHT)) for side in (-1, 1))
+        pov[top:bottom, left:right] = ROCK
+        return {"pov": pov}

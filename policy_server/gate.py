@@ -1,0 +1,158 @@
+"""The door in front of the application: who asks, how often, how much. It reads a body only if it will be used.
+
+An ASGI middleware, because only there a request can be refused before its body is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from policy_server.admission import Admission
+from policy_server.keys import KeyRing
+from policy_server.refusals import Refusal
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+OPEN = ("/", "/health", "/openapi.json", "/docs", "/ui", "/ui/app.js", "/ui/style.css")  # nothing secret there
+ACTIONS = ("/get_action", "/get_action/image")
+CALLER = "policy_server.caller"  # where the scope holds the caller's name
+THROWN_AWAY_S = 5.0  # how long a refused body is read, so that its sender sees the reason and not a reset
+
+
+class Gate:
+    """Checks key, rate, room and size, hands the whole body on, and turns its own refusals into JSON.
+
+    `hosts` are the names under which the server may be called (empty: any). On loopback without keys they keep out
+    pages of the web that make a browser call us by a name of their own (DNS rebinding).
+    """
+
+    def __init__(self, app: Any, *, admission: Admission, keys: KeyRing, hosts: frozenset[str]) -> None:
+        self.app = app
+        self.admission = admission
+        self.keys = keys
+        self.hosts = hosts
+        self.limits = admission.settings.server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI's entry."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        caller, unread = "-", scope["type"] == "http"
+        try:
+            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+            self._check_host(headers)
+            if scope["path"] not in OPEN:
+                caller = scope[CALLER] = self.keys.caller(headers, (scope.get("client") or ("-",))[0])
+            if scope["path"] in ACTIONS and scope["method"] == "POST":
+                self.admission.admit(caller)
+            if scope["type"] == "http":
+                self._check_length(headers)
+                unread = False
+                receive = await self._with_body(receive)
+        except Refusal as refusal:
+            if scope["path"] in (*ACTIONS, "/ws"):
+                self.admission.count_refusal("ws" if scope["type"] == "websocket" else "http", caller, refusal)
+            if unread:
+                await _throw_away(receive)
+            await _refuse(scope, send, refusal)
+            return
+        await self.app(scope, receive, send)
+
+    def _check_host(self, headers: Mapping[str, str]) -> None:
+        host = headers.get("host", "")
+        if self.hosts and _host_name(f"//{host}") not in self.hosts:
+            raise Refusal(
+                421, "wrong_host", f"this server answers to {', '.join(sorted(self.hosts))}, not {host[:80]!r}"
+            )
+        origin = headers.get("origin")
+        if origin and urlsplit(origin).netloc.lower() != host.lower():
+            raise Refusal(403, "wrong_origin", "pages of other sites may not use this server")
+
+    def _check_length(self, headers: Mapping[str, str]) -> None:
+        most = self.limits.max_body_bytes
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > most:
+            raise Refusal(413, "body_too_large", f"the body has {length[:20]} bytes; at most {most} are taken")
+
+    async def _with_body(self, receive: Receive) -> Receive:
+        """A `receive` that gives the whole body at once; Refusal 413 or 408 where it is too large or too slow."""
+        try:
+            body = await asyncio.wait_for(_read(receive, self.limits.max_body_bytes), self.limits.body_timeout_s)
+        except asyncio.TimeoutError as error:
+            raise Refusal(408, "too_slow", f"the body took longer than {self.limits.body_timeout_s:g} s") from error
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return messages.pop() if messages else await receive()
+
+        return replay
+
+
+async def _refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
+    body = json.dumps(refusal.body()).encode()
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **refusal_headers(refusal)}
+    kind = "http.response"
+    if scope["type"] == "websocket":
+        kind = "websocket.http.response"
+        if kind not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": 1008})
+            return
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": f"{kind}.start", "status": refusal.status, "headers": raw})
+    await send({"type": f"{kind}.body", "body": body})
+
+
+def refusal_headers(refusal: Refusal) -> dict[str, str]:
+    """The HTTP headers that belong to a refusal."""
+    headers = {}
+    if refusal.retry_after_s is not None:
+        headers["Retry-After"] = str(math.ceil(refusal.retry_after_s))
+    if refusal.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers
+
+
+async def _read(receive: Receive, most: int) -> bytes:
+    body, size = bytearray(), 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refusal(400, "incomplete", "the client left before its body was complete")
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size <= most:
+            body += chunk
+        if message.get("more_body"):
+            continue
+        if size > most:
+            raise Refusal(413, "body_too_large", f"the body has {size} bytes; at most {most} are taken")
+        return bytes(body)
+
+
+async def _throw_away(receive: Receive) -> None:
+    async def rest() -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect" or not message.get("more_body"):
+                return
+
+    try:
+        await asyncio.wait_for(rest(), THROWN_AWAY_S)
+    except asyncio.TimeoutError:
+        return  # it goes on sending: the server closes the connection behind the answer
+
+
+def _host_name(address: str) -> str:
+    try:
+        return (urlsplit(address).hostname or "").lower()
+    except ValueError:  # such as an unclosed bracket
+        return ""

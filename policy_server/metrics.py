@@ -1,0 +1,67 @@
+"""What `/metrics` tells Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Metrics:
+    """The server's counters, in a registry of their own; resident memory comes from the operating system."""
+
+    CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)  # process_resident_memory_bytes, process_cpu_seconds_total, …
+        self._requests = Counter(
+            "policy_requests",
+            "Requests for an action by transport and status",
+            ("transport", "status"),
+            registry=registry,
+        )
+        self._refused = Counter("policy_refused", "Refused requests by reason", ("code",), registry=registry)
+        self._stage = Histogram("policy_stage_seconds", "Time by stage", ("stage",), buckets=SECONDS, registry=registry)
+        self._batches = Histogram("policy_batch_size", "Requests in a model call", buckets=SIZES, registry=registry)
+        self._cache = Counter("policy_cache", "Look-ups of identical observations", ("result",), registry=registry)
+        self._loads = Counter("policy_model_loads", "Models loaded and unloaded", ("model", "what"), registry=registry)
+        self._bytes = Gauge("policy_models_bytes", "Memory of the loaded models", registry=registry)
+
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """A gauge that is read when it is asked for."""
+        Gauge(name, text, registry=self._registry).set_function(value)
+
+    def request(self, transport: str, status: int) -> None:
+        """A request for an action was answered."""
+        self._requests.labels(transport, str(status)).inc()
+
+    def refused(self, code: str) -> None:
+        """A request was refused."""
+        self._refused.labels(code).inc()
+
+    def stage(self, name: str, seconds: float) -> None:
+        """One stage of one request: decode, queue, model, total."""
+        self._stage.labels(name).observe(seconds)
+
+    def batch(self, size: int, seconds: float) -> None:
+        """One model call."""
+        self._batches.observe(size)
+        self.stage("batch", seconds)
+
+    def cache(self, hit: bool) -> None:
+        """One look-up."""
+        self._cache.labels("hit" if hit else "miss").inc()
+
+    def model(self, name: str, what: str, total_bytes: int) -> None:
+        """A model was `loaded` or `unloaded`; all loaded ones together have `total_bytes`."""
+        self._loads.labels(name, what).inc()
+        self._bytes.set(total_bytes)
+
+    def text(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,343 @@
+"""Client of the policy server, for any environment whose `obs["pov"]` is a picture.
+
+    from qwen_policy_client import QwenPolicyClient
+
+    client = QwenPolicyClient(server_url="http://localhost:8001")
+    client.reset()
+    action = client.get_action(obs, task_name="MineRLBasaltFindCave-v0")
+
+Run as a program it plays an episode: on a small stand-in world, or on MineRL where that is installed.
+
+    python policy_server/qwen_policy_client.py --steps 100
+    python policy_server/qwen_policy_client.py --env minerl --task MineRLBasaltMakeWaterfall-v0
+
+It needs httpx, NumPy and Pillow, and nothing else of this project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import os
+import random
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from PIL import Image
+
+DEFAULT_URL = "http://localhost:8001"
+DEFAULT_TASK = "MineRLBasaltFindCave-v0"
+TIMEOUT_S = 30.0
+RETRIES = 4
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 10.0
+_TRY_AGAIN = (408, 429, 502, 503, 504)
+
+
+class PolicyServerError(RuntimeError):
+    """The server refused, or could not be reached; `status` is its HTTP status (0: no answer), `code` its reason."""
+
+    def __init__(self, message: str, status: int = 0, code: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class _Episode:
+    """What both clients share: settings, the step counter, and how requests are written and answers read."""
+
+    def __init__(
+        self,
+        server_url: str = DEFAULT_URL,
+        *,
+        api_key: str = "",
+        timeout: float = TIMEOUT_S,
+        retries: int = RETRIES,
+        model: str = "",
+        image_format: str = "jpeg",
+    ) -> None:
+        """`api_key` is else taken from EMAC_POLICY_KEY; `timeout` in seconds, for one try; `image_format` jpeg or png.
+
+        Raises ValueError for another format.
+        """
+        if image_format not in ("jpeg", "png"):
+            raise ValueError(f"image_format={image_format!r}: choose jpeg (small) or png (lossless)")
+        self.server_url = server_url.rstrip("/")
+        self.timeout = timeout
+        self.retries = retries
+        self.model = model
+        self.image_format = image_format
+        self.last_reasoning = ""
+        key = api_key or os.environ.get("EMAC_POLICY_KEY", "")
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._lock = threading.Lock()
+        self._new_episode()
+
+    def _new_episode(self) -> str:
+        """Begin a new session; returns the name of the one before ("" at first)."""
+        with self._lock:
+            before = getattr(self, "session", "")
+            self.session = uuid.uuid4().hex
+            self.step = 0
+            return before
+
+    def _action_request(
+        self, obs: Mapping[str, Any] | np.ndarray, task_name: str, temperature: float, max_tokens: int
+    ) -> dict[str, Any]:
+        with self._lock:
+            self.step += 1
+            fields = {"task_name": task_name, "step": self.step, "session": self.session}
+        fields |= {"temperature": temperature, "max_tokens": max_tokens, "model": self.model}
+        return {
+            "method": "POST",
+            "url": f"{self.server_url}/get_action/image",
+            "params": fields,
+            "content": encode(obs, self.image_format),
+            "headers": {**self._headers, "Content-Type": f"image/{self.image_format}"},
+        }
+
+    def _action(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        self.last_reasoning = answer["reasoning"]
+        action = dict(answer["action"])
+        if "camera" in action:
+            action["camera"] = np.array(action["camera"], np.float32)
+        return action
+
+    def _pause(self, attempt: int, retry_after: str = "") -> float:
+        """Seconds before the next try: what the server says, else twice as long each time, with some chance in it."""
+        try:
+            return min(LONGEST_PAUSE_S, float(retry_after))
+        except ValueError:
+            return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0)
+
+    def _read(self, response: httpx.Response, attempt: int) -> tuple[Any, float]:
+        """The JSON of an answer, and 0; or None and the pause before the next try. PolicyServerError: no use."""
+        if response.status_code == 200:
+            return response.json(), 0.0
+        if response.status_code in _TRY_AGAIN and attempt < self.retries:
+            return None, self._pause(attempt, response.headers.get("retry-after", ""))
+        try:
+            reason = json.loads(response.text)
+            text, code = str(reason["detail"]), str(reason["error"])
+        except (ValueError, KeyError, TypeError):
+            text, code = response.text[:200], ""
+        raise PolicyServerError(f"{self.server_url} answers {response.status_code}: {text}", response.status_code, code)
+
+    def _unreachable(self, error: Exception, attempt: int) -> float:
+        """The pause before the next try; PolicyServerError after the last."""
+        if attempt < self.retries:
+            return self._pause(attempt)
+        what = f"no answer within {self.timeout:g} s" if isinstance(error, httpx.TimeoutException) else str(error)
+        raise PolicyServerError(f"{self.server_url} cannot be reached: {what}; is the server running?") from error
+
+
+class QwenPolicyClient(_Episode):
+    """Asks a policy server for actions, one call at a time. May be shared by threads.
+
+    `get_action` tries again, up to `retries` times, when the server is busy or away. Raises PolicyServerError.
+    """
+
+    def __init__(self, server_url: str = DEFAULT_URL, **options: Any) -> None:
+        """`options`: api_key, timeout, retries, model, image_format."""
+        super().__init__(server_url, **options)
+        self._http = httpx.Client()
+
+    def __enter__(self) -> QwenPolicyClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def check_health(self) -> dict[str, Any]:
+        """`{"status", "model", "device", "ready"}`."""
+        return self._send({"method": "GET", "url": f"{self.server_url}/health"}, self.timeout)
+
+    def reset(self) -> None:
+        """Begin a new episode: the server forgets the old one's history. It need not be reachable for that."""
+        before = self._new_episode()
+        try:
+            self._http.request(
+                "DELETE", f"{self.server_url}/sessions/{before}", headers=self._headers, timeout=self.timeout
+            )
+        except httpx.HTTPError:
+            return  # it forgets by itself after a while
+
+    def get_action(
+        self,
+        obs: Mapping[str, Any] | np.ndarray,
+        task_name: str,
+        temperature: float = 0.7,
+        max_tokens: int = 512,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """The action for an observation, ready for `env.step` (`camera` is float32); why: `last_reasoning`."""
+        request = self._action_request(obs, task_name, temperature, max_tokens)
+        return self._action(self._send(request, timeout or self.timeout))
+
+    def _send(self, request: dict[str, Any], timeout: float) -> Any:
+        attempt = 0
+        while True:
+            try:
+                answer, pause = self._read(self._http.request(**request, timeout=timeout), attempt)
+            except httpx.TransportError as error:
+                answer, pause = None, self._unreachable(error, attempt)
+            if answer is not None:
+                return answer
+            time.sleep(pause)
+            attempt += 1
+
+
+class AsyncQwenPolicyClient(_Episode):
+    """`QwenPolicyClient` for asyncio: the same calls, awaited."""
+
+    def __init__(self, server_url: str = DEFAULT_URL, **options: Any) -> None:
+        """`options`: api_key, timeout, retries, model, image_format."""
+        super().__init__(server_url, **options)
+        self._http = httpx.AsyncClient()
+
+    async def __aenter__(self) -> AsyncQwenPolicyClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def check_health(self) -> dict[str, Any]:
+        """`{"status", "model", "device", "ready"}`."""
+        return await self._send({"method": "GET", "url": f"{self.server_url}/health"}, self.timeout)
+
+    async def reset(self) -> None:
+        """Begin a new episode: the server forgets the old one's history. It need not be reachable for that."""
+        before = self._new_episode()
+        try:
+            await self._http.request(
+                "DELETE", f"{self.server_url}/sessions/{before}", headers=self._headers, timeout=self.timeout
+            )
+        except httpx.HTTPError:
+            return  # it forgets by itself after a while
+
+    async def get_action(
+        self,
+        obs: Mapping[str, Any] | np.ndarray,
+        task_name: str,
+        temperature: float = 0.7,
+        max_tokens: int = 512,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """The action for an observation, ready for `env.step` (`camera` is float32); why: `last_reasoning`."""
+        request = self._action_request(obs, task_name, temperature, max_tokens)
+        return self._action(await self._send(request, timeout or self.timeout))
+
+    async def _send(self, request: dict[str, Any], timeout: float) -> Any:
+        attempt = 0
+        while True:
+            try:
+                answer, pause = self._read(await self._http.request(**request, timeout=timeout), attempt)
+            except httpx.TransportError as error:
+                answer, pause = None, self._unreachable(error, attempt)
+            if answer is not None:
+                return answer
+            await asyncio.sleep(pause)
+            attempt += 1
+
+
+def encode(obs: Mapping[str, Any] | np.ndarray, image_format: str = "jpeg") -> bytes:
+    """`obs["pov"]` (or the array itself), uint8 (H, W, 3), as a picture file; ValueError for another shape."""
+    pov = np.asarray(obs["pov"] if isinstance(obs, Mapping) else obs)
+    if pov.ndim != 3 or pov.shape[2] != 3:
+        raise ValueError(f"the observation has shape {pov.shape}; a picture is (height, width, 3)")
+    buffer = io.BytesIO()
+    Image.fromarray(pov.astype(np.uint8)).save(buffer, format=image_format.upper(), **_QUALITY.get(image_format, {}))
+    return buffer.getvalue()
+
+
+_QUALITY = {"jpeg": {"quality": 92}}
+
+
+def make_environment(kind: str, task_name: str) -> Any:
+    """`stand-in`, or `minerl`: the real environment (through aicrowd_gym, the competition's wrapper, if it is there)."""
+    if kind == "stand-in":
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+        from policy_server.basalt_stand_in import BasaltStandIn
+
+        return BasaltStandIn(task_name)
+    try:
+        import minerl  # noqa: F401  (registers the environments)
+    except ImportError as error:
+        raise PolicyServerError(f"--env minerl needs MineRL (https://minerl.readthedocs.io): {error}") from error
+    try:
+        import aicrowd_gym as gym
+    except ImportError:
+        import gym
+    return gym.make(task_name)
+
+
+def reset_environment(env: Any) -> Any:
+    """The first observation, whether `reset` returns it alone (MineRL's gym) or with an info (gymnasium)."""
+    result = env.reset()
+    return result[0] if isinstance(result, tuple) else result
+
+
+def step_environment(env: Any, action: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Observation and whether the episode is over; keys that the action space does not know are left out."""
+    known = getattr(env.action_space, "spaces", action)
+    obs, *_, info = result = env.step({name: value for name, value in action.items() if name in known})
+    return obs, any(result[2:-1])  # done, or terminated and truncated
+
+
+def play(client: QwenPolicyClient, env: Any, task_name: str, steps: int, temperature: float = 0.7) -> int:
+    """Play an episode of at most `steps` steps and print what is done and why; returns how many there were."""
+    obs = reset_environment(env)
+    client.reset()
+    for number in range(1, steps + 1):
+        action = client.get_action(obs, task_name, temperature)
+        pressed = [name for name, value in action.items() if name != "camera" and value]
+        camera = [round(float(angle), 1) for angle in action.get("camera", ())]
+        print(f"{number:4} {' '.join(pressed) or '-'} camera {camera}: {client.last_reasoning[:100]!r}")
+        obs, done = step_environment(env, action)
+        if done:
+            return number
+    return steps
+
+
+def main() -> int:
+    """Play one episode and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--server", default=DEFAULT_URL)
+    parser.add_argument("--env", choices=("stand-in", "minerl"), default="stand-in")
+    parser.add_argument("--task", default=DEFAULT_TASK)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--temperature", type=float, default=0.7)
+    parser.add_argument("--model", default="", help="one of the server's models (empty: its default)")
+    arguments = parser.parse_args()
+    try:
+        with QwenPolicyClient(arguments.server, model=arguments.model) as client:
+            print(client.check_health())
+            env = make_environment(arguments.env, arguments.task)
+            steps = play(client, env, arguments.task, arguments.steps, arguments.temperature)
+            print(f"episode over after {steps} steps")
+            env.close()
+    except (PolicyServerError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
