@@ -1,7 +1,4 @@
-"""Replay buffers over immutable HDF5 shards, one shard per finished episode.
-
-    <directory>/
-        round000_env0012_steps013.h5     written to a temporary name, synced, renamed
+"""Transitions, and replay buffers over immutable shards, one for each finished episode (`lavis.datasets.shards`).
 
 A shard's name tells its round, environment and number of transitions, so a buffer opens by listing the folder: it
 holds names and counts, never pictures. 100,000 transitions are a few megabytes of index.
@@ -9,24 +6,19 @@ holds names and counts, never pictures. 100,000 transitions are a few megabytes 
 
 from __future__ import annotations
 
-import os
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
-SHARD_VERSION = 1
+from lavis.datasets import shards
+from lavis.datasets.shards import open_shard
+
 _SHARD_NAME = re.compile(r"round(\d+)_env(\d+)_steps(\d+)\.h5")
-_TEXT = h5py.string_dtype("utf-8")
-
-
-class ShardError(ValueError):
-    """A shard that cannot be read; the text names the file."""
 
 
 @dataclass(frozen=True)
@@ -52,42 +44,14 @@ def shard_name(round: int, env: int, steps: int) -> str:
     return f"round{round:03d}_env{env:04d}_steps{steps:03d}.h5"
 
 
-def write_shard(path: Path, transitions: Sequence[Transition], attributes: dict[str, Any]) -> None:
+def write_shard(path: Path, transitions: Sequence[Transition], attributes: Mapping[str, Any]) -> None:
     """Write an episode's transitions; the file appears under its name only when it is whole and on disk."""
-    if not transitions:
-        raise ValueError(f"an episode without transitions cannot become the shard {path.name}")
-    if not path.parent.is_dir():  # asking costs microseconds, mkdir on a busy disk milliseconds
-        path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with h5py.File(temporary, "w") as file:
-            file.attrs.update({"version": SHARD_VERSION, **attributes})
-            images = np.stack([t.image for t in transitions])
-            # One chunk per picture, so that a sample reads one; lzf because reading is as frequent as training.
-            file.create_dataset("images", data=images, chunks=(1, *images.shape[1:]), compression="lzf")
-            for field in FIELDS[1:]:
-                file.create_dataset(field, data=[getattr(t, field) for t in transitions], dtype=_TEXT)
-        descriptor = os.open(temporary, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def read_fields(path: Path, index: int, fields: Sequence[str] = FIELDS) -> dict[str, Any]:
-    """Read some fields of one transition: `image` uint8 (H, W, 3), the others text; ShardError for a damaged file."""
-    try:
-        with h5py.File(path, "r") as file:
-            texts = {field: file[field][index].decode("utf-8") for field in fields if field != "image"}
-            return {**texts, "image": file["images"][index]} if "image" in fields else texts
-    except (OSError, KeyError, IndexError, ValueError) as error:
-        raise ShardError(f"shard {path} cannot be read at transition {index}: {error}") from error
+    shards.write_shard(path, {field: [getattr(item, field) for item in transitions] for field in FIELDS}, attributes)
 
 
 def read_transition(path: Path, index: int) -> Transition:
     """Read one transition of a shard; ShardError names a damaged or missing file."""
-    return Transition(**read_fields(path, index))
+    return Transition(**open_shard(path).read(index, FIELDS))
 
 
 class ReplayBuffer:
@@ -97,7 +61,7 @@ class ReplayBuffer:
     Samples are drawn from a generator of its own, whose state a checkpoint keeps.
     """
 
-    # The name in a batch, and the stored field. Only these are read: each costs a tenth of a millisecond.
+    # The name in a batch, and the stored field; only these are read.
     batch_fields = {"image": "image", "text_input": "text_input", "text_output": "text_output"}
 
     def __init__(self, directory: Path | str, *, capacity: int = 100_000, seed: int = 42) -> None:
@@ -128,10 +92,9 @@ class ReplayBuffer:
         if not len(self):
             raise ValueError(f"the buffer {self.directory} is empty: no episode has been stored yet")
         self.drawn = [self._place(int(position)) for position in self.random.integers(len(self), size=batch_size)]
-        stored = [
-            read_fields(self.directory / name, index, tuple(self.batch_fields.values())) for name, index in self.drawn
-        ]
-        return {key: [fields[field] for fields in stored] for key, field in self.batch_fields.items()}
+        fields = tuple(self.batch_fields.values())
+        stored = [open_shard(self.directory / name).read(index, fields) for name, index in self.drawn]
+        return {key: [row[field] for row in stored] for key, field in self.batch_fields.items()}
 
     def describe_drawn(self, limit: int = 4) -> str:
         """The last batch in words: shard and step of its first samples."""

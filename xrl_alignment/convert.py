@@ -16,11 +16,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from lavis.datasets.annotations import AnnotationFile
-from xrl_alignment.buffers import ShardError, Transition, read_transition, shard_name, write_shard
+from lavis.datasets.shards import open_shard
+from xrl_alignment.buffers import Transition, read_transition, shard_name, write_shard
 from xrl_alignment.collect import annotation, save_image, write_list
 from xrl_alignment.config import ConfigError, run_program
 from xrl_alignment.progress import Bar
@@ -49,16 +49,12 @@ def to_lavis(shards: Path, out: Path, image_format: str = "png") -> int:
 
 
 def _entries(path: Path, out: Path, image_format: str) -> Iterator[dict[str, str]]:
-    try:
-        with h5py.File(path, "r") as file:
-            game, steps = str(file.attrs.get("game", "")), len(file["text_output"])
-    except (OSError, KeyError) as error:
-        raise ShardError(f"shard {path} is damaged: {error}") from error
-    for step in range(steps):
+    shard = open_shard(path)
+    for step in range(shard.steps):
         item = read_transition(path, step)
         name = f"images/{path.stem}_{step:03d}.{image_format}"
         save_image(out / name, item)
-        yield {"image": name, **annotation(item, game), "episode": path.stem}
+        yield {"image": name, **annotation(item, shard.game), "episode": path.stem}
 
 
 def to_shards(annotations: Path, out: Path, images: Path | None = None) -> int:

@@ -33,6 +33,7 @@ LIBRARIES = {
     "alfworld": "alfworld",
     "gymnasium": "gymnasium",
     "h5py": "h5py",
+    "lz4": "lz4",
     "matplotlib": "matplotlib",
     "numpy": "numpy",
     "omegaconf": "omegaconf",

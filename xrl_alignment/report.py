@@ -17,12 +17,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import h5py
 import matplotlib
 from matplotlib.figure import Figure
 from PIL import Image
 
-from xrl_alignment.buffers import ShardError, Transition, read_transition
+from lavis.datasets.shards import ShardError, open_shard
+from xrl_alignment.buffers import Transition, read_transition
 from xrl_alignment.checkpoint import write_atomically
 from xrl_alignment.config import run_program
 
@@ -123,11 +123,10 @@ def sample_steps(run: Path, count: int = STEPS_SHOWN) -> list[tuple[int, Transit
     if not shards:
         return []
     try:
-        with h5py.File(shards[-1], "r") as file:
-            steps = len(file["images"])
+        steps = open_shard(shards[-1]).steps
         shown = sorted({round(i * (steps - 1) / max(count - 1, 1)) for i in range(count)})
         return [(index, read_transition(shards[-1], index)) for index in shown]
-    except (OSError, KeyError, ShardError):  # the shard of a killed run or a full disk: the report goes without
+    except ShardError:  # the shard of a killed run or a full disk: the report goes without
         return []
 
 

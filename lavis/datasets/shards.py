@@ -1,29 +1,202 @@
-"""Episode shards: HDF5 files of one episode each, as online training and `xrl_alignment.collect` write them.
+"""Episode shards: immutable HDF5 files of one episode each, as online training and `xrl_alignment.collect` write them.
 
     <folder>/round000_env0012_steps013.h5
-        images (steps, H, W, 3) uint8, one chunk a picture     may be absent: labels and texts only
-        text_input, text_output, text_output_neg (steps,)      UTF-8
+        image (steps, H, W, 3) uint8                       one chunk a picture, packed with LZ4 (HDF5's filter 32004)
+        text_input, text_output, text_output_neg, … (steps,)     UTF-8 of fixed length
+        whatever else belongs to a step (steps, …)         any numeric type
         attributes: version, game, …
 
-The name tells the number of steps, so a folder is opened by listing it. Reading goes through HDF5's low-level
-interface, which opens a file ten times as fast as h5py's convenient one.
+The name tells the number of steps, so a folder is opened by listing it. A shard is opened through HDF5 once, to learn
+where each row's bytes lie; from then on a row is one read of the file, and nothing stays open. Through HDF5 a picture
+and its texts take fifteen times as long in random order (`benchmarks/loader.py` measures reading). Other programs read
+shards with h5py as usual, the pictures after `import hdf5plugin`.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import struct
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import h5py
+import lz4.block
 import numpy as np
-from h5py import h5a, h5d, h5f, h5g, h5p, h5s
+from h5py import h5a, h5d, h5f, h5p, h5s, h5t, h5z
 
 from lavis.datasets.records import BadSampleError, Record, blank_image, task_type_of
 
+VERSION = 2
 NAME = re.compile(r".*_steps(\d+)\.h5")
-_TEXTS = (b"text_input", b"text_output", b"text_output_neg")
+IMAGE = "image"
+_TEXTS = ("text_input", "text_output", "text_output_neg")
+_LZ4_FILTER = 32004
+# In front of a packed chunk: its bytes unpacked, those of a block unpacked (here the same), those of the block packed.
+_LZ4_HEADER = struct.Struct(">QII")
+
+
+class ShardError(BadSampleError):
+    """A shard that cannot be read; the text names the file."""
+
+
+def write_shard(path: Path, fields: Mapping[str, Sequence], attributes: Mapping[str, Any]) -> None:
+    """Write one episode; the file appears under its name only when it is whole and on disk.
+
+    `fields` are equally long sequences: `image` of uint8 (H, W, 3), of strings, or of numbers or arrays of one shape.
+    Raises ValueError where lengths or shapes differ.
+    """
+    lengths = {name: len(rows) for name, rows in fields.items()}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise ValueError(
+            f"an episode's fields must have the same length of at least 1 to become {path.name}: {lengths}"
+        )
+    if not path.parent.is_dir():  # asking costs microseconds, mkdir on a busy disk milliseconds
+        path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with h5py.File(temporary, "w") as file:
+            file.attrs.update({"version": VERSION, **attributes})
+            for name, rows in fields.items():
+                _write_field(file, name, rows)
+        descriptor = os.open(temporary, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_field(file: h5py.File, name: str, rows: Sequence) -> None:
+    if name == IMAGE:
+        _write_images(file, np.stack(rows))
+    elif isinstance(rows[0], str):
+        texts = [row.encode("utf-8") for row in rows]
+        kind = h5py.string_dtype("utf-8", max(1, *map(len, texts)))
+        file.create_dataset(name, data=np.array(texts, dtype=kind), dtype=kind)
+    else:
+        file.create_dataset(name, data=np.stack([np.asarray(row) for row in rows]))
+
+
+def _write_images(file: h5py.File, images: np.ndarray) -> None:
+    """Each picture a chunk of its own, packed here: h5py has no LZ4, but lets whoever has write the chunks."""
+    properties = h5p.create(h5p.DATASET_CREATE)
+    properties.set_chunk((1, *images.shape[1:]))
+    properties.set_filter(_LZ4_FILTER, h5z.FLAG_OPTIONAL, (0,))
+    space = h5s.create_simple(images.shape)
+    dataset = h5d.create(file.id, IMAGE.encode(), h5t.NATIVE_UINT8, space, properties)
+    for step, image in enumerate(images):
+        dataset.write_direct_chunk((step, 0, 0, 0), _packed(image.tobytes()))
+
+
+def _packed(data: bytes) -> bytes:
+    """As HDF5's LZ4 filter packs a chunk; what does not shrink is stored as it is."""
+    block = lz4.block.compress(data, store_size=False)
+    block = block if len(block) < len(data) else data
+    return _LZ4_HEADER.pack(len(data), len(data), len(block)) + block
+
+
+def _unpacked(chunk: bytes, size: int) -> bytes:
+    """The `size` bytes of a packed chunk."""
+    block = memoryview(chunk)[_LZ4_HEADER.size :]
+    return bytes(block) if len(block) == size else lz4.block.decompress(block, uncompressed_size=size)
+
+
+class _Field(NamedTuple):
+    """Where a field's rows lie in the file, and what they are."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]  # of a row
+    size: int  # bytes of a row
+    start: int  # of the first row, bytes from the file's beginning; the others follow it, unless the field is packed
+    chunks: list[tuple[int, int]]  # start and size of each row of a packed field, else empty
+
+    def read(self, descriptor: int, step: int) -> str | np.ndarray:
+        """A row from the open file; ValueError or LZ4BlockError where it is not whole."""
+        start, size = self.chunks[step] if self.chunks else (self.start + step * self.size, self.size)
+        data = os.pread(descriptor, size, start)
+        if len(data) != size:
+            raise ValueError("the file ends before its data")
+        if self.chunks:
+            data = _unpacked(data, self.size)
+        if self.dtype.kind == "S":
+            return data.rstrip(b"\0").decode("utf-8")
+        return np.frombuffer(data, self.dtype).reshape(self.shape)
+
+
+class Shard:
+    """What one file holds: `steps`, `game` (empty where it was not told), and the rows of its fields."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        file = h5f.open(path.encode(), h5f.ACC_RDONLY)
+        try:
+            version, self.game = _attribute(file, b"version", "no"), str(_attribute(file, b"game", ""))
+            if version != VERSION:
+                raise ShardError(f"{path}: shards of version {version} cannot be read, only {VERSION}: collect again")
+            datasets = {name.decode(): h5d.open(file, name) for name in file}
+            self._fields = {name: _field_of(dataset) for name, dataset in datasets.items()}
+            self.steps = min((dataset.shape[0] for dataset in datasets.values()), default=0)
+        finally:
+            file.close()
+
+    def read(self, step: int, names: Sequence[str]) -> dict[str, Any]:
+        """Some fields of one step: texts, or arrays that cannot be written to; ShardError where that fails."""
+        lacking = [name for name in names if name not in self._fields]
+        if lacking:
+            raise ShardError(f"{self.path}: it has no {lacking[0]}, only {', '.join(self._fields)}")
+        if not 0 <= step < self.steps:
+            raise ShardError(f"{self.path}: it has no step {step}, only {self.steps}")
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                return {name: self._fields[name].read(descriptor, step) for name in names}
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError, lz4.block.LZ4BlockError) as error:
+            raise ShardError(f"{self.path}, step {step}: the shard is damaged: {error}") from error
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+
+def _attribute(file: h5f.FileID, name: bytes, default: Any) -> Any:
+    if not h5a.exists(file, name):
+        return default
+    return h5py.AttributeManager(h5py.Group(file))[name]
+
+
+def _field_of(dataset: h5d.DatasetID) -> _Field:
+    steps, *shape = dataset.shape
+    size = dataset.dtype.itemsize * math.prod(shape)
+    start, chunks = dataset.get_offset(), []
+    if start is None:  # it lies in chunks, each of them packed
+        infos = [dataset.get_chunk_info(step) for step in range(steps)]
+        start, chunks = 0, [(info.byte_offset, info.size) for info in infos]
+    return _Field(dataset.dtype, tuple(shape), size, start, chunks)
+
+
+def open_shard(path: Path | str) -> Shard:
+    """A shard, ready to be read from; ShardError names one that is missing, damaged, foreign or of another version."""
+    path = os.fspath(path)
+    try:
+        stat = os.stat(path)
+        return _known(path, stat.st_ino, stat.st_mtime_ns)
+    except ShardError:
+        raise
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:  # h5py raises all of them
+        raise ShardError(f"shard {path} cannot be read: it is damaged or missing: {error}") from error
+
+
+@lru_cache(maxsize=1 << 14)
+def _known(path: str, inode: int, changed: int) -> Shard:
+    """A kilobyte or two each; a file that was replaced since is opened again."""
+    return Shard(path)
 
 
 class ShardFolder:
@@ -34,77 +207,38 @@ class ShardFolder:
     """
 
     def __init__(self, folder: Path | str, *, blank_images: bool = False) -> None:
-        self.folder = Path(folder)
+        self.folder = os.fspath(folder)
         self.blank_images = blank_images
-        if not self.folder.is_dir():
+        if not os.path.isdir(self.folder):
             raise FileNotFoundError(f"no folder of shards {self.folder}")
-        self.names = sorted(name for name in (entry.name for entry in self.folder.glob("*.h5")) if name[0] != ".")
-        self._ends = np.cumsum([self._steps(name) for name in self.names], dtype=np.int64)
+        self.names = sorted(name for name in os.listdir(self.folder) if name.endswith(".h5") and name[0] != ".")
+        self._ends = list(accumulate(self._steps(name) for name in self.names))
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return self._ends[-1] if self._ends else 0
 
     def where(self, index: int) -> str:
         """`…/round000_env0012_steps013.h5, step 4`."""
         path, step = self.place(index)
         return f"{path}, step {step}"
 
-    def place(self, index: int) -> tuple[Path, int]:
+    def place(self, index: int) -> tuple[str, int]:
         """The shard that holds record `index`, and its step in it."""
-        shard = int(np.searchsorted(self._ends, index, side="right"))
-        return self.folder / self.names[shard], index - (int(self._ends[shard - 1]) if shard else 0)
+        shard = bisect_right(self._ends, index)
+        return os.path.join(self.folder, self.names[shard]), index - (self._ends[shard - 1] if shard else 0)
 
     def read(self, index: int) -> Record:
         """One transition; BadSampleError names a shard that is damaged or has no pictures."""
         path, step = self.place(index)
-        try:
-            texts, game = _texts_of(str(path))
-            text = [field[step] for field in texts]
-            image = blank_image() if self.blank_images else _read_image(str(path), step)
-        except KeyError:
-            raise BadSampleError(
-                f"{path}: it has no pictures or lacks a field; for black ones: datasets.alfworld_cap.blank_images=True"
-            ) from None
-        except (OSError, IndexError, ValueError) as error:
-            raise BadSampleError(f"{path}, step {step}: the shard is damaged: {error}") from error
-        if not text[1].strip():
-            raise BadSampleError(f"{path}, step {step}: text_output is empty")
-        return Record(image, *text, task_type=task_type_of(game), game=game)
+        shard = open_shard(path)
+        if IMAGE not in shard and not self.blank_images:
+            raise ShardError(f"{path}: it has no pictures; for black ones: datasets.alfworld_cap.blank_images=True")
+        row = shard.read(step, _TEXTS if self.blank_images else (IMAGE, *_TEXTS))
+        if not row["text_output"].strip():
+            raise ShardError(f"{path}, step {step}: text_output is empty")
+        row.setdefault(IMAGE, blank_image())
+        return Record(**row, task_type=task_type_of(shard.game), game=shard.game)
 
     def _steps(self, name: str) -> int:
-        if match := NAME.fullmatch(name):
-            return int(match.group(1))
-        with h5py.File(self.folder / name, "r") as file:
-            return len(file["text_output"])
-
-
-@lru_cache(maxsize=256)
-def _texts_of(path: str) -> tuple[list[list[str]], str]:
-    """All texts of a shard and its game: neighbours are asked for soon, and texts of 256 shards are a few MB."""
-    file = h5f.open(path.encode(), h5f.ACC_RDONLY)
-    try:
-        fields = [h5py.Dataset(h5d.open(file, field))[:] for field in _TEXTS]
-        root = h5g.open(file, b"/")
-        game = h5py.AttributeManager(h5py.Group(root)).get("game", "") if h5a.exists(root, b"game") else ""
-        return [[value.decode("utf-8") for value in field] for field in fields], str(game)
-    finally:
-        file.close()
-
-
-def _read_image(path: str, step: int) -> np.ndarray:
-    """One picture, uint8 (H, W, 3)."""
-    dataset = _open_images(path, os.getpid())
-    shape = (1, *dataset.shape[1:])
-    image = np.empty(shape, dtype=np.uint8)
-    space = dataset.get_space()
-    space.select_hyperslab((step, 0, 0, 0), shape)
-    dataset.read(h5s.create_simple(shape), space, image)
-    return image[0]
-
-
-@lru_cache(maxsize=128)
-def _open_images(path: str, process: int) -> h5d.DatasetID:
-    """The pictures of a shard, left open: opening takes as long as decoding one. Each process has its own."""
-    access = h5p.create(h5p.DATASET_ACCESS)
-    access.set_chunk_cache(0, 0, 1.0)  # samples come in random order: kept pictures would cost memory for nothing
-    return h5d.open(h5f.open(path.encode(), h5f.ACC_RDONLY), b"images", access)
+        match = NAME.fullmatch(name)
+        return int(match.group(1)) if match else open_shard(os.path.join(self.folder, name)).steps

@@ -11,14 +11,16 @@ import pytest
 from PIL import Image
 
 from lavis.datasets.annotations import AnnotationFile
-from lavis.datasets.shards import ShardFolder
+from lavis.datasets.shards import ShardFolder, open_shard
 from xrl_alignment import collect as module
+from xrl_alignment.buffers import FIELDS
 from xrl_alignment.collect import Collector, Plan, collect, counter, main, play
 from xrl_alignment.config import ConfigError
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native import NativeEnvironment
 from xrl_alignment.history import build_prompt
+from xrl_alignment.rollouts import SequentialExecutor, make_executor
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +28,21 @@ def games(household_data: Path) -> list[Game]:
     return find_games("household_train", data=household_data, num=4, seed=0)
 
 
+def played(game: Game, plan: Plan, count=len):
+    """What `play` returns."""
+    (outcome,) = SequentialExecutor().run(lambda job: play(NativeEnvironment(), job, plan, count=count), [game])
+    return outcome.value
+
+
 def content(folder: Path) -> dict[str, object]:
     """Everything in the data files (HDF5 files with the same content may differ in unused bytes)."""
     found: dict[str, object] = {}
     for path in folder.rglob("*"):
         if path.suffix == ".h5":
+            shard = open_shard(path)
+            rows = [shard.read(step, FIELDS) for step in range(shard.steps)]
             with h5py.File(path) as file:
-                found[path.name] = {**{key: file[key][:].tolist() for key in file}, **file.attrs}
+                found[path.name] = [{**row, "image": row["image"].tobytes()} for row in rows], dict(file.attrs)
         elif path.suffix in (".json", ".jpg") and path.name != "collection.json":
             found[path.name] = path.read_bytes()
     return found
@@ -40,7 +50,7 @@ def content(folder: Path) -> dict[str, object]:
 
 def test_transitions_are_what_the_model_would_see(games: list[Game]) -> None:
     plan = Plan(negatives=True)
-    transitions, won = play(NativeEnvironment(), games[0], plan, count=counter("tiny"))
+    transitions, won = played(games[0], plan, counter("tiny"))
     assert won
     environment = NativeEnvironment()
     now = environment.reset(games[0])
@@ -57,12 +67,14 @@ def test_transitions_are_what_the_model_would_see(games: list[Game]) -> None:
 
 
 def test_noise_executes_other_commands_and_labels_stay_the_experts(games: list[Game]) -> None:
-    transitions, _ = play(NativeEnvironment(), games[0], Plan(noise=0.5, frames=False, format="lavis"), count=len)
+    transitions, _ = played(games[0], Plan(noise=0.5, frames=False, format="lavis"))
     assert any(item.executed != item.text_output for item in transitions)
 
 
 def test_shards_with_any_number_of_workers_and_a_card(games: list[Game], tmp_path: Path) -> None:
-    one, two = (collect(Plan(), games, tmp_path / str(n), workers=n) for n in (1, 2))
+    one = collect(Plan(), games, tmp_path / "1")
+    with make_executor("local", workers=2) as executor:
+        two = collect(Plan(), games, tmp_path / "2", executor)
     assert content(tmp_path / "1") == content(tmp_path / "2")
     assert [(e.env, e.game, e.won) for e in one] == [(e.env, e.game, e.won) for e in two]
     source = ShardFolder(tmp_path / "1")
@@ -81,7 +93,7 @@ def test_goes_on_after_an_interruption(games: list[Game], tmp_path: Path, monkey
         if len(played) == 2:
             raise KeyboardInterrupt
         played.append(job[0])
-        return original(self, job)
+        return (yield from original(self, job))
 
     original = Collector.__call__
     monkeypatch.setattr(Collector, "__call__", interrupted)
@@ -93,7 +105,7 @@ def test_goes_on_after_an_interruption(games: list[Game], tmp_path: Path, monkey
             file.write('{"half')
     assert len(collect(plan, games, tmp_path / "cut")) == 4
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
-    monkeypatch.setattr(module, "_results", None)  # all is done: nothing is played again
+    monkeypatch.setattr(module, "Collector", None)  # all is done: nothing is played again
     assert len(collect(plan, games, tmp_path / "cut")) == 4
 
 

@@ -6,10 +6,10 @@ import time
 from contextlib import closing
 from http.client import HTTPConnection
 
-import h5py
 import numpy as np
 import pytest
 
+from lavis.datasets.shards import open_shard
 from xrl_alignment import protocol
 from xrl_alignment.buffers import read_transition
 from xrl_alignment.environments import make_environment
@@ -22,9 +22,7 @@ PIXEL = np.zeros((224, 224, 3), np.uint8)
 
 def transitions(run, number: int = 0):
     path = run.directory.buffer / run.journal[number].shard
-    with h5py.File(path) as file:
-        steps = len(file["images"])
-    return [read_transition(path, i) for i in range(steps)]
+    return [read_transition(path, i) for i in range(open_shard(path).steps)]
 
 
 class FixedExpert:

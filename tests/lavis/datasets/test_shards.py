@@ -1,16 +1,23 @@
-"""Shards read through HDF5's low-level interface give what the writer wrote."""
+"""Shards give back what was written, in a form that HDF5 knows, and say what is wrong with them."""
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import h5py
+import lz4.block
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lavis.datasets.records import BadSampleError
-from lavis.datasets.shards import ShardFolder
+from lavis.datasets.shards import ShardError, ShardFolder, open_shard, write_shard
 from xrl_alignment.buffers import read_transition
+
+NAME = "round000_env0001_steps003.h5"
+TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
 
 
 def test_every_transition_as_the_buffer_reads_it(shard_folder: Path) -> None:
@@ -26,21 +33,103 @@ def test_every_transition_as_the_buffer_reads_it(shard_folder: Path) -> None:
     assert source.where(5).endswith("round000_env0001_steps003.h5, step 1")
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.tuples(TEXTS, st.integers(0, 2**32 - 1)), min_size=1, max_size=5), flat=st.booleans())
+def test_any_text_picture_and_number_comes_back(tmp_path: Path, rows: list, flat: bool) -> None:
+    images = [
+        np.full((6, 5, 3), seed % 256, np.uint8) if flat else np.random.default_rng(seed).integers(0, 256, (6, 5, 3))
+        for _, seed in rows
+    ]
+    fields = {
+        "image": [image.astype(np.uint8) for image in images],
+        "text": [text for text, _ in rows],
+        "logps": [np.float32([seed, -seed]) for _, seed in rows],
+        "tokens": [np.full((2, 4), seed % 100, np.float16) for _, seed in rows],
+    }
+    path = tmp_path / "round000_env0000.h5"
+    write_shard(path, fields, {"game": "pick-Ä/t"})
+    shard = open_shard(path)
+    assert (shard.steps, shard.game) == (len(rows), "pick-Ä/t")
+    for step in range(len(rows)):
+        row = shard.read(step, tuple(fields))
+        assert row["text"] == fields["text"][step]
+        for name in ("image", "logps", "tokens"):
+            assert row[name].dtype == fields[name][step].dtype and np.array_equal(row[name], fields[name][step])
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_other_programs_can_read_the_texts_and_find_a_registered_filter(shard_folder: Path) -> None:
+    with h5py.File(shard_folder / NAME) as file:
+        assert file["text_input"].asstr()[1] == "Task 1.\n> "
+        number = file["image"].id.get_create_plist().get_filter(0)[0]
+        mask, chunk = file["image"].id.read_direct_chunk((1, 0, 0, 0))
+    assert number == 32004 and mask == 0
+    # HDF5's LZ4 filter: bytes in all and in a block (big-endian), then each block's packed size and bytes.
+    whole, block, packed = struct.unpack(">QII", chunk[:16])
+    assert whole == block == 112 * 112 * 3 and packed == len(chunk) - 16
+    assert lz4.block.decompress(chunk[16:], uncompressed_size=block) == bytes([5]) * whole
+
+
+def test_a_shard_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "round000_env0000_steps001.h5"
+    for text in ("first", "a longer second"):
+        write_shard(path, {"text_output": [text]}, {})
+        assert open_shard(path).read(0, ("text_output",)) == {"text_output": text}
+
+
+@pytest.mark.parametrize("fields", [{}, {"a": [], "b": []}, {"a": ["x"], "b": ["x", "y"]}])
+def test_fields_that_make_no_episode(tmp_path: Path, fields: dict) -> None:
+    with pytest.raises(ValueError, match="the same length of at least 1"):
+        write_shard(tmp_path / "round000_env0000_steps001.h5", fields, {})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_damaged_shard_is_named(tmp_path: Path, shard_folder: Path) -> None:
-    data = (shard_folder / "round000_env0001_steps003.h5").read_bytes()
-    (tmp_path / "round000_env0001_steps003.h5").write_bytes(data[: len(data) // 2])
-    with pytest.raises(BadSampleError, match=r"steps003.h5, step 0: the shard is damaged"):
+    data = (shard_folder / NAME).read_bytes()
+    (tmp_path / NAME).write_bytes(data[: len(data) // 2])
+    with pytest.raises(BadSampleError, match=rf"{NAME} cannot be read: it is damaged"):
         ShardFolder(tmp_path).read(0)
+
+
+def test_a_picture_that_was_damaged_after_the_shard_was_opened(tmp_path: Path, shard_folder: Path) -> None:
+    path = tmp_path / NAME
+    path.write_bytes((shard_folder / NAME).read_bytes())
+    shard = open_shard(path)
+    with h5py.File(path) as file:
+        chunk = file["image"].id.get_chunk_info(2)
+    with open(path, "r+b") as file:
+        file.seek(chunk.byte_offset + 16)
+        file.write(b"\xff" * (chunk.size - 16))
+    with pytest.raises(ShardError, match=rf"{NAME}, step 2: the shard is damaged"):
+        shard.read(2, ("image",))
+    path.write_bytes(b"")
+    with pytest.raises(ShardError, match=rf"{NAME}, step 0: the shard is damaged: the file ends before its data"):
+        shard.read(0, ("text_input",))
+
+
+def test_shards_of_another_version_and_foreign_files(tmp_path: Path, shard_folder: Path) -> None:
+    path = tmp_path / NAME
+    path.write_bytes((shard_folder / NAME).read_bytes())
+    with h5py.File(path, "a") as file:
+        file.attrs["version"] = 1
+    with pytest.raises(ShardError, match="shards of version 1 cannot be read, only 2"):
+        open_shard(path)
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["data"] = [1, 2]
+    with pytest.raises(ShardError, match="shards of version no cannot be read"):
+        open_shard(tmp_path / "foreign.h5")
 
 
 def test_shard_without_pictures(tmp_path: Path, shard_folder: Path) -> None:
-    path = tmp_path / "round000_env0001_steps003.h5"
+    path = tmp_path / NAME
     path.write_bytes((shard_folder / path.name).read_bytes())
     with h5py.File(path, "a") as file:
-        del file["images"]
+        del file["image"]
     with pytest.raises(BadSampleError, match="has no pictures"):
         ShardFolder(tmp_path).read(0)
     assert not ShardFolder(tmp_path, blank_images=True).read(0).image.any()
+    with pytest.raises(ShardError, match="it has no image, only "):
+        read_transition(path, 0)
 
 
 def test_no_folder(tmp_path: Path) -> None:
