@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -72,6 +73,7 @@ LOOKS_FOR = (
 )
 TYPES = tuple(kind for pair in LOOKS_FOR for kind in pair)
 QUERY_OF = {kind: query for query, pair in enumerate(LOOKS_FOR) for kind in pair}
+CELLS = 16  # patches of 14 pixels in a row
 NUMBERS = 9  # 1 to 9; larger ones are not read
 SCENES = 4  # moments drawn of a game, each from `VIEWS` places where there is something
 VIEWS = 4  # and one more, often of an empty place
@@ -82,11 +84,23 @@ POOL = 1920  # frames kept to choose from
 SHARPNESS = 8.0  # from the head's values to the scores of a choice
 WARMUP_STEPS = 100
 
-Seen = tuple[np.ndarray, list[str]]  # a frame, the names of what is in reach
+
+class Seen(NamedTuple):
+    """A frame, uint8 (224, 224, 3), with what there is to find in it, as indices, -1 for nothing.
+
+    `kinds`, `numbers`: int64 (queries,), into `TYPES`, and the number less one. `cell_kinds`, `cell_numbers`: the same
+    for each patch of the vision model, (256,), where a dark label covers it.
+    """
+
+    frame: np.ndarray
+    kinds: Tensor
+    numbers: Tensor
+    cell_kinds: Tensor
+    cell_numbers: Tensor
 
 
 def moments(games: Sequence[Game], rng: random.Random) -> Iterator[Seen]:
-    """Frames without end, uint8 (224, 224, 3), with the names that their dark labels show."""
+    """Frames without end."""
     environment = NativeEnvironment()
     while True:
         environment.reset(rng.choice(games))
@@ -97,7 +111,8 @@ def moments(games: Sequence[Game], rng: random.Random) -> Iterator[Seen]:
             views = [replace(scene, location=location) for location in places]
             full = [seen for seen in views if frames.in_reach(seen)]
             for seen in (*rng.sample(full, min(VIEWS, len(full))), rng.choice(views)):
-                yield frames.draw(seen), [seen.names[key] for key in frames.in_reach(seen) if key in seen.names]
+                frame, labels = frames.draw_labelled(seen)
+                yield Seen(frame, *targets([label for label in labels if label.kind == "in reach"]))
 
 
 def renamed(state: RoomState, rng: random.Random) -> RoomState:
@@ -129,19 +144,18 @@ def rearranged(state: RoomState, rng: random.Random) -> RoomState:
     return replace(state, contents={r: tuple(keys) for r, keys in contents.items()}, opened=opened, held=held)
 
 
-def targets(names: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """What each query should find: int64 (queries,) index into `TYPES` and number less one, both -1 for nothing.
-
-    Of several objects of a type any may be named: that with the smallest number is.
-    """
-    kinds = torch.full((len(LOOKS_FOR),), -1)
-    numbers = torch.full((len(LOOKS_FOR),), -1)
-    for name in sorted(names, reverse=True):
-        kind, number = name.split()
+def targets(labels: Sequence[frames.Label]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What `Seen` says of `labels`. Of several objects of a type any would do: that with the smallest number counts."""
+    kinds, numbers = torch.full((2, len(LOOKS_FOR)), -1)
+    cell_kinds, cell_numbers = torch.full((2, CELLS, CELLS), -1)
+    for label in sorted(labels, reverse=True):
+        kind, number = label.name.split()
         if kind in QUERY_OF and int(number) <= NUMBERS:
-            kinds[QUERY_OF[kind]] = TYPES.index(kind)
-            numbers[QUERY_OF[kind]] = int(number) - 1
-    return kinds, numbers
+            found = torch.tensor([TYPES.index(kind), int(number) - 1])
+            kinds[QUERY_OF[kind]], numbers[QUERY_OF[kind]] = found
+            covered = (label.row, slice(label.column, label.column + label.width))
+            cell_kinds[covered], cell_numbers[covered] = found
+    return kinds, numbers, cell_kinds.flatten(), cell_numbers.flatten()
 
 
 def code(kinds: Tensor, numbers: Tensor) -> Tensor:
@@ -187,13 +201,18 @@ def projection(head: nn.Linear, embedding: Tensor, tokenizer) -> tuple[Tensor, T
 
 
 def train(model, vis_processor, games: Sequence[Game], *, minutes: float, lr: float, seed: int, out: Path) -> None:
-    """Train vision model, Q-Former and head for `minutes`; prints a line and writes `out` after every pool of frames."""
+    """Train vision model, Q-Former and head for `minutes`; prints a line, writes `out` after every pool of frames."""
     rng = random.Random(seed)
     source = moments(games, rng)
     torch.manual_seed(seed)
-    head = nn.Linear(model.query_tokens.shape[-1], len(TYPES) + NUMBERS)
-    parts = [model.visual_encoder, model.ln_vision, model.Qformer]
-    weights = [model.query_tokens, *head.parameters(), *(w for part in parts for w in part.parameters())]
+    width = len(TYPES) + NUMBERS
+    # The second head reads the patches themselves: a signal at every label, which the vision model learns from first.
+    head, cell_head = (
+        nn.Linear(model.query_tokens.shape[-1], width),
+        nn.Linear(model.ln_vision.normalized_shape[0], width),
+    )
+    parts = [model.visual_encoder, model.ln_vision, model.Qformer, head, cell_head]
+    weights = [model.query_tokens, *(weight for part in parts for weight in part.parameters())]
     for weight in weights:
         weight.requires_grad_(True)
     optimizer = torch.optim.AdamW(weights, lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
@@ -202,25 +221,28 @@ def train(model, vis_processor, games: Sequence[Game], *, minutes: float, lr: fl
     while (elapsed := (time.monotonic() - started) / 60 / minutes) < 1:
         pool = pool[POOL // REUSE :] if len(pool) == POOL else pool
         fresh = [next(source) for _ in range(POOL - len(pool))]
-        rates = evaluate(model, head, vis_processor, fresh[: 4 * BATCH]) if step else (0.0, 0.0)
+        rates = evaluate(model, head, vis_processor, fresh[: 4 * BATCH])
         pool += fresh
         losses = []
         for batch in shuffled_batches(pool, rng):
             left = 1 - (time.monotonic() - started) / 60 / minutes
             for group in optimizer.param_groups:
                 group["lr"] = lr * min(1.0, (step + 1) / WARMUP_STEPS, max(0.0, left) * 2)
-            images, kinds, numbers = stacked(batch, vis_processor)
-            loss = loss_of(values_of(model, head, images), kinds, numbers)
-            loss.backward()
+            cells, queries = read(model, stacked_images(batch, vis_processor))
+            _, kinds, numbers, cell_kinds, cell_numbers = zip(*batch, strict=True)
+            of_queries = loss_of(head(queries), torch.stack(kinds), torch.stack(numbers))
+            of_cells = loss_of(cell_head(cells), torch.stack(cell_kinds), torch.stack(cell_numbers))
+            (of_queries + of_cells).backward()
             torch.nn.utils.clip_grad_norm_(weights, 1.0)
             optimizer.step()
             optimizer.zero_grad()
-            losses.append(loss.item())
+            losses.append((of_queries.item(), of_cells.item()))
             step += 1
         save(model, head, out)
-        mean = sum(losses) / len(losses)
+        means = [sum(column) / len(losses) for column in zip(*losses, strict=True)]
         print(
-            f"{elapsed:4.0%}  step {step}, loss {mean:.3f}, named {rates[0]:.3f}, empty {rates[1]:.3f} (new frames)",
+            f"{elapsed:4.0%}  step {step}, loss {means[0]:.3f} (patches {means[1]:.3f}); "
+            f"before, on frames not seen yet: named {rates[0]:.3f}, empty {rates[1]:.3f}",
             flush=True,
         )
 
@@ -232,26 +254,26 @@ def shuffled_batches(pool: Sequence[Seen], rng: random.Random) -> Iterator[list[
         yield [pool[i] for i in order[start : start + BATCH]]
 
 
-def stacked(batch: Sequence[Seen], vis_processor) -> tuple[Tensor, Tensor, Tensor]:
-    """Images (N, 3, S, S) float32, and `targets` of each as two int64 (N, queries)."""
-    images = torch.stack([vis_processor(frame) for frame, _ in batch])
-    kinds, numbers = zip(*(targets(names) for _, names in batch), strict=True)
-    return images, torch.stack(kinds), torch.stack(numbers)
+def stacked_images(batch: Sequence[Seen], vis_processor) -> Tensor:
+    """Images (N, 3, S, S) float32."""
+    return torch.stack([vis_processor(seen.frame) for seen in batch])
 
 
-def values_of(model, head: nn.Linear, images: Tensor) -> Tensor:
-    """The head's values for `images`: float32 (N, queries, types + numbers)."""
+def read(model, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Features of the patches (N, 256, width) and of the queries (N, queries, width) for `images`, float32."""
     with torch.autocast("cpu", torch.bfloat16):
-        queries = model.encode_queries(images, [""] * len(images))
-    return head(queries.float())
+        features = model.encode_image(images)
+        queries = model.query_tokens.expand(len(images), -1, -1)
+        output = model.Qformer(query_embeds=queries, encoder_hidden_states=features).last_hidden_state
+    return features[:, 1:].float(), output.float()
 
 
 @torch.no_grad()
 def evaluate(model, head: nn.Linear, vis_processor, seen: Sequence[Seen]) -> tuple[float, float]:
     """`found_rate` on frames that were not trained on."""
-    parts = [stacked(seen[i : i + BATCH], vis_processor) for i in range(0, len(seen), BATCH)]
-    values = torch.cat([values_of(model, head, images) for images, _, _ in parts])
-    return found_rate(values, torch.cat([kinds for _, kinds, _ in parts]), torch.cat([n for *_, n in parts]))
+    parts = [seen[i : i + BATCH] for i in range(0, len(seen), BATCH)]
+    values = torch.cat([head(read(model, stacked_images(part, vis_processor))[1]) for part in parts])
+    return found_rate(values, torch.stack([one.kinds for one in seen]), torch.stack([one.numbers for one in seen]))
 
 
 def save(model, head: nn.Linear, out: Path) -> None:

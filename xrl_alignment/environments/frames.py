@@ -33,6 +33,7 @@ _SCALE = 2  # drawn twice as large, then averaged: smooth edges
 _LABEL_DISTANCE = 2.6  # metres; what is farther is not labelled
 _MOST_LABELS = 14  # what is in reach has a label even beyond that
 _CELLS = 16  # of the grid of labels, each way
+_SMALLEST_CELL = 8  # pixels, for letters
 _LABEL_COLOURS = {  # background, writing
     "receptacle": ((250, 250, 246), (20, 20, 24)),
     "in reach": ((20, 24, 40), (255, 255, 255)),
@@ -359,37 +360,52 @@ def _clamped(cell: float, width: int) -> int:
     return min(max(round(cell), 0), max(_CELLS - width, 0))
 
 
-def _write_labels(picture: Image.Image, wishes: list[_Wish], held: Solid | None) -> None:
-    cell = picture.width // _CELLS
-    if cell < 8:
-        return  # no room for letters
+class Label(NamedTuple):
+    """What is written where: `column` and `row` of its first cell on the grid of 16 x 16, `width` in cells."""
+
+    name: str
+    kind: str  # in reach, object or receptacle
+    column: int
+    row: int
+    width: int
+
+
+def _placed(wishes: list[_Wish], held: Solid | None, cell: int) -> list[Label]:
+    """A free place for every label of what is in reach, and for others where there is one nearby."""
     free = np.ones((_CELLS, _CELLS), bool)  # row, column
+    labels = []
     if held is not None:
         free[11:, 10:] = False  # where the hand is
         if held.name:
-            tag = _tag(held.name, cell, "object")
-            picture.paste(tag, (cell * _CELLS - tag.width, cell * (_CELLS - 1)))
-    written = 0
+            width = _tag(held.name, cell, "object").width // cell
+            labels.append(Label(held.name, "object", _CELLS - width, _CELLS - 1, width))
     for wish in wishes:
-        if wish.rank == 2 and written >= _MOST_LABELS:
-            return
-        colours = "in reach" if wish.rank == 1 else "object" if wish.kind == "object" else "receptacle"
-        tag = _tag(wish.name, cell, colours)
-        width = tag.width // cell
+        if wish.rank == 2 and len(labels) >= _MOST_LABELS:
+            break
+        kind = "in reach" if wish.rank == 1 else "object" if wish.kind == "object" else "receptacle"
+        width = _tag(wish.name, cell, kind).width // cell
         for column, row in _spots(wish, width, cell):
             if free[row, column : column + width].all():
-                picture.paste(tag, (column * cell, row * cell))
                 free[row, column : column + width] = False
-                written += 1
+                labels.append(Label(wish.name, kind, column, row, width))
                 break
+    return labels
 
 
 def draw(state: RoomState, *, size: int = 224, show_ids: bool = True, seed: int = 0) -> np.ndarray:
     """The agent's view of `state`: uint8, (size, size, 3), RGB; always the same for the same arguments.
 
-    `size` is in pixels, at least 32 (ValueError otherwise). `show_ids` writes the names of near things on them.
-    `seed` chooses the colours of walls and floor. Never fails on ids that carry no geometry.
+    `size` is in pixels, at least 32 (ValueError otherwise). `show_ids` writes the names of near things on them, where
+    the picture is large enough for letters. `seed` chooses the colours of walls and floor. Never fails on ids that
+    carry no geometry.
     """
+    return draw_labelled(state, size=size, show_ids=show_ids, seed=seed)[0]
+
+
+def draw_labelled(
+    state: RoomState, *, size: int = 224, show_ids: bool = True, seed: int = 0
+) -> tuple[np.ndarray, list[Label]]:
+    """`draw`, and the labels that were written."""
     if size < SMALLEST:
         raise ValueError(f"frames.draw: size is {size}, the smallest picture is {SMALLEST} pixels")
     unreached = frozenset(state.contents.keys() - state.receptacle_locations.keys())
@@ -406,6 +422,9 @@ def draw(state: RoomState, *, size: int = 224, show_ids: bool = True, seed: int 
     if held is not None:
         _apply(painter, _hand(held, view.side))
     picture = large.reduce(_SCALE)
-    if show_ids:
-        _write_labels(picture, _label_wishes(view, state, ordered), held)
-    return np.array(picture)
+    cell = size // _CELLS
+    legible = show_ids and cell >= _SMALLEST_CELL
+    labels = _placed(_label_wishes(view, state, ordered), held, cell) if legible else []
+    for label in labels:
+        picture.paste(_tag(label.name, cell, label.kind), (label.column * cell, label.row * cell))
+    return np.array(picture), labels
