@@ -271,7 +271,7 @@ _QUALITY = {"jpeg": {"quality": 92}}
 
 
 def make_environment(kind: str, task_name: str) -> Any:
-    """`stand-in`, or `minerl`: the real environment (through aicrowd_gym, the competition's wrapper, if it is there)."""
+    """`stand-in`, or `minerl`: the real environment, through the competition's wrapper aicrowd_gym if it is there."""
     if kind == "stand-in":
         sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
         from policy_server.basalt_stand_in import BasaltStandIn
