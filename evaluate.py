@@ -7,6 +7,8 @@
         run.num_trials=12 run.output=result.json            # docs/teacher.md
     python evaluate.py --cfg-path lavis/projects/instructblip/finetuning/alfworld_eval.yaml     # docs/offline.md
 
+With `run.executor=local run.num_workers=8` (or `ray`) environments run in processes of their own (docs/rollouts.md).
+
 Writes `run.output`: the figures of the first trial and of the best of `run.num_trials`, every episode, and what they
 depend on (engine, split, hash of the game list, decoding, seed, versions); and beside it, with the ending
 `.world.log`, a block for each trial as in the original's logs.
@@ -17,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +37,13 @@ from xrl_alignment.assembly import (
 )
 from xrl_alignment.checkpoint import write_atomically
 from xrl_alignment.config import CLIENT_EXPERTS, ConfigError, EvaluateConfig, load_config, parse_args, run_program
-from xrl_alignment.environments.base import Game
+from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.evaluation import Actor, ExpertActor, PolicyActor, Trials, summarise, table
-from xrl_alignment.experts import make_expert
+from xrl_alignment.experts import Expert, make_expert
 from xrl_alignment.experts.faults import EndpointFault
 from xrl_alignment.progress import GameProgress
+from xrl_alignment.rollouts import RolloutExecutor, make_executor
 from xrl_alignment.run_directory import round_block
 from xrl_alignment.teaching import Teaching, build_teaching
 from xrl_alignment.versions import versions
@@ -68,13 +72,14 @@ def main() -> None:
             make_environment=environment_factory(
                 config.environment, run.max_steps, expert if expert in CLIENT_EXPERTS else None
             ),
+            executor=build_executor(config),
             max_steps=run.max_steps,
-            concurrency=run.max_batch,
             repeat_limit=run.repeat_limit,
             enable_tc=run.enable_tc,
             reflector=teaching.reflector,
         )
-        log = play_trials(trials, run.num_trials, teaching)
+        with trials:
+            log, seconds = play_trials(trials, run.num_trials, teaching)
     except EndpointFault as error:
         kept = f"answers so far are kept in {config.expert.cache}: " if config.expert.cache else ""
         raise type(error)(f"{error}; {kept}the same command goes on from here") from error
@@ -82,6 +87,7 @@ def main() -> None:
         teaching.close()
     result = {"first_trial": summarise(trials.first), "best_of": summarise(trials.best), **facts(config, games)}
     result["reflexion"] = teaching.reflector.name if teaching.reflector else ""
+    result["rollouts"] = {"executor": run.executor, "workers": run.num_workers, "seconds": seconds}
     if teaching.account:
         result["expert"] = {"model": config.expert.model, **teaching.account.status()}
     result["episodes"] = [[vars(episode) for episode in trial] for trial in trials.results]
@@ -90,9 +96,12 @@ def main() -> None:
     print(f"{report(result, log)}; written to {run.output}")
 
 
-def play_trials(trials: Trials, number: int, teaching: Teaching) -> str:
-    """Play all trials; returns what `world.log` says of each, and what it cost where a language model was asked."""
-    log, solved = "", 0
+def play_trials(trials: Trials, number: int, teaching: Teaching) -> tuple[str, list[float]]:
+    """Play all trials; returns the log and the seconds of each trial.
+
+    The log is what `world.log` says of each, and what it cost where a language model was asked.
+    """
+    log, solved, seconds = "", 0, []
     with GameProgress(len(trials.games)) as progress:
         for trial in range(number):
             started = time.monotonic()
@@ -101,10 +110,11 @@ def play_trials(trials: Trials, number: int, teaching: Teaching) -> str:
             trials.play(lambda result, trace: progress.advance(result.won))
             before, solved = solved, sum(result.won for result in trials.best)
             counts = {"solved": solved, "newly_solved": solved - before, "total": len(trials.games)}
-            log += round_block(trial, **counts, seconds=time.monotonic() - started)
+            seconds.append(round(time.monotonic() - started, 3))
+            log += round_block(trial, **counts, seconds=seconds[-1])
             if teaching.account:
                 log += teaching.account.line(trial) + "\n"
-    return log
+    return log, seconds
 
 
 def report(result: dict[str, Any], log: str) -> str:
@@ -115,6 +125,12 @@ def report(result: dict[str, Any], log: str) -> str:
         parts.append(f"best of {result['trials']} trials, {memories}:\n{table(result['best_of'])}")
     if result["trials"] > 1 or "expert" in result:
         parts.append(log.strip())
+    lost = [episode for trial in result["episodes"] for episode in trial if episode["fault"]]
+    if lost:
+        parts.append("\n".join(f"lost, counted as not solved: {each['game']}: {each['fault']}" for each in lost))
+    rollouts = result["rollouts"]
+    workers = f" with {rollouts['workers']} workers" if rollouts["workers"] > 1 else ""
+    parts.append(f"rollouts: {sum(rollouts['seconds']):.1f} s, {rollouts['executor']}{workers}")
     return "\n\n".join((*parts, f"engine {result['engine']}, {result['actor']}, games {result['games_hash']}"))
 
 
@@ -134,12 +150,32 @@ def build_actor(config: EvaluateConfig, teaching: Teaching) -> Actor:
     if run.actor == "expert":
         if config.expert.name == "client":
             raise ConfigError("expert.name=client reads what a client sends; evaluate.py has none: choose another")
-        options = teaching.expert_options
-        return ExpertActor(lambda environment: make_expert(config.expert.name, environment=environment, **options))
+        return ExpertActor(partial(new_expert, config.expert.name, teaching.expert_options))
     model, vis_processor = load_student(config.model, pick_device(run.device))
     policy = make_policy(config.policy, model, vis_processor, run.max_batch)
     write_prompt = prompt_writer(model, tell_objects=config.environment.tell_objects)
     return PolicyActor(policy=policy, blank_frames=config.environment.blank_frames, write_prompt=write_prompt)
+
+
+def new_expert(name: str, options: dict[str, Any], environment: Environment) -> Expert:
+    """The expert of one episode, made in the process where its environment is."""
+    return make_expert(name, environment=environment, **options)
+
+
+def build_executor(config: EvaluateConfig) -> RolloutExecutor:
+    """Where the environments run; `sequential` lets `run.max_batch` episodes share each call of the policy."""
+    run = config.run
+    if run.executor != "sequential" and run.actor == "expert" and config.expert.name == "openai":
+        raise ConfigError(
+            f"expert.name=openai asks for all episodes at once from one process: leave run.executor={run.executor} out"
+        )
+    return make_executor(
+        run.executor,
+        workers=run.num_workers,
+        interleave=run.max_batch,
+        step_timeout_s=run.step_timeout_s,
+        address=run.ray_address,
+    )
 
 
 def facts(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:

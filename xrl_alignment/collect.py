@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -36,12 +35,13 @@ from xrl_alignment.buffers import Transition, shard_name, write_shard
 from xrl_alignment.checkpoint import write_atomically
 from xrl_alignment.config import CLIENT_EXPERTS, ENVIRONMENT_NAMES, ConfigError, run_program
 from xrl_alignment.environments import choose_games, make_environment
-from xrl_alignment.environments.base import MAX_STEPS, Environment, Game
+from xrl_alignment.environments.base import MAX_STEPS, Environment, EnvironmentFault, Game
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.evaluation import wilson_interval
 from xrl_alignment.experts import make_expert
 from xrl_alignment.history import build_prompt, token_counter
 from xrl_alignment.progress import GameProgress
+from xrl_alignment.rollouts import BACKENDS, RolloutExecutor, SequentialExecutor, make_executor
 from xrl_alignment.versions import versions
 
 EXPERTS = ("explorer", *CLIENT_EXPERTS)
@@ -106,10 +106,11 @@ def play(
     plan: Plan,
     *,
     count: Callable[[str], int],
-) -> tuple[list[Transition], bool]:
-    """Play one game with the plan's expert; the labelled transitions and whether it was won.
+) -> Generator[None, None, tuple[list[Transition], bool]]:
+    """Play one game with the plan's expert; returns the labelled transitions and whether it was won.
 
-    A state for which the expert has no label is not stored; `look` is executed in it.
+    A generator as `rollouts` wants it, which yields None after each step. A state for which the expert has no label is
+    not stored; `look` is executed in it.
     """
     rng = random.Random(f"{plan.seed} {game.id}")
     expert = make_expert(plan.expert, environment=environment)
@@ -129,6 +130,7 @@ def play(
         steps.append((action, now.text))
         if label is not None:
             transitions.append(Transition(*seen, label, rejected, action, now.text))
+        yield None
     return transitions, now.won
 
 
@@ -151,18 +153,18 @@ def counter(tokenizer: str) -> Callable[[str], int]:
 
 
 class Collector:
-    """Plays games by a plan into `out`; one of it in every worker process."""
+    """Plays games by a plan into `out`, for an executor: one of it in every worker."""
 
     def __init__(self, plan: Plan, out: Path) -> None:
         self.plan = plan
         self.out = out
         self._environment: Environment | None = None
 
-    def __call__(self, job: tuple[int, Game]) -> tuple[Collected, list[dict[str, str]]]:
-        """Play and store one game; its line, and the annotation entries for --format lavis."""
+    def __call__(self, job: tuple[int, Game]) -> Generator[None, None, tuple[Collected, list[dict[str, str]]]]:
+        """Play and store one game; returns its line, and the annotation entries for --format lavis."""
         env, game = job
         began = time.perf_counter()
-        transitions, won = play(self.environment, game, self.plan, count=counter(self.plan.tokenizer))
+        transitions, won = yield from play(self.environment, game, self.plan, count=counter(self.plan.tokenizer))
         kept = transitions if won or self.plan.keep_failed else []
         entries: list[dict[str, str]] = []
         if kept and self.plan.format == "shards":
@@ -174,11 +176,17 @@ class Collector:
 
     @property
     def environment(self) -> Environment:
-        """This process's environment, made when it is first needed."""
+        """This worker's environment, made when it is first needed."""
         if self._environment is None:
             expert = self.plan.expert if self.plan.expert in CLIENT_EXPERTS else None
             self._environment = make_environment(self.plan.env, max_steps=self.plan.max_steps, expert=expert)
         return self._environment
+
+    def close(self) -> None:
+        """Close the environment."""
+        if self._environment is not None:
+            self._environment.close()
+            self._environment = None
 
     def _write_shard(self, env: int, game: Game, transitions: list[Transition], won: bool) -> None:
         facts = {"game": game.id, "won": won, "expert": self.plan.expert, "engine": self.plan.env}
@@ -265,8 +273,11 @@ def write_list(path: Path, entries: Iterator[bytes]) -> None:
     write_atomically(path, write)
 
 
-def collect(plan: Plan, games: Sequence[Game], out: Path, workers: int = 1) -> list[Collected]:
-    """Play what is not yet done of `games` with `workers` processes; all episodes, in the order of the games."""
+def collect(plan: Plan, games: Sequence[Game], out: Path, executor: RolloutExecutor | None = None) -> list[Collected]:
+    """Play what is not yet done of `games` with `executor` (None: in this process); all episodes, in the games' order.
+
+    Raises EnvironmentFault where a game was lost with its workers; what was collected before it is kept.
+    """
     out.mkdir(parents=True, exist_ok=True)
     _claim(plan, out)
     if (out / "README.md").is_file() and not (out / ".annotations.jsonl").is_file():
@@ -274,27 +285,20 @@ def collect(plan: Plan, games: Sequence[Game], out: Path, workers: int = 1) -> l
     journal = Journal(out)
     known = {episode.env for episode in journal.done}
     jobs = [(env, game) for env, game in enumerate(games) if env not in known]
-    collector = Collector(plan, out)
-    with _results(collector, jobs, workers) as results, GameProgress(len(jobs)) as progress, journal.writing() as add:
-        for episode, entries in results:
+    results = (executor or SequentialExecutor()).run(Collector(plan, out), jobs, key=lambda job: job[1].id)
+    with GameProgress(len(jobs)) as progress, journal.writing() as add:
+        for outcome in results:
+            if outcome.fault:
+                raise EnvironmentFault(
+                    f"{outcome.job[1].id} cannot be played ({outcome.attempts} attempts): {outcome.fault}; "
+                    "the same command goes on from there"
+                )
+            episode, entries = outcome.value
             add(episode, entries)
             progress.advance(episode.won)
     journal.finish(out)
     write_atomically(out / "README.md", lambda file: file.write(card(plan, journal.done).encode()))
     return journal.done
-
-
-@contextmanager
-def _results(collector: Collector, jobs: Sequence, workers: int) -> Iterator[Iterator]:
-    """Results in the order of `jobs`, from this process or from workers."""
-    if workers <= 1 or len(jobs) < 2:
-        yield map(collector, jobs)
-        return
-    # Forked where that exists: workers then share what is loaded. No thread runs yet.
-    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-    chunk = max(1, min(8, len(jobs) // (4 * workers)))
-    with multiprocessing.get_context(method).Pool(workers) as pool:
-        yield pool.imap(collector, jobs, chunksize=chunk)
 
 
 def _claim(plan: Plan, out: Path) -> None:
@@ -364,7 +368,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--split", default="train")
     add("--expert", choices=EXPERTS, default="explorer")
     add("--num-games", type=int, default=0, help="0: all of the split")
-    add("--workers", type=int, default=1, help="processes")
+    add("--workers", type=int, default=1, help="processes, or Ray actors")
+    add("--executor", choices=BACKENDS, help="default: local with several workers, else sequential (docs/rollouts.md)")
+    add("--ray-address", default="", help="--executor ray: the cluster (default: Ray on this machine only)")
     add("--data", default="", help="folder with json_2.1.1 (default: $ALFWORLD_DATA)")
     add("--seed", type=int, default=0, help="which games, and all chance in them")
     add("--max-steps", type=int, default=MAX_STEPS)
@@ -382,7 +388,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Collect, and say what there is."""
     settings = vars(parse_arguments(argv))
-    out, workers = settings.pop("out"), settings.pop("workers")
+    out, workers, address = settings.pop("out"), settings.pop("workers"), settings.pop("ray_address")
+    backend = settings.pop("executor") or ("local" if workers > 1 else "sequential")
     settings["format"] = settings["format"] or ("shards" if settings["frames"] else "lavis")
     Plan(**settings)  # refuse impossible settings before games are looked for
     games = choose_games(
@@ -393,7 +400,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         **{**settings, "data": os.path.abspath(settings["data"]) if settings["data"] else ""}, games=games_hash(games)
     )
     began = time.monotonic()
-    episodes = collect(plan, games, out, workers)
+    with make_executor(backend, workers=workers, address=address) as executor:
+        episodes = collect(plan, games, out.absolute(), executor)
     stored, won = sum(episode.stored for episode in episodes), sum(episode.won for episode in episodes)
     print(f"{stored} transitions of {won} solved of {len(episodes)} games, {time.monotonic() - began:.1f} s, in {out}")
 

@@ -24,12 +24,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from xrl_alignment.rollouts import BACKENDS, STEP_TIMEOUT_S
+
 ENVIRONMENT_NAMES = ("native", "textworld", "household", "thor")
 EXPERT_NAMES = ("explorer", "handcoded", "planner", "client", "openai")
 CLIENT_EXPERTS = ("handcoded", "planner")  # they need the game's state, so the client computes them
 APIS = ("chat", "completion")
 REFLECTORS = ("auto", "rule", "llm")
-POLICY_NAMES = ("in_process",)
+POLICY_NAMES = ("in_process", "vllm")
 ACTORS = ("policy", "expert")
 DECODE_MODES = ("free", "admissible")
 
@@ -119,7 +121,9 @@ class RunConfig:
 class EvaluateRunConfig:
     """`run:` of `evaluate.py`: who plays (`actor`) how many games (`num_envs`), each up to `num_trials` times.
 
-    The figures go to the JSON file `output`.
+    The figures go to the JSON file `output`. Environments run where `executor` says: in this process (`sequential`),
+    or in `num_workers` processes (`local`) or Ray actors (`ray`, on the cluster at `ray_address`); one that makes no
+    step for `step_timeout_s` seconds is replaced (0: never).
     """
 
     actor: str = "policy"
@@ -133,12 +137,19 @@ class EvaluateRunConfig:
     device: str = "auto"
     max_batch: int = 32
     num_threads: int = 0
+    executor: str = "sequential"
+    num_workers: int = 1
+    step_timeout_s: float = STEP_TIMEOUT_S
+    ray_address: str = ""
 
     def __post_init__(self) -> None:
         """Check every value's range."""
         _check_choice("run.actor", self.actor, ACTORS)
-        _check_numbers("run", self, ("num_envs", "num_trials", "max_steps", "max_batch"), 1)
-        _check_numbers("run", self, ("seed", "repeat_limit", "num_threads"), 0)
+        _check_choice("run.executor", self.executor, BACKENDS)
+        _check_numbers("run", self, ("num_envs", "num_trials", "max_steps", "max_batch", "num_workers"), 1)
+        _check_numbers("run", self, ("seed", "repeat_limit", "num_threads", "step_timeout_s"), 0)
+        alone = self.executor != "sequential" or self.num_workers == 1
+        _check("run.num_workers", self.num_workers, alone, "of use without run.executor=local or ray")
         _check("run.repeat_limit", self.repeat_limit, self.repeat_limit != 1, "0 (off) or at least 2")
         _check("run.output", self.output, bool(self.output), "a file's path")
         _check_device("run.device", self.device)
@@ -228,13 +239,23 @@ class ExpertConfig:
 
 @dataclass
 class PolicyConfig:
-    """`policy:` how the model answers: free text, or the best of the engine's admissible commands; beam search."""
+    """`policy:` how the model answers: free text, or the best of the engine's admissible commands; beam search.
+
+    `name` says where the language model runs: in this process, or in vLLM (greedy, so `num_beams: 1`). vLLM's servers
+    are `base_urls` (ending in `/v1`; a request that takes more than `timeout_s` goes to another one); without any, one
+    is started here by `vllm_python` (empty: this interpreter, else `.venv-vllm`'s) with `vllm_args` on its command
+    line (docs/engines.md).
+    """
 
     decode: str = "free"
     num_beams: int = 5
     max_length: int = 128
     min_length: int = 1
     name: str = "in_process"
+    base_urls: list[str] = field(default_factory=list)
+    timeout_s: float = 300.0
+    vllm_python: str = ""
+    vllm_args: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Check every value's range, and that the two lengths agree."""
@@ -244,6 +265,15 @@ class PolicyConfig:
         _check_numbers("policy", self, ("min_length",), 0)
         rule = f"at most policy.max_length ({self.max_length})"
         _check("policy.min_length", self.min_length, self.min_length <= self.max_length, rule)
+        _check("policy.timeout_s", self.timeout_s, self.timeout_s > 0, "a number of seconds above 0")
+        for url in self.base_urls:
+            _check("policy.base_urls", url, url.startswith(("http://", "https://")), "a list of http(s)://host:port/v1")
+        if self.name == "vllm":
+            greedy = self.num_beams == 1 or self.decode == "admissible"
+            _check("policy.num_beams", self.num_beams, greedy, "1, and policy.name=vllm decodes greedily")
+        else:
+            for key in ("base_urls", "vllm_python", "vllm_args"):
+                _check(f"policy.{key}", getattr(self, key), not getattr(self, key), "of use without policy.name=vllm")
 
 
 @dataclass

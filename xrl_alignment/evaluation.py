@@ -7,30 +7,37 @@ Wilson's 95 % interval (Wilson 1927) so that a small number of games shows as a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from xrl_alignment.actions import is_thought
 from xrl_alignment.environments.base import MAX_STEPS, Environment, Game, TimeStep
 from xrl_alignment.episode import MAX_THOUGHTS
-from xrl_alignment.experts.base import Expert, act_all
+from xrl_alignment.experts.base import Expert, Label, act_all
 from xrl_alignment.history import EnvironmentHistory, EpisodeTrace, build_prompt, opening
 from xrl_alignment.policies import Policy, PolicyInput
 from xrl_alignment.reflexion import NOTHING, Reflector, update_memories
+from xrl_alignment.rollouts import Outcome, RolloutExecutor, SequentialExecutor
+
+Job = tuple[Game, Sequence[str]]  # a game and its memories
 
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """One game played once; thoughts are no actions. `rejected` of them were answered with `Nothing happens.`"""
+    """One game played once; thoughts are no actions. `rejected` of them were answered with `Nothing happens.`
+
+    `fault` says why a game could not be played to its end (its worker was lost again and again); it counts as not won.
+    """
 
     game: str
     task_type: str
     won: bool
     actions: int
     rejected: int
+    fault: str = ""
 
 
 @dataclass
@@ -46,7 +53,6 @@ class Play:
     steps: list[tuple[str, str]] = field(default_factory=list)  # action, feedback; thoughts included
     actions: int = 0  # sent to the environment
     thoughts: int = 0  # in a row
-    expert: Expert | None = None
 
     def think(self, thought: str) -> None:
         """Have a thought: the environment does not notice."""
@@ -74,24 +80,38 @@ class Play:
         return EpisodeTrace(self.game.id, self.game.task_type, start, tuple(self.steps), self.now.won)
 
 
+class View(NamedTuple):
+    """What a policy may know of an episode: it travels from where the environment is to where the policy is."""
+
+    opening: str
+    memories: Sequence[str]
+    steps: Sequence[tuple[str, str]]
+    image: np.ndarray
+    admissible_commands: Sequence[str]
+
+
+class Consultation(NamedTuple):
+    """An expert that waits for a network, and what it is told: answered with its `Label`, many at once."""
+
+    expert: Expert
+    information: dict[str, Any]
+
+
 class Actor(Protocol):
-    """Chooses the next action of each of several games."""
+    """Who plays: `make_expert` beside the environment, or where that is None, whoever answers `View`s."""
 
-    def begin(self, play: Play) -> None:
-        """A game starts."""
-        ...
+    make_expert: Callable[[Environment], Expert] | None
+    blank_frames: bool
 
-    def choose(self, plays: Sequence[Play]) -> list[str]:
-        """One action for each game in progress."""
-        ...
-
-    def observe(self, play: Play, action: str) -> None:
-        """The action was carried out; `play.now` is what followed."""
+    def answer(self, questions: Sequence[Any]) -> Sequence[Any]:
+        """Answer what `Episodes` ask, in order: an action for a `View`, a `Label` for a `Consultation`."""
         ...
 
 
 class PolicyActor:
     """A policy plays; it sees what `write_prompt` writes and the frame (black with `blank_frames`)."""
+
+    make_expert = None
 
     def __init__(
         self,
@@ -104,42 +124,82 @@ class PolicyActor:
         self.write_prompt = write_prompt
         self.blank_frames = blank_frames
 
-    def begin(self, play: Play) -> None:
-        """Nothing to prepare."""
+    def answer(self, questions: Sequence[View]) -> list[str]:
+        """Ask the policy once for all episodes."""
+        return self.policy.act([self._input(view) for view in questions])
 
-    def choose(self, plays: Sequence[Play]) -> list[str]:
-        """Ask the policy once for all games."""
-        return self.policy.act([self._input(play) for play in plays])
-
-    def observe(self, play: Play, action: str) -> None:
-        """Nothing to remember: the prompt is built from `play.steps`."""
-
-    def _input(self, play: Play) -> PolicyInput:
-        prompt = self.write_prompt(play.opening_text, play.memories, play.steps)
-        image = np.zeros((224, 224, 3), np.uint8) if self.blank_frames else play.environment.render()
-        return PolicyInput(prompt, image, play.now.admissible_commands)
+    def _input(self, view: View) -> PolicyInput:
+        prompt = self.write_prompt(view.opening, view.memories, view.steps)
+        return PolicyInput(prompt, view.image, view.admissible_commands)
 
 
 class ExpertActor:
     """An expert plays alone; a fresh one for every game. No answer (filtered) becomes `look`."""
 
+    blank_frames = False
+
     def __init__(self, make_expert: Callable[[Environment], Expert]) -> None:
         self.make_expert = make_expert
 
-    def begin(self, play: Play) -> None:
-        """Give the game its expert."""
-        play.expert = self.make_expert(play.environment)
-        play.expert.begin(play.opening_text, task_type=play.game.id, memories=play.memories)
+    def answer(self, questions: Sequence[Consultation]) -> list[Label]:
+        """Ask all experts that wait for a network at once."""
+        return act_all([asked.expert for asked in questions], [asked.information for asked in questions])
 
-    def choose(self, plays: Sequence[Play]) -> list[str]:
-        """Ask every game's expert."""
-        informations = [{"admissible_commands": play.now.admissible_commands} for play in plays]
-        labels = act_all([play.expert for play in plays], informations)
-        return [label.action or "look" for label in labels]
 
-    def observe(self, play: Play, action: str) -> None:
-        """Tell the game's expert what followed."""
-        play.expert.observe(action, play.now.text)
+@dataclass(eq=False)
+class Episodes:
+    """Plays games for a `rollouts` executor: called with a game and its memories, an episode is a generator.
+
+    It returns `(EpisodeResult, EpisodeTrace)`. Environments are kept for the next game until `close`.
+    """
+
+    make_environment: Callable[[], Environment]
+    make_expert: Callable[[Environment], Expert] | None = None
+    max_steps: int = MAX_STEPS
+    repeat_limit: int = 0
+    enable_tc: bool = False
+    blank_frames: bool = False
+    _idle: list[Environment] = field(default_factory=list, init=False, repr=False)
+
+    def __call__(self, job: Job) -> Generator[Any, Any, tuple[EpisodeResult, EpisodeTrace]]:
+        """Play one game."""
+        game, memories = job
+        environment = self._idle.pop() if self._idle else self.make_environment()
+        try:
+            now = environment.reset(game)
+            history = EnvironmentHistory("", now.text, repeat_limit=self.repeat_limit)
+            play = Play(game, environment, now.text, now, history, memories=memories)
+            expert = self.make_expert(environment) if self.make_expert else None
+            if expert:
+                expert.begin(now.text, task_type=game.id, memories=memories)
+            while not play.over(self.max_steps):
+                action = yield from self._choose(play, expert)
+                if self.enable_tc and is_thought(action) and play.thoughts < MAX_THOUGHTS:
+                    play.think(action)
+                    continue
+                play.act(action)
+                if expert:
+                    expert.observe(action, play.now.text)
+            return _result(play), play.trace()
+        finally:
+            self._idle.append(environment)
+
+    def close(self) -> None:
+        """Close the environments."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _choose(self, play: Play, expert: Expert | None) -> Generator[Any, Any, str]:
+        if expert is None:
+            image = np.zeros((224, 224, 3), np.uint8) if self.blank_frames else play.environment.render()
+            return (yield View(play.opening_text, play.memories, play.steps, image, play.now.admissible_commands))
+        information = {"admissible_commands": play.now.admissible_commands}
+        if getattr(expert, "pool", None):
+            label = yield Consultation(expert, information)
+        else:
+            label = expert.act(information)
+            yield None
+        return label.action or "look"
 
 
 def play_games(
@@ -147,47 +207,47 @@ def play_games(
     games: Sequence[Game],
     make_environment: Callable[[], Environment],
     *,
-    max_steps: int = MAX_STEPS,
+    executor: RolloutExecutor | None = None,
     concurrency: int = 32,
-    repeat_limit: int = 0,
-    enable_tc: bool = False,
     memories: dict[str, list[str]] | None = None,
-    on_result: Callable[[EpisodeResult, EpisodeTrace], None] = lambda result, trace: None,
+    on_result: Callable[[EpisodeResult, EpisodeTrace | None], None] = lambda result, trace: None,
+    **options: Any,
 ) -> list[EpisodeResult]:
-    """Play every game once, up to `concurrency` at a time in lock step; results in the order of `games`.
+    """Play every game once; results, and calls of `on_result`, in the order of `games`.
 
-    With `enable_tc` thoughts (`think: …`) are answered `OK.` and cost no step, as in training.
+    Without an `executor` the games are played in this process, up to `concurrency` at a time. `options` are those of
+    `Episodes`; with `enable_tc` thoughts (`think: …`) are answered `OK.` and cost no step, as in training. A game that
+    was lost with its workers has a `fault` and no trace.
     """
-    results: dict[str, EpisodeResult] = {}
-    environments = [make_environment() for _ in range(min(concurrency, len(games)))]
-    queue, active, idle = list(games), [], list(environments)
-    try:
-        while queue or active:
-            while queue and idle:
-                active.append(_begin(actor, queue.pop(0), idle.pop(), memories or {}, repeat_limit))
-            for play, action in zip(active, actor.choose(active), strict=True):
-                if enable_tc and is_thought(action) and play.thoughts < MAX_THOUGHTS:
-                    play.think(action)
-                    continue
-                play.act(action)
-                actor.observe(play, action)
-            going = []
-            for play in active:
-                if not play.over(max_steps):
-                    going.append(play)
-                    continue
-                results[play.game.id] = result = _result(play)
-                idle.append(play.environment)
-                on_result(result, play.trace())
-            active = going
-    finally:
-        for environment in environments:
-            environment.close()
-    return [results[game.id] for game in games]
+    episodes = Episodes(make_environment, actor.make_expert, blank_frames=actor.blank_frames, **options)
+    if executor is None:
+        with SequentialExecutor(concurrency) as own:
+            return _play_all(own, episodes, actor, games, memories or {}, on_result)
+    return _play_all(executor, episodes, actor, games, memories or {}, on_result)
+
+
+def _play_all(
+    executor: RolloutExecutor,
+    episodes: Episodes,
+    actor: Actor,
+    games: Sequence[Game],
+    memories: dict[str, list[str]],
+    on_result: Callable[[EpisodeResult, EpisodeTrace | None], None],
+) -> list[EpisodeResult]:
+    jobs = [(game, memories.get(game.id, [])) for game in games]
+    results = []
+    for outcome in executor.run(episodes, jobs, answer=actor.answer, key=lambda job: job[0].id):
+        result, trace = (_lost(outcome), None) if outcome.fault else outcome.value
+        results.append(result)
+        on_result(result, trace)
+    return results
 
 
 class Trials:
-    """The same games again and again: solved ones are not played again, failed ones get a memory from `reflector`."""
+    """The same games again and again: solved ones are not played again, failed ones get a memory from `reflector`.
+
+    Close it, or use it in a `with`: environments are kept from trial to trial.
+    """
 
     def __init__(
         self,
@@ -196,18 +256,21 @@ class Trials:
         games: Sequence[Game],
         make_environment: Callable[[], Environment],
         reflector: Reflector | None = None,
+        executor: RolloutExecutor | None = None,
+        concurrency: int = 32,
         **options: Any,
     ) -> None:
+        """`options` are those of `Episodes`; `concurrency` counts only without an `executor`."""
         self.actor = actor
         self.games = games
-        self.make_environment = make_environment
         self.reflector = reflector
-        self.options = options  # of `play_games`
+        self.executor = executor or SequentialExecutor(concurrency)
         self.results: list[list[EpisodeResult]] = []
+        self._episodes = Episodes(make_environment, actor.make_expert, blank_frames=actor.blank_frames, **options)
         self._memories: dict[str, list[str]] = {}
         self._traces: list[EpisodeTrace] = []  # of the last trial
 
-    def play(self, on_result: Callable[[EpisodeResult, EpisodeTrace], None]) -> None:
+    def play(self, on_result: Callable[[EpisodeResult, EpisodeTrace | None], None]) -> None:
         """One more trial of every game that is not solved yet."""
         solved = {result.game for trial in self.results for result in trial if result.won}
         # Now, not after the trial before: memories of the last trial would be written (and paid) for nobody.
@@ -215,16 +278,23 @@ class Trials:
             self._memories = update_memories(self._traces, self._memories, self.reflector)
         self._traces = []
 
-        def note(result: EpisodeResult, trace: EpisodeTrace) -> None:
-            self._traces.append(trace)
+        def note(result: EpisodeResult, trace: EpisodeTrace | None) -> None:
+            if trace:
+                self._traces.append(trace)
             on_result(result, trace)
 
         games = [game for game in self.games if game.id not in solved]
-        self.results.append(
-            play_games(
-                self.actor, games, self.make_environment, memories=self._memories, on_result=note, **self.options
-            )
-        )
+        self.results.append(_play_all(self.executor, self._episodes, self.actor, games, self._memories, note))
+
+    def close(self) -> None:
+        """End the workers and close the environments."""
+        self.executor.close()
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     @property
     def first(self) -> list[EpisodeResult]:
@@ -238,12 +308,9 @@ class Trials:
         return [last[game.id] for game in self.games]
 
 
-def _begin(actor: Actor, game: Game, environment: Environment, memories: dict, repeat_limit: int) -> Play:
-    now = environment.reset(game)
-    history = EnvironmentHistory("", now.text, repeat_limit=repeat_limit)
-    play = Play(game, environment, now.text, now, history, memories=memories.get(game.id, []))
-    actor.begin(play)
-    return play
+def _lost(outcome: Outcome) -> EpisodeResult:
+    game, _ = outcome.job
+    return EpisodeResult(game.id, game.task_type, False, 0, 0, outcome.fault)
 
 
 def _result(play: Play) -> EpisodeResult:

@@ -118,12 +118,12 @@ def test_environments_are_closed_also_after_an_error(games):
         def close(self):
             closed.append(self)
 
-    class Broken(ExpertActor):
-        def choose(self, plays):
+    class Broken(PolicyActor):
+        def answer(self, questions):
             raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
-        play_games(Broken(lambda environment: make_expert("explorer")), games, Closing, concurrency=2)
+        play_games(Broken(policy=None), games, Closing, concurrency=2)
     assert len(closed) == 2
 
 
