@@ -16,7 +16,7 @@ from xrl_alignment.config import ConfigError, EnvironmentConfig, PolicyConfig
 from xrl_alignment.environments import choose_games, make_environment
 from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.history import build_prompt, token_counter
-from xrl_alignment.policies import InProcessPolicy
+from xrl_alignment.policies import InProcessPolicy, Policy
 
 
 def pick_device(name: str) -> torch.device:
@@ -60,10 +60,13 @@ def load_student(settings: dict[str, Any], device: torch.device) -> tuple[torch.
     return model, vis_processors["eval"]
 
 
-def make_policy(
-    settings: PolicyConfig, model: torch.nn.Module, vis_processor: Callable, max_batch: int
-) -> InProcessPolicy:
-    """The policy of a `policy:` section around a loaded model."""
+def make_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: Callable, max_batch: int) -> Policy:
+    """The policy of a `policy:` section around a loaded model; close it, for it may have started a server.
+
+    EngineFault where `policy.name=vllm` finds no server that it can use.
+    """
+    if settings.name == "vllm":
+        return _vllm_policy(settings, model, vis_processor, max_batch)
     return InProcessPolicy(
         model=model,
         vis_processor=vis_processor,
@@ -72,6 +75,27 @@ def make_policy(
         max_length=settings.max_length,
         min_length=settings.min_length,
         max_batch=max_batch,
+    )
+
+
+def _vllm_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: Callable, max_batch: int) -> Policy:
+    from xrl_alignment.engines import VllmPolicy  # here: most programs need neither
+    from xrl_alignment.vllm_server import ModelServer
+
+    own_server = None
+    if not settings.base_urls:
+        own_server = ModelServer(model, python=settings.vllm_python, arguments=settings.vllm_args)
+        own_server.wait()
+    return VllmPolicy(
+        model=model,
+        vis_processor=vis_processor,
+        base_urls=settings.base_urls or [own_server.url],
+        decode=settings.decode,
+        max_length=settings.max_length,
+        min_length=settings.min_length,
+        max_batch=max_batch,
+        timeout_s=settings.timeout_s,
+        own_server=own_server,
     )
 
 

@@ -14,11 +14,15 @@ if TYPE_CHECKING:  # imported where it is used: rollout workers share this modul
 
 
 class PolicyInput(NamedTuple):
-    """What the policy sees of one episode: the prompt, the picture (uint8, H × W × 3), the admissible commands."""
+    """What the policy sees of one episode: the prompt, the picture (uint8, H × W × 3), the admissible commands.
+
+    `session` names the episode, for policies that remember where they have read its prompt before.
+    """
 
     prompt: str
     image: np.ndarray
     admissible_commands: Sequence[str] = ()
+    session: str = ""
 
 
 class Policy(Protocol):
@@ -28,12 +32,22 @@ class Policy(Protocol):
         """One action string for each input, in order."""
         ...
 
+    def close(self) -> None:
+        """Give back what the policy holds beside its model (connections, processes)."""
+        ...
+
 
 def autocast(device: torch.device) -> torch.autocast:
     """Mixed precision as the run uses it: fp16 on CUDA (the original's), bf16 on CPU (5 × faster there than fp32)."""
     import torch
 
     return torch.autocast(device.type, dtype=torch.float16 if device.type == "cuda" else torch.bfloat16)
+
+
+def require_commands(batch: Sequence[PolicyInput]) -> None:
+    """ValueError where an input has no admissible commands to choose from."""
+    if not all(item.admissible_commands for item in batch):
+        raise ValueError("policy.decode=admissible: an observation came without admissible_commands")
 
 
 class InProcessPolicy:
@@ -74,6 +88,9 @@ class InProcessPolicy:
             actions += self._act(batch[start : start + self.max_batch])
         return actions
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def _act(self, batch: Sequence[PolicyInput]) -> list[str]:
         import torch
 
@@ -83,8 +100,7 @@ class InProcessPolicy:
         }
         with torch.no_grad(), autocast(self.model.device):
             if self.decode == "admissible":
-                if not all(item.admissible_commands for item in batch):
-                    raise ValueError("policy.decode=admissible: an observation came without admissible_commands")
+                require_commands(batch)
                 scores = self.model.score(samples, [list(item.admissible_commands) for item in batch])
                 return [item.admissible_commands[int(np.argmax(row))] for item, row in zip(batch, scores, strict=True)]
             texts = self.model.generate(

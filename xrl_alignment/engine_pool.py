@@ -1,0 +1,181 @@
+"""Shares requests among several servers of one model: who is least busy, who knows a session, who is gone.
+
+    pool = ServerPool(urls, call=…, check=…)
+    answers = pool.ask(requests, sessions)        # in order, whichever server answered
+
+Knows nothing of what a request is. A server that fails is left out, what it had in hand goes to the others, and it is
+taken back when `check` passes again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+from xrl_alignment.experts.faults import EndpointFault
+
+MAX_SHARE = 32  # requests of one call: bounds the size of a message
+STICKY_SLACK = 8  # requests by which a session's own server may be busier than the least busy one
+PAUSE_S = 0.5  # between two looks at servers that are all gone
+
+logger = logging.getLogger(__name__)
+
+
+class EngineFault(EndpointFault):
+    """An inference engine cannot be used as it is (unreachable, another model, wrong settings); the text says why."""
+
+
+class ServerGone(Exception):
+    """A server did not answer a call, or answered that it is broken: another one may be asked."""
+
+
+@dataclass
+class Server:
+    """One server and what is known of it."""
+
+    url: str
+    requests: int = 0  # in its hands, from here
+    answered: int = 0
+    reason: str = ""  # why it is left out; empty: it is in use
+    checked: float = 0.0  # when it was last looked at (monotonic seconds)
+
+
+class ServerPool:
+    """Asks several servers as if they were one.
+
+    `call(url, requests)` gives an answer for each request; it raises `ServerGone` where another server may be asked
+    instead, and anything else where that would not help. `check(url)` raises `ServerGone` or `EngineFault` for a server
+    that cannot be used. A request goes to the server that its session used last (the last `max_sessions` of them are
+    remembered: an engine keeps what it has read of a prompt), else to the one with the fewest requests in hand. A
+    server that is gone is looked at again after `retry_s`; if all are gone, `ask` waits `patience_s` for one.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        call: Callable[[str, Sequence[Any]], Sequence[Any]],
+        check: Callable[[str], None],
+        max_sessions: int = 4096,
+        retry_s: float = 10.0,
+        patience_s: float = 60.0,
+    ) -> None:
+        if not urls:
+            raise ValueError("a pool needs the URL of at least one server")
+        self.servers = [Server(url) for url in dict.fromkeys(urls)]
+        self._call = call
+        self._check = check
+        self._max_sessions = max_sessions
+        self._retry_s = retry_s
+        self._patience_s = patience_s
+        self._sessions: OrderedDict[str, Server] = OrderedDict()
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(max_workers=4 * len(self.servers), thread_name_prefix="engine")
+
+    def ask(self, requests: Sequence[Any], sessions: Sequence[str] = ()) -> list[Any]:
+        """An answer for each request, in order; `sessions` names each one's session (empty: none).
+
+        Raises EngineFault when no server is left, and whatever `call` raises beside `ServerGone`.
+        """
+        sessions = sessions or [""] * len(requests)
+        answers: list[Any] = [None] * len(requests)
+        rounds = dict.fromkeys(range(len(requests)), 2 * len(self.servers))  # how often a request may still be tried
+        calls = self._start(requests, sessions, range(len(requests)))
+        try:
+            while calls:
+                done, _ = wait(calls, return_when=FIRST_COMPLETED)
+                for future in done:
+                    server, share = calls.pop(future)
+                    try:
+                        for index, answer in zip(share, future.result(), strict=True):
+                            answers[index] = answer
+                    except ServerGone as error:
+                        self._leave_out(server, str(error))
+                        for index in share:
+                            rounds[index] -= 1
+                        if not all(rounds[index] for index in share):
+                            raise EngineFault(f"no server answers a request that all have tried: {error}") from error
+                        calls |= self._start(requests, sessions, share)
+        finally:
+            wait(calls)  # after an error: no thread goes on using what the caller takes back
+        return answers
+
+    def close(self) -> None:
+        """Wait for calls in progress."""
+        self._threads.shutdown()
+
+    def _start(
+        self, requests: Sequence[Any], sessions: Sequence[str], indices: Iterable[int]
+    ) -> dict[Future, tuple[Server, list[int]]]:
+        """Hand out the requests named by `indices`; the calls that are now in progress."""
+        self._take_back()
+        shares: dict[int, list[int]] = {}
+        with self._lock:
+            up = [server for server in self.servers if not server.reason]
+            for index in indices:
+                server = self._choose(up, sessions[index])
+                server.requests += 1
+                shares.setdefault(self.servers.index(server), []).append(index)
+        calls = {}
+        for number, share in shares.items():
+            for start in range(0, len(share), MAX_SHARE):
+                part = share[start : start + MAX_SHARE]
+                server = self.servers[number]
+                calls[self._threads.submit(self._ask_one, server, [requests[i] for i in part])] = (server, part)
+        return calls
+
+    def _choose(self, up: Sequence[Server], session: str) -> Server:
+        least = min(up, key=lambda server: server.requests)
+        known = self._sessions.get(session)
+        if known is not None and not known.reason and known.requests <= least.requests + STICKY_SLACK:
+            least = known
+        if session:
+            self._sessions[session] = least
+            self._sessions.move_to_end(session)
+            if len(self._sessions) > self._max_sessions:
+                self._sessions.popitem(last=False)
+        return least
+
+    def _ask_one(self, server: Server, requests: Sequence[Any]) -> Sequence[Any]:
+        try:
+            answers = self._call(server.url, requests)
+            with self._lock:
+                server.answered += len(requests)
+            return answers
+        finally:
+            with self._lock:
+                server.requests -= len(requests)
+
+    def _leave_out(self, server: Server, reason: str) -> None:
+        if not server.reason:
+            logger.warning("%s is left out: %s", server.url, reason)
+        server.reason, server.checked = reason or "it does not answer", time.monotonic()
+
+    def _take_back(self) -> None:
+        """Look at servers that were left out a while ago; where none is in use, wait for one."""
+        self._look(self._retry_s)
+        deadline = time.monotonic() + self._patience_s
+        while all(server.reason for server in self.servers):
+            if time.monotonic() > deadline:
+                reasons = "; ".join(f"{server.url}: {server.reason}" for server in self.servers)
+                raise EngineFault(f"no inference engine is left ({reasons})")
+            self._look(PAUSE_S)
+            time.sleep(min(PAUSE_S, self._patience_s))
+
+    def _look(self, older_than_s: float) -> None:
+        for server in self.servers:
+            if not server.reason or time.monotonic() - server.checked < older_than_s:
+                continue
+            try:
+                self._check(server.url)
+            except (ServerGone, EngineFault) as error:
+                server.reason, server.checked = str(error), time.monotonic()
+            else:
+                logger.warning("%s is back", server.url)
+                server.reason = ""
