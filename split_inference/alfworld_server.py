@@ -451,7 +451,7 @@ class Session:
 
     def cmd_step(self, request: Dict[str, Any]) -> Dict[str, Any]:
         """Carry out `action`; `action_success` is false where the engine only says that nothing happens."""
-        action = _text(request, "action")
+        action = _text(request, "action", empty=True)  # a model may have written nothing: nothing happens
         if len(action) > LONGEST_ACTION:
             raise Fault(f"action has {len(action)} characters, {LONGEST_ACTION} are allowed")
         self._playing()
@@ -550,10 +550,10 @@ def _has_trajectory(folder: str) -> bool:
     return os.path.isfile(os.path.join(folder, TRAJECTORY_FILE))
 
 
-def _text(request: Dict[str, Any], key: str) -> str:
+def _text(request: Dict[str, Any], key: str, empty: bool = False) -> str:
     value = request.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise Fault(f"{key!r} must be a string that is not empty")
+    if not isinstance(value, str) or not (empty or value.strip()):
+        raise Fault("{!r} must be a string{}".format(key, "" if empty else " that is not empty"))
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Runs the ALFWorld server and the model's client together, each under an interpreter of its own.
+
+    python run_split_inference.py --server-python venv_py36/bin/python --client-python venv_vllm/bin/python \\
+        --env thor --model-path Qwen/Qwen2-VL-7B-Instruct --output-dir runs/qwen --num-samples 100
+
+Options that are not listed below go to the client (`alfworld_vllm_client.py --help`); options after `--server-args` go
+to the server. What both print appears here, each line marked. Ends with the client's exit code; 1 if the server died
+first, 130 or 143 after Ctrl-C or SIGTERM. In every case both are stopped, with all processes that they started.
+
+Standard library only, Python 3.6 or newer: any environment can run it.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, List, Optional, Tuple
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+READY = b"ALFWorld server listening on "
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_TICK_S = 0.2
+
+
+class Program:
+    """A child process in a process group of its own, whose output is forwarded line by line with a mark."""
+
+    def __init__(self, name: str, command: List[str]) -> None:
+        self.name = name
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent if sys.platform.startswith("linux") else None,
+        )
+        self.open = True
+        self._rest = b""
+
+    def forward(self) -> List[bytes]:
+        """Print what has come; returns its complete lines. Clears `open` at the end of the output."""
+        piece = os.read(self.process.stdout.fileno(), 1 << 16)
+        self.open = bool(piece)
+        lines = (self._rest + piece).split(b"\n")
+        self._rest = lines.pop()
+        if not piece and self._rest:
+            lines.append(self._rest)
+        mark = f"{self.name} | ".encode()
+        _print(b"".join(mark + line + b"\n" for line in lines))
+        return lines
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the process and all that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+def _die_with_parent() -> None:
+    """Runs in the child: the kernel ends it when this manager is killed and can stop nothing any more (Linux)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _print(text: bytes) -> None:
+    with contextlib.suppress(OSError):  # whoever read our output has gone; the run goes on
+        os.write(1, text)
+
+
+def say(text: str) -> None:
+    """A line of the manager's own."""
+    _print(f"manager | {text}\n".encode("utf-8", "replace"))
+
+
+class Interrupted(Exception):
+    """A signal asks for the end; its number is the argument."""
+
+
+class Manager:
+    """Starts the server, waits until it listens, starts the client, and stops both."""
+
+    def __init__(self, arguments: argparse.Namespace, client_options: List[str]) -> None:
+        self._arguments = arguments
+        self._client_options = client_options
+        self._selector = selectors.DefaultSelector()
+        self._programs = []  # type: List[Program]
+
+    def run(self) -> int:
+        """The whole run; returns the exit code."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
+        try:
+            return self._run()
+        except Interrupted as interrupted:
+            number = interrupted.args[0]
+            say(f"stopping: {signal.Signals(number).name}")
+            return 128 + number
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)  # stopping is under way
+            self._stop()
+
+    def _run(self) -> int:
+        server = self._start("server", self._server_command())
+        port = self._wait_until_ready(server)
+        if port is None:
+            return 1
+        client = self._start("client", self._client_command(port))
+        while True:
+            self._forward(_TICK_S)
+            code = client.process.poll()
+            if code is not None:
+                return code if code >= 0 else 128 - code
+            if server.process.poll() is not None:
+                say(f"the server ended ({_fate(server.process.returncode)}) before the client")
+                return 1
+
+    def _wait_until_ready(self, server: Program) -> Optional[str]:
+        """The port that the server listens on; None if it ended or took too long."""
+        deadline = time.monotonic() + self._arguments.start_timeout
+        while time.monotonic() < deadline:
+            for program, line in self._forward(_TICK_S):
+                if program is server and READY in line:
+                    return line.rpartition(b":")[2].decode()
+            if not server.open:
+                say(f"the server ended ({_fate(server.process.wait())}) before it listened")
+                return None
+        say(f"the server does not listen after {self._arguments.start_timeout:g} seconds (--start-timeout)")
+        return None
+
+    def _server_command(self) -> List[str]:
+        arguments = self._arguments
+        command = [arguments.server_python, "-u", os.path.join(HERE, "alfworld_server.py")]
+        command += ["--host", arguments.host, "--port", str(arguments.port), "--env", arguments.env]
+        command += ["--data-dir", arguments.data_dir] if arguments.data_dir else []
+        return command + arguments.server_args
+
+    def _client_command(self, port: str) -> List[str]:
+        arguments = self._arguments
+        command = [arguments.client_python, "-u", os.path.join(HERE, "alfworld_vllm_client.py")]
+        command += ["--host", arguments.host, "--port", port]
+        command += ["--data-dir", arguments.data_dir] if arguments.data_dir else []
+        return command + self._client_options
+
+    def _start(self, name: str, command: List[str]) -> Program:
+        program = Program(name, command)
+        self._programs.append(program)
+        self._selector.register(program.process.stdout, selectors.EVENT_READ, program)
+        say(f"{name} is process {program.process.pid}")
+        return program
+
+    def _forward(self, seconds: float) -> List[Tuple[Program, bytes]]:
+        """Print what comes within `seconds`, at the latest after the first piece; returns the lines."""
+        lines = []
+        if not self._selector.get_map():  # a program may close its output and live on
+            time.sleep(seconds)
+        for key, _ in self._selector.select(seconds):
+            program = key.data
+            lines += [(program, line) for line in program.forward()]
+            if not program.open:
+                self._selector.unregister(key.fileobj)
+        return lines
+
+    def _stop(self) -> None:
+        """SIGTERM to what still runs, client first; SIGKILL to what does not end, and to what it left behind."""
+        for program in reversed(self._programs):
+            if program.process.poll() is None:
+                program.process.terminate()
+            deadline = time.monotonic() + self._arguments.stop_timeout
+            while (program.open or program.process.poll() is None) and time.monotonic() < deadline:
+                if program.process.poll() is not None:
+                    program.signal_group(signal.SIGKILL)  # its last words are in the pipe; nobody may add to them
+                self._forward(_TICK_S)
+            program.signal_group(signal.SIGKILL)
+            program.process.wait()
+            program.process.stdout.close()
+        self._selector.close()
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise Interrupted(number)
+
+
+def _fate(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def parse_arguments(argv: Optional[List[str]] = None) -> Tuple[argparse.Namespace, List[str]]:
+    """The command line, and the options that go to the client."""
+    parser = argparse.ArgumentParser(
+        description="Runs the ALFWorld server and the model's client together, each under its own interpreter.",
+        epilog="All other options go to the client: see alfworld_vllm_client.py --help.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--server-python", default=sys.executable, help="interpreter with alfworld (3.6 or newer)")
+    parser.add_argument("--client-python", default=sys.executable, help="interpreter with vLLM (3.10 or newer)")
+    parser.add_argument("--host", default="localhost")
+    parser.add_argument("--port", type=int, default=5555, help="0: any free one")
+    parser.add_argument("--env", default="thor", help="the server's engine: thor, textworld or household")
+    parser.add_argument("--data-dir", help="folder of games, for both")
+    parser.add_argument("--start-timeout", type=float, default=120.0, help="seconds for the server to listen")
+    parser.add_argument("--stop-timeout", type=float, default=15.0, help="seconds for each to end by itself")
+    parser.add_argument(
+        "--server-args", nargs=argparse.REMAINDER, default=[], help="the rest of the line goes to the server"
+    )
+    return parser.parse_known_args(argv)
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run both; returns the exit code."""
+    arguments, client_options = parse_arguments(argv)
+    try:
+        return Manager(arguments, client_options).run()
+    except OSError as error:  # an interpreter that does not exist
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
