@@ -38,6 +38,7 @@ from xrl_alignment.dagger import DaggerLoop
 from xrl_alignment.experts import make_expert
 from xrl_alignment.learner import Learner
 from xrl_alignment.ledger import Ledger
+from xrl_alignment.policies import Policy
 from xrl_alignment.progress import RoundProgress
 from xrl_alignment.resume import refuse_changes, saved_settings
 from xrl_alignment.run_directory import RunDirectory, new_run_directory
@@ -74,6 +75,8 @@ def main() -> None:
         cleanup.callback(server.stop)
         model, vis_processor = load_student(config.model, pick_device(run.device))
         check_student(config, model)
+        policy = make_policy(config.policy, model, vis_processor, run.max_batch)
+        cleanup.callback(policy.close)
         teaching = build_teaching(config.expert, config.reflexion, thinking=run.enable_tc)
         cleanup.callback(teaching.close)
         directory = open_directory(arguments, config)
@@ -81,7 +84,8 @@ def main() -> None:
         if teaching.account:
             teaching.account.keep(directory.expert_calls)
         progress = cleanup.enter_context(RoundProgress())
-        loop = build_loop(config, server, directory, model, vis_processor, teaching, progress)
+        learner = build_learner(config, directory, model, vis_processor) if run.run_training else None
+        loop = build_loop(config, server, directory, model, policy, learner, teaching, progress)
         server.start()
         announce(directory, server)
         loop.run()
@@ -123,6 +127,10 @@ def check_student(config: DaggerConfig, model: torch.nn.Module) -> None:
         raise ConfigError("every part of the model is frozen: set one of model.freeze_* to false, or run.run_training")
     if run.run_training and run.enable_dpo and model.reference is None:
         raise ConfigError("run.enable_dpo needs model.ref_pretrained: the checkpoint of the first (BC) phase")
+    if config.policy.name == "vllm" and run.run_training and "llm_model" not in model.frozen:
+        raise ConfigError(
+            "policy.name=vllm: the language model that is served must not train; set model.freeze_llm=true"
+        )
 
 
 def announce(directory: RunDirectory, server: DaggerHTTPServer) -> None:
@@ -137,7 +145,8 @@ def build_loop(
     server: DaggerHTTPServer,
     directory: RunDirectory,
     model: torch.nn.Module,
-    vis_processor,
+    policy: Policy,
+    learner: Learner | None,
     teaching: Teaching,
     progress: RoundProgress,
 ) -> DaggerLoop:
@@ -149,7 +158,7 @@ def build_loop(
     ledger = Ledger(
         directory=directory,
         schedule=Schedule(num_rounds=run.num_rounds, num_envs=run.num_envs),
-        learner=build_learner(config, directory, model, vis_processor) if run.run_training else None,
+        learner=learner,
         reflector=teaching.reflector,
         account=teaching.account,
         config=settings,
@@ -160,7 +169,7 @@ def build_loop(
     )
     return DaggerLoop(
         server=server,
-        policy=make_policy(config.policy, model, vis_processor, run.max_batch),
+        policy=policy,
         make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert, **teaching.expert_options),
         ledger=ledger,
         client_expert=expert if expert in CLIENT_EXPERTS else "",

@@ -16,6 +16,7 @@ depend on (engine, split, hash of the game list, decoding, seed, versions); and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -64,10 +65,12 @@ def main() -> None:
     output = writable(Path(run.output))
     games = games_of(config.environment, run.num_envs)
     expert = config.expert.name if run.actor == "expert" else None
+    cleanup = contextlib.ExitStack()
     teaching = build_teaching(config.expert, config.reflexion, thinking=run.enable_tc)
+    cleanup.callback(teaching.close)
     try:
         trials = Trials(
-            actor=build_actor(config, teaching),
+            actor=build_actor(config, teaching, cleanup),
             games=games,
             make_environment=environment_factory(
                 config.environment, run.max_steps, expert if expert in CLIENT_EXPERTS else None
@@ -84,7 +87,7 @@ def main() -> None:
         kept = f"answers so far are kept in {config.expert.cache}: " if config.expert.cache else ""
         raise type(error)(f"{error}; {kept}the same command goes on from here") from error
     finally:
-        teaching.close()
+        cleanup.close()
     result = {"first_trial": summarise(trials.first), "best_of": summarise(trials.best), **facts(config, games)}
     result["reflexion"] = teaching.reflector.name if teaching.reflector else ""
     result["rollouts"] = {"executor": run.executor, "workers": run.num_workers, "seconds": seconds}
@@ -144,8 +147,8 @@ def writable(output: Path) -> Path:
     return output
 
 
-def build_actor(config: EvaluateConfig, teaching: Teaching) -> Actor:
-    """Who plays: the model, or the expert with `run.actor=expert`."""
+def build_actor(config: EvaluateConfig, teaching: Teaching, cleanup: contextlib.ExitStack) -> Actor:
+    """Who plays: the model, or the expert with `run.actor=expert`; `cleanup` gets what is to be closed afterwards."""
     run = config.run
     if run.actor == "expert":
         if config.expert.name == "client":
@@ -153,6 +156,7 @@ def build_actor(config: EvaluateConfig, teaching: Teaching) -> Actor:
         return ExpertActor(partial(new_expert, config.expert.name, teaching.expert_options))
     model, vis_processor = load_student(config.model, pick_device(run.device))
     policy = make_policy(config.policy, model, vis_processor, run.max_batch)
+    cleanup.callback(policy.close)
     write_prompt = prompt_writer(model, tell_objects=config.environment.tell_objects)
     return PolicyActor(policy=policy, blank_frames=config.environment.blank_frames, write_prompt=write_prompt)
 

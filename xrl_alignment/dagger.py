@@ -248,7 +248,7 @@ class DaggerLoop:
             for episode, label in zip(episodes, labels, strict=True)
         ]
         asked = [i for i, expert_drives in enumerate(drives) if self.preferences or not expert_drives]
-        inputs = [PolicyInput(prompts[i], seen[i].image, seen[i].admissible_commands) for i in asked]
+        inputs = [PolicyInput(prompts[i], seen[i].image, seen[i].admissible_commands, episodes[i].game) for i in asked]
         own = dict(zip(asked, self.policy.act(inputs) if inputs else [], strict=True))
         executed = []
         for i, episode in enumerate(episodes):

@@ -88,6 +88,7 @@ class View(NamedTuple):
     steps: Sequence[tuple[str, str]]
     image: np.ndarray
     admissible_commands: Sequence[str]
+    game: str = ""
 
 
 class Consultation(NamedTuple):
@@ -130,7 +131,7 @@ class PolicyActor:
 
     def _input(self, view: View) -> PolicyInput:
         prompt = self.write_prompt(view.opening, view.memories, view.steps)
-        return PolicyInput(prompt, view.image, view.admissible_commands)
+        return PolicyInput(prompt, view.image, view.admissible_commands, view.game)
 
 
 class ExpertActor:
@@ -192,7 +193,8 @@ class Episodes:
     def _choose(self, play: Play, expert: Expert | None) -> Generator[Any, Any, str]:
         if expert is None:
             image = np.zeros((224, 224, 3), np.uint8) if self.blank_frames else play.environment.render()
-            return (yield View(play.opening_text, play.memories, play.steps, image, play.now.admissible_commands))
+            commands = play.now.admissible_commands
+            return (yield View(play.opening_text, play.memories, play.steps, image, commands, play.game.id))
         information = {"admissible_commands": play.now.admissible_commands}
         if getattr(expert, "pool", None):
             label = yield Consultation(expert, information)

@@ -5,6 +5,7 @@ Importing this module registers both with LAVIS's registry; train.py and evaluat
 
 from __future__ import annotations
 
+import contextlib
 import argparse
 import json
 from collections.abc import Mapping
@@ -67,7 +68,7 @@ class AlfworldEpisodeTask(BaseTask):
         policy = make_policy(self.policy, model, self.vis_processor, self.settings.batch_size_eval)
         blank = self.environment.blank_frames
         write_prompt = prompt_writer(model, tell_objects=self.environment.tell_objects)
-        with GameProgress(len(games)) as progress:
+        with contextlib.closing(policy), GameProgress(len(games)) as progress:
             results = play_games(
                 PolicyActor(policy=policy, blank_frames=blank, write_prompt=write_prompt),
                 games,
