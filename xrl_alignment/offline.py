@@ -5,11 +5,10 @@ Importing this module registers both with LAVIS's registry; train.py and evaluat
 
 from __future__ import annotations
 
-import contextlib
 import argparse
 import json
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from omegaconf import OmegaConf
@@ -68,7 +67,7 @@ class AlfworldEpisodeTask(BaseTask):
         policy = make_policy(self.policy, model, self.vis_processor, self.settings.batch_size_eval)
         blank = self.environment.blank_frames
         write_prompt = prompt_writer(model, tell_objects=self.environment.tell_objects)
-        with contextlib.closing(policy), GameProgress(len(games)) as progress:
+        with closing(policy), GameProgress(len(games)) as progress:
             results = play_games(
                 PolicyActor(policy=policy, blank_frames=blank, write_prompt=write_prompt),
                 games,
