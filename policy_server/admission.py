@@ -7,6 +7,7 @@ reading. It knows nothing of HTTP, and of models only what `ModelPool` and `Batc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -87,19 +88,29 @@ class Admission:
             window_s=queue.window_ms / 1000,
             metrics=metrics,
         )
+        self.loop: asyncio.AbstractEventLoop | None = None  # where all of this runs, once it does
         self.draining = False
+        self._in_hand = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._decoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="decode")
         metrics.watch("policy_queue_length", "Requests that wait for the model", lambda: len(self.queue))
         metrics.watch("policy_sessions", "Sessions that are remembered", lambda: len(self.sessions))
 
     def start(self) -> None:
         """Begin to answer; call it on the running event loop."""
+        self.loop = asyncio.get_running_loop()
         self.queue.start()
 
     def drain(self) -> None:
         """Take nothing new; who waits is answered, for `server.drain_s` at most. Call it on the event loop."""
         self.draining = True
         self.queue.drain(self.settings.server.drain_s)
+
+    async def drained(self) -> None:
+        """Until no request is in hand any more, but no longer than `server.drain_s`."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), self.settings.server.drain_s)
 
     async def stop(self) -> None:
         """End the model's thread and the decoders."""
@@ -114,11 +125,17 @@ class Admission:
     async def act(self, caller: str, ask: Ask, transport: str) -> Outcome:
         """The action for one observation; Refusal where there is none. Counts and logs it either way."""
         started = time.monotonic()
+        self._in_hand += 1
+        self._idle.clear()
         try:
             outcome = await self._act(caller, ask)
         except Refusal as refusal:
             self.count_refusal(transport, caller, refusal)
             raise
+        finally:
+            self._in_hand -= 1
+            if not self._in_hand:
+                self._idle.set()
         outcome.seconds["total"] = time.monotonic() - started
         for stage, seconds in outcome.seconds.items():
             self.metrics.stage(stage, seconds)

@@ -82,22 +82,32 @@ def question(task: str, prompt: str, commands: Sequence[str], history: Sequence[
 
 def parse(text: str, commands: Sequence[str] = ()) -> Reading:
     """The action in `text`, valid in every case; what was dropped or changed stands in the reasoning."""
-    found = _find_object(text)
-    if found is None:
-        found = _pairs(text)
+    found = _find_object(text) or _pairs(text)
     if not found:
-        reason = "no action found in the model's answer: doing nothing" if text.strip() else "the model said nothing"
-        return Reading(no_op(), with_notes(text, [reason]), "nothing")
+        reason = "no action found in the model's answer" if text.strip() else "the model said nothing"
+        return Reading(no_op(), with_notes(text, [f"{reason}: doing nothing"]), "nothing")
     reasoning = next((str(found[key]) for key in ("reasoning", "thought", "reason") if found.get(key)), "")
-    inner = next((found[key] for key in ("action", "actions") if isinstance(found.get(key), dict)), None)
-    wanted = inner if inner is not None else {k: v for k, v in found.items() if k not in _PROSE}
-    action, notes = _valid(wanted)
-    if not any(value for key, value in action.items() if key != "camera") and action["camera"] == [0.0, 0.0] and notes:
-        notes.append("nothing usable is left: doing nothing")
+    action, notes = _valid(_wanted(found))
+    if action == no_op() and (notes or not any(key in found for key in _ACTION)):
+        notes.append("no usable action in the model's answer: doing nothing")
     return Reading(action, with_notes(reasoning, notes), _summary(action))
 
 
-_PROSE = ("reasoning", "thought", "reason", "action", "actions")
+_ACTION = ("action", "actions")
+_PROSE = ("reasoning", "thought", "reason", *_ACTION)
+
+
+def _wanted(found: dict[str, Any]) -> dict[Any, Any]:
+    """The part of a model's answer that is the action; names of buttons alone mean that they are pressed."""
+    for key in _ACTION:
+        value = found.get(key)
+        if isinstance(value, str):
+            value = re.split(r"[\s,+]+", value.strip())
+        if isinstance(value, list):
+            return dict.fromkeys((str(name) for name in value if name), 1)
+        if isinstance(value, dict):
+            return value
+    return {key: value for key, value in found.items() if key not in _PROSE}
 
 
 def _find_object(text: str) -> dict[str, Any] | None:

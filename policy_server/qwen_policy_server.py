@@ -20,6 +20,7 @@ import sys
 from errno import EADDRINUSE
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 # Run as a file, only its own folder is on the path; the packages are beside that folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -31,19 +32,21 @@ from policy_server.http_server import SERVICE, create_app
 from policy_server.keys import KEYS_VARIABLE, KeyRing, read_keys
 from policy_server.metrics import Metrics
 from policy_server.model_pool import ModelPool
-from policy_server.settings import PolicyServerSettings
+from policy_server.settings import PolicyServerSettings, ServerSettings
 from xrl_alignment.config import ConfigError, load_config, parse_args, run_program
 from xrl_alignment.ports import process_on_port
 from xrl_alignment.server import is_loopback
 
 logger = logging.getLogger("policy_server")
 
-# No message of a WebSocket is larger than a body; where nobody reads its answers, that many steps may wait.
-WS_QUEUE = 4
+WRITE_S = 5  # after the last answer is known, for sending it
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server, which tells `admission` as soon as a signal says that it is to end."""
+    """uvicorn's server, which answers what `admission` has in hand before it closes anything.
+
+    Until then it says so at `/health` and refuses new requests with 503.
+    """
 
     def __init__(self, config: uvicorn.Config, admission: Admission) -> None:
         super().__init__(config)
@@ -52,8 +55,14 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGTERM or Ctrl-C; a second Ctrl-C ends at once."""
         logger.info("%s: answering what is waiting, then ending", signal.Signals(sig).name)
-        self.admission.drain()
+        if self.admission.loop is not None:
+            self.admission.loop.call_soon_threadsafe(self.admission.drain)
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for the last answer, then close all connections."""
+        await self.admission.drained()
+        await super().shutdown(sockets)
 
 
 def main() -> None:
@@ -72,21 +81,11 @@ def main() -> None:
     listener = open_port(server.host, server.port)
     admission = build(settings)
     app = create_app(admission, keys, loopback=loopback)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=int(server.drain_s) + 1,
-        ws="websockets-sansio",
-        ws_max_size=server.max_body_bytes,
-        ws_max_queue=WS_QUEUE,
-    )
     host, port = listener.getsockname()[:2]
     logger.info("%s ready! http://%s:%d", SERVICE, f"[{host}]" if ":" in host else host, port)
     # uvicorn raises the signal that ended it once more: after an orderly end that is no reason to be killed by it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    DrainingServer(config, admission).run(sockets=[listener])
+    DrainingServer(uvicorn_config(app, server), admission).run(sockets=[listener])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,6 +114,19 @@ def build(settings: PolicyServerSettings) -> Admission:
         raise ConfigError(f"model.path={settings.model.path}: {error}") from error
     logger.info("Successfully loaded %s on %s, %.0f MB", settings.model.path, model.device, model.bytes / 1e6)
     return Admission(settings, pool, metrics)
+
+
+def uvicorn_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
+    """uvicorn without a log of its own, with our limit for messages of WebSockets too."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=WRITE_S,
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body_bytes,
+    )
 
 
 def open_port(host: str, port: int) -> socket.socket:

@@ -1,0 +1,157 @@
+"""Servers for the tests: on a real socket in a thread of this process, or as a process of their own.
+
+The model is the project's tiny `Blip2Emac`, loaded once. `HeldModel` is the same one, answering only when it is let:
+so that a test can fill a queue without a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import queue
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+import uvicorn
+from PIL import Image
+
+from policy_server.admission import Admission
+from policy_server.http_server import create_app
+from policy_server.keys import KeyRing
+from policy_server.metrics import Metrics
+from policy_server.model_pool import ModelPool
+from policy_server.qwen_policy_server import open_port, uvicorn_config
+from policy_server.settings import PolicyServerSettings
+from policy_server.vision_models import Job, VisionModel
+from xrl_alignment.config import load_config
+from xrl_alignment.paths import REPO_ROOT
+
+TINY = "blip2_emac:tiny"
+CAVE = "MineRLBasaltFindCave-v0"
+ROOM = (
+    "You are in the middle of a room. You see a cabinet 1, and a fridge 1.\nYour task is to: put a mug in cabinet.\n> "
+)
+
+
+def picture(kind: str = "PNG", size: tuple[int, int] = (64, 36), shade: int = 90) -> bytes:
+    """An encoded picture of one colour."""
+    buffer = io.BytesIO()
+    Image.new("RGB", size, (shade, 120, 40)).save(buffer, format=kind)
+    return buffer.getvalue()
+
+
+def noise(size: tuple[int, int] = (640, 360)) -> np.ndarray:
+    """A view as MineRL gives it, uint8 (height, width, 3)."""
+    return np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
+
+
+class HeldModel:
+    """The real model, whose calls wait for `release`; `entered` counts calls that have begun."""
+
+    def __init__(self, model: VisionModel) -> None:
+        self._model = model
+        self.device, self.bytes = model.device, model.bytes
+        self.release = threading.Event()
+        self.entered = threading.Semaphore(0)
+        self.batches: list[int] = []
+
+    def answer(self, jobs: Sequence[Job]) -> list[str]:
+        self.batches.append(len(jobs))
+        self.entered.release()
+        assert self.release.wait(60), "nobody let the model go on"
+        return list(self._model.answer(jobs))
+
+    def wait_until_called(self) -> None:
+        assert self.entered.acquire(timeout=60), "the model was not called"
+
+
+@dataclass
+class Running:
+    """A server in a thread of this process."""
+
+    url: str
+    admission: Admission
+    http: httpx.Client
+    stop: Callable[[], None]
+
+    def on_loop(self, function: Callable[[], None]) -> None:
+        """Call something where the server's own code runs."""
+        self.admission.loop.call_soon_threadsafe(function)
+
+
+def start_in_thread(options: Sequence[str], keys: dict[str, str], model: VisionModel) -> Running:
+    settings = load_config(PolicyServerSettings, None, [f"model.path={TINY}", *options])
+    metrics = Metrics()
+    pool = ModelPool(settings.model_table(), 0, metrics, load=lambda settings: model)
+    pool.get(pool.default)
+    admission = Admission(settings, pool, metrics)
+    app = create_app(admission, KeyRing(keys), loopback=True)
+    listener = open_port("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn_config(app, settings.server))
+    ready = threading.Event()
+
+    async def run() -> None:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        admission.loop = asyncio.get_running_loop()
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        ready.set()
+        await serving
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread.start()
+    assert ready.wait(60) and server.started
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join(60)
+
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    http = httpx.Client(base_url=url, timeout=60, headers={"Authorization": f"Bearer {next(iter(keys.values()), '')}"})
+    return Running(url, admission, http, stop)
+
+
+class ServerProcess:
+    """`qwen_policy_server.py` as users start it, on a free port; its log is read line by line."""
+
+    def __init__(self, *arguments: str, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [python, str(REPO_ROOT / "policy_server" / "qwen_policy_server.py"), "--port", "0", *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+            cwd=Path("/"),
+        )
+        self.lines: list[str] = []
+        self._news: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.url = re.search(r"http://\S+", self.wait_for("ready!")).group()
+
+    def _read(self) -> None:
+        for line in self.process.stderr:
+            self._news.put(line)
+        self._news.put(None)
+
+    def wait_for(self, text: str) -> str:
+        """The next line of the log with `text` in it."""
+        while (line := self._news.get(timeout=240)) is not None:
+            self.lines.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"{text!r} did not come:\n{''.join(self.lines)}")
+
+    def end(self) -> int:
+        """Let it end by SIGTERM; its exit code."""
+        self.process.terminate()
+        code = self.process.wait(60)
+        with contextlib.suppress(AssertionError):
+            self.wait_for("\0")  # the rest of the log
+        return code
