@@ -767,15 +767,15 @@ def _leave(number: int, frame: Any) -> None:
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; OSError with what to do where the address is taken or unknown."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)[0]
-    listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(64)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
+    except (OSError, OverflowError) as error:
+        if getattr(error, "errno", 0) == errno.EADDRINUSE:
             raise OSError(f"port {port} on {host} is taken: choose another with --port") from None
         raise OSError(f"cannot listen on {host}:{port}: {error}") from error
     return listener
@@ -828,6 +828,7 @@ def data_folder(options: argparse.Namespace) -> str:
     """Where games are looked for: an absolute path that exists; OSError otherwise."""
     chosen = options.data_dir
     if not chosen and options.env == "household":
+        HouseholdBackend.load()
         from xrl_alignment.environments import choose_games
 
         chosen = str(choose_games("household", "household_heldout")[0].path.parents[2])
@@ -843,9 +844,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     options = parse_arguments(argv)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # clients' processes share the cores
     try:
-        BACKENDS[options.env].load()
         options.data_dir = data_folder(options)
         server = Server(options)
+        BACKENDS[options.env].load()
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         sys.stderr.write("error: {}\n".format(" ".join(str(error).split())))
         return 2

@@ -1,0 +1,43 @@
+"""Servers of generated games."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.split_inference.servers import RunningServer
+
+
+@pytest.fixture
+def start(household_data):
+    """`start(*options)`: a server of generated games (or what the options say), stopped after the test."""
+    servers = []
+
+    def start(*options: str, engine: str = "household", **keywords) -> RunningServer:
+        where = () if "--data-dir" in options else ("--data-dir", str(household_data))
+        servers.append(RunningServer("--env", engine, *where, *options, **keywords))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def server(household_data):
+    """One server of generated games for all tests that leave it as it is."""
+    server = RunningServer("--env", "household", "--data-dir", str(household_data))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(server):
+    client = server.connect()
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def trials(household_data):
+    """The folders of the generated games."""
+    return sorted(path.parent for path in household_data.glob("json_2.1.1/*/*/*/game.tw-pddl"))

@@ -1,0 +1,456 @@
+"""The server over its socket: real processes, real engines; only AI2-THOR has a double."""
+
+import base64
+import io
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from split_inference import alfworld_server
+from tests.split_inference.malformed import malformed
+from tests.split_inference.servers import PATIENCE_S, SERVER, RawClient
+from xrl_alignment import actions
+from xrl_alignment.environments import make_environment
+from xrl_alignment.environments.base import Game
+
+LIMIT = 1 << 16  # the server's --max-message
+
+
+def walkthrough(trial):
+    return json.loads((trial / "game.tw-pddl").read_text())["walkthrough"]
+
+
+def picture(text):
+    return Image.open(io.BytesIO(base64.b64decode(text, validate=True)))
+
+
+# ---- the protocol --------------------------------------------------------------------------------------------------
+
+
+def test_an_episode_from_init_to_the_goal(client, trials):
+    trial = trials[0]
+    begin = client.ask("init", traj_file=str(trial / "traj_data.json"))
+    assert {"success", "task_desc", "intro", "initial_image"} <= begin.keys() and begin["success"] is True
+    assert begin["intro"].endswith(f"Your task is to: {begin['task_desc']}")
+    assert (
+        begin["game"] == f"{trial.parent.name}/{trial.name}" and begin["task_type"] == trial.parent.name.split("-")[0]
+    )
+    assert (picture(begin["initial_image"]).format, picture(begin["initial_image"]).size) == ("JPEG", (300, 300))
+    plan = [actions.canonical(command) for command in walkthrough(trial)]
+    trajectory = [begin["intro"]]
+    for turn, action in enumerate(plan, start=1):
+        assert client.ask("is_goal_satisfied") == {"success": True, "goal_satisfied": False}
+        step = client.ask("step", action=action)
+        assert step["action"] == action and step["turn_count"] == turn and step["action_success"] is True
+        assert step["error_message"] == "" and picture(step["current_image"]).size == (300, 300)
+        trajectory += [action, step["feedback"]]
+    assert step["goal_satisfied"] and step["done"] and client.ask("is_goal_satisfied")["goal_satisfied"] is True
+    state = client.ask("get_state")
+    assert state["turn_count"] == len(plan) and state["images_count"] == len(plan) + 1
+    assert state["trajectory"] == trajectory
+    assert "episode is over" in client.ask("step", action="look")["error"]
+    assert client.ask("reset_task") == {"success": True}
+    assert client.ask("get_state") == {"success": True, "turn_count": 0, "trajectory": [], "images_count": 0}
+    assert "send init" in client.ask("step", action="look")["error"]
+
+
+@pytest.mark.parametrize("action", ["fly to the moon", "", "go to nowhere 7\x07"])
+def test_an_action_that_does_nothing_says_so(client, trials, action):
+    client.ask("init", traj_file=str(trials[0]))
+    step = client.ask("step", action=action)
+    assert step["success"] is True and step["action_success"] is False
+    assert step["feedback"] == "Nothing happens." and "admissible_commands" in step["error_message"]
+
+
+def test_an_episode_ends_with_its_steps(start, trials):
+    server = start("--max-steps", "2")
+    with closing(server.connect()) as client:
+        assert client.ask("init", traj_file=str(trials[0]))["max_steps"] == 2
+        assert [client.ask("step", action="look")["done"] for _ in range(2)] == [False, True]
+        assert "over after 2 actions" in client.ask("step", action="look")["error"]
+
+
+def test_both_text_engines_say_and_show_the_same(start, client, trials):
+    other = start(engine="textworld")
+    with closing(other.connect()) as textworld:
+        first = [peer.ask("init", traj_file=str(trials[3]), image_format="png") for peer in (client, textworld)]
+        assert first[0] == first[1]
+        assert picture(first[0]["initial_image"]).format == "PNG"
+        for command in [*walkthrough(trials[3])[:3], "fly", "inventory"]:  # in the game's own dialect
+            steps = [peer.ask("step", action=command) for peer in (client, textworld)]
+            assert steps[0] == steps[1]
+
+
+def test_official_games_play(start, alfworld_data):
+    server = start("--data-dir", str(alfworld_data / "json_2.1.1" / "valid_seen"))
+    with closing(server.connect()) as client:
+        games = client.ask("list_games")["games"]
+        assert len(games) == 140
+        trial = Path(games[7]["traj_file"])
+        assert client.ask("init", traj_file=games[7]["game"])["game"] == games[7]["game"]  # relative to --data-dir
+        steps = [client.ask("step", action=action) for action in walkthrough(trial)]
+        assert steps[-1]["goal_satisfied"] is True
+
+
+def test_games_are_listed(client, household_data, trials, tmp_path):
+    games = client.ask("list_games")["games"]
+    assert sorted(game["traj_file"] for game in games) == [str(trial) for trial in trials]
+    assert games[0]["game"] == "/".join(Path(games[0]["traj_file"]).parts[-2:])
+    heldout = client.ask("list_games", data_dir=str(household_data / "json_2.1.1" / "household_heldout"))["games"]
+    assert 0 < len(heldout) < len(games)
+    (tmp_path / "task_1.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("")
+    listed = client.ask("list_games", traj_dir=str(tmp_path))["games"]
+    assert listed == [{"traj_file": str(tmp_path / "task_1.json"), "game": "task_1"}]
+    assert "no games for --env household" in client.ask("list_games", data_dir=str(tmp_path))["error"]
+    assert "no folder" in client.ask("list_games", traj_dir=str(tmp_path / "none"))["error"]
+
+
+def test_a_copy_of_a_trajectory_leads_to_its_game(client, trials, tmp_path):
+    shutil.copy(trials[5] / "traj_data.json", tmp_path / "task_1.json")
+    begin = client.ask("init", traj_file=str(tmp_path / "task_1.json"))
+    assert begin["game"] == f"{trials[5].parent.name}/{trials[5].name}"
+
+
+def test_what_names_no_game_is_refused(client, tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
+    (tmp_path / "text.json").write_text("no json")
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "other.json").write_text('{"task_id": "trial_unknown"}')
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "game.tw-pddl").write_text('{"solvable": true}')
+    names = ["missing", "pipe", "text.json", "list.json", "other.json", "nothing", "game.tw-pddl", "x" * 5000]
+    for name in names:
+        answer = client.ask("init", traj_file=str(tmp_path / name))
+        assert answer["success"] is False and answer["error"], name
+    assert "jpeg or png" in client.ask("init", traj_file="x", image_format="gif")["error"]
+
+
+# ---- the wire ------------------------------------------------------------------------------------------------------
+
+
+def test_messages_survive_any_split_of_the_stream(client):
+    message = json.dumps({"command": "get_state", "note": "é\\n"}, ensure_ascii=False).encode() + b"\n"
+    for cut in range(1, len(message)):
+        client.send(message[:cut])
+        client.send(message[cut:])
+    for byte in message:
+        client.send(bytes([byte]))
+    client.send(message * 3 + b'{"command": "get_')
+    assert all(client.answer()["success"] for _ in range(len(message) - 1 + 1 + 3))
+    client.send(b'state"}\r\n')
+    assert client.answer()["success"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"", "not JSON"),
+        (b"hello", "not JSON"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"[" * 20000, "nested too deeply"),
+        (b'["step"]', "JSON object"),
+        (b'{"x": 1}', "'command' must be a string"),
+        (b'{"command": "fly"}', "unknown command 'fly'"),
+        (b'{"command": "process_request"}', "unknown command"),
+        (b'{"command": "init"}', "'traj_file' must be a string"),
+        (b'{"command": "step", "action": 7}', "'action' must be a string"),
+        (b'{"command": "step", "action": "\\ud800"}', "surrogate"),
+        (b'{"command": "init", "traj_file": "a\\u0000"}', "zero byte"),
+        (b'{"command": "step", "action": NaN}', "NaN is no JSON"),
+        (b'{"command": "' + b"x" * LIMIT + b'"}', f"longer than {LIMIT} bytes"),
+    ],
+)
+def test_bad_messages_get_a_reason(client, line, reason):
+    client.send(line + b"\n")
+    answer = client.answer()
+    assert answer["success"] is False and reason in answer["error"] and len(answer["error"]) < 500
+    assert client.ask("get_state")["success"] is True
+
+
+def test_a_malformed_flood_disturbs_nobody(server, trials):
+    flood(server, trials, messages=3000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_hundred_thousand_malformed_messages(server, trials):
+    flood(server, trials, messages=100_000)
+
+
+def flood(server, trials, messages):
+    """Malformed messages over three connections while another plays: one answer each, and memory stays flat."""
+    playing, stop = Playing(server.port, trials[0]), threading.Event()
+    player = threading.Thread(target=playing.run, args=(stop,))
+    player.start()
+    clients = [server.connect() for _ in range(3)]
+    supplies = [malformed(seed, LIMIT) for seed in range(3)]
+    try:
+        in_threads(misbehave, clients, supplies, [messages // 12] * 3)
+        before = resident(server.process.pid)
+        in_threads(misbehave, clients, supplies, [messages // 4] * 3)
+        growth = resident(server.process.pid) - before
+    finally:
+        stop.set()
+        player.join()
+        for client in clients:
+            client.close()
+    assert not playing.faults and playing.steps > 0
+    assert growth < 8 << 20, f"{growth} bytes more"
+    for _ in range(messages // 100):  # cut off in the middle of a message
+        leaving = server.connect()
+        leaving.send(next(supplies[0])[:100])
+        leaving.close()
+    with closing(server.connect()) as client:
+        assert client.ask("get_state")["success"] is True
+
+
+def in_threads(function, *columns):
+    """`function` on each row of `columns`, at the same time; the first exception is raised here."""
+    with ThreadPoolExecutor(len(columns[0])) as pool:
+        list(pool.map(function, *columns))
+
+
+def misbehave(client, supply, number):
+    """Send `number` malformed lines, forty at a time and cut anywhere, and read the refusals."""
+    for _ in range(number // 40 + 1):
+        data = b"".join(line + b"\n" for line in itertools.islice(supply, 40))
+        cut = len(data) * 2 // 3
+        for piece in (data[:cut], data[cut:]):
+            client.send(piece)
+        for _ in range(40):
+            answer = client.answer()
+            assert answer["success"] is False and answer["error"]
+
+
+class Playing:
+    """A well-formed client that plays one game again and again."""
+
+    def __init__(self, port, trial):
+        self.port, self.trial, self.steps, self.faults = port, trial, 0, []
+
+    def run(self, stop):
+        with closing(RawClient(self.port)) as client:
+            while not stop.is_set():
+                client.ask("init", traj_file=str(self.trial))
+                for action in walkthrough(self.trial):
+                    answer = client.ask("step", action=action)
+                    self.steps += 1
+                    if not (answer["success"] and answer["action_success"]):
+                        self.faults.append(answer)
+                if not answer["goal_satisfied"]:
+                    self.faults.append(answer)
+
+
+def resident(pid):
+    """Bytes of memory of a process and of those that it forked."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    own = int(status.partition("VmRSS:")[2].split()[0]) * 1024
+    return own + sum(map(resident, children(pid)))
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_an_endless_line_is_not_kept(server):
+    with closing(server.connect()) as client:
+        client.send(b"x" * (LIMIT + 1))
+        assert "longer than" in client.answer()["error"]  # before the line's end
+        before = resident(server.process.pid)
+        for _ in range(64):
+            client.send(b"x" * (1 << 20))
+        client.send(b'\n{"command": "get_state"}\n')
+        assert client.answer()["success"] is True
+        assert resident(server.process.pid) - before < 8 << 20
+
+
+# ---- many clients --------------------------------------------------------------------------------------------------
+
+
+def test_clients_at_once_have_their_own_games(server, trials):
+    clients = [server.connect() for _ in range(8)]
+    for client, trial in zip(clients, trials, strict=False):
+        client.send(json.dumps({"command": "init", "traj_file": str(trial)}).encode() + b"\n")
+    begun = [client.answer() for client in clients]
+    assert [answer["game"] for answer in begun] == [f"{t.parent.name}/{t.name}" for t in trials[:8]]
+    for client in clients[::2]:
+        assert client.ask("step", action="look")["turn_count"] == 1
+    assert [client.ask("get_state")["turn_count"] for client in clients] == [1, 0] * 4
+    clients[0].close()
+    assert clients[1].ask("step", action="look")["success"] is True
+    for client in clients[1:]:
+        client.close()
+
+
+def test_too_many_clients_are_turned_away(start):
+    server = start("--max-clients", "2")
+    with closing(server.connect()) as first:
+        assert first.ask("get_state")["success"] is True
+        second = server.connect()
+        assert second.ask("get_state")["success"] is True
+        with closing(server.connect()) as third:
+            assert "serves 2 clients" in third.answer()["error"] and third.closed()
+        second.close()
+        wait_until(lambda: len(children(server.process.pid)) == 1)
+        with closing(server.connect()) as again:
+            assert again.ask("get_state")["success"] is True
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_silent_client_is_sent_away(start):
+    server = start("--idle-timeout", "0.2")
+    with closing(server.connect()) as client:
+        client.send(b'{"command": ')  # half a message is none
+        assert "no message within 0.2 seconds" in client.answer()["error"] and client.closed()
+
+
+# ---- the end -------------------------------------------------------------------------------------------------------
+
+
+def test_shutdown_ends_everything(start):
+    server = start()
+    other, client = server.connect(), server.connect()
+    assert other.ask("get_state")["success"] is True
+    assert client.ask("shutdown") == {"success": True, "message": "Server shutting down"}
+    assert server.wait() == 0 and other.closed() and client.closed()
+    assert server.lines[-1].strip() == "[SERVER] ALFWorld server stopped"
+    for peer in (other, client):
+        peer.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_everything(start, number):
+    server = start()
+    with closing(server.connect()) as client:
+        assert client.ask("get_state")["success"] is True
+        server.process.send_signal(number)
+        assert server.wait() == 128 + number and client.closed()
+
+
+def test_no_process_outlives_a_killed_server(start):
+    server = start()
+    with closing(server.connect()) as client:
+        assert client.ask("get_state")["success"] is True
+        server.process.kill()
+        assert client.closed()
+    server.wait()
+
+
+def test_a_client_that_is_killed_takes_nothing_with_it(server, trials):
+    program = (
+        "import json, os, socket, sys; s = socket.create_connection(('localhost', int(sys.argv[1])));"
+        "s.sendall(json.dumps({'command': 'init', 'traj_file': sys.argv[2]}).encode() + b'\\n'); s.recv(1);"
+        "os.kill(os.getpid(), 9)"
+    )
+    before = len(children(server.process.pid))
+    subprocess.run([sys.executable, "-c", program, str(server.port), str(trials[0])], timeout=PATIENCE_S)
+    wait_until(lambda: len(children(server.process.pid)) <= before)
+    with closing(server.connect()) as client:
+        assert client.ask("init", traj_file=str(trials[0]))["success"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--env", "textworld", "--data-dir", "/nowhere/at/all"], "/nowhere/at/all is no folder"),
+        (["--env", "thor"], "--env textworld"),
+        (["--env", "textworld", "--data-dir", "/tmp", "--port", "{taken}"], "is taken: choose another with --port"),
+        (["--env", "textworld", "--data-dir", "/tmp", "--host", "no.such.host.invalid"], "cannot listen on no.such"),
+    ],
+)
+def test_what_prevents_a_start_is_said_in_a_line(options, reason):
+    with closing(socket.create_server(("localhost", 0))) as taken:
+        options = [option.replace("{taken}", str(taken.getsockname()[1])) for option in options]
+        environ = {name: value for name, value in os.environ.items() if name != "DISPLAY"}
+        command = [sys.executable, str(SERVER), *options]
+        ended = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=PATIENCE_S)
+    assert ended.returncode == 2 and reason in ended.stderr
+    assert ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
+
+
+def test_bad_options_are_refused():
+    for option in (["--max-clients", "0"], ["--jpeg-quality", "96"], ["--env", "unity"]):
+        with pytest.raises(SystemExit) as ended:
+            alfworld_server.parse_arguments(option)
+        assert ended.value.code == 2
+
+
+# ---- parts ---------------------------------------------------------------------------------------------------------
+
+words = st.text("abcdefgh 1 put move in/on to", max_size=30)
+
+
+@given(
+    st.one_of(words, st.builds("put {} in/on {}".format, words, words), st.builds("move {} to {}".format, words, words))
+)
+def test_dialects_agree_with_the_package(command):
+    assert alfworld_server.canonical(command) == actions.canonical(command)
+    assert alfworld_server.to_move(command) == actions.to_dialect(command, "move")
+
+
+def test_games_that_alfworld_leaves_out_are_left_out(household_data, trials, tmp_path):
+    for name in ("pick_and_place_simple-AppleSliced-None-Desk-1", "pick_two_movable-A-None-B-1", trials[0].parent.name):
+        shutil.copytree(trials[0], tmp_path / name / "trial_1")
+    text = (trials[0] / "game.tw-pddl").read_text()
+    unsolvable = tmp_path / "pick_and_place_simple-Mug-None-Desk-1" / "trial_2" / "game.tw-pddl"
+    unsolvable.parent.mkdir(parents=True)
+    unsolvable.write_text(text.replace('"solvable": true', '"solvable": false'))
+    options = Namespace(env="household", max_steps=5, image_format="jpeg", data_dir=str(tmp_path))
+    listed = alfworld_server.Session(options).process_request({"command": "list_games"})["games"]
+    assert [game["game"] for game in listed] == [f"{trials[0].parent.name}/trial_1"]
+
+
+def test_a_card_shows_the_text_where_nothing_can_draw(trials, monkeypatch):
+    monkeypatch.setattr(alfworld_server, "drawing", lambda: None)
+    backend = alfworld_server.TextWorldBackend(5)
+    backend.reset(alfworld_server.find_game(str(trials[0]), "/"))
+    card = backend.frame(300)
+    assert card.size == (300, 300) and card.mode == "RGB"
+    other = alfworld_server.text_card("You see a mug.\nÉté ☃", 300)
+    assert np.asarray(other).min() < 60 and np.asarray(other).tobytes() != np.asarray(card).tobytes()
+
+
+def test_frames_are_those_of_the_package(client, trials):
+    trial = trials[1]
+    environment = make_environment("native")
+    environment.reset(Game(f"{trial.parent.name}/{trial.name}", trial / "game.tw-pddl"))
+    environment.step("look")
+    from xrl_alignment.environments import frames
+
+    client.ask("init", traj_file=str(trial), image_format="png")
+    shown = np.asarray(picture(client.ask("step", action="look")["current_image"]))
+    assert (shown == frames.draw(environment.room_state(), size=300)).all()
+
+
+def test_an_engine_that_fails_leaves_the_connection(monkeypatch, trials):
+    options = Namespace(env="household", max_steps=5, image_format="jpeg", image_size=64, jpeg_quality=85, data_dir="/")
+    session = alfworld_server.Session(options)
+    session.process_request({"command": "init", "traj_file": str(trials[0])})
+    monkeypatch.setattr(session._backend, "step", lambda action: 1 / 0)
+    answer = session.process_request({"command": "step", "action": "look"})
+    assert answer == {"success": False, "error": "the engine failed: ZeroDivisionError: division by zero"}
+    assert "send init" in session.process_request({"command": "is_goal_satisfied"})["error"]
