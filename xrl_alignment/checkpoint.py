@@ -14,12 +14,13 @@ A checkpoint file (`emma_checkpoint_<round>.pth`, `state/trainer.pth`) is one di
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from xrl_alignment.paths import write_atomically
 
 FORMAT = "emac+ checkpoint"
 VERSION = 1
@@ -27,24 +28,6 @@ VERSION = 1
 
 class CheckpointError(ValueError):
     """A checkpoint that is truncated, foreign, or belongs to another model; the text names both sides."""
-
-
-def write_atomically(path: Path, write) -> None:
-    """Call `write(binary_file)` on a temporary neighbour of `path`, sync it, then rename it over `path`.
-
-    A crash or a full disk leaves the old file as it was.
-    """
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def save_checkpoint(

@@ -31,6 +31,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection as pipes
+from multiprocessing import forkserver
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 BACKENDS = ("sequential", "local", "ray")
@@ -38,6 +40,7 @@ STEP_TIMEOUT_S = 300.0  # AI2-THOR takes a minute to start and seconds for a ste
 START_TIMEOUT_S = 180.0
 _BEAT_S = 1.0  # how often a worker that plays by itself says that it does
 _CLOSE_S = 2.0  # how long a worker may take to close its environments
+_PRELOAD = ["xrl_alignment.evaluation", "xrl_alignment.environments.frames", "xrl_alignment.environments.native"]
 _FAILED_STARTS = 3  # in a row: then something is wrong with all of them
 
 Episode = Generator[Any, Any, Any]
@@ -195,7 +198,7 @@ def _work(pipe: pipes.Connection) -> None:
 # --- the caller's side ---------------------------------------------------------------------------------------------
 
 
-class _Board:
+class Board:
     """The jobs of one run: which wait, what became of the others, what is to be told next."""
 
     def __init__(self, jobs: Sequence[Any], key: Key | None, homes: dict[Hashable, int]) -> None:
@@ -274,7 +277,7 @@ class SequentialExecutor:
         """See `RolloutExecutor.run`."""
         if not any(known is play for known in self._plays):
             self._plays.append(play)
-        board = _Board(jobs, None, {})
+        board = Board(jobs, None, {})
         asking: list[tuple[int, Episode, Any]] = []
         try:
             while not board.finished:
@@ -290,7 +293,7 @@ class SequentialExecutor:
             for _, episode, _ in asking:
                 episode.close()
 
-    def _advance(self, board: _Board, index: int, said: Any, episode: Episode | Play) -> list[tuple[int, Episode, Any]]:
+    def _advance(self, board: Board, index: int, said: Any, episode: Episode | Play) -> list[tuple[int, Episode, Any]]:
         """Play until the next question; empty when the episode has ended."""
         try:
             episode = episode if isinstance(episode, Generator) else episode(board.jobs[index])
@@ -388,7 +391,11 @@ class ParallelExecutor(ABC):
         self, play: Play, jobs: Sequence[Any], *, answer: Answer | None = None, key: Key | None = None
     ) -> Iterator[Outcome]:
         """See `RolloutExecutor.run`."""
-        board = _Board(jobs, key, self._homes)
+        if type(play).__module__ == "__main__":
+            raise ValueError(
+                f"workers cannot import {type(play).__name__} from the program itself: move it to a module"
+            )
+        board = Board(jobs, key, self._homes)
         try:
             while not board.finished:
                 self._staff(min(self.workers, len(board.jobs)))
@@ -428,7 +435,7 @@ class ParallelExecutor(ABC):
             self._crew.append(Worker(self._hired, self._start()))
             self._hired += 1
 
-    def _hand_out(self, play: Play, board: _Board) -> None:
+    def _hand_out(self, play: Play, board: Board) -> None:
         for worker in self._crew:
             if worker.ready and worker.job is None:
                 worker.job = board.pick(worker.number)
@@ -443,7 +450,7 @@ class ParallelExecutor(ABC):
         worker.deadline = time.monotonic() + (self.step_timeout_s + _BEAT_S if self.step_timeout_s else float("inf"))
         self._tell(worker, call, *arguments)
 
-    def _listen(self, board: _Board) -> list[tuple[Worker, Any]]:
+    def _listen(self, board: Board) -> list[tuple[Worker, Any]]:
         """Hear workers until one has no work, or questions have been gathered: for a window, or all there can be."""
         asking: list[tuple[Worker, Any]] = []
         until = float("inf")
@@ -462,7 +469,7 @@ class ParallelExecutor(ABC):
                 break
         return asking
 
-    def _take(self, heard: Sequence[tuple[Worker, Reply]], board: _Board | None) -> list[tuple[Worker, Any]]:
+    def _take(self, heard: Sequence[tuple[Worker, Reply]], board: Board | None) -> list[tuple[Worker, Any]]:
         """Note what was heard; returns the questions."""
         asking = []
         for worker, reply in heard:
@@ -479,7 +486,7 @@ class ParallelExecutor(ABC):
                 self._finish(worker, reply, board)
         return asking
 
-    def _finish(self, worker: Worker, reply: Reply, board: _Board) -> None:
+    def _finish(self, worker: Worker, reply: Reply, board: Board) -> None:
         index, worker.job, worker.deadline = worker.job, None, float("inf")
         if reply.kind == "done":
             board.end(index, reply.value)
@@ -487,7 +494,7 @@ class ParallelExecutor(ABC):
         reply.value.__cause__ = RolloutError(f"in worker {worker.number}:\n{reply.detail}")
         board.fail(index, reply.value)
 
-    def _replace(self, worker: Worker, reason: str, board: _Board | None) -> None:
+    def _replace(self, worker: Worker, reason: str, board: Board | None) -> None:
         """A worker is lost: its episode is to be played again. `_staff` starts another."""
         if not worker.ready:
             self._failed_starts += 1
@@ -499,7 +506,7 @@ class ParallelExecutor(ABC):
         if index is not None:
             board.lose(index, reason, self.retries)
 
-    def _replace_overdue(self, busy: Sequence[Worker], heard: Sequence[tuple[Worker, Reply]], board: _Board) -> None:
+    def _replace_overdue(self, busy: Sequence[Worker], heard: Sequence[tuple[Worker, Reply]], board: Board) -> None:
         now, alive = time.monotonic(), [worker for worker, _ in heard]
         for worker in busy:
             if worker.deadline < now and worker not in alive and worker in self._crew:
@@ -524,8 +531,9 @@ class ParallelExecutor(ABC):
 class LocalExecutor(ParallelExecutor):
     """Workers are processes of this machine.
 
-    They come from a fork server, which has imported once what this process has imported: a worker costs little more
-    than what it loads itself, and no thread of this process is copied half-way.
+    They come from a fork server, which has imported once what most of them need: a worker costs what it loads itself,
+    and no thread of this process is copied half-way. They do not run the program again that was started, so what they
+    play must be defined in a module.
     """
 
     name = "local"
@@ -535,12 +543,15 @@ class LocalExecutor(ParallelExecutor):
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self._context = multiprocessing.get_context(method)
         if method == "forkserver":
-            self._context.set_forkserver_preload(_own_modules())
+            self._context.set_forkserver_preload(_PRELOAD)
+            with _hidden_main():
+                forkserver.ensure_running()  # it imports while this process goes on
 
     def _start(self) -> tuple[Any, pipes.Connection]:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs,), daemon=True, name="rollout")
-        process.start()
+        with _hidden_main():
+            process.start()
         theirs.close()  # so that the worker's death closes the pipe
         return process, ours
 
@@ -575,9 +586,15 @@ class LocalExecutor(ParallelExecutor):
             process.close()
 
 
-def _own_modules() -> list[str]:
-    """This project's modules that are imported here; they bring what they need."""
-    return [name for name in sys.modules if name.partition(".")[0] in ("lavis", "xrl_alignment")]
+@contextlib.contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Processes that are started in here do not import the program that runs: it may import a model's libraries."""
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
 
 
 def _last_words(code: int | None) -> str:
