@@ -16,6 +16,7 @@ from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -454,3 +455,140 @@ def test_an_engine_that_fails_leaves_the_connection(monkeypatch, trials):
     answer = session.process_request({"command": "step", "action": "look"})
     assert answer == {"success": False, "error": "the engine failed: ZeroDivisionError: division by zero"}
     assert "send init" in session.process_request({"command": "is_goal_satisfied"})["error"]
+
+
+# ---- AI2-THOR's double: what alfworld's AlfredThorEnv answers, as in its source -------------------------------------
+
+
+class Alfred:
+    """AlfredThorEnv after init_env(1), as far as it is used."""
+
+    def __init__(self, config, train_eval):
+        self.config, self.commands, self.closed, self.dies = config, [], False, False
+        self.envs = [self]
+        self.results = ()
+
+    def init_env(self, batch_size):
+        return self
+
+    def is_alive(self):
+        return True
+
+    def get_results(self):
+        return self.results
+
+    def reset(self):
+        self.results = ("begun",)
+        return ["You are in the middle of a room. Your task is to: put a mug in desk."], self.infos(False)
+
+    def step(self, commands):
+        if not self.dies:
+            self.results = ("stepped", len(self.commands))
+        self.commands += commands
+        return ["You put the mug 1 in/on the desk 1."], None, [True], self.infos(True)
+
+    def infos(self, won):
+        return {"admissible_commands": [["look", "move mug 1 to desk 1", "look"]], "won": [won]}
+
+    def get_frames(self):
+        frame = np.zeros((1, 300, 300, 3), np.uint8)
+        frame[..., 0] = 200  # blue, in OpenCV's order
+        return frame
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def thor(monkeypatch, tmp_path):
+    """A session on the double, and the trajectory file of a game that it can play."""
+    name = "alfworld.agents.environment.alfred_thor_env"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(AlfredThorEnv=Alfred))
+    options = Namespace(env="thor", max_steps=5, image_format="png", image_size=300, jpeg_quality=85)
+    options.data_dir = str(tmp_path)
+    trajectory = tmp_path / "task_1.json"
+    trajectory.write_text(json.dumps({"task_id": "trial_1", "task_type": "t", "scene": {"object_poses": []}}))
+    return alfworld_server.Session(options), trajectory
+
+
+def test_thor_plays_a_trajectory_file_without_a_game_file(thor):
+    session, trajectory = thor
+    begin = session.process_request({"command": "init", "traj_file": str(trajectory)})
+    assert begin["task_desc"] == "put a mug in desk." and begin["game"] == "trial_1"
+    assert begin["admissible_commands"] == ["look", "put mug 1 in/on desk 1"]
+    assert picture(begin["initial_image"]).getpixel((0, 0)) == (0, 0, 200)
+    alfred = session._backend._alfred
+    assert alfred.json_file_list == [str(trajectory)] and alfred.train_eval == "eval"
+    step = session.process_request({"command": "step", "action": "move mug 1 to desk 1"})
+    assert step["goal_satisfied"] and alfred.commands == ["put mug 1 in/on desk 1"]
+    session.close()
+    assert alfred.closed
+
+
+def test_thor_that_dies_or_cannot_build_the_room_is_a_fault(thor, trials):
+    session, trajectory = thor
+    session.process_request({"command": "init", "traj_file": str(trajectory)})
+    session._backend._alfred.dies = True
+    assert "AI2-THOR stopped" in session.process_request({"command": "step", "action": "look"})["error"]
+    assert session.process_request({"command": "init", "traj_file": str(trajectory)})["success"] is True
+    assert "no object poses" in session.process_request({"command": "init", "traj_file": str(trials[0])})["error"]
+
+
+# ---- old interpreters ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", ["alfworld_server.py", "run_split_inference.py"])
+def test_python_3_6_is_enough(program):
+    command = [
+        sys.executable,
+        "-c",
+        "import vermin; vermin.main()",
+        "-t=3.6-",
+        "--no-tips",
+        "--violations",
+        str(SERVER.with_name(program)),
+    ]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert checked.returncode == 0 and "Minimum required versions: 3.6" in checked.stdout, checked.stdout
+
+
+def python_3_6():
+    """A Python 3.6 that starts (a name on the path may only be pyenv's shim); None if there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/3.6.*/bin/python3.6")
+    for name in (os.environ.get("EMAC_PYTHON36"), *map(str, pyenv), shutil.which("python3.6")):
+        if name and subprocess.run([name, "-c", ""], capture_output=True, timeout=PATIENCE_S).returncode == 0:
+            return name
+    return None
+
+
+OLD_INTERPRETER = """
+import socket, sys, threading
+sys.path.insert(0, sys.argv[1])
+import alfworld_server as server, run_split_inference
+options = server.parse_arguments(["--env", "textworld"])
+options.data_dir = sys.argv[2]
+near, far = socket.socketpair()
+serving = threading.Thread(target=server.serve_client, args=(far, options, server.os.pipe()[0]))
+serving.start()
+for line in sys.stdin.buffer:
+    near.sendall(line)
+near.shutdown(socket.SHUT_WR)
+serving.join()
+far.close()
+sys.stdout.buffer.write(b"".join(iter(lambda: near.recv(65536), b"")))
+"""
+
+
+def test_an_old_interpreter_answers_like_this_one(client, household_data):
+    python = python_3_6()
+    if python is None:
+        pytest.skip("no Python 3.6 found: neither EMAC_PYTHON36, nor python3.6, nor pyenv's")
+    lines = [b'{"command": "list_games"}', b'{"command": "get_state"}', b"hello", b"[" * 20000, b"\xff", b'{"a": NaN}']
+    lines += [b'{"command": "fly"}', b'{"command": "step", "action": "look"}', b'{"command": "reset_task"}']
+    command = [python, "-c", OLD_INTERPRETER, str(SERVER.parent), str(household_data)]
+    sent = b"".join(line + b"\n" for line in lines)
+    old = subprocess.run(command, input=sent, capture_output=True, timeout=PATIENCE_S)
+    assert old.returncode == 0, old.stderr
+    answers = [json.loads(line) for line in old.stdout.splitlines() if line.startswith(b"{")]
+    client.send(sent)
+    assert answers == [client.answer() for _ in lines]
