@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import sys
@@ -140,8 +139,9 @@ class RunLog:
 
 
 def _open_wandb(project: str, folder: Path, config: Mapping[str, Any]) -> Any:
-    with contextlib.suppress(ImportError):
+    """A W&B run named after the folder, which a resumed run goes on with; `WANDB_MODE=offline` keeps it on the disk."""
+    try:
         import wandb
-
-        return wandb.init(project=project, dir=str(folder), config=dict(config), resume="allow", id=folder.name)
-    raise ImportError("run.wandb_project needs the extra 'wandb': pip install -e '.[wandb]'")
+    except ImportError:
+        raise ImportError("run.wandb_project needs the extra 'wandb': pip install -e '.[wandb]'") from None
+    return wandb.init(project=project, dir=str(folder), config=dict(config), resume="allow", id=folder.name)

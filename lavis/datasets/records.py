@@ -13,6 +13,10 @@ from PIL import Image
 class BadSampleError(ValueError):
     """A sample that cannot be used; the text names its file, its index and what is wrong."""
 
+    def __init__(self, text: str) -> None:
+        # Raised in a loader's process it arrives with that process's traceback in front of the text.
+        super().__init__(text.rpartition(f"{type(self).__name__}: ")[2].strip())
+
 
 @dataclass(frozen=True)
 class Record:

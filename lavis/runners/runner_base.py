@@ -21,8 +21,10 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,8 +87,10 @@ class RunnerBase:
         self.result_dir.mkdir(parents=True, exist_ok=True)
         self.averages = Averages()
         self.best = {"agg_metrics": -math.inf, "epoch": -1}
+        self.epoch = 0  # the one under way; `max_epoch` when training is done
         self.batches = 0  # micro-batches done, this run's place in the training stream
         self.skipped: set[str] = set()
+        self._last_saved: Path | None = None
         self._stop_asked = self._stop_agreed = False
         self.log = RunLog(self.output_dir, wandb_project=self.settings.wandb_project, config=cfg.to_dict())
         if not self.settings.evaluate:
@@ -104,9 +108,13 @@ class RunnerBase:
         self._resume()
         with self._stopping_on_sigterm():
             for epoch in range(self._first_epoch(), self.max_epoch):
+                self.epoch = epoch
                 self.train_epoch(epoch)
                 self.end_epoch(epoch)
-        self.evaluate("best" if self.settings.valid_splits else self.label(self.max_epoch - 1), reload_best=True)
+        self.epoch = self.max_epoch
+        # Episodes cannot be left half-way; all is saved by now, so SIGTERM may end the process.
+        with self._stopping_on_sigterm() if self.task.needs_data else nullcontext():
+            self.evaluate("best" if self.settings.valid_splits else self.label(self.max_epoch - 1), reload_best=True)
         logger.info("Training time %.0f s, results in %s", time.monotonic() - began, self.output_dir)
         self.log.close()
 
@@ -139,7 +147,7 @@ class RunnerBase:
                 for turn in range(size):
                     figures = self.train_batch(epoch, size, last=turn == size - 1)
                     line.advance(f"epoch {epoch}, loss {figures['loss']:.4f}")
-                self._stop_if_asked(epoch)
+                self._stop_if_asked()
 
     def train_batch(self, epoch: int, size: int, *, last: bool) -> dict[str, float]:
         """Forward and backward of one of the `size` batches of an update, and the update itself with the `last` one."""
@@ -201,13 +209,13 @@ class RunnerBase:
             self.log.curves("train", self.batches, values)
 
     def end_epoch(self, epoch: int) -> None:
-        """Log the epoch's means, validate, write checkpoints."""
-        means = self.averages.means()
-        self.averages = Averages()
+        """Validate, log the epoch's means and figures, write checkpoints."""
+        # First, and before anything is logged: a run that is stopped here ends this epoch when it is resumed.
+        found = {split: self.eval_epoch(split, self.label(epoch)) for split in self.settings.valid_splits}
+        means, self.averages = self.averages.means(), Averages()
         self.log.line(epoch=self.label(epoch), **{f"train_{key}": value for key, value in means.items()})
         logger.info("epoch %s: %s", epoch, ", ".join(f"{key} {value:.5g}" for key, value in means.items()))
-        for split in self.settings.valid_splits:
-            figures = self.eval_epoch(split, self.label(epoch))
+        for split, figures in found.items():
             if split == self.settings.valid_splits[0] and figures["agg_metrics"] > self.best["agg_metrics"]:
                 self.best = {"agg_metrics": figures["agg_metrics"], "epoch": self.label(epoch)}
                 self.save("best", epoch + 1)
@@ -233,9 +241,10 @@ class RunnerBase:
     def eval_epoch(self, split: str, cur_epoch: int | str) -> dict[str, Any]:
         """The task's figures of one split with the weights as they are."""
         self.replicas.model.eval()
-        loader = self._eval_loader(split) if self.task.needs_data else None
+        loader = _UntilStopped(self._eval_loader(split), self._agree_on_stop) if self.task.needs_data else None
         with self.replicas.evaluated() as model:
             results = self.task.evaluation(model, loader, self.device)
+        self._stop_if_asked()
         figures = self.task.after_evaluation(results, split, cur_epoch, self.result_dir)
         self.log.curves(split, self.batches, figures)
         shown = {key: value for key, value in figures.items() if isinstance(value, (int, float))}
@@ -254,7 +263,7 @@ class RunnerBase:
 
     # ---- saving and resuming ----------------------------------------------------------------------------------------
 
-    def save(self, name: int | str, epoch: int) -> Path:
+    def save(self, name: int | str, epoch: int) -> None:
         """Write `checkpoint_<name>.pth`; `epoch` is the next one to train. Every process must call it."""
         path = self.output_dir / f"checkpoint_{name}.pth"
         content = {
@@ -275,7 +284,7 @@ class RunnerBase:
         if self.is_main:
             checkpoint.save(path, content)
         barrier()
-        return path
+        self._last_saved = path
 
     def _architecture(self) -> str:
         return f"{self.config.model_cfg.arch} {self.config.model_cfg.get('model_type', '')}".strip()
@@ -295,7 +304,8 @@ class RunnerBase:
             raise checkpoint.CheckpointError(f"{path} does not fit this model: {error}") from error
         if content["scaler"]:
             self.scaler.load_state_dict(content["scaler"])
-        self.batches = self.stream.start = content["batches"]
+        self.batches = content["batches"]
+        self._last_saved = Path(path)
         self.best = content["best"]
         self.averages.restore(content["averages"])
         if get_rank() < len(content["random"]):
@@ -345,8 +355,7 @@ class RunnerBase:
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=settings.init_lr, betas=(0.9, settings.beta2))
         # fp16 gradients underflow without scaling; bf16 has fp32's range and needs none.
-        needs_scaling = self.device.type == "cuda" and self.replicas.model.amp == torch.float16
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=needs_scaling)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.replicas.model.amp == torch.float16)
         self.stream = TrainStream(
             len(self.datasets[settings.train_splits[0]]),
             batch_size=settings.batch_size_train,
@@ -388,19 +397,40 @@ class RunnerBase:
 
         return _OnSigterm(ask)
 
-    def _stop_if_asked(self, epoch: int) -> None:
-        """After an update: all processes learn of a stop with the same batch (`_shared_figures`)."""
+    def _agree_on_stop(self) -> bool:
+        """Whether any process was asked to stop: all learn of it at the same batch."""
+        self._stop_agreed = summed([float(self._stop_asked)], self.device)[0] > 0
+        return self._stop_agreed
+
+    def _stop_if_asked(self) -> None:
+        """Write a checkpoint and leave, where the processes have agreed to. After training the last one serves."""
         if not self._stop_agreed:
             return
-        path = self.save("stopped", epoch)
+        if self.epoch < self.max_epoch:
+            self.save("stopped", self.epoch)
         self.log.close()
-        raise Stopped(f"stopped by SIGTERM after {self.batches} batches; go on with run.resume_ckpt_path={path}")
+        done = f"stopped by SIGTERM after {self.batches} batches"
+        raise Stopped(f"{done}; go on with run.resume_ckpt_path={self._last_saved}")
+
+
+class _UntilStopped:
+    """A loader's batches, until `stop` says that they are to end."""
+
+    def __init__(self, loader: DataLoader, stop: Callable[[], bool]) -> None:
+        self._loader = loader
+        self._stop = stop
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return takewhile(lambda batch: not self._stop(), self._loader)
 
 
 class _OnSigterm:
     """Calls `ask` on SIGTERM while the block runs; the old handler comes back after it."""
 
-    def __init__(self, ask: Any) -> None:
+    def __init__(self, ask: Callable[[], None]) -> None:
         self._ask = ask
 
     def __enter__(self) -> None:

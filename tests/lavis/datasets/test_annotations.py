@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from lavis.datasets import annotations
 from lavis.datasets.annotations import AnnotationFile, scan
 from lavis.datasets.records import BadSampleError
+from xrl_alignment.paths import REPO_ROOT
 
 ENTRY = {"image": "a.png", "text_input": "> ", "text_output": "look"}
 
@@ -95,3 +98,36 @@ def test_files_that_are_not_json(tmp_path: Path, text: str) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no annotation file"):
         AnnotationFile(tmp_path / "a.json", tmp_path)
+
+
+_OPENS = """
+import resource, sys, time
+from lavis.datasets import annotations
+annotations.cache_folder = lambda: annotations.Path(sys.argv[2])
+before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+source = annotations.AnnotationFile(sys.argv[1], ".", blank_images=True)
+seconds, after = time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(len(source), source.entry(len(source) - 1)["text_output"], after - before, after, seconds)
+"""
+
+
+@pytest.mark.slow
+def test_a_million_entries_are_indexed_once_in_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    with open(path, "w") as file:
+        for number in range(1_000_000):
+            head = "[\n" if not number else ",\n"
+            file.write(f'{head}{{"image": "{number}.png", "text_input": "> ", "text_output": "go to {number}"}}')
+        file.write("\n]\n")
+    opened = []
+    for _ in range(2):
+        command = [sys.executable, "-c", _OPENS, str(path), str(tmp_path / "cache")]
+        done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=300, check=True)
+        opened.append(done.stdout.split())
+    for *_, name, grown, memory, _ in opened:
+        assert name == "999999"
+        assert (
+            int(grown) < 100 << 10 and int(memory) < 1 << 20
+        )  # in KiB: 100 MiB for the file, 1 GiB with the libraries
+    scanned, known = (float(seconds) for *_, seconds in opened)
+    assert known < scanned / 5

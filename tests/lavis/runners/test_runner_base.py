@@ -59,6 +59,48 @@ def test_stopped_by_sigterm_and_resumed_equals_uninterrupted(make_runner, tmp_pa
     assert means == [line["train_loss"] for line in lines(tmp_path / "whole") if "epoch" in line]
 
 
+@pytest.mark.parametrize("when", ["validation", "test"])
+def test_stopped_by_sigterm_while_it_evaluates(make_runner, tmp_path: Path, when: str) -> None:
+    settings = {"run.valid_splits": "[val]", "run.test_splits": "[val]", "run.batch_size_eval": 4, "run.max_epoch": 1}
+    make_runner("whole", **settings).train()
+    runner = make_runner("cut", **settings)
+    step, steps = runner.task.valid_step, []
+
+    def stopped_in_the_middle(model, samples):
+        steps.append(samples["instance_id"])
+        if len(steps) == (2 if when == "validation" else 5):  # three batches are a split
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(model, samples)
+
+    runner.task.valid_step = stopped_in_the_middle
+    last = "checkpoint_stopped.pth" if when == "validation" else "checkpoint_0.pth"
+    with pytest.raises(Stopped, match=f"after 2 batches; go on with run.resume_ckpt_path=.*{last}"):
+        runner.train()
+    assert len(steps) == (2 if when == "validation" else 5)
+    make_runner("cut", **settings, **{"run.resume_ckpt_path": "latest"}).train()
+
+    def results(folder: Path) -> tuple:
+        figures = [line for line in lines(folder) if "epoch" in line]
+        return figures, (folder / "evaluate.txt").read_text(), (folder / "result/val_epochbest.json").read_text()
+
+    assert results(tmp_path / "cut") == results(tmp_path / "whole")
+
+
+def test_float16_scales_its_gradients_and_resumes_exactly(make_runner, tmp_path: Path) -> None:
+    half = {"run.amp": True, "model.amp": "float16", "run.init_lr": 3e-3}
+    make_runner("full", **{"run.init_lr": 3e-3}).train()
+    make_runner("half", **half).train()
+    make_runner("again", **half, **{"run.resume_ckpt_path": tmp_path / "half/checkpoint_0.pth"}).train()
+    scaler = torch.load(tmp_path / "half/checkpoint_0.pth", weights_only=True)["scaler"]
+    assert scaler["scale"] >= 2.0**10 and scaler["_growth_tracker"] == 2  # two updates, none of them overflowed
+    whole, again = weights(tmp_path / "half/checkpoint_1.pth"), weights(tmp_path / "again/checkpoint_1.pth")
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+    losses = [
+        [line["train_loss"] for line in lines(tmp_path / job) if "train_batches" in line] for job in ("full", "half")
+    ]
+    assert losses[1] == pytest.approx(losses[0], abs=0.02)
+
+
 def test_latest_without_a_checkpoint_begins_anew(make_runner, tmp_path: Path) -> None:
     make_runner("new", **{"run.resume_ckpt_path": "latest", "run.max_epoch": 1}).train()
     assert (tmp_path / "new/checkpoint_0.pth").is_file()

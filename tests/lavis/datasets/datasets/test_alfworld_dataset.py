@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from lavis.datasets.datasets.alfworld_dataset import AlfworldDataset
 from lavis.datasets.datasets.base_dataset import Draw
@@ -69,3 +70,13 @@ def test_data_that_is_bad_throughout(shard_folder: Path) -> None:
     data.check = lambda record: "too ugly"
     with pytest.raises(BadSampleError, match="11 samples in a row are bad"):
         data[0]
+
+
+def test_a_loaders_process_hands_on_the_message_alone(shard_folder: Path, tmp_path: Path) -> None:
+    name = "round000_env0001_steps003.h5"
+    (tmp_path / name).write_bytes((shard_folder / name).read_bytes()[:1000])
+    data = dataset(tmp_path)
+    with pytest.raises(BadSampleError) as error:
+        next(iter(DataLoader(data, num_workers=1, collate_fn=data.collater)))
+    assert str(error.value).startswith(f"shard {tmp_path / name} cannot be read: it is damaged or missing: ")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,68 @@
+"""What a run writes about itself: means, progress, curves."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lavis.common.logger import Averages, ProgressLine, RunLog, progress
+
+
+def test_means_are_weighted_and_survive_a_resume() -> None:
+    averages = Averages()
+    averages.update(loss=1.0)
+    averages.update(weight=3.0, loss=5.0, lr=0.5)
+    again = Averages()
+    again.restore(json.loads(json.dumps(averages.state())))
+    again.update(loss=4.0)
+    assert averages.means() == {"loss": 4.0, "lr": 0.5} and again.means()["loss"] == 4.0
+    averages.update(loss=100.0)
+    assert again.means()["loss"] == 4.0  # a copy
+
+
+def test_progress_without_a_terminal_ends_with_a_plain_line() -> None:
+    shown = io.StringIO()
+    with ProgressLine("epoch 3", 4, done=1, stream=shown) as line:
+        for loss in (3, 2, 1):
+            line.advance(f"epoch 3, loss {loss}")
+    assert re.fullmatch(r"epoch 3, loss 1: 4 of 4, about 0 s left\n", shown.getvalue())
+
+
+def test_progress_passes_every_item_on(capsys: pytest.CaptureFixture) -> None:
+    assert list(progress(iter("abc"), "batches", 3)) == ["a", "b", "c"]
+    assert capsys.readouterr().out == "batches: 3 of 3, about 0 s left\n"
+
+
+def test_lines_and_curves(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    log.line(epoch=1, text="ä")
+    log.line(epoch=2)
+    log.curves("val", 7, {"loss": 0.5, "text": "no number", "per_task_type": {}})
+    log.close()
+    assert [json.loads(line) for line in (tmp_path / "log.txt").read_text().splitlines()] == [
+        {"epoch": 1, "text": "ä"},
+        {"epoch": 2},
+    ]
+    curves = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert curves.Tags()["scalars"] == ["val/loss"]
+    assert [(point.step, point.value) for point in curves.Scalars("val/loss")] == [(7, 0.5)]
+
+
+@pytest.mark.slow
+def test_wandb_gets_the_same_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real package, which writes what it would send to a file."""
+    pytest.importorskip("wandb", reason="the extra wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    log = RunLog(tmp_path / "finetune-seed3", wandb_project="emac", config={"run": {"init_lr": 0.125}})
+    log.curves("train", 50, {"loss": 0.5, "text": "no number"})
+    log.close()
+    (written,) = tmp_path.glob("finetune-seed3/wandb/offline-run-*-finetune-seed3/run-finetune-seed3.wandb")
+    content = written.read_bytes()
+    for expected in (b"train/loss", b"init_lr", b"0.125"):
+        assert expected in content
+    assert b"no number" not in content
