@@ -127,7 +127,8 @@ def check_student(config: DaggerConfig, model: torch.nn.Module) -> None:
         raise ConfigError("every part of the model is frozen: set one of model.freeze_* to false, or run.run_training")
     if run.run_training and run.enable_dpo and model.reference is None:
         raise ConfigError("run.enable_dpo needs model.ref_pretrained: the checkpoint of the first (BC) phase")
-    if config.policy.name == "vllm" and run.run_training and "llm_model" not in model.frozen:
+    served = config.policy.name == "vllm"
+    if served and run.run_training and any(p.requires_grad for p in model.llm_model.parameters()):
         raise ConfigError(
             "policy.name=vllm: the language model that is served must not train; set model.freeze_llm=true"
         )
@@ -166,6 +167,7 @@ def build_loop(
         save_ckpt=run.save_ckpt,
         state_interval_s=run.state_interval_s,
         on_progress=progress.update,
+        say=progress.say,
     )
     return DaggerLoop(
         server=server,

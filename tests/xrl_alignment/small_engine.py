@@ -28,7 +28,7 @@ class SmallEngine:
         self.llm = llm
         self.prompt_embeds = prompt_embeds
         self.key = key
-        self.broken = False
+        self.broken = self.closed = False
         self.served = 0
         self.lock = threading.Lock()
         self.server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
@@ -39,7 +39,8 @@ class SmallEngine:
         self.thread.start()
 
     def close(self) -> None:
-        """Stop listening; connections end."""
+        """Stop listening; connections end without an answer."""
+        self.closed = True
         self.server.shutdown()
         self.server.server_close()
         self.thread.join()
@@ -93,7 +94,9 @@ def _handler(engine: SmallEngine) -> type[BaseHTTPRequestHandler]:
                 self._reply(200, engine.complete(body))
 
         def _refused(self) -> bool:
-            if engine.broken:
+            if engine.closed:
+                self.close_connection = True
+            elif engine.broken:
                 self._reply(500, {"message": "EngineDeadError"})
             elif engine.key and self.headers["Authorization"] != f"Bearer {engine.key}":
                 self._reply(401, {"message": "Unauthorized"})

@@ -1,0 +1,327 @@
+"""The policy over an inference engine, held against the policy in this process on the same weights.
+
+The first half speaks with `small_engine` over real sockets; the tests marked vllm with vLLM's own processes.
+"""
+
+import os
+import signal
+import threading
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lavis.models.convert import export_llm
+from tests.xrl_alignment.small_engine import SmallEngine
+from xrl_alignment import engines, policies
+from xrl_alignment.assembly import load_student, make_policy
+from xrl_alignment.config import ConfigError, DaggerConfig, PolicyConfig, load_config
+from xrl_alignment.engine_pool import EngineFault
+from xrl_alignment.engines import TOLERANCE, Fingerprint, VllmClient, VllmPolicy, best_answer
+from xrl_alignment.policies import InProcessPolicy, PolicyInput
+from xrl_alignment.vllm_server import VllmServer, find_python
+
+CPU = torch.device("cpu")
+BACKBONE = {"llm_weights": "tiny/backbone.safetensors", "freeze_llm": True, "freeze_vit": True, "freeze_qformer": True}
+COMMANDS = ("look", "inventory", "go to desk 1", "go to desk 2", "open fridge 1", "go to fridge 1")
+
+
+@pytest.fixture(scope="module")
+def student():
+    return load_student(BACKBONE, CPU)
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    """Both sides compute in float32: what differs is no rounding."""
+    for module in (engines, policies):
+        monkeypatch.setattr(module, "autocast", lambda device: torch.autocast(device.type, enabled=False))
+
+
+@pytest.fixture(scope="module")
+def engine(student):
+    small = SmallEngine(student[0].llm_model)
+    yield small
+    small.close()
+
+
+@pytest.fixture
+def make(student):
+    with ExitStack() as cleanup:
+
+        def build(*urls, **options):
+            options = {"max_length": 10, "patience_s": 0.0, **options}
+            policy = VllmPolicy(model=student[0], vis_processor=student[1], base_urls=urls, timeout_s=60.0, **options)
+            cleanup.callback(policy.close)
+            return policy
+
+        yield build
+
+
+def in_process(student, **options) -> InProcessPolicy:
+    options = {"max_length": 10, "min_length": 1, **options}
+    return InProcessPolicy(model=student[0], vis_processor=student[1], num_beams=1, **options)
+
+
+def inputs(count: int) -> list[PolicyInput]:
+    """Rooms of unlike length, pictures of noise."""
+    rng = np.random.default_rng(0)
+    rooms = [", ".join(f"a drawer {n}" for n in range(1, i % 5 + 2)) for i in range(count)]
+    return [
+        PolicyInput(
+            f"You are in the middle of a room. Looking quickly around you, you see {room}, and a fridge 1.\n"
+            f"Your task is to: put a mug in drawer.\n> ",
+            rng.integers(0, 255, (224, 224, 3), dtype=np.uint8),
+            COMMANDS,
+            f"episode {i}",
+        )
+        for i, room in enumerate(rooms)
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"min_length": 6}, {"decode": "admissible"}])
+def test_it_answers_as_the_policy_in_this_process(student, engine, make, exact, options):
+    batch = inputs(5)
+    assert make(engine.url, **options).act(batch) == in_process(student, **options).act(batch)
+
+
+def test_what_training_changes_counts_at_once(student, engine, make, exact):
+    model = student[0]
+    batch = [item._replace(prompt="> ") for item in inputs(4)]  # few words, so that the picture tells
+    policy, own = make(engine.url), in_process(student)
+    before = own.act(batch)
+    assert policy.act(batch) == before
+    saved = model.llm_proj.weight.detach().clone()
+    try:
+        for seed in range(10):  # until it makes a difference
+            with torch.no_grad():
+                model.llm_proj.weight.normal_(generator=torch.Generator().manual_seed(seed))
+            if (after := own.act(batch)) != before:
+                break
+        assert policy.act(batch) == after != before
+    finally:
+        with torch.no_grad():
+            model.llm_proj.weight.copy_(saved)
+
+
+def test_two_servers_share_the_work_and_one_may_die(student, make, exact):
+    batch = inputs(6)
+    wanted = in_process(student).act(batch)
+    pair = [SmallEngine(student[0].llm_model) for _ in range(2)]
+    try:
+        policy = make(*(small.url for small in pair), retry_s=0.0, patience_s=30.0)
+        probes = [small.served for small in pair]
+        assert policy.act(batch) == wanted
+        assert [small.served - asked for small, asked in zip(pair, probes, strict=True)] == [3, 3]
+        pair[0].broken = True  # answers, but with errors
+        assert policy.act(batch) == wanted
+        pair[0].broken = False
+        pair[1].close()
+        assert policy.act(batch) == wanted  # the first one is back
+        assert [bool(server.reason) for server in policy.pool.servers] == [False, True]
+        pair[0].broken = True
+        threading.Timer(0.5, setattr, (pair[0], "broken", False)).start()
+        assert policy.act(batch) == wanted  # for a moment there was none
+    finally:
+        for small in (pair[0], *([] if pair[1].server.socket.fileno() < 0 else [pair[1]])):
+            small.close()
+
+
+def test_another_model_behind_the_url_is_refused(student, make):
+    other, _ = load_student({**BACKBONE, "llm_weights": "", "init_seed": 5}, CPU)
+    small = SmallEngine(other.llm_model)
+    try:
+        with pytest.raises(EngineFault, match="serves small, which is another model than the one that is loaded here.*"
+                           "differ by [0-9.]+.*convert … --to llm"):  # fmt: skip
+            make(small.url)
+    finally:
+        small.close()
+
+
+def test_slightly_other_weights_are_found_and_rounding_is_not(student, engine):
+    client, fingerprint = VllmClient(60.0), Fingerprint(student[0])
+    assert fingerprint.difference(client, engine.url) < 1e-3
+    with torch.no_grad():
+        rounded, changed = (load_student(BACKBONE, CPU)[0].llm_model for _ in range(2))
+        rounded.bfloat16().float()
+        changed.get_decoder().layers[1].mlp.down_proj.weight.mul_(-1)
+    differences = []
+    for llm in (rounded, changed):
+        small = SmallEngine(llm)
+        differences.append(fingerprint.difference(client, small.url))
+        small.close()
+    client.close()
+    assert differences[0] < TOLERANCE / 2 and differences[1] > 2 * TOLERANCE
+
+
+def test_a_server_without_prompt_embeddings_says_what_to_do(student, make):
+    small = SmallEngine(student[0].llm_model, prompt_embeds=False)
+    try:
+        with pytest.raises(EngineFault, match=f"{small.url} takes no prompt embeddings: .*--enable-prompt-embeds"):
+            make(small.url)
+    finally:
+        small.close()
+
+
+def test_keys(student, make, monkeypatch):
+    small = SmallEngine(student[0].llm_model, key="secret")
+    try:
+        monkeypatch.delenv("VLLM_API_KEY", raising=False)
+        with pytest.raises(EngineFault, match="refuses the key: .*VLLM_API_KEY"):
+            make(small.url)
+        monkeypatch.setenv("VLLM_API_KEY", "secret")
+        assert len(make(small.url).act(inputs(1))) == 1
+    finally:
+        small.close()
+
+
+def test_a_url_where_nobody_listens_is_named(engine, make):
+    with pytest.raises(EngineFault, match=r"policy.base_urls: http://127.0.0.1:9/v1 cannot be used: no connection"):
+        make(engine.url, "http://127.0.0.1:9/v1")
+    with pytest.raises(EngineFault, match=r"is no vLLM server \(HTTP 404\); base URLs end in /v1"):
+        make(engine.url.removesuffix("/v1"))
+
+
+def test_admissible_without_commands_is_a_clear_error(engine, make):
+    with pytest.raises(ValueError, match="policy.decode=admissible: an observation came without admissible_commands"):
+        make(engine.url, decode="admissible").act([inputs(1)[0]._replace(admissible_commands=())])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=8), st.randoms())
+def test_the_search_finds_the_best_answer(answers, random):
+    weights = {}  # a log-probability for each (prefix, token)
+
+    def logprob(prefix, token):
+        return weights.setdefault((tuple(prefix), token), -random.random() * 3)
+
+    search = best_answer(answers)
+    prefix, tokens = next(search)
+    with pytest.raises(StopIteration) as found:
+        while True:
+            prefix, tokens = search.send([logprob(prefix, token) for token in tokens])
+    sums = [sum(logprob(answer[:i], token) for i, token in enumerate(answer)) for answer in answers]
+    assert sums[found.value.value] == pytest.approx(max(sums))
+
+
+def test_settings_that_do_not_fit_are_named():
+    for options, reason in (
+        (["policy.name=vllm"], "policy.num_beams: 5 is not 1, and policy.name=vllm decodes greedily"),
+        (["policy.base_urls=[http://a/v1]"], "policy.base_urls: .* is not of use without policy.name=vllm"),
+        (["policy.name=vllm", "policy.num_beams=1", "policy.base_urls=[a:80]"], "'a:80' is not a list of http"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            load_config(DaggerConfig, None, options)
+
+
+def test_without_vllm_the_error_says_where_to_get_it(student, tmp_path, monkeypatch):
+    monkeypatch.setattr("xrl_alignment.vllm_server.DEFAULT_PYTHON", tmp_path / "python")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EngineFault, match="vLLM is not installed here: run `make vllm-env`"):
+        make_policy(PolicyConfig(name="vllm", num_beams=1), *student, max_batch=4)
+    with pytest.raises(EngineFault, match=f"policy.vllm_python={tmp_path} is not an interpreter"):
+        find_python(f"{tmp_path}")
+
+
+def test_a_server_that_cannot_start_shows_its_last_words(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'ValueError: no such model'\nexit 3\n")
+    python.chmod(0o755)
+    reason = "exit code 3 before it was ready: ValueError: no such model .all of it:"
+    with (
+        VllmServer(tmp_path, python=str(python), log=tmp_path / "log") as server,
+        pytest.raises(EngineFault, match=reason),
+    ):
+        server.wait()
+
+
+# --- vLLM itself ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def llm_folder(student, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served") / "llm"
+    export_llm(student[0], folder)
+    return folder
+
+
+def vllm(folder, log, *arguments: str) -> VllmServer:
+    python = find_python(os.environ.get("EMAC_VLLM_PYTHON", ""))
+    arguments = ("--max-model-len", "1024", "--max-num-seqs", "16", *arguments)
+    return VllmServer(folder, python=python, dtype="float32", arguments=arguments, log=log)
+
+
+@pytest.fixture(scope="module")
+def two_servers(llm_folder, tmp_path_factory):
+    """Two vLLM processes, which start side by side."""
+    logs = tmp_path_factory.mktemp("logs")
+    with vllm(llm_folder, logs / "0") as first, vllm(llm_folder, logs / "1") as second:
+        first.wait()
+        second.wait()
+        yield first, second
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("options", [{}, {"min_length": 6}, {"decode": "admissible"}])
+def test_vllm_answers_as_the_policy_in_this_process(student, two_servers, make, exact, options):
+    batch = inputs(20)
+    assert make(two_servers[0].url, **options).act(batch) == in_process(student, **options).act(batch)
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1800)
+def test_vllm_sees_a_changed_projection_at_once(student, two_servers, make, exact):
+    test_what_training_changes_counts_at_once(student, two_servers[0], make, None)
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1800)
+def test_vllm_with_another_model_is_refused(student, two_servers):
+    other, vis_processor = load_student({**BACKBONE, "llm_weights": "", "init_seed": 5}, CPU)
+    with pytest.raises(EngineFault, match="another model than the one that is loaded here"):
+        VllmPolicy(model=other, vis_processor=vis_processor, base_urls=[two_servers[0].url])
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1800)
+def test_one_of_two_vllm_servers_is_killed_in_the_middle(student, two_servers, make, exact):
+    batch = inputs(12)
+    wanted = in_process(student).act(batch)
+    policy = make(*(server.url for server in two_servers))
+    assert policy.act(batch) == wanted
+    assert all(server.answered for server in policy.pool.servers)
+    killer = threading.Timer(0.05, os.killpg, (two_servers[1].process.pid, signal.SIGKILL))
+    killer.start()
+    assert [policy.act(batch) for _ in range(6)] == [wanted] * 6
+    killer.join()
+    two_servers[1].process.wait(60)
+    assert policy.act(batch) == wanted and policy.pool.servers[1].reason
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1800)
+def test_vllm_without_prompt_embeddings(llm_folder, make, tmp_path):
+    with vllm(llm_folder, tmp_path / "log", "--no-enable-prompt-embeds") as server:
+        server.wait()
+        with pytest.raises(EngineFault, match="takes no prompt embeddings: .*--enable-prompt-embeds"):
+            make(server.url)
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1800)
+def test_a_policy_starts_its_own_vllm_and_ends_it(student):
+    settings = PolicyConfig(name="vllm", num_beams=1, max_length=10, vllm_args=["--max-num-seqs", "16"])
+    settings.vllm_python = os.environ.get("EMAC_VLLM_PYTHON", "")
+    policy = make_policy(settings, *student, max_batch=8)
+    process, folder = policy._own_server._server.process, policy._own_server._folder.name
+    try:
+        # Both in bfloat16, which rounds differently in the two: most answers are equal, not all need be.
+        ours, theirs = in_process(student).act(inputs(20)), policy.act(inputs(20))
+        assert sum(a == b for a, b in zip(ours, theirs, strict=True)) >= 16
+    finally:
+        policy.close()
+    assert process.poll() is not None and not os.path.exists(folder)
