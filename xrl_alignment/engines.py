@@ -309,7 +309,13 @@ class VllmPolicy:
         for part, tokens in _messages(requests):
             asking = {"max_tokens": 1, "ignore_eos": True, "logprobs": 1, "logprob_token_ids": sorted(tokens)}
             prompts = [request.prompt for request in part]
-            answers += self._client.complete(url, prompts, **(asking if tokens else writing))
+            written = self._client.complete(url, prompts, **(asking if tokens else writing))
+            if not all(tokens <= word.logprobs.keys() for words in written for word in words):
+                raise EngineFault(
+                    f"{url} does not weigh given tokens (logprob_token_ids), which policy.decode=admissible needs: use "
+                    "vLLM 0.32 or newer"
+                )
+            answers += written
         return answers
 
     def _check(self, url: str) -> None:
