@@ -48,7 +48,7 @@ LIBRARIES = {
 }
 EXTRAS = {
     "ray": ("ray", "rollouts on many machines"),
-    "vllm": ("vllm", "a fast engine for large models"),
+    "vllm": ("vllm", "policy.name=vllm (best in an environment of its own: make vllm-env)"),
     "ai2thor": ("thor", "environment.name=thor"),
     "fastapi": ("policy-server", "the policy server"),
 }
