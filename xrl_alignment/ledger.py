@@ -28,7 +28,8 @@ class Ledger:
     The learner is called after every `train_every` episodes. With `state_interval_s` 0 the trainer's state is written
     after every episode; otherwise at most that often, and a resume repeats the updates since then. A checkpoint is
     written after each round where `save_ckpt`. `reflector` None: failed games get no memories. `account` is what the
-    expert's calls cost, where they do. `config` (plain containers) goes into checkpoints.
+    expert's calls cost, where they do. `say` is told what a round's time went into. `config` (plain containers) goes
+    into checkpoints.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Ledger:
         save_ckpt: bool = True,
         state_interval_s: float = 30.0,
         on_progress: Callable[[dict[str, Any]], None] = lambda status: None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.directory = directory
         self.schedule = schedule
@@ -55,12 +57,14 @@ class Ledger:
         self.save_ckpt = save_ckpt
         self.state_interval_s = state_interval_s
         self.on_progress = on_progress
+        self.say = say
         self.memories: dict[str, list[str]] = {}
         self.episodes = 0  # finished, over all rounds
         self._records: list[EpisodeRecord] = []  # of this round
         self._lengths: dict[str, int] = {}  # game -> actions of its last episode
         self._games_noted = 0
         self._state_saved_at = self._round_started = time.monotonic()
+        self._training_s = 0.0  # in this round
 
     def status(self) -> dict[str, Any]:
         """How far the run is."""
@@ -128,7 +132,9 @@ class Ledger:
             self.learner.buffer.add_shard(record.shard)
             if train and self.episodes % self.train_every == 0:
                 self.directory.logger.info("*************Start Training*************")
+                began = time.monotonic()
                 self.learner.learn(record.round, lambda metrics: self._log_metrics(record.round, metrics))
+                self._training_s += time.monotonic() - began
         self.on_progress(self.status())
 
     def _log_metrics(self, epoch: int, metrics: TrainingMetrics) -> None:
@@ -145,9 +151,10 @@ class Ledger:
         """
         while self.schedule.round_over:
             round = self.schedule.round
+            rollout_s = time.monotonic() - self._round_started - self._training_s
             self._reflect()
             self.directory.write_results(round, self._results())
-            self._log_round(round)
+            self._log_round(round, rollout_s)
             if self.save_ckpt and self.learner:
                 self._save(self.directory.checkpoint(round))
             self.directory.save_memories(round + 1, self.memories)
@@ -159,16 +166,25 @@ class Ledger:
         self.schedule.advance()
         self._records = []
         self._round_started = time.monotonic()
+        self._training_s = 0.0
         if self.account:
             self.account.start_round(self.schedule.round)
 
-    def _log_round(self, round: int) -> None:
+    def _log_round(self, round: int, rollout_s: float) -> None:
+        """`rollout_s`: of the round's time, all that was not training until its last episode ended."""
         solved, total = len(self.schedule.solved), self.schedule.num_envs
         seconds = time.monotonic() - self._round_started
         new = self.schedule.newly_solved
-        note = self.account.line(round) if self.account else ""
+        note = f"ROLLOUT: {rollout_s:.2f} s\nTRAINING: {self._training_s:.2f} s"
+        note += f"\n{self.account.line(round)}" if self.account else ""
+        self.say(
+            f"round {round + 1}: rollout {rollout_s:.1f} s, training {self._training_s:.1f} s, total {seconds:.1f} s"
+        )
         self.directory.write_round(round, solved=solved, newly_solved=new, total=total, seconds=seconds, note=note)
         self.directory.scalar("round/accuracy", solved / total, round)
+        times = {"rollout_seconds": rollout_s, "training_seconds": self._training_s, "seconds": seconds}
+        for name, value in times.items():
+            self.directory.scalar(f"round/{name}", value, round)
         if self._records:
             self.directory.scalar("round/won", sum(r.won for r in self._records) / len(self._records), round)
         for name, value in self.account.figures(round).items() if self.account else ():

@@ -32,7 +32,9 @@ STEPS_SHOWN = 6
 PROMPT_LINES = 8
 CURVE_POINTS = 400
 EPISODE_WINDOW = 25
-_ROUND_LINE = re.compile(r"^(ROUND|SUCCESS|ADDITIONAL SUCCESS|FAIL|TOTAL|ACCURACY|TIME): ([\d.]+)", re.MULTILINE)
+_ROUND_LINE = re.compile(
+    r"^(ROUND|SUCCESS|ADDITIONAL SUCCESS|FAIL|TOTAL|ACCURACY|TIME|ROLLOUT|TRAINING): ([\d.]+)", re.MULTILINE
+)
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #ccc; }
@@ -243,13 +245,20 @@ def _charts(runs: dict[str, Path]) -> str:
 def _rounds_table(name: str, rounds: list[dict[str, float]]) -> str:
     if not rounds:
         return ""
-    head = ["round", "solved", "newly solved", "failed", "games", "accuracy", "seconds"]
+    head = ["round", "solved", "newly solved", "failed", "games", "accuracy", "seconds", "rollout", "training"]
     keys = ["ROUND", "SUCCESS", "ADDITIONAL SUCCESS", "FAIL", "TOTAL"]
     rows = [
-        [*(f"{r.get(key, 0):.0f}" for key in keys), f"{r.get('ACCURACY', 0):.2f}", f"{r.get('TIME', 0):.1f}"]
+        [
+            *(f"{r.get(key, 0):.0f}" for key in keys),
+            f"{r.get('ACCURACY', 0):.2f}",
+            *(f"{r[key]:.1f}" if key in r else "-" for key in ("TIME", "ROLLOUT", "TRAINING")),
+        ]
         for r in rounds
     ]
-    note = '<p class="note">Games of the training run; a game once solved stays solved.</p>'
+    note = (
+        '<p class="note">Games of the training run; a game once solved stays solved. Seconds: the round, and of it '
+        "playing and training.</p>"
+    )
     return f"<h2>Rounds: {escape(name)}</h2>\n{note}\n{_table(head, rows, text_columns=0)}"
 
 

@@ -219,7 +219,7 @@ class RunDirectory:
     ) -> None:
         """Append a round's block to `world.log`, unless it is there (killed right after writing it).
 
-        `note` is one line of our own after it: the block stays as the original's readers know it.
+        `note` is text of our own after it: the block stays as the original's readers know it.
         """
         path = self.results / "world.log"
         if path.exists() and f"\nROUND: {round}\n" in path.read_text(encoding="utf-8"):

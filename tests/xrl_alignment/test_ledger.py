@@ -1,6 +1,7 @@
 """What a run keeps of its episodes, wherever it is killed."""
 
 import json
+import re
 
 import pytest
 
@@ -37,6 +38,17 @@ def test_a_rounds_end_leaves_its_files(played, games):
     assert (played.directory.results / "world.log").read_text().count("ROUND: ") == 2
     content = load_checkpoint(played.directory.checkpoint(1))
     assert (content["round"], content["episodes"], content["training_step"]) == (1, 4, 4)
+
+
+def test_a_rounds_time_is_told_apart(played):
+    metrics = [json.loads(line) for line in (played.directory.state / "metrics.jsonl").read_text().splitlines()]
+    for round in range(2):
+        seconds = {m["tag"]: m["value"] for m in metrics if m["tag"].endswith("seconds") and m["step"] == round}
+        assert seconds["round/training_seconds"] > 0 and seconds["round/rollout_seconds"] > 0
+        parts = seconds["round/training_seconds"] + seconds["round/rollout_seconds"]
+        assert parts <= seconds["round/seconds"]
+    world = (played.directory.results / "world.log").read_text()
+    assert re.findall(r"^(ROLLOUT|TRAINING): \d+\.\d\d s$", world, re.MULTILINE) == ["ROLLOUT", "TRAINING"] * 2
 
 
 def test_a_failed_game_gets_a_memory_that_the_next_round_shows(make_run, scripted):
