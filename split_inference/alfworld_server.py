@@ -102,7 +102,11 @@ def find_game(traj_file: str, data_dir: str) -> Game:
     It is a trial folder, a file in one (`traj_data.json`, `game.tw-pddl`), or a copy of a `traj_data.json` anywhere,
     whose trial folder is then looked for under `data_dir` by its `task_id`. Raises Fault where there is nothing.
     """
-    path = os.path.abspath(os.path.join(data_dir, os.path.expanduser(traj_file)))
+    try:
+        path = os.path.abspath(os.path.join(data_dir, os.path.expanduser(traj_file)))
+        os.stat(path)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte, half a surrogate pair
+        raise Fault(f"no game {traj_file!r}: {error}") from error
     if os.path.basename(path) in (GAME_FILE, TRAJECTORY_FILE):
         path = os.path.dirname(path)
     if os.path.isdir(path):
@@ -554,12 +558,6 @@ def _text(request: Dict[str, Any], key: str, empty: bool = False) -> str:
     value = request.get(key)
     if not isinstance(value, str) or not (empty or value.strip()):
         raise Fault("{!r} must be a string{}".format(key, "" if empty else " that is not empty"))
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise Fault(f"{key!r} holds half a surrogate pair") from None
-    if "\0" in value:
-        raise Fault(f"{key!r} holds a zero byte")
     return value
 
 

@@ -328,6 +328,7 @@ class Trajectories:
 
 def parse_action(output: str) -> str:
     """The command in a model's output, or its thought (`think: …`), or its first line cleaned up."""
+    output = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in output)
     answer = read_answer(output)
     if answer.action:
         return answer.action

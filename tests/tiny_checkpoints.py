@@ -2,6 +2,7 @@
 
     python tests/tiny_checkpoints.py --out DIR llama
     python tests/tiny_checkpoints.py --out DIR qwen2vl
+    python tests/tiny_checkpoints.py --out DIR llava        (for `transformers serve`: needs no torchvision)
 
 They say nothing sensible, but everything around them is real: config, safetensors, tokenizer, chat template and image
 processor settings, as Transformers and vLLM read them. About 1 MB each; the same seed gives the same files. Runs in
@@ -17,8 +18,12 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    CLIPVisionConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2VLConfig,
@@ -115,6 +120,47 @@ def write_qwen2vl(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
+def write_llava(folder: Path, *, seed: int = 0) -> Path:
+    """Write a tiny random LLaVA with its processor into `folder`."""
+    from transformers import CLIPImageProcessorPil  # only here: other versions of Transformers have another name
+
+    chat = LLAMA_CHAT.replace(
+        "{{ message['content'] }}",
+        "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+        "{{ part['text'] if part['type'] == 'text' else '<image>' }}{% endfor %}{% endif %}",
+    )
+    names = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "[PAD]"}
+    tokenizer = _tokenizer((*names.values(), "<image>"), chat, **names)
+    text = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "max_position_embeddings": 8192,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 1}
+    config = LlavaConfig(
+        text_config=LlamaConfig(**text),
+        vision_config=CLIPVisionConfig(**vision, image_size=28, patch_size=14),
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+    )
+    torch.manual_seed(seed)
+    _save(LlavaForConditionalGeneration(config), tokenizer, folder)
+    LlavaProcessor(
+        image_processor=CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}),
+        tokenizer=tokenizer,
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=chat,
+    ).save_pretrained(folder)
+    return folder
+
+
 def _image_settings() -> dict[str, object]:
     """Qwen2-VL's own, with room for far fewer pixels."""
     return {
@@ -161,7 +207,7 @@ def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Pa
 
 def main() -> None:
     """Write one checkpoint and print where."""
-    makers = {"llama": write_llama, "qwen2vl": write_qwen2vl}
+    makers = {"llama": write_llama, "qwen2vl": write_qwen2vl, "llava": write_llava}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=makers)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
