@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from policy_server.metrics import Metrics
 from policy_server.refusals import Refusal
@@ -67,6 +67,7 @@ class BatchQueue(Generic[JobT]):
         self._expected = 1
         self._batch_s = 1.0  # how long a batch takes, a moving average
         self._closed = ""
+        self._ending = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._task: asyncio.Task[None] | None = None
 
@@ -76,10 +77,6 @@ class BatchQueue(Generic[JobT]):
     def start(self) -> None:
         """Begin to answer; call it on the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="batches")
-
-    async def in_model_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run something beside the batches, where the models live."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     def check_room(self) -> None:
         """Refusal (503) where nothing can be taken now."""
@@ -117,13 +114,13 @@ class BatchQueue(Generic[JobT]):
             asyncio.get_running_loop().call_later(seconds, self._refuse_all)
 
     async def stop(self) -> None:
-        """Refuse whoever still waits and end the thread (after the batch in hand)."""
+        """Refuse whoever still waits, answer the batch in hand, end the thread."""
         self._closed = self._closed or "the server is shutting down"
         self._refuse_all()
+        self._ending = True
+        self._arrived.set()
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await self._task
         await asyncio.to_thread(self._thread.shutdown)
 
     def _refuse_all(self) -> None:
@@ -132,8 +129,7 @@ class BatchQueue(Generic[JobT]):
                 waiting.answer.set_exception(Refusal(503, "shutting_down", self._closed, retry_after_s=5))
 
     async def _run(self) -> None:
-        while True:
-            await self._gather()
+        while await self._gather():
             batch = self._take()
             if not batch:
                 continue
@@ -151,14 +147,17 @@ class BatchQueue(Generic[JobT]):
         except Exception as error:
             return [error] * len(jobs)
 
-    async def _gather(self) -> None:
-        """Wait for a job, then for the ones that are expected with it."""
+    async def _gather(self) -> bool:
+        """Wait for a job, then for the ones that are expected with it; False when there will be none."""
         while not self._waiting:
+            if self._ending:
+                return False
             await self._next_arrival(None)
         loop = asyncio.get_running_loop()
         until = loop.time() + self.window_s
-        while len(self._waiting) < self._expected and (left := until - loop.time()) > 0:
+        while len(self._waiting) < self._expected and not self._ending and (left := until - loop.time()) > 0:
             await self._next_arrival(left)
+        return True
 
     async def _next_arrival(self, timeout_s: float | None) -> None:
         self._arrived.clear()

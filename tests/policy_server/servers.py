@@ -115,7 +115,8 @@ def start_in_thread(options: Sequence[str], keys: dict[str, str], model: VisionM
         thread.join(60)
 
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    http = httpx.Client(base_url=url, timeout=60, headers={"Authorization": f"Bearer {next(iter(keys.values()), '')}"})
+    headers = {"X-API-Key": next(iter(keys.values()))} if keys else {}
+    http = httpx.Client(base_url=url, timeout=60, headers=headers)
     return Running(url, admission, http, stop)
 
 
