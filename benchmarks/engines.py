@@ -26,8 +26,9 @@ from _bench import Result, run
 
 from lavis.processors.blip_processors import BlipImageEvalProcessor
 from xrl_alignment.assembly import load_student, make_policy
-from xrl_alignment.config import PolicyConfig
+from xrl_alignment.config import PolicyConfig, run_program
 from xrl_alignment.policies import Policy, PolicyInput
+from xrl_alignment.vllm_server import find_python
 
 BACKBONE = {"llm_weights": "tiny/backbone.safetensors", "freeze_llm": True}
 
@@ -75,7 +76,9 @@ def timed(policy: Policy, work: Sequence[Sequence[PolicyInput]]) -> tuple[float,
 
 
 def measure(device: str, shape: str, prompts: int, tokens: int, repeats: int, url: str, python: str) -> Result:
-    """Both sides on the same batches."""
+    """Both sides on the same batches. EngineFault where there is no vLLM."""
+    if not url:
+        python = find_python(python)
     if device == "cpu":
         torch.set_num_threads(1)
     model, vis_processor = build(shape, device)
@@ -101,4 +104,4 @@ def measure(device: str, shape: str, prompts: int, tokens: int, repeats: int, ur
 
 
 if __name__ == "__main__":
-    run("Greedy actions: vLLM against this process", measure, options)
+    run_program(lambda: run("Greedy actions: vLLM against this process", measure, options))

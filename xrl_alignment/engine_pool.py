@@ -14,10 +14,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any
 
+from xrl_alignment.experts.call_pool import CallPool
 from xrl_alignment.experts.faults import EndpointFault
 
 MAX_SHARE = 32  # requests of one call: bounds the size of a message
@@ -76,7 +77,7 @@ class ServerPool:
         self._patience_s = patience_s
         self._sessions: OrderedDict[str, Server] = OrderedDict()
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(max_workers=4 * len(self.servers), thread_name_prefix="engine")
+        self._threads = CallPool(4 * len(self.servers))
 
     def ask(self, requests: Sequence[Any], sessions: Sequence[str] = ()) -> list[Any]:
         """An answer for each request, in order; `sessions` names each one's session (empty: none).
@@ -85,29 +86,26 @@ class ServerPool:
         """
         sessions = sessions or [""] * len(requests)
         answers: list[Any] = [None] * len(requests)
-        rounds = dict.fromkeys(range(len(requests)), 2 * len(self.servers))  # how often a request may still be tried
+        tries = [2 * len(self.servers)] * len(requests)  # that are left
         calls = self._start(requests, sessions, range(len(requests)))
-        try:
-            while calls:
-                done, _ = wait(calls, return_when=FIRST_COMPLETED)
-                for future in done:
-                    server, share = calls.pop(future)
-                    try:
-                        for index, answer in zip(share, future.result(), strict=True):
-                            answers[index] = answer
-                    except ServerGone as error:
-                        self._leave_out(server, str(error))
-                        for index in share:
-                            rounds[index] -= 1
-                        if not all(rounds[index] for index in share):
-                            raise EngineFault(f"no server answers a request that all have tried: {error}") from error
-                        calls |= self._start(requests, sessions, share)
-        finally:
-            wait(calls)  # after an error: no thread goes on using what the caller takes back
+        while calls:
+            done, _ = wait(calls, return_when=FIRST_COMPLETED)
+            for future in done:
+                server, share = calls.pop(future)
+                try:
+                    for index, answer in zip(share, future.result(), strict=True):
+                        answers[index] = answer
+                except ServerGone as error:
+                    self._leave_out(server, str(error))
+                    for index in share:
+                        tries[index] -= 1
+                    if not all(tries[index] for index in share):
+                        raise EngineFault(f"no server answers a request that all have tried: {error}") from error
+                    calls |= self._start(requests, sessions, share)
         return answers
 
     def close(self) -> None:
-        """Wait for calls in progress."""
+        """Take no more calls; those on their way end by themselves."""
         self._threads.shutdown()
 
     def _start(
