@@ -31,6 +31,7 @@ DEFAULT_PYTHON = Path(__file__).resolve().parent.parent / ".venv-vllm" / "bin" /
 MODULE = "vllm.entrypoints.openai.api_server"
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own name
+GPU_SHARE = "0.5"  # of the memory; the learner and the vision model need some too
 START_S = 900.0  # a large model is read from disk first
 STOP_S = 20.0
 ENVIRONMENT = {
@@ -76,7 +77,10 @@ class VllmServer:
         self.url = f"http://127.0.0.1:{self.port}/v1"
         command = [find_python(python), "-W", "ignore::DeprecationWarning", "-m", MODULE, "--model", str(llm)]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", dtype, "--enable-prompt-embeds"]
-        if not torch.cuda.is_available():
+        command.append("--disable-uvicorn-access-log")  # a line for every request
+        if torch.cuda.is_available():
+            command += ["--gpu-memory-utilization", GPU_SHARE]
+        else:
             command.append("--enforce-eager")  # compiling takes minutes there and needs a C++ compiler
         with log.open("wb") as output:
             self.process = subprocess.Popen(

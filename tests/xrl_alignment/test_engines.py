@@ -255,7 +255,16 @@ def vllm(folder, log, *arguments: str) -> VllmServer:
 
 
 @pytest.fixture(scope="module")
-def two_servers(llm_folder, tmp_path_factory):
+def vllm_settings():
+    """One key for all servers; the system chooses their cores (vLLM would take the same ones for each)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_API_KEY", "secret")
+        patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        yield
+
+
+@pytest.fixture(scope="module")
+def two_servers(vllm_settings, llm_folder, tmp_path_factory):
     """Two vLLM processes, which start side by side."""
     logs = tmp_path_factory.mktemp("logs")
     with vllm(llm_folder, logs / "0") as first, vllm(llm_folder, logs / "1") as second:
@@ -304,7 +313,7 @@ def test_one_of_two_vllm_servers_is_killed_in_the_middle(student, two_servers, m
 
 @pytest.mark.vllm
 @pytest.mark.timeout(1800)
-def test_vllm_without_prompt_embeddings(llm_folder, make, tmp_path):
+def test_vllm_without_prompt_embeddings(vllm_settings, llm_folder, make, tmp_path):
     with vllm(llm_folder, tmp_path / "log", "--no-enable-prompt-embeds") as server:
         server.wait()
         with pytest.raises(EngineFault, match="takes no prompt embeddings: .*--enable-prompt-embeds"):
