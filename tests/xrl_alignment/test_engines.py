@@ -322,7 +322,8 @@ def test_vllm_without_prompt_embeddings(vllm_settings, llm_folder, make, tmp_pat
 
 @pytest.mark.vllm
 @pytest.mark.timeout(1800)
-def test_a_policy_starts_its_own_vllm_and_ends_it(student):
+def test_a_policy_starts_its_own_vllm_and_ends_it(student, monkeypatch):
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)  # then it makes one up
     settings = PolicyConfig(name="vllm", num_beams=1, max_length=10, vllm_args=["--max-num-seqs", "16"])
     settings.vllm_python = os.environ.get("EMAC_VLLM_PYTHON", "")
     policy = make_policy(settings, *student, max_batch=8)
