@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -35,7 +36,12 @@ class Record:
 
 
 class Source(Protocol):
-    """A sequence of records that is read one at a time."""
+    """A sequence of records that is read one at a time.
+
+    `skipped` says which entries were left out when it was opened, and why.
+    """
+
+    skipped: Sequence[str]
 
     def __len__(self) -> int:
         """Number of records."""

@@ -206,6 +206,8 @@ class ShardFolder:
     Raises FileNotFoundError for a folder that is not there; it may be empty.
     """
 
+    skipped: Sequence[str] = ()
+
     def __init__(self, folder: Path | str, *, blank_images: bool = False) -> None:
         self.folder = os.fspath(folder)
         self.blank_images = blank_images

@@ -245,6 +245,8 @@ class RunnerBase:
         with self.replicas.evaluated() as model:
             results = self.task.evaluation(model, loader, self.device)
         self._stop_if_asked()
+        if self.task.needs_data:
+            results += [{"skipped": message} for message in self.datasets[split].source.skipped]
         figures = self.task.after_evaluation(results, split, cur_epoch, self.result_dir)
         self.log.curves(split, self.batches, figures)
         shown = {key: value for key, value in figures.items() if isinstance(value, (int, float))}
@@ -364,6 +366,7 @@ class RunnerBase:
             seed=settings.seed,
         )
         self._loader: Iterator[dict[str, Any]] | None = None
+        self._count_skipped(list(self.datasets[settings.train_splits[0]].source.skipped))
         self.lr_scheduler = registry.get_lr_scheduler_class(settings.lr_sched)(
             optimizer=self.optimizer,
             max_epoch=self.max_epoch,

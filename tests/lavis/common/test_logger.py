@@ -56,11 +56,12 @@ def test_lines_and_curves(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_wandb_gets_the_same_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the real package, which writes what it would send to a file."""
-    pytest.importorskip("wandb", reason="the extra wandb is not installed")
+    wandb = pytest.importorskip("wandb", reason="the extra wandb is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     log = RunLog(tmp_path / "finetune-seed3", wandb_project="emac", config={"run": {"init_lr": 0.125}})
     log.curves("train", 50, {"loss": 0.5, "text": "no number"})
     log.close()
+    wandb.teardown()  # as at a program's end: only then is its service's file whole
     (written,) = tmp_path.glob("finetune-seed3/wandb/offline-run-*-finetune-seed3/run-finetune-seed3.wandb")
     content = written.read_bytes()
     for expected in (b"train/loss", b"init_lr", b"0.125"):

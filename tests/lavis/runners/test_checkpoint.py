@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,17 +17,22 @@ from lavis.runners import checkpoint
 CONTENT = dict.fromkeys((*checkpoint.KEYS, *checkpoint.OWN_KEYS), 1)
 
 
-def test_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def disk_for(size: int) -> Iterator[None]:
+    """No file may grow beyond `size` bytes: as on a full disk, the system refuses to write on."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint_0.pth"
     checkpoint.save(path, CONTENT)
-
-    def full(content: object, file) -> None:
-        file.write(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="checkpoint_0.pth could not be written .*No space left.* an older one"):
-        checkpoint.save(path, CONTENT)
+    with disk_for(100_000), pytest.raises(OSError, match="checkpoint_0.pth could not be written .* an older one"):
+        checkpoint.save(path, {**CONTENT, "model": {"weight": torch.ones(100_000)}})
     assert checkpoint.load(path) == CONTENT
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint_0.pth"]
 

@@ -33,6 +33,7 @@ def two_processes(shard_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
         {"run.job_id": "ddp", "run.valid_splits": "[val]"},
         {"run.job_id": "dpo", "run.objective": "dpo", "model.pretrained": bc, "model.ref_pretrained": bc},
         {"run.job_id": "fsdp", "run.fsdp": True, "run.valid_splits": "[val]"},
+        {"run.job_id": "half", "run.fsdp": True, "run.amp": True, "model.amp": "float16", "run.max_epoch": 1},
         {"run.job_id": "fsdp_on", "run.fsdp": True, "run.resume_ckpt_path": out / "fsdp/checkpoint_0.pth"},
     ]
     options = [[f"{key}={value}" for key, value in {**common, **run}.items()] for run in runs]
@@ -71,3 +72,10 @@ def test_sharded_resume_is_exact(two_processes: Path) -> None:
     whole = torch.load(two_processes / "fsdp/checkpoint_1.pth", weights_only=True)["model"]
     resumed = torch.load(two_processes / "fsdp_on/checkpoint_1.pth", weights_only=True)["model"]
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_sharded_float16_scales_its_gradients(two_processes: Path) -> None:
+    whole, half = losses(two_processes / "fsdp"), losses(two_processes / "half")
+    assert half == pytest.approx(whole[: len(half)], abs=0.02)
+    scaler = torch.load(two_processes / "half/checkpoint_0.pth", weights_only=True)["scaler"]
+    assert scaler["scale"] >= 2.0**10 and scaler["_growth_tracker"] == 1  # one update, which did not overflow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -157,6 +158,23 @@ def test_skipped_samples_are_counted(make_runner) -> None:
     make_runner("few", **settings, **{"run.skip_bad_samples": 11}).train()
     with pytest.raises(BadSampleError, match="run.skip_bad_samples allows 1"):
         make_runner("many", **settings, **{"run.skip_bad_samples": 1}).train()
+
+
+def test_entries_left_out_at_opening_count_too(make_runner, annotation_folder: Path, tmp_path: Path) -> None:
+    path = annotation_folder / "annotations.json"
+    entries = json.loads(path.read_text())
+    del entries[3]["text_output"]
+    path.write_text(json.dumps(entries))
+    (annotation_folder / "4.png").unlink()
+    storage = "datasets.alfworld_cap.build_info.annotations"
+    settings = {f"{storage}.{split}.storage": annotation_folder for split in ("train", "val")}
+    settings |= {"run.batch_size_train": 2, "run.max_epoch": 1, "run.valid_splits": "[val]"}
+    with pytest.raises(BadSampleError, match="entry 3: lacks text_output.*; .*entry 4: no image .*allows 1"):
+        make_runner("one", **settings, **{"run.skip_bad_samples": 1}).train()
+    make_runner("two", **settings, **{"run.skip_bad_samples": 2}).train()
+    figures = next(line for line in lines(tmp_path / "two") if "val_samples" in line)
+    assert figures["val_samples"] == 3
+    assert [re.search(r"entry \d", message)[0] for message in figures["val_skipped"]] == ["entry 3", "entry 4"]
 
 
 def test_a_loss_that_is_not_finite(make_runner) -> None:
