@@ -2,6 +2,7 @@
 
     python -m xrl_alignment.collect --env native --split train --expert explorer --num-games 200 --workers 2 --out DIR
     python -m xrl_alignment.collect --split train --no-frames --out DIR       # labels and texts only
+    python -m xrl_alignment.collect --expert openai --expert-options model=gpt-4o max_cost_usd=5 … --workers 8 --out DIR
 
     DIR/
         README.md                          dataset card: counts, success, settings, versions
@@ -21,30 +22,41 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
 from PIL import Image
 
 import lavis
 from xrl_alignment.buffers import Transition, shard_name, write_shard
-from xrl_alignment.checkpoint import write_atomically
-from xrl_alignment.config import CLIENT_EXPERTS, ENVIRONMENT_NAMES, ConfigError, run_program
+from xrl_alignment.config import (
+    CLIENT_EXPERTS,
+    ENVIRONMENT_NAMES,
+    ConfigError,
+    ExpertConfig,
+    ReflexionConfig,
+    run_program,
+)
 from xrl_alignment.environments import choose_games, make_environment
 from xrl_alignment.environments.base import MAX_STEPS, Environment, EnvironmentFault, Game
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.evaluation import wilson_interval
-from xrl_alignment.experts import make_expert
+from xrl_alignment.experts import Expert, Label, act_all, make_expert
 from xrl_alignment.history import build_prompt, token_counter
+from xrl_alignment.paths import write_atomically
 from xrl_alignment.progress import GameProgress
+from xrl_alignment.resume import FREE_KEYS
 from xrl_alignment.rollouts import BACKENDS, RolloutExecutor, SequentialExecutor, make_executor
+from xrl_alignment.teaching import build_teaching
 from xrl_alignment.versions import versions
 
-EXPERTS = ("explorer", *CLIENT_EXPERTS)
+LANGUAGE_MODEL = "openai"
+EXPERTS = ("explorer", *CLIENT_EXPERTS, LANGUAGE_MODEL)
 FORMATS = ("shards", "lavis")
 
 
@@ -55,7 +67,8 @@ class Plan:
     Prompts are shortened to `budget` tokens of `tokenizer` (`tiny`, or a folder with a language model's tokenizer), so
     that the model does not cut them. With probability `noise` an admissible command drawn at random is executed instead
     of the label (the states around the expert's path, as in DART, Laskey et al. 2017). `negatives` stores a random
-    other admissible command as `text_output_neg`, for DPO without a policy.
+    other admissible command as `text_output_neg`, for DPO without a policy. `expert_options` are
+    the `openai` expert's settings, without those that only decide where, how fast and for how much it runs.
     """
 
     env: str = "native"
@@ -73,6 +86,7 @@ class Plan:
     negatives: bool = False
     tokenizer: str = "tiny"
     budget: int = 1023
+    expert_options: dict[str, Any] = field(default_factory=dict)
     games: str = ""  # hash of the game list
 
     def __post_init__(self) -> None:
@@ -106,21 +120,23 @@ def play(
     plan: Plan,
     *,
     count: Callable[[str], int],
-) -> Generator[None, None, tuple[list[Transition], bool]]:
+    expert_options: Mapping[str, Any] | None = None,
+) -> Generator[Expert | None, Label | None, tuple[list[Transition], bool]]:
     """Play one game with the plan's expert; returns the labelled transitions and whether it was won.
 
-    A generator as `rollouts` wants it, which yields None after each step. A state for which the expert has no label is
-    not stored; `look` is executed in it.
+    A generator as `rollouts` wants it: it yields None after each step, and the expert where that is a language model,
+    so that those of several episodes are asked at once. A state for which the expert has no label is not stored; `look`
+    is executed in it.
     """
     rng = random.Random(f"{plan.seed} {game.id}")
-    expert = make_expert(plan.expert, environment=environment)
+    expert = make_expert(plan.expert, environment=environment, **(expert_options or {}))
     now = environment.reset(game)
     opening_text = now.text
-    expert.begin(opening_text)
+    expert.begin(opening_text, task_type=game.task_type)
     steps: list[tuple[str, str]] = []
     transitions = []
     while not now.done and len(steps) < plan.max_steps:
-        label = expert.act().action
+        label = ((yield expert) if plan.expert == LANGUAGE_MODEL else expert.act()).action
         others = [command for command in now.admissible_commands if command != label]
         rejected = rng.choice(others) if plan.negatives and others else ""
         action = rng.choice(others) if plan.noise and others and rng.random() < plan.noise else label or "look"
@@ -155,16 +171,23 @@ def counter(tokenizer: str) -> Callable[[str], int]:
 class Collector:
     """Plays games by a plan into `out`, for an executor: one of it in every worker."""
 
-    def __init__(self, plan: Plan, out: Path) -> None:
+    def __init__(self, plan: Plan, out: Path, expert_options: Mapping[str, Any] | None = None) -> None:
         self.plan = plan
         self.out = out
-        self._environment: Environment | None = None
+        self.expert_options = dict(expert_options or {})
+        self._idle: list[Environment] = []  # as many as there were episodes at the same time
 
-    def __call__(self, job: tuple[int, Game]) -> Generator[None, None, tuple[Collected, list[dict[str, str]]]]:
+    def __call__(
+        self, job: tuple[int, Game]
+    ) -> Generator[Expert | None, Label | None, tuple[Collected, list[dict[str, str]]]]:
         """Play and store one game; returns its line, and the annotation entries for --format lavis."""
         env, game = job
         began = time.perf_counter()
-        transitions, won = yield from play(self.environment, game, self.plan, count=counter(self.plan.tokenizer))
+        count = counter(self.plan.tokenizer)
+        with self._environment() as environment:
+            transitions, won = yield from play(
+                environment, game, self.plan, count=count, expert_options=self.expert_options
+            )
         kept = transitions if won or self.plan.keep_failed else []
         entries: list[dict[str, str]] = []
         if kept and self.plan.format == "shards":
@@ -174,19 +197,22 @@ class Collector:
         seconds = round(time.perf_counter() - began, 3)
         return Collected(env, game.id, game.task_type, won, len(transitions), len(kept), seconds), entries
 
-    @property
-    def environment(self) -> Environment:
-        """This worker's environment, made when it is first needed."""
-        if self._environment is None:
+    @contextmanager
+    def _environment(self) -> Iterator[Environment]:
+        """An environment that no other episode of this worker uses."""
+        if not self._idle:
             expert = self.plan.expert if self.plan.expert in CLIENT_EXPERTS else None
-            self._environment = make_environment(self.plan.env, max_steps=self.plan.max_steps, expert=expert)
-        return self._environment
+            self._idle.append(make_environment(self.plan.env, max_steps=self.plan.max_steps, expert=expert))
+        environment = self._idle.pop()
+        try:
+            yield environment
+        finally:
+            self._idle.append(environment)
 
     def close(self) -> None:
-        """Close the environment."""
-        if self._environment is not None:
-            self._environment.close()
-            self._environment = None
+        """Close the environments."""
+        while self._idle:
+            self._idle.pop().close()
 
     def _write_shard(self, env: int, game: Game, transitions: list[Transition], won: bool) -> None:
         facts = {"game": game.id, "won": won, "expert": self.plan.expert, "engine": self.plan.env}
@@ -273,9 +299,16 @@ def write_list(path: Path, entries: Iterator[bytes]) -> None:
     write_atomically(path, write)
 
 
-def collect(plan: Plan, games: Sequence[Game], out: Path, executor: RolloutExecutor | None = None) -> list[Collected]:
+def collect(
+    plan: Plan,
+    games: Sequence[Game],
+    out: Path,
+    executor: RolloutExecutor | None = None,
+    expert_options: Mapping[str, Any] | None = None,
+) -> list[Collected]:
     """Play what is not yet done of `games` with `executor` (None: in this process); all episodes, in the games' order.
 
+    `expert_options` are `make_expert`'s: the teacher of the expert `openai`, which plays in this process only.
     Raises EnvironmentFault where a game was lost with its workers; what was collected before it is kept.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -285,7 +318,8 @@ def collect(plan: Plan, games: Sequence[Game], out: Path, executor: RolloutExecu
     journal = Journal(out)
     known = {episode.env for episode in journal.done}
     jobs = [(env, game) for env, game in enumerate(games) if env not in known]
-    results = (executor or SequentialExecutor()).run(Collector(plan, out), jobs, key=lambda job: job[1].id)
+    play_all = (executor or SequentialExecutor()).run
+    results = play_all(Collector(plan, out, expert_options), jobs, answer=_ask, key=lambda job: job[1].id)
     with GameProgress(len(jobs)) as progress, journal.writing() as add:
         for outcome in results:
             if outcome.fault:
@@ -299,6 +333,10 @@ def collect(plan: Plan, games: Sequence[Game], out: Path, executor: RolloutExecu
     journal.finish(out)
     write_atomically(out / "README.md", lambda file: file.write(card(plan, journal.done).encode()))
     return journal.done
+
+
+def _ask(experts: Sequence[Expert]) -> list[Label]:
+    return act_all(experts, [None] * len(experts))
 
 
 def _claim(plan: Plan, out: Path) -> None:
@@ -367,6 +405,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--env", choices=ENVIRONMENT_NAMES, default="native")
     add("--split", default="train")
     add("--expert", choices=EXPERTS, default="explorer")
+    add("--expert-options", nargs="*", default=[], metavar="KEY=VALUE", help="of --expert openai (docs/teacher.md)")
     add("--num-games", type=int, default=0, help="0: all of the split")
     add("--workers", type=int, default=1, help="processes, or Ray actors")
     add("--executor", choices=BACKENDS, help="default: local with several workers, else sequential (docs/rollouts.md)")
@@ -385,12 +424,37 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+@contextmanager
+def _teaching(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What `make_expert` needs beside the expert's name: for `openai` a teacher, closed at the end."""
+    if expert != LANGUAGE_MODEL:
+        if options:
+            raise ConfigError(f"--expert-options are for --expert {LANGUAGE_MODEL}, not for {expert}")
+        yield {}
+        return
+    try:
+        settings = ExpertConfig(**{**options, "name": LANGUAGE_MODEL})
+    except TypeError as error:
+        raise ConfigError(f"--expert-options: {error}") from error
+    with closing(build_teaching(settings, ReflexionConfig(enabled=False))) as teaching:
+        yield teaching.expert_options
+
+
+def _executor(plan: Plan, backend: str, workers: int, address: str) -> RolloutExecutor:
+    """Waiting for a network needs no processes: `workers` episodes of a language model take turns in this one."""
+    if plan.expert == LANGUAGE_MODEL:
+        return SequentialExecutor(interleave=workers)
+    return make_executor(backend, workers=workers, address=address)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Collect, and say what there is."""
     settings = vars(parse_arguments(argv))
     out, workers, address = settings.pop("out"), settings.pop("workers"), settings.pop("ray_address")
     backend = settings.pop("executor") or ("local" if workers > 1 else "sequential")
     settings["format"] = settings["format"] or ("shards" if settings["frames"] else "lavis")
+    options = dict(OmegaConf.from_dotlist(settings["expert_options"]))
+    settings["expert_options"] = {key: value for key, value in options.items() if f"expert.{key}" not in FREE_KEYS}
     Plan(**settings)  # refuse impossible settings before games are looked for
     games = choose_games(
         settings["env"], settings["split"], num=settings["num_games"], data=settings["data"] or None,
@@ -400,11 +464,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         **{**settings, "data": os.path.abspath(settings["data"]) if settings["data"] else ""}, games=games_hash(games)
     )
     began = time.monotonic()
-    with make_executor(backend, workers=workers, address=address) as executor:
-        episodes = collect(plan, games, out.absolute(), executor)
+    with _teaching(plan.expert, options) as teaching, _executor(plan, backend, workers, address) as executor:
+        episodes = collect(plan, games, out.absolute(), executor, teaching)
     stored, won = sum(episode.stored for episode in episodes), sum(episode.won for episode in episodes)
     print(f"{stored} transitions of {won} solved of {len(episodes)} games, {time.monotonic() - began:.1f} s, in {out}")
 
 
 if __name__ == "__main__":
+    from xrl_alignment.collect import main  # so that workers find `Collector` in a module, not in `__main__`
+
     run_program(main)

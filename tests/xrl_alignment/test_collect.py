@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks._endpoint import FakeEndpoint
 from lavis.datasets.annotations import AnnotationFile
 from lavis.datasets.shards import ShardFolder, open_shard
 from xrl_alignment import collect as module
@@ -144,3 +145,38 @@ def test_other_settings_need_another_folder(games: list[Game], tmp_path: Path) -
 def test_impossible_settings(settings: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Plan(**settings)
+
+
+def test_a_language_model_is_asked_for_several_episodes_at_once(
+    household_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    command = ["--split", "household_train", "--data", str(household_data), "--num-games", "3", "--max-steps", "2"]
+    command += ["--expert", "openai", "--keep-failed", "--expert-options", "model=m", "cache="]
+    with FakeEndpoint(lambda prompt: "inventory", latency_s=0.2) as server:
+        for workers in ("1", "3"):
+            out = tmp_path / workers
+            main(
+                [*command, f"base_url={server.url}", f"concurrency={workers}", "--workers", workers, "--out", str(out)]
+            )
+            assert server.most_at_once == int(workers)
+    assert content(tmp_path / "1") == content(tmp_path / "3")
+    source = ShardFolder(tmp_path / "3")
+    assert [source.read(index).text_output for index in range(len(source))] == ["inventory"] * 6
+    settings = json.loads((tmp_path / "3/collection.json").read_text())["expert_options"]
+    assert settings == {"model": "m", "base_url": server.url}
+    with pytest.raises(ConfigError, match="--expert-options: .*'modl'"):
+        main([*command, "modl=m", "--out", str(tmp_path / "other")])
+    with pytest.raises(ConfigError, match="are for --expert openai, not for explorer"):
+        main(
+            [
+                "--split",
+                "household_train",
+                "--data",
+                str(household_data),
+                "--out",
+                str(tmp_path / "other"),
+                "--expert-options",
+                "model=m",
+            ]
+        )
