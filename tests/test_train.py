@@ -46,12 +46,21 @@ def batches(out: Path) -> int:
     return sum("train_batches" in line for line in log.read_text().splitlines()) if log.is_file() else 0
 
 
-def test_sigterm_writes_a_checkpoint_and_ends_well(shards: Path, tmp_path: Path) -> None:
-    process = start(command(shards=shards, out=tmp_path, **{"run.max_epoch": 10000}), tmp_path)
+def workers(launcher: subprocess.Popen) -> list[int]:
+    """The processes that a running `torch.distributed.run` started, in any of its threads."""
+    lists = Path(f"/proc/{launcher.pid}/task").glob("*/children")
+    return sorted(int(child) for text in lists for child in text.read_text().split())
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_sigterm_writes_a_checkpoint_and_ends_well(shards: Path, tmp_path: Path, processes: int) -> None:
+    """Of two processes one is told, and both stop at the same batch."""
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"] if processes == 2 else []
+    process = start(command(*launcher, shards=shards, out=tmp_path, **{"run.max_epoch": 10000}), tmp_path)
     deadline = time.monotonic() + 200
     while batches(tmp_path) < 2 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.2)
-    process.send_signal(signal.SIGTERM)
+    os.kill(workers(process)[-1] if processes == 2 else process.pid, signal.SIGTERM)
     out, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
     path = tmp_path / "a/checkpoint_stopped.pth"
