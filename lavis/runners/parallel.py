@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from lavis.common.dist_utils import get_world_size, is_dist_avail_and_initialized
@@ -153,8 +153,6 @@ def _like(value: Tensor, sample: Tensor) -> Tensor:
     """`value`, sharded as `sample` is."""
     if not isinstance(sample, DTensor):
         return value.to(sample.device)
-    from torch.distributed.tensor import distribute_tensor
-
     return distribute_tensor(value.to(sample.device, sample.dtype), sample.device_mesh, sample.placements)
 
 

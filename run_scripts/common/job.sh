@@ -34,16 +34,16 @@ job_port() {
 # written. `children` tells the processes that COMMAND started instead of itself: torch.distributed.run, told itself, ends
 # with an error code even where they end well.
 with_sigterm() {
-  local whom=$1 code=0
+  local whom=$1 child="" told="" code
   shift
+  trap 'told=yes; hand_on_sigterm "$whom" "$child"' TERM # before the command is there: no signal is lost
   "$@" &
-  local child=$!
-  # shellcheck disable=SC2064
-  trap "hand_on_sigterm $whom $child" TERM
-  wait "$child" || code=$?
-  while ((code > 128)) && kill -0 "$child" 2>/dev/null; do # the trap cut the wait short
-    code=0
+  child=$!
+  [[ -z "$told" ]] || hand_on_sigterm "$whom" "$child"
+  while :; do
+    told="" code=0
     wait "$child" || code=$?
+    [[ -n "$told" ]] || break # else the trap cut the wait short
   done
   trap - TERM
   return "$code"

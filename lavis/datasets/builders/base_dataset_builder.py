@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 
-from lavis.common.dist_utils import is_dist_avail_and_initialized, is_main_process
+from lavis.common.dist_utils import barrier, is_main_process
 from lavis.common.registry import registry
 from lavis.datasets.datasets.base_dataset import BaseDataset
 from lavis.processors import BaseProcessor, load_processor
@@ -54,8 +53,7 @@ class BaseDatasetBuilder:
     def build_datasets(self) -> dict[str, BaseDataset]:
         """One dataset for each split under `build_info.annotations`; rank 0 first, so that files are indexed once."""
         datasets = self.build() if is_main_process() else {}
-        if is_dist_avail_and_initialized():
-            dist.barrier()
+        barrier()
         return datasets or self.build()
 
     def build_processors(self) -> None:

@@ -41,7 +41,7 @@ def two_processes(shard_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
     command += [str(Path(__file__).with_name("many_runs.py")), str(out / "runs.json")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO_ROOT), "HOME": str(out)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     return out
 
