@@ -44,7 +44,8 @@ class Server:
     requests: int = 0  # in its hands, from here
     answered: int = 0
     reason: str = ""  # why it is left out; empty: it is in use
-    checked: float = 0.0  # when it was last looked at (monotonic seconds)
+    left: float = 0.0  # since when, or when it was last looked at (monotonic seconds)
+    looking: bool = False  # it is being looked at
 
 
 class ServerPool:
@@ -112,10 +113,9 @@ class ServerPool:
         self, requests: Sequence[Any], sessions: Sequence[str], indices: Iterable[int]
     ) -> dict[Future, tuple[Server, list[int]]]:
         """Hand out the requests named by `indices`; the calls that are now in progress."""
-        self._take_back()
+        up = self._in_use()
         shares: dict[int, list[int]] = {}
         with self._lock:
-            up = [server for server in self.servers if not server.reason]
             for index in indices:
                 server = self._choose(up, sessions[index])
                 server.requests += 1
@@ -153,27 +153,34 @@ class ServerPool:
     def _leave_out(self, server: Server, reason: str) -> None:
         if not server.reason:
             logger.warning("%s is left out: %s", server.url, reason)
-        server.reason, server.checked = reason or "it does not answer", time.monotonic()
+        server.reason, server.left = reason or "it does not answer", time.monotonic()
 
-    def _take_back(self) -> None:
-        """Look at servers that were left out a while ago; where none is in use, wait for one."""
-        self._look(self._retry_s)
+    def _in_use(self) -> list[Server]:
+        """The servers that may be asked; where there is none, wait for one. Looks at those that were left out."""
         deadline = time.monotonic() + self._patience_s
-        while all(server.reason for server in self.servers):
+        self._look(self._retry_s)
+        while not (up := [server for server in self.servers if not server.reason]):
             if time.monotonic() > deadline:
                 reasons = "; ".join(f"{server.url}: {server.reason}" for server in self.servers)
                 raise EngineFault(f"no inference engine is left ({reasons})")
             self._look(PAUSE_S)
-            time.sleep(min(PAUSE_S, self._patience_s))
+            time.sleep(PAUSE_S / 5)
+        return up
 
     def _look(self, older_than_s: float) -> None:
+        """Have servers checked that were left out some time ago, aside: one that hangs keeps nobody waiting."""
         for server in self.servers:
-            if not server.reason or time.monotonic() - server.checked < older_than_s:
-                continue
-            try:
-                self._check(server.url)
-            except (ServerGone, EngineFault) as error:
-                server.reason, server.checked = str(error), time.monotonic()
-            else:
-                logger.warning("%s is back", server.url)
-                server.reason = ""
+            if server.reason and not server.looking and time.monotonic() - server.left >= older_than_s:
+                server.looking = True
+                self._threads.submit(self._look_at, server)
+
+    def _look_at(self, server: Server) -> None:
+        try:
+            self._check(server.url)
+        except (ServerGone, EngineFault) as error:
+            server.reason, server.left = str(error), time.monotonic()
+        else:
+            logger.warning("%s is back", server.url)
+            server.reason = ""
+        finally:
+            server.looking = False

@@ -1,6 +1,7 @@
 """Who gets which request, and what happens when a server goes; servers are functions here, sockets in test_engines."""
 
 import threading
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +29,14 @@ class Servers:
             raise ServerGone("connection refused")
         if url in self.wrong:
             raise EngineFault("another model")
+
+
+def until(condition) -> None:
+    """Wait for what another thread is about to do."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -110,9 +119,21 @@ def test_a_server_that_is_back_is_used_again_after_its_check(make, servers):
     pool = make(["a", "b"], retry_s=0.0)
     pool.ask(range(2))
     servers.gone, servers.wrong = set(), {"a"}
-    assert {url for url, _ in pool.ask(range(4))} == {"b"} and pool.servers[0].reason == "another model"
+    until(lambda: pool.ask(range(4)) and pool.servers[0].reason == "another model")
+    assert {url for url, _ in pool.ask(range(4))} == {"b"}
     servers.wrong = set()
-    assert {url for url, _ in pool.ask(range(4))} == {"a", "b"}
+    until(lambda: {url for url, _ in pool.ask(range(4))} == {"a", "b"})
+
+
+def test_a_server_that_hangs_when_it_is_looked_at_keeps_nobody_waiting(servers):
+    hanging = threading.Event()
+    pool = ServerPool(["a", "b"], call=servers.call, check=lambda url: hanging.wait(60), retry_s=0.0)
+    servers.gone = {"a"}
+    for _ in range(3):
+        assert pool.ask([0], ["x"]) == [("b", 0)]
+    assert pool.servers[0].looking
+    hanging.set()
+    pool.close()
 
 
 def test_it_waits_for_a_server_where_all_are_gone(make, servers):
