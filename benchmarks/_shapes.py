@@ -19,7 +19,7 @@ import _bench  # noqa: F401  (puts the project on the path)
 import torch
 from torch import Tensor, nn
 
-from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.blip2_emac import Blip2Emac, model_section
 from lavis.models.blip2_models.losses import dpo_loss
 
 PROMPT_TOKENS, ANSWER_TOKENS = 400, 10  # </s> included
@@ -67,6 +67,13 @@ _CPU_LLM = {
     "intermediate_size": 1376,
     "vocab_size": 32001,
 }
+_MEDIUM_LLM = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 16,
+    "intermediate_size": 2816,
+    "vocab_size": 32001,
+}
 _VICUNA_7B = {
     "hidden_size": 4096,
     "num_hidden_layers": 32,
@@ -84,6 +91,8 @@ _NANO_LLM = {
 }
 SHAPES = {
     "cpu": Shape(_custom(_SMALL_VIT, 56, _SMALL_QFORMER, 8, _CPU_LLM)),
+    "medium": Shape(_custom(_SMALL_VIT, 56, _SMALL_QFORMER, 8, _MEDIUM_LLM)),  # 270 million weights
+    "tiny": Shape(model_section("tiny")),  # trains whole
     "vicuna7b": Shape(_custom({}, 224, {}, 32, _VICUNA_7B, "bfloat16")),
     "nano": Shape(_custom(_SMALL_VIT, 56, _SMALL_QFORMER, 8, _NANO_LLM)),  # for tests of the benchmarks themselves
 }
@@ -96,12 +105,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=4, help="timed calls after the first")
 
 
-def build(shape: str, device: str) -> Blip2Emac:
-    """The model with random weights; the policy differs from its reference."""
+def build(shape: str, device: str, *, reference: bool = True) -> Blip2Emac:
+    """The model with random weights; the policy differs from its reference, if it has one."""
     torch.manual_seed(0)
     with torch.device(device):
         model = Blip2Emac.from_config(SHAPES[shape].model)
-    model.set_reference()
+    if reference:
+        model.set_reference()
     with torch.no_grad():
         model.llm_proj.weight.add_(torch.randn_like(model.llm_proj.weight), alpha=0.01)
     return model.to(device).train()

@@ -97,8 +97,11 @@ class ReplayBuffer:
         return {key: [row[field] for row in stored] for key, field in self.batch_fields.items()}
 
     def describe_drawn(self, limit: int = 4) -> str:
-        """The last batch in words: shard and step of its first samples."""
-        named = ", ".join(f"{name} step {index}" for name, index in self.drawn[:limit])
+        """The last batch in words: shard, step and game of its first samples."""
+        games = [open_shard(self.directory / name).game or "a game unknown" for name, _ in self.drawn[:limit]]
+        named = ", ".join(
+            f"{name} step {index} ({game})" for (name, index), game in zip(self.drawn, games, strict=False)
+        )
         more = len(self.drawn) - limit
         return f"{named} and {more} more" if more > 0 else named
 

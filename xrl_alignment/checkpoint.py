@@ -10,6 +10,7 @@ A checkpoint file (`emma_checkpoint_<round>.pth`, `state/trainer.pth`) is one di
     round, training_step, episodes    how far the run was
     random        states of the random generators that the run draws from
     config        the resolved configuration, plain containers
+    references    what DPO's reference policy said of the transitions drawn so far (trainer.pth, phase 2)
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def save_checkpoint(
     episodes: int = 0,
     random: dict[str, Any] | None = None,
     config: dict[str, Any] | None = None,
+    references: dict[str, Any] | None = None,
 ) -> Path:
     """Write a checkpoint of `model.trainable_state_dict()` and what a resume needs; returns the path."""
     content = {
@@ -55,6 +57,7 @@ def save_checkpoint(
         "episodes": episodes,
         "random": random or {},
         "config": config or {},
+        "references": references or {},
     }
     path = Path(path)
     write_atomically(path, lambda file: torch.save(content, file))

@@ -14,6 +14,7 @@ import torch
 
 from xrl_alignment.buffers import ReplayBuffer
 from xrl_alignment.policies import autocast
+from xrl_alignment.references import ReferenceLogps
 
 
 class DivergedError(ValueError):
@@ -75,6 +76,7 @@ class Learner:
         self.accum_grad_steps = accum_grad_steps
         self.updates = updates
         self.preferences = preferences
+        self.references = ReferenceLogps(model)
         # fp16 gradients underflow without scaling; bf16 has fp32's range and needs none.
         self.scaler = torch.amp.GradScaler("cuda", enabled=model.device.type == "cuda")
         self.training_step = 0  # batches so far, the original's count
@@ -100,7 +102,11 @@ class Learner:
         samples = self.buffer.sample(self.batch_size)
         samples["image"] = torch.stack([self.vis_processor(image) for image in samples["image"]]).to(self.model.device)
         with autocast(self.model.device):
-            output = self.model.dpo_forward(samples) if self.preferences else self.model(samples)
+            if self.preferences:
+                self.references.add_to(samples, self.buffer.drawn)
+                output = self.model.dpo_forward(samples)
+            else:
+                output = self.model(samples)
         loss = output["loss"].item()
         if not math.isfinite(loss):
             raise DivergedError(
@@ -123,9 +129,11 @@ class Learner:
         return {"buffer": state, "torch": torch.get_rng_state()}
 
     def restore(self, checkpoint: dict) -> None:
-        """Continue from a checkpoint's optimiser, scaler, step and random states (the model's weights apart)."""
+        """Continue from a checkpoint: optimiser, scaler, step, random states, references (not the model's weights)."""
         self.optimizer.load_state_dict(checkpoint["optimizer"])
         self.scaler.load_state_dict(checkpoint["scaler"] or {})
         self.training_step = checkpoint["training_step"]
+        if checkpoint.get("references"):
+            self.references.restore(checkpoint["references"])
         self.buffer.random.bit_generator.state = checkpoint["random"]["buffer"]
         torch.set_rng_state(checkpoint["random"]["torch"])

@@ -272,4 +272,5 @@ class Ledger:
             episodes=self.episodes,
             random=self.learner.random_state(),
             config=self.config,
+            references=self.learner.references.state() if path == self.directory.trainer else None,
         )

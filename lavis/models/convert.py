@@ -32,7 +32,6 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
-from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import (
@@ -45,7 +44,7 @@ from transformers import (
 
 from lavis.models.blip2_models import adapters, weights
 from lavis.models.blip2_models.blip2 import VIT_MODELS, Blip2Base
-from lavis.models.blip2_models.blip2_emac import CONFIG_DEFAULTS, Blip2Emac
+from lavis.models.blip2_models.blip2_emac import CONFIG_DEFAULTS, Blip2Emac, model_section
 from lavis.models.blip2_models.text import encode_prompt
 from lavis.models.memory import KNOWN_LLMS
 
@@ -162,17 +161,6 @@ def _require_fit(config: InstructBlipConfig, written: Mapping[str, Tensor], sour
             f"{complaint}; --model names other sizes, --base a file with what is missing (only InstructBLIP's own "
             "files have the Q-Former's text branch)"
         )
-
-
-def model_section(name: str) -> dict[str, object]:
-    """The `model:` section of a yaml file, or of the model type `name`, whole (a file's keys over its type's)."""
-    if Path(name).suffix in (".yaml", ".yml"):
-        own = OmegaConf.load(name).get("model")
-        if own is None:
-            raise ValueError(f"{name} has no section model:")
-        base = OmegaConf.load(Blip2Emac.default_config_path(own.get("model_type") or "tiny")).model
-        return OmegaConf.to_container(OmegaConf.merge(base, own), resolve=True)
-    return OmegaConf.to_container(OmegaConf.load(Blip2Emac.default_config_path(name)).model, resolve=True)
 
 
 def export_llm(model: Blip2Emac, target: Path) -> list[str]:

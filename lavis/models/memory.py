@@ -2,10 +2,12 @@
 
     python -m lavis.models.memory --model vicuna7b --batch 4 --phase dpo
     python -m lavis.models.memory --model vicuna13b --batch 64 --phase generate --prompt 400 --beams 5
+    python -m lavis.models.memory --model configs/dagger/demo_dpo.yaml --batch 32 --phase dpo --device cpu
 
-Counts what the model's own code keeps, not what an allocator or library needs beside it (a CUDA context: 0.5 GB).
-Weights are counted exactly, from the networks themselves without storage. `benchmarks/memory.py` holds the prediction
-against what is measured.
+Weights are counted exactly, from the networks themselves without storage; what a step adds is counted from what the
+model's own code keeps. On an accelerator that is what `torch.cuda.max_memory_allocated` reports (the CUDA context,
+0.5 GB, comes on top); on a CPU it is the process's largest resident set: with Python and its libraries, and with the
+holes that the C library's allocator keeps among live tensors. `benchmarks/memory.py` holds it against what is measured.
 
 Legend: H hidden size, I intermediate size, T tokens of a row, V vocabulary; all of the language model.
 """
@@ -14,17 +16,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from omegaconf import OmegaConf
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-from lavis.models.blip2_models import llama
+from lavis.models.blip2_models import adapters, llama
 from lavis.models.blip2_models.blip2 import Blip2Base, dtype_named
-from lavis.models.blip2_models.blip2_emac import CHUNK_TOKENS, CONFIG_DEFAULTS, Blip2Emac, frozen_parts
+from lavis.models.blip2_models.blip2_emac import CHUNK_TOKENS, CONFIG_DEFAULTS, PARTS, frozen_parts, model_section
 
 PHASES = ("bc", "dpo", "generate")
 # Sizes of the language models that the types name by hub id (their config.json), with [PAD] added to the vocabulary.
@@ -35,6 +36,11 @@ KNOWN_LLMS = {
     "lmsys/vicuna-13b-v1.1": _VICUNA
     | {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40, "num_attention_heads": 40},
 }
+# Resident without a model: Python, torch (2.13, CPU build), Transformers, and the kernels of a first step.
+CPU_RUNTIME = 400 << 20
+# Of what is alive at the peak, glibc's heap holds as much again in holes that nobody else can use (measured: 0.7 to 1.1
+# of it; with MALLOC_MMAP_THRESHOLD_=65536, which is slow, the resident set grows by the tensors and nothing else).
+CPU_HOLES = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,10 +64,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of weights, numbers of parameters that train, and the sizes that activations follow from."""
+    """Bytes of weights and of their copies in another dtype, what trains, and what activations follow from."""
 
     weights: int
-    trainable: int
+    copies: int
+    trainable: int  # parameters
     reference: int
     llm: PretrainedConfig
     llm_trains: bool
@@ -91,7 +98,7 @@ class Sizes:
                 options["vit_config"],
                 "float32" if on_cpu else options["vit_precision"],
             )
-            qformer, _ = Blip2Base.init_qformer(
+            qformer, queries = Blip2Base.init_qformer(
                 options["num_query_token"],
                 encoder.config.hidden_size,
                 options["qformer_config"],
@@ -100,21 +107,25 @@ class Sizes:
             llm_dtype = torch.float32 if on_cpu else dtype_named(options["llm_dtype"], "llm_dtype")
             llm = AutoModelForCausalLM.from_config(config).to(llm_dtype)
             proj = nn.Linear(qformer.config.hidden_size, config.hidden_size)
-        parts = {
-            "visual_encoder": encoder,
-            "ln_vision": ln_vision,
-            "Qformer": qformer,
-            "llm_proj": proj,
-            "llm_model": llm,
-        }
-        trains = [part for name, part in parts.items() if name not in frozen_parts(options)]
+            parts = dict(zip(PARTS, (encoder, ln_vision, qformer, queries, proj, llm), strict=True))
+            if options["adaptor_tuning"]:
+                adapters.tune_adaptors(qformer, queries)
+            for name in frozen_parts(options):
+                parts[name].requires_grad_(False)
+            if options["lora_rank"]:
+                lora = {key: options[f"lora_{key}"] for key in ("rank", "alpha", "dropout", "targets")}
+                adapters.add_lora(llm, **lora)
+        everything = [p for part in parts.values() for p in _parameters(part)]
+        trains = [p for p in everything if p.requires_grad]
+        recast = amp is not None and amp != llm_dtype
         return cls(
-            weights=sum(_bytes(part) for part in parts.values()),
-            trainable=sum(p.numel() for part in trains for p in part.parameters()),
-            reference=sum(_bytes(part) for part in trains),
+            weights=_bytes(everything),
+            copies=amp.itemsize * sum(p.numel() for p in llm.parameters()) if recast else 0,
+            trainable=sum(p.numel() for p in trains),
+            reference=_bytes(trains),
             llm=config,
-            llm_trains=llm in trains,
-            vision_trains=encoder in trains or qformer in trains,
+            llm_trains=any(p.requires_grad for p in llm.parameters()),
+            vision_trains=any(p.requires_grad for part in (encoder, qformer) for p in part.parameters()),
             queries=options["num_query_token"],
             vision_tokens=(options["img_size"] // encoder.config.patch_size) ** 2 + 1,
             vision_width=encoder.config.hidden_size,
@@ -125,8 +136,12 @@ class Sizes:
         )
 
 
-def _bytes(module: nn.Module) -> int:
-    return sum(p.numel() * p.element_size() for p in module.parameters())
+def _parameters(part: nn.Module | nn.Parameter) -> list[nn.Parameter]:
+    return list(part.parameters()) if isinstance(part, nn.Module) else [part]
+
+
+def _bytes(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(p.numel() * p.element_size() for p in parameters)
 
 
 def predict(model: Mapping[str, object], work: Work, device: str = "cuda", *, optimizer: bool = True) -> dict[str, int]:
@@ -136,18 +151,26 @@ def predict(model: Mapping[str, object], work: Work, device: str = "cuda", *, op
     """
     sizes = Sizes.of(model, device)
     parts = {"weights": sizes.weights}
+    if sizes.copies:
+        parts["weights in the dtype of products"] = sizes.copies
     if work.phase == "generate":
-        return parts | {"keys and values": _kept_keys(sizes, work), "working": _acting(sizes, work)}
-    if work.phase == "dpo":
-        parts["reference"] = sizes.reference
+        parts |= {"keys and values": _kept_keys(sizes, work), "activations": _acting(sizes, work)}
+    else:
+        parts |= _training(sizes, work, device, optimizer=optimizer)
+    if device == "cpu":
+        parts |= {"holes in the heap": int(CPU_HOLES * parts["activations"]), "Python and libraries": CPU_RUNTIME}
+    return parts
+
+
+def _training(sizes: Sizes, work: Work, device: str, *, optimizer: bool) -> dict[str, int]:
+    parts = {"reference": sizes.reference} if work.phase == "dpo" else {}
     parts["gradients"] = 4 * sizes.trainable
     if optimizer:
         parts["optimizer"] = 8 * sizes.trainable
     rows = _rows_at_a_time(sizes, work, device)
-    training = rows * _kept_of_a_row(sizes, work) + _logits_of_a_row(sizes, work) * rows
+    training = rows * (_kept_of_a_row(sizes, work) + _logits_of_a_row(sizes, work))
     vision = _vision(sizes, work)
-    parts["activations"] = training + vision if sizes.vision_trains else max(training, vision)
-    return parts
+    return parts | {"activations": training + vision if sizes.vision_trains else max(training, vision)}
 
 
 def _row(sizes: Sizes, work: Work) -> tuple[int, int]:
@@ -219,7 +242,7 @@ def _acting(sizes: Sizes, work: Work) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the prediction; the exit code."""
     parser = argparse.ArgumentParser(description="Predict the peak of memory of a training step or of acting.")
-    parser.add_argument("--model", required=True, help="type of blip2_emac: tiny, vicuna7b, vicuna13b")
+    parser.add_argument("--model", required=True, help="tiny, vicuna7b, vicuna13b, or a yaml with model:")
     parser.add_argument("--batch", type=int, required=True, help="samples in a step")
     parser.add_argument("--phase", required=True, help="bc, dpo or generate")
     parser.add_argument("--prompt", type=int, default=128, help="tokens of a prompt (default: 128)")
@@ -228,15 +251,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda", choices=tuple(CHUNK_TOKENS))
     given = parser.parse_args(argv)
     try:
-        section = OmegaConf.to_container(OmegaConf.load(Blip2Emac.default_config_path(given.model)).model)
+        section = model_section(given.model)
         work = Work(given.phase, given.batch, given.prompt, given.answer, given.beams, stored=False)
         parts = predict(section, work, given.device)
-    except ValueError as error:
+    except (FileNotFoundError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for name, size in parts.items():
-        print(f"{name:<16} {size / 2**30:8.2f} GiB")
-    print(f"{'peak':<16} {sum(parts.values()) / 2**30:8.2f} GiB")
+        print(f"{name:<34} {size / 2**30:8.2f} GiB")
+    print(f"{'peak':<34} {sum(parts.values()) / 2**30:8.2f} GiB")
     return 0
 
 

@@ -156,7 +156,7 @@ class RunnerBase:
         with self.replicas.accumulating(last):
             output = self.task.train_step(self.replicas.call, samples)
             weight = self.task.weight(self.replicas.model, samples)
-            figures, share = self._shared_figures(output, weight, samples["skipped"])
+            figures, share = self._shared_figures(output, weight, samples)
             # Gradients are averaged over processes; the share turns that into the mean over all items.
             self.scaler.scale(output["loss"] * (share / size)).backward()
         if last:
@@ -174,10 +174,10 @@ class RunnerBase:
         self.optimizer.zero_grad(set_to_none=True)
 
     def _shared_figures(
-        self, output: Mapping[str, torch.Tensor], weight: float, skipped: list[str]
+        self, output: Mapping[str, torch.Tensor], weight: float, samples: Mapping[str, Any]
     ) -> tuple[dict[str, float], float]:
         """Means over all processes, and this process's share of the loss (1 on average); also passes on a stop."""
-        names = sorted(output)
+        names, skipped = sorted(output), samples["skipped"]
         local = [output[name].item() * weight for name in names]
         totals = summed([*local, weight, float(self._stop_asked), float(len(skipped))], self.device)
         total_weight, stop, bad = totals[len(names) :]
@@ -185,7 +185,7 @@ class RunnerBase:
         if not math.isfinite(figures["loss"]):
             raise ValueError(
                 f"the loss is {figures['loss']} at batch {self.batches} of the run: lower run.init_lr, set "
-                "run.clip_grad_norm, or look at the data there"
+                f"run.clip_grad_norm, or look at the data there: {_described(samples)}"
             )
         self._stop_agreed = stop > 0
         if bad:
@@ -414,6 +414,14 @@ class RunnerBase:
         self.log.close()
         done = f"stopped by SIGTERM after {self.batches} batches"
         raise Stopped(f"{done}; go on with run.resume_ckpt_path={self._last_saved}")
+
+
+def _described(samples: Mapping[str, Any], limit: int = 4) -> str:
+    """The first samples of a batch by number and game."""
+    pairs = zip(samples["instance_id"], samples["game"], strict=True)
+    named = [f"sample {number} ({game or 'a game unknown'})" for number, game in pairs]
+    more = len(named) - limit
+    return ", ".join(named[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
 class _UntilStopped:

@@ -108,6 +108,46 @@ def test_a_restored_learner_continues_to_the_same_weights(make):
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0]) and second.training_step == 4
 
 
+def test_the_reference_is_asked_once_for_each_transition(make, monkeypatch):
+    asked, losses = [], {}
+    for remembers in (True, False):
+        learner = make(True, {**FROZEN, "amp": ""}, updates=12)
+        torch.manual_seed(0)
+        torch.nn.init.normal_(learner.model.llm_proj.weight, std=0.05)
+        if not remembers:
+            monkeypatch.setattr(learner.references, "add_to", lambda samples, places: None)
+        plain = learner.model.reference_logps
+        monkeypatch.setattr(
+            learner.model, "reference_logps", lambda s, plain=plain: (asked.append(len(s["text_input"])), plain(s))[1]
+        )
+        metrics: list[TrainingMetrics] = []
+        learner.learn(1, metrics.append)
+        losses[remembers] = [m.loss for m in metrics]
+        assert sum(asked) == (4 if remembers else 24)  # transitions, draws
+        asked.clear()
+    assert losses[True] == pytest.approx(losses[False], rel=1e-4)
+
+
+def test_remembered_answers_are_dropped_when_the_reference_changes(make):
+    learner = make(True, FROZEN)
+    samples = learner.buffer.sample(3)
+    samples["image"] = torch.stack([learner.vis_processor(image) for image in samples["image"]])
+    learner.references.add_to(first := dict(samples), learner.buffer.drawn)
+    assert torch.allclose(first["ref_logps_pos"], learner.model.reference_logps(samples)[0], atol=1e-5)
+    with torch.no_grad():
+        learner.model.llm_proj.weight.normal_(std=0.1)
+    learner.references.add_to(second := dict(samples), learner.buffer.drawn)
+    assert torch.equal(first["ref_logps_pos"], second["ref_logps_pos"])  # the policy moved, the reference did not
+    learner.model.set_reference()
+    learner.references.add_to(third := dict(samples), learner.buffer.drawn)
+    assert torch.allclose(third["ref_logps_neg"], learner.model.reference_logps(samples)[1], atol=1e-5)
+    assert not torch.allclose(third["ref_logps_pos"], first["ref_logps_pos"])
+    state = learner.references.state()
+    again = make(True, FROZEN).references
+    again.restore(state)
+    assert again.state()["places"].equal(state["places"]) and again.state()["logps"].equal(state["logps"])
+
+
 def test_the_first_loss_that_is_not_finite_stops_before_it_does_harm(make):
     learner = make(updates=3)
     learner.model.llm_proj.bias.data[0] = float("inf")

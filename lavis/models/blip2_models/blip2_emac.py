@@ -155,6 +155,7 @@ class Blip2Emac(Blip2Base):
         self.prompt = prompt
         self.amp = amp
         self._base_hash = ""
+        self._reference_hash = ""
         for part in self.frozen:
             getattr(self, part).requires_grad_(False)
         if low_memory:
@@ -307,7 +308,7 @@ class Blip2Emac(Blip2Base):
             raise ValueError(complaint)
         weights.require_finite(policy, source)
         self._put(policy)
-        self._base_hash = ""
+        self._base_hash = self._reference_hash = ""
         if reference:
             self.set_reference(state, source=source)
 
@@ -399,6 +400,7 @@ class Blip2Emac(Blip2Base):
         different = {k: v for k, v in new.items() if not torch.equal(v.to(own[k]), own[k])}
         parts = {_part_of(k) for k in (*different, *self.trainable_state_dict())}
         self.reference = self._frozen_copies(sorted(parts), different)
+        self._reference_hash = ""
         inner = {adapters.plain_name(name): name for name in self.reference.state_dict()}
         self.reference.load_state_dict({inner[k]: v for k, v in different.items()}, strict=False)
 
@@ -610,24 +612,44 @@ class Blip2Emac(Blip2Base):
     @torch.no_grad()
     def reference_logps(self, samples: Mapping[str, object]) -> tuple[Tensor, Tensor]:
         """The reference policy's (chosen, rejected) log-probabilities, (N,) each: constants of a transition."""
+        self._require_reference()
+        return self.sequence_logps(samples, "text_output_pos", "text_output_neg", reference=True)
+
+    def _require_reference(self) -> nn.Module:
         if self.reference is None:
             raise ValueError(
                 "DPO needs a reference policy: set model.ref_pretrained to the phase-1 checkpoint, "
                 "or call set_reference()"
             )
-        return self.sequence_logps(samples, "text_output_pos", "text_output_neg", reference=True)
+        return self.reference
+
+    def reference_hash(self) -> str:
+        """What `reference_logps` depends on beside the samples: equal as long as stored log-probabilities hold.
+
+        The frozen base and the reference's own weights (hashed once), and how texts are cut and averaged.
+        """
+        if not self._reference_hash:
+            digest = hashlib.sha256(self.base_hash().encode())
+            own = {id(parameter) for part in PARTS for parameter in _parameters(getattr(self, part))}
+            for name, value in self._require_reference().named_parameters():
+                if id(value) not in own:
+                    digest.update(f"{name} {tuple(value.shape)}\n".encode())
+                    digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+            self._reference_hash = digest.hexdigest()
+        return f"{self._reference_hash} {self.max_txt_len} {self.max_output_txt_len} {self.avg_log_probs}"
 
     def dpo_parts(self, samples: Mapping[str, object]) -> DpoParts:
         """All parts of the DPO loss for `samples` (as `dpo_forward`)."""
+        prompts, *outputs = self._batch(samples, "text_input", "text_output_pos", "text_output_neg")
         if "ref_logps_pos" in samples and "ref_logps_neg" in samples:
             known = torch.stack([samples["ref_logps_pos"], samples["ref_logps_neg"]], dim=1).float().to(self.device)
         else:
+            samples = self._encoded_once(samples, prompts)
             known = torch.stack(self.reference_logps(samples), dim=1)
 
         def parts(logps: Tensor, known: Tensor) -> DpoParts:
             return dpo_loss(*logps.unbind(1), *known.unbind(1), beta=BETA, mix_ratio=self.mix_ratio)
 
-        prompts, *outputs = self._batch(samples, "text_input", "text_output_pos", "text_output_neg")
         with self.maybe_autocast():
             image_tokens = self._image_tokens(samples, prompts)
             if not self._only_input_trains(image_tokens):
@@ -644,6 +666,15 @@ class Blip2Emac(Blip2Base):
             )
         whole = parts(logps / counts, known)
         return whole._replace(loss=whole.loss + anchor)
+
+    @torch.no_grad()
+    def _encoded_once(self, samples: Mapping[str, object], prompts: Sequence[str]) -> Mapping[str, object]:
+        """The samples with `query_output`, where policy and reference see the images alike."""
+        alike = all(part in self.frozen and not hasattr(self._require_reference(), part) for part in VISION)
+        if not alike or "image" not in samples or "query_output" in samples:
+            return samples
+        with self.maybe_autocast():
+            return {**samples, "query_output": self.encode_queries(samples["image"], prompts)}
 
     def dpo_forward(self, samples: Mapping[str, object]) -> dict[str, Tensor]:
         """DPO: `{"loss", "chosen_reward", "rejected_reward", "chosen_entropy"}`, scalars.
@@ -803,6 +834,23 @@ class Blip2Emac(Blip2Base):
         return [group.tolist() for group in sums.split(counts)]
 
 
+def model_section(name: str) -> dict[str, object]:
+    """The whole `model:` section of a yaml file (its keys over its type's), or of the model type `name`.
+
+    FileNotFoundError or ValueError where there is none.
+    """
+    own = {}
+    if Path(name).suffix in (".yaml", ".yml"):
+        if not Path(name).is_file():
+            raise FileNotFoundError(f"no file {name}")
+        own = OmegaConf.load(name).get("model")
+        if not own:
+            raise ValueError(f"{name} has no section model:")
+        name = own.get("model_type") or "tiny"
+    base = OmegaConf.load(Blip2Emac.default_config_path(name)).model
+    return OmegaConf.to_container(OmegaConf.merge(base, own), resolve=True)
+
+
 def frozen_parts(options: Mapping) -> list[str]:
     """Names of the parts that the config's `freeze_*` keys freeze."""
     freeze_ln = options["freeze_vit"] if options["freeze_ln_vision"] is None else options["freeze_ln_vision"]
@@ -825,6 +873,10 @@ def _count(samples: Mapping[str, object]) -> int:
     if len(samples[key]) == 0:
         raise ValueError(f"samples hold no sample: {key} is empty")
     return len(samples[key])
+
+
+def _parameters(part: nn.Module | nn.Parameter) -> Iterable[nn.Parameter]:
+    return part.parameters() if isinstance(part, nn.Module) else [part]
 
 
 def _part_of(name: str) -> str:

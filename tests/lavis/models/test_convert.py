@@ -17,7 +17,7 @@ from transformers import (
 
 from lavis.models import convert
 from lavis.models.blip2_models import weights
-from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.blip2_emac import Blip2Emac, model_section
 from lavis.models.blip2_models.text import encode_prompt
 
 VISION = {
@@ -213,7 +213,7 @@ def test_what_cannot_be_converted_is_one_line(tmp_path: Path, capsys) -> None:
 def test_the_language_model_alone_as_engines_read_it(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     section = {"model_type": "tiny", "llm_weights": "tiny/backbone.safetensors", "freeze_llm": False, "amp": ""}
     OmegaConf.save({"model": section}, tmp_path / "config.yaml")
-    trained = Blip2Emac.from_config(convert.model_section(str(tmp_path / "config.yaml"))).eval()
+    trained = Blip2Emac.from_config(model_section(str(tmp_path / "config.yaml"))).eval()
     trained.llm_model.model.norm.weight.mul_(2)
     torch.save({"model": trained.trainable_state_dict()}, tmp_path / "emma_checkpoint_0.pth")
     command = [str(tmp_path / "emma_checkpoint_0.pth"), str(tmp_path / "llm"), "--to", "llm"]

@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
-from omegaconf import OmegaConf
 
 from lavis.models import load_model, memory
-from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.blip2_emac import model_section as section
 from lavis.models.memory import Work, predict
 
-
-def section(model_type: str) -> dict:
-    return OmegaConf.to_container(OmegaConf.load(Blip2Emac.default_config_path(model_type)).model)
+PROGRAM = Path(__file__).resolve().parents[3] / "benchmarks" / "memory.py"
 
 
 def test_weights_are_those_of_the_model() -> None:
     model = load_model("blip2_emac", "tiny")
-    own = sum(v.nbytes for k, v in model.policy_state_dict().items() if k != "query_tokens")
+    own = sum(v.nbytes for v in model.policy_state_dict().values())
     parts = predict(section("tiny"), Work("dpo", 2), "cpu")
     assert parts["weights"] == own == parts["reference"]
     assert parts["optimizer"] == 2 * parts["gradients"] == 2 * own
+
+
+def test_what_trains_in_part_counts_in_part() -> None:
+    options = {"freeze_vit": True, "freeze_qformer": False, "adaptor_tuning": True, "freeze_llm": True, "lora_rank": 4}
+    model = load_model("blip2_emac", "tiny", options=options)
+    model.set_reference()
+    trains = sum(v.numel() for v in model.trainable_state_dict().values())
+    parts = predict(section("tiny") | options, Work("dpo", 2), "cpu")
+    assert parts["gradients"] == 4 * trains
+    shared = {id(p) for p in model.parameters()} - {id(p) for p in model.reference.parameters()}
+    assert parts["reference"] == sum(p.nbytes for p in model.parameters() if id(p) in shared and p.requires_grad)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads and resets the peak through /proc")
+@pytest.mark.parametrize(("shape", "batch"), [("tiny", 8), ("cpu", 4)])
+def test_measured_steps_are_within_15_percent(tmp_path: Path, shape: str, batch: int) -> None:
+    options = ["--shapes", shape, "--phases", "dpo", "--batches", str(batch), "--json", str(tmp_path / "x.json")]
+    subprocess.run([sys.executable, PROGRAM, *options], check=True, capture_output=True, timeout=300)
+    (row,) = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["rows"]
+    assert row["of it the step's"] > 80
+    assert row["predicted / measured"] == pytest.approx(1, abs=0.15)
 
 
 def test_batch_costs_nothing_where_only_the_projection_trains() -> None:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from lavis.models import convert
 from lavis.models.blip2_models import adapters
-from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.blip2_emac import Blip2Emac, model_section
 
 Build = Callable[..., Blip2Emac]
 FROZEN = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True}
@@ -108,7 +108,7 @@ class TestLora:
     def test_merged_into_the_exported_language_model(self, tmp_path: Path) -> None:
         section = {"model_type": "tiny", "amp": "", **LORA}
         OmegaConf.save({"model": section}, tmp_path / "config.yaml")
-        model = stirred(Blip2Emac.from_config(convert.model_section(str(tmp_path / "config.yaml")))).eval()
+        model = stirred(Blip2Emac.from_config(model_section(str(tmp_path / "config.yaml")))).eval()
         torch.save({"model": model.trainable_state_dict()}, tmp_path / "x.pth")
         command = [str(tmp_path / "x.pth"), str(tmp_path / "llm"), "--to", "llm"]
         assert convert.main([*command, "--model", str(tmp_path / "config.yaml")]) == 0
@@ -117,7 +117,7 @@ class TestLora:
         with torch.no_grad():
             assert torch.allclose(llm(ids).logits, model.llm_model(ids).logits, atol=1e-4)
         convert.convert(str(tmp_path / "x.pth"), tmp_path / "lavis.pth", "lavis")
-        whole = convert.model_section(str(tmp_path / "config.yaml"))
+        whole = model_section(str(tmp_path / "config.yaml"))
         again = Blip2Emac.from_config({**whole, "pretrained": str(tmp_path / "lavis.pth")})
         want = model.trainable_state_dict()
         assert all(torch.equal(value, want[name]) for name, value in again.trainable_state_dict().items())
