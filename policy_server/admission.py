@@ -95,6 +95,7 @@ class Admission:
         self._idle.set()
         self._decoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="decode")
         metrics.watch("policy_queue_length", "Requests that wait for the model", lambda: len(self.queue))
+        metrics.watch("policy_in_hand", "Requests that are not answered yet", lambda: self._in_hand)
         metrics.watch("policy_sessions", "Sessions that are remembered", lambda: len(self.sessions))
 
     def start(self) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import io
 import json
 import os
@@ -43,7 +44,7 @@ LONGEST_PAUSE_S = 10.0
 _TRY_AGAIN = (408, 429, 502, 503, 504)
 
 
-class PolicyServerError(RuntimeError):
+class PolicyServerError(OSError):
     """The server refused, or could not be reached; `status` is its HTTP status (0: no answer), `code` its reason."""
 
     def __init__(self, message: str, status: int = 0, code: str = "") -> None:
@@ -91,19 +92,24 @@ class _Episode:
             return before
 
     def _action_request(
-        self, obs: Mapping[str, Any] | np.ndarray, task_name: str, temperature: float, max_tokens: int
+        self,
+        obs: Mapping[str, Any] | np.ndarray,
+        task_name: str,
+        temperature: float,
+        max_tokens: int,
+        text: Mapping[str, Any],
     ) -> dict[str, Any]:
+        picture = encode(obs, self.image_format)
         with self._lock:
             self.step += 1
             fields = {"task_name": task_name, "step": self.step, "session": self.session}
         fields |= {"temperature": temperature, "max_tokens": max_tokens, "model": self.model}
-        return {
-            "method": "POST",
-            "url": f"{self.server_url}/get_action/image",
-            "params": fields,
-            "content": encode(obs, self.image_format),
-            "headers": {**self._headers, "Content-Type": f"image/{self.image_format}"},
-        }
+        request = {"method": "POST", "url": f"{self.server_url}/get_action", "headers": self._headers}
+        if text:
+            image = {"data": base64.b64encode(picture).decode("ascii")}
+            return {**request, "json": {**fields, **text, "image": image}}
+        headers = {**self._headers, "Content-Type": f"image/{self.image_format}"}
+        return {**request, "url": f"{request['url']}/image", "params": fields, "content": picture, "headers": headers}
 
     def _action(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         self.last_reasoning = answer["reasoning"]
@@ -182,9 +188,13 @@ class QwenPolicyClient(_Episode):
         temperature: float = 0.7,
         max_tokens: int = 512,
         timeout: float | None = None,
+        **text: Any,
     ) -> dict[str, Any]:
-        """The action for an observation, ready for `env.step` (`camera` is float32); why: `last_reasoning`."""
-        request = self._action_request(obs, task_name, temperature, max_tokens)
+        """The action for an observation, ready for `env.step` (`camera` is float32); why: `last_reasoning`.
+
+        `text`: `prompt` (ALFWorld: the episode's text) and `admissible_commands`.
+        """
+        request = self._action_request(obs, task_name, temperature, max_tokens, text)
         return self._action(self._send(request, timeout or self.timeout))
 
     def _send(self, request: dict[str, Any], timeout: float) -> Any:
@@ -239,9 +249,13 @@ class AsyncQwenPolicyClient(_Episode):
         temperature: float = 0.7,
         max_tokens: int = 512,
         timeout: float | None = None,
+        **text: Any,
     ) -> dict[str, Any]:
-        """The action for an observation, ready for `env.step` (`camera` is float32); why: `last_reasoning`."""
-        request = self._action_request(obs, task_name, temperature, max_tokens)
+        """The action for an observation, ready for `env.step` (`camera` is float32); why: `last_reasoning`.
+
+        `text`: `prompt` (ALFWorld: the episode's text) and `admissible_commands`.
+        """
+        request = self._action_request(obs, task_name, temperature, max_tokens, text)
         return self._action(await self._send(request, timeout or self.timeout))
 
     async def _send(self, request: dict[str, Any], timeout: float) -> Any:

@@ -142,7 +142,7 @@ class EmacModel:
         device = _device(settings.device)
         model_type = settings.path.removeprefix(BLIP2_PREFIX)
         model, vis_processor = load_student({"model_type": model_type, **settings.options}, device)
-        self._policy = InProcessPolicy(
+        self.policy = InProcessPolicy(
             model=model, vis_processor=vis_processor, num_beams=1, max_length=self.MAX_LENGTH, min_length=1
         )
         self.device = str(device)
@@ -152,7 +152,7 @@ class EmacModel:
         """One command for each job."""
         from xrl_alignment.policies import PolicyInput
 
-        return self._policy.act([PolicyInput(job.question.text, np.asarray(job.image)) for job in jobs])
+        return self.policy.act([PolicyInput(job.question.text, np.asarray(job.image)) for job in jobs])
 
 
 def _device(name: str) -> torch.device:

@@ -67,6 +67,10 @@ def make_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: C
     """
     if settings.name == "vllm":
         return _vllm_policy(settings, model, vis_processor, max_batch)
+    if settings.name == "http":
+        from xrl_alignment.http_policy import HttpPolicy  # here: most programs have no httpx
+
+        return HttpPolicy(settings.base_urls[0], decode=settings.decode, timeout_s=settings.timeout_s)
     return InProcessPolicy(
         model=model,
         vis_processor=vis_processor,

@@ -31,7 +31,7 @@ EXPERT_NAMES = ("explorer", "handcoded", "planner", "client", "openai")
 CLIENT_EXPERTS = ("handcoded", "planner")  # they need the game's state, so the client computes them
 APIS = ("chat", "completion")
 REFLECTORS = ("auto", "rule", "llm")
-POLICY_NAMES = ("in_process", "vllm")
+POLICY_NAMES = ("in_process", "vllm", "http")
 ACTORS = ("policy", "expert")
 DECODE_MODES = ("free", "admissible")
 
@@ -244,7 +244,7 @@ class PolicyConfig:
     `name` says where the language model runs: in this process, or in vLLM (greedy, so `num_beams: 1`). vLLM's servers
     are `base_urls` (ending in `/v1`; a request that takes more than `timeout_s` goes to another one); without any, one
     is started here by `vllm_python` (empty: this interpreter, else `.venv-vllm`'s) with `vllm_args` on its command
-    line (docs/engines.md).
+    line (docs/engines.md). `http` asks a policy server at `base_urls` (docs/policy_server.md) instead of the model.
     """
 
     decode: str = "free"
@@ -272,8 +272,10 @@ class PolicyConfig:
             greedy = self.num_beams == 1 or self.decode == "admissible"
             _check("policy.num_beams", self.num_beams, greedy, "1, and policy.name=vllm decodes greedily")
         else:
-            for key in ("base_urls", "vllm_python", "vllm_args"):
+            for key in ("vllm_python", "vllm_args"):
                 _check(f"policy.{key}", getattr(self, key), not getattr(self, key), "of use without policy.name=vllm")
+            rule = "one address with policy.name=http, and none with in_process"
+            _check("policy.base_urls", self.base_urls, len(self.base_urls) == (self.name == "http"), rule)
 
 
 @dataclass

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from policy_server.basalt_stand_in import BasaltStandIn
+from policy_server.minerl_actions import no_op
+from policy_server.qwen_policy_client import (
+    AsyncQwenPolicyClient,
+    PolicyServerError,
+    QwenPolicyClient,
+    encode,
+    make_environment,
+    play,
+    step_environment,
+)
+from tests.policy_server.servers import CAVE, TINY, HeldModel, noise
+from xrl_alignment.paths import REPO_ROOT
+
+OBS = {"pov": noise((64, 36)), "inventory": {}}
+
+
+def test_an_action_is_ready_for_the_environment(serve):
+    with QwenPolicyClient(serve().url) as client:
+        assert client.check_health()["model"] == TINY
+        action = client.get_action(OBS, task_name=CAVE, max_tokens=4)
+        assert set(action) == set(no_op()) and client.last_reasoning
+    assert BasaltStandIn().action_space.contains(action)
+
+
+def test_the_asynchronous_client_says_the_same(serve):
+    server = serve()
+
+    async def both() -> tuple[dict, dict]:
+        async with AsyncQwenPolicyClient(server.url) as client:
+            await client.reset()
+            return await client.check_health(), await client.get_action(OBS, CAVE, temperature=0, max_tokens=4)
+
+    health, action = asyncio.run(both())
+    with QwenPolicyClient(server.url) as client:
+        assert client.check_health() == health
+        assert str(client.get_action(OBS, CAVE, temperature=0, max_tokens=4)) == str(action)
+
+
+def test_steps_and_history_begin_anew_with_an_episode(serve):
+    server = serve()
+    with QwenPolicyClient(server.url) as client:
+        for _ in range(2):
+            client.get_action(OBS, CAVE, max_tokens=4)
+        (session,) = {step["session"] for step in server.http.get("/ui/recent").json()}
+        assert client.step == 2 and len(server.admission.sessions.steps("anonymous 127.0.0.1", session)) == 2
+        client.reset()
+        client.get_action(OBS, CAVE, max_tokens=4)
+        assert client.step == 1 and client.session != session
+    assert server.admission.sessions.steps("anonymous 127.0.0.1", session) == []
+
+
+def test_a_busy_server_is_asked_again(serve, held_model: HeldModel):
+    server = serve("queue.deadline_s=0.3", "queue.max_batch=1", model=held_model)
+    threading.Timer(1.0, held_model.release.set).start()
+    with QwenPolicyClient(server.url, retries=100) as client:
+        client._pause = lambda attempt, retry_after="": 0.1  # the server says a whole second
+        assert set(client.get_action(OBS, CAVE, max_tokens=4)) == set(no_op())
+    assert server.admission.metrics.text().count(b'code="too_late"') == 2  # its value and when it began
+
+
+def test_refusals_are_told_and_not_repeated(serve):
+    server = serve(keys={"lab": "k" * 20})
+    with pytest.raises(PolicyServerError, match="answers 401: an API key is needed") as caught:
+        QwenPolicyClient(server.url).get_action(OBS, CAVE)
+    assert (caught.value.status, caught.value.code) == (401, "key_needed")
+    with QwenPolicyClient(server.url, api_key="k" * 20) as client:
+        with pytest.raises(PolicyServerError, match="unknown task 'Chess'"):
+            client.get_action(OBS, "Chess")
+        assert client.get_action(OBS, CAVE, max_tokens=4)
+
+
+def test_a_server_that_is_away_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    client = QwenPolicyClient(f"http://127.0.0.1:{port}", retries=1)
+    with pytest.raises(PolicyServerError, match=f"http://127.0.0.1:{port} cannot be reached") as caught:
+        client.check_health()
+    assert caught.value.status == 0
+    client.reset()  # needs no server
+
+
+def test_a_client_waits_no_longer_than_its_timeout(serve, held_model: HeldModel):
+    server = serve(model=held_model)
+    with (
+        QwenPolicyClient(server.url, retries=0) as client,
+        pytest.raises(PolicyServerError, match="no answer within"),
+    ):
+        client.get_action(OBS, CAVE, timeout=0.2)
+
+
+def test_observations_that_are_no_pictures_are_refused_at_once():
+    with pytest.raises(ValueError, match=r"shape \(4, 4\)"):
+        encode({"pov": np.zeros((4, 4))})
+    with pytest.raises(ValueError, match="image_format='gif'"):
+        QwenPolicyClient("http://localhost", image_format="gif")
+    assert encode(np.zeros((4, 4, 3)), "png").startswith(b"\x89PNG")
+
+
+class OldGym:
+    """MineRL's interface: `reset` gives the observation alone, `step` four values; not every key is known."""
+
+    def __init__(self) -> None:
+        self._env = BasaltStandIn(max_steps=2)
+        self.action_space = self._env.action_space
+        del self.action_space.spaces["swapHands"]
+
+    def reset(self):
+        return self._env.reset(seed=0)[0]
+
+    def step(self, action):
+        assert set(action) == set(self.action_space.spaces)
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        return obs, reward, terminated or truncated, info
+
+
+@pytest.mark.parametrize("env", [BasaltStandIn(max_steps=2), OldGym()], ids=["gymnasium", "gym"])
+def test_an_episode_is_played_in_both_interfaces(serve, env, capsys):
+    with QwenPolicyClient(serve().url) as client:
+        assert play(client, env, CAVE, steps=5) == 2
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_esc_ends_an_episode():
+    env = make_environment("stand-in", CAVE)
+    env.reset(seed=0)
+    assert step_environment(env, {**no_op(), "ESC": 1})[1]
+    assert not step_environment(env, no_op())[1]
+
+
+def test_the_example_runs_from_any_folder(server_process, tmp_path):
+    program = str(REPO_ROOT / "policy_server" / "qwen_policy_client.py")
+    command = [sys.executable, program, "--server", server_process.url, "--steps", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "episode over after 2 steps" in done.stdout
+    missing = subprocess.run([*command, "--env", "minerl"], capture_output=True, text=True, timeout=240)
+    assert (missing.returncode, missing.stderr.startswith("error: --env minerl needs MineRL")) == (2, True)

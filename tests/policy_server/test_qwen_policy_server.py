@@ -1,0 +1,184 @@
+"""The server as users start it: a process of its own, its log, its signals, its exit codes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from policy_server.keys import KEYS_VARIABLE
+from policy_server.minerl_actions import no_op
+from tests.policy_server.servers import CAVE, TINY, ServerProcess, noise, picture
+from xrl_alignment.paths import REPO_ROOT
+
+VLLM_PYTHON = REPO_ROOT / ".venv-vllm" / "bin" / "python"
+PROGRAM = str(REPO_ROOT / "policy_server" / "qwen_policy_server.py")
+
+
+def request(**fields) -> dict:
+    image = {"data": base64.b64encode(picture()).decode()}
+    return {"task_name": CAVE, "image": image, "step": 1, "temperature": 0.7, "max_tokens": 8, **fields}
+
+
+def test_sigterm_answers_what_is_in_hand_and_ends_with_zero():
+    server = ServerProcess("--model", TINY, "--options", "queue.max_batch=1")
+    address = f"{server.url}/get_action"
+    with connect(server.url.replace("http", "ws") + "/ws") as socket, ThreadPoolExecutor(4) as pool:
+        first = [pool.submit(httpx.post, address, json=request(step=step), timeout=120) for step in range(4)]
+        socket.send(json.dumps(request(step=9)))
+        while taken(httpx.get(f"{server.url}/metrics", timeout=120).text) < 5:
+            continue
+        code = server.end()
+        assert json.loads(socket.recv())["step"] == 9
+        answers = [answer.result() for answer in first]
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert [answer.json()["step"] for answer in answers] == [0, 1, 2, 3]
+    assert code == 0
+
+
+def taken(metrics: str) -> float:
+    """How many requests have come in: in hand, or answered."""
+    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line.startswith("policy_"))
+    answered = sum(float(value) for name, value in values.items() if name.startswith("policy_requests_total"))
+    return answered + float(values["policy_in_hand"])
+
+
+def test_the_log_names_requests_and_holds_no_picture(server_process: ServerProcess):
+    data = request(task_name="Chess")
+    assert httpx.post(f"{server_process.url}/get_action", json=data).status_code == 404
+    line = server_process.wait_for("404 unknown_task")
+    assert "http anonymous 127.0.0.1" in line
+    assert data["image"]["data"][:40] not in "".join(server_process.lines)
+
+
+def failing(*arguments: str, **environment: str) -> str:
+    """What a start that must fail writes last; the exit code is 2."""
+    env = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, PROGRAM, *arguments], capture_output=True, text=True, env=env, timeout=240)
+    assert done.returncode == 2, done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_a_busy_port_and_an_open_host_are_refused_before_anything_is_loaded(server_process: ServerProcess):
+    port = server_process.url.rpartition(":")[2]
+    assert f"error: port {port} is held by" in failing("--model", TINY, "--port", port)
+    message = failing("--model", TINY, "--host", "0.0.0.0", "--port", "0", **{KEYS_VARIABLE: ""})
+    assert message.startswith("error: server.host=0.0.0.0 can be reached from other machines")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "/nowhere/model"], "model.path=/nowhere/model: no config.json in there"),
+        (["--model", "blip2_emac:huge"], "huge"),
+        (["--options", "queue.limt=3"], "unknown key queue.limt (did you mean queue.limit?)"),
+        (["--options", "models.a={device: cpu}"], "models.a"),
+        (["--model", TINY, "--options", "memory.models_gib=0.001"], "memory.models_gib is 0.00"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(arguments, message):
+    from policy_server.qwen_policy_server import add_arguments, build, read_settings
+    from xrl_alignment.config import parse_args
+
+    with pytest.raises((ValueError, OSError)) as caught:
+        build(read_settings(parse_args("", add_arguments, arguments, cfg_required=False)))
+    assert message in str(caught.value)
+
+
+def vllm_python() -> str:
+    if not VLLM_PYTHON.exists():
+        pytest.skip("no .venv-vllm: `make vllm-env` makes it; Qwen2-VL's processor needs its torchvision")
+    return str(VLLM_PYTHON)
+
+
+@pytest.fixture(scope="module")
+def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny-qwen2vl"
+    maker = [vllm_python(), str(REPO_ROOT / "tests" / "tiny_checkpoints.py"), "--out", str(folder), "qwen2vl"]
+    subprocess.run(maker, check=True, capture_output=True, timeout=240)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def qwen(qwen_folder: Path):
+    server = ServerProcess("--model", str(qwen_folder), "--options", "queue.window_ms=500", python=vllm_python())
+    yield server
+    assert server.end() == 0
+
+
+@pytest.mark.vllm
+def test_a_real_qwen2vl_answers_the_published_request(qwen: ServerProcess):
+    assert httpx.get(f"{qwen.url}/health").json()["model"] == "tiny-qwen2vl"
+    answer = httpx.post(f"{qwen.url}/get_action", json=request(max_tokens=64), timeout=240)
+    assert answer.status_code == 200, answer.text
+    assert set(answer.json()["action"]) == set(no_op())
+    assert answer.json()["reasoning"]
+
+
+@pytest.mark.vllm
+def test_rows_of_a_batch_are_answered_as_if_alone(qwen: ServerProcess):
+    """Different prompts, pictures and lengths in one call, decoded greedily: each row as by itself."""
+    asks = []
+    for step, (task, tokens) in enumerate(((CAVE, 4), ("MineRLBasaltMakeWaterfall-v0", 12), (CAVE, 9))):
+        image = picture(size=(64 + 60 * step, 90), shade=40 * step)
+        fields = {"task_name": task, "step": step, "temperature": 0, "max_tokens": tokens}
+        asks.append({"params": fields, "content": image, "headers": {"Content-Type": "image/png"}})
+
+    def post(ask: dict) -> httpx.Response:
+        return httpx.post(f"{qwen.url}/get_action/image", timeout=240, **ask)
+
+    alone = [post(ask).json() for ask in asks]
+    with ThreadPoolExecutor(3) as pool:
+        together = [[answer.json() for answer in pool.map(post, asks)] for _ in range(2)]
+    assert together == [alone, alone]
+    sizes = httpx.get(f"{qwen.url}/metrics").text
+    assert 'policy_batch_size_bucket{le="1.0"}' in sizes
+    count, total = (float(sizes.split(f"policy_batch_size_{name} ")[1].split()[0]) for name in ("count", "sum"))
+    assert total > count  # some of them really were together
+
+
+@pytest.mark.vllm
+def test_alfworld_by_a_chat_model_is_a_possible_command(qwen: ServerProcess):
+    commands = ["go to cabinet 1", "look"]
+    fields = request(task_name="ALFWorld", prompt="You see a cabinet 1.\n> ", admissible_commands=commands)
+    answer = httpx.post(f"{qwen.url}/get_action", json=fields, timeout=240).json()
+    assert answer["action"]["command"] in commands
+
+
+@pytest.mark.vllm
+def test_models_change_places_within_the_budget(qwen_folder: Path):
+    """3 MB and 9 MB in 10 MB: only one of them at a time."""
+    options = ["memory.models_gib=0.0095", f"models.small={{path: '{qwen_folder}'}}"]
+    server = ServerProcess("--model", TINY, "--options", *options, python=vllm_python())
+    try:
+        for model in ("small", "", "small"):
+            answer = httpx.post(f"{server.url}/get_action", json=request(model=model), timeout=240)
+            assert answer.status_code == 200, answer.text
+            loaded = {entry["name"]: entry["loaded"] for entry in httpx.get(f"{server.url}/models").json()}
+            assert loaded == {TINY: model == "", "small": model == "small"}
+    finally:
+        assert server.end() == 0
+
+
+@pytest.mark.vllm
+def test_what_quantisation_needs_is_named(qwen_folder: Path):
+    arguments = ["--model", str(qwen_folder), "--options", "model.quantization=int4"]
+    done = subprocess.run([vllm_python(), PROGRAM, *arguments], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 2
+    assert "model.quantization=int4 needs bitsandbytes: pip install bitsandbytes" in done.stderr
+
+
+def test_a_view_of_minerls_size_is_answered(server_process: ServerProcess):
+    from policy_server.qwen_policy_client import QwenPolicyClient
+
+    with QwenPolicyClient(server_process.url) as client:
+        action = client.get_action({"pov": noise()}, CAVE, max_tokens=4)
+    assert set(action) == set(no_op()) and action["camera"].dtype == "float32"
