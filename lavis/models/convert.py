@@ -13,6 +13,9 @@ SOURCE is a .pth, .pt, .bin or .safetensors file, a folder with shards of one, o
     TARGET/model-00001-of-0000N.safetensors …    shards of at most 5 GB (one: model.safetensors)
     TARGET/model.safetensors.index.json          which shard holds what
 
+That class always lets the Q-Former read a text; it equals a model without `qformer_text_input` where
+`qformer_attention_mask` is 0.
+
 `--to llm` builds the model that `--model` describes (a type, or a yaml with a `model:` section), loads SOURCE into it
 ("none": nothing more than the section names) and writes its language model with its tokenizer, as `vllm serve TARGET`
 and `AutoModelForCausalLM.from_pretrained(TARGET)` read it.
@@ -122,6 +125,7 @@ def _write_hub(
     GenerationConfig(
         bos_token_id=text.bos_token_id, eos_token_id=text.eos_token_id, pad_token_id=text.pad_token_id
     ).save_pretrained(target)
+    _open_to_others(target)
     return native, written
 
 
@@ -173,6 +177,7 @@ def export_llm(model: Blip2Emac, target: Path) -> list[str]:
     llm = model.llm_model
     llm.save_pretrained(target, max_shard_size=SHARD_SIZE)
     model.llm_tokenizer.save(target)
+    _open_to_others(target)
     ids = encode_prompt(model.llm_tokenizer, "You are in the middle of a room.")
     back = AutoModelForCausalLM.from_pretrained(target, dtype=llm.dtype).to(llm.device)
     with torch.no_grad():
@@ -272,6 +277,13 @@ def _new_folder(target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
 
 
+def _open_to_others(folder: Path) -> None:
+    """Give weight files, which safetensors keeps to their owner, the rights of any other file here."""
+    mode = (folder / "config.json").stat().st_mode
+    for file in folder.glob("*.safetensors"):
+        file.chmod(mode)
+
+
 def _write_shards(state: Mapping[str, Tensor], target: Path) -> None:
     """Shards in a folder, then their index."""
     _new_folder(target)
@@ -320,7 +332,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 model=given.model,
                 with_llm=with_llm,
             )
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print("\n".join(lines))

@@ -18,6 +18,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -85,45 +86,18 @@ class Sizes:
     def of(cls, model: Mapping[str, object], device: str) -> Sizes:
         """Read off a `model:` section; nothing is loaded or downloaded."""
         options = {**CONFIG_DEFAULTS, **model}
-        sizes = options["llm_config"] or KNOWN_LLMS.get(str(options["llm_model"]))
-        if sizes is None:
-            raise ValueError(f"the sizes of {options['llm_model']!r} are not known: give model.llm_config")
-        on_cpu = device == "cpu"  # where `load_model` makes all weights float32
-        config = AutoConfig.for_model(**sizes)
+        parts = _skeleton(options, on_cpu=device == "cpu")
+        encoder, qformer, llm = (parts[name] for name in ("visual_encoder", "Qformer", "llm_model"))
         amp = dtype_named(options["amp"], "amp") if options["amp"] else None
-        with torch.device("meta"):
-            encoder, ln_vision = Blip2Base.init_vision_encoder(
-                options["vit_model"],
-                options["img_size"],
-                options["vit_config"],
-                "float32" if on_cpu else options["vit_precision"],
-            )
-            qformer, queries = Blip2Base.init_qformer(
-                options["num_query_token"],
-                encoder.config.hidden_size,
-                options["qformer_config"],
-                options["qformer_text_input"],
-            )
-            llm_dtype = torch.float32 if on_cpu else dtype_named(options["llm_dtype"], "llm_dtype")
-            llm = AutoModelForCausalLM.from_config(config).to(llm_dtype)
-            proj = nn.Linear(qformer.config.hidden_size, config.hidden_size)
-            parts = dict(zip(PARTS, (encoder, ln_vision, qformer, queries, proj, llm), strict=True))
-            if options["adaptor_tuning"]:
-                adapters.tune_adaptors(qformer, queries)
-            for name in frozen_parts(options):
-                parts[name].requires_grad_(False)
-            if options["lora_rank"]:
-                lora = {key: options[f"lora_{key}"] for key in ("rank", "alpha", "dropout", "targets")}
-                adapters.add_lora(llm, **lora)
         everything = [p for part in parts.values() for p in _parameters(part)]
         trains = [p for p in everything if p.requires_grad]
-        recast = amp is not None and amp != llm_dtype
+        recast = amp is not None and amp != llm.dtype
         return cls(
             weights=_bytes(everything),
             copies=amp.itemsize * sum(p.numel() for p in llm.parameters()) if recast else 0,
             trainable=sum(p.numel() for p in trains),
             reference=_bytes(trains),
-            llm=config,
+            llm=llm.config,
             llm_trains=any(p.requires_grad for p in llm.parameters()),
             vision_trains=any(p.requires_grad for part in (encoder, qformer) for p in part.parameters()),
             queries=options["num_query_token"],
@@ -131,9 +105,38 @@ class Sizes:
             vision_width=encoder.config.hidden_size,
             vision_layers=encoder.config.num_hidden_layers,
             vision_bytes=(amp or encoder.dtype).itemsize,
-            llm_bytes=(amp or llm_dtype).itemsize,
+            llm_bytes=(amp or llm.dtype).itemsize,
             recomputes=bool(options["low_memory"]),
         )
+
+
+def _skeleton(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
+    """The model's parts (`PARTS`) without storage; on a CPU in float32, as `load_model` makes them there."""
+    sizes = options["llm_config"] or KNOWN_LLMS.get(str(options["llm_model"]))
+    if sizes is None:
+        raise ValueError(f"the sizes of {options['llm_model']!r} are not known: give model.llm_config")
+    precision, llm_dtype = ("float32", "float32") if on_cpu else (options["vit_precision"], options["llm_dtype"])
+    with torch.device("meta"):
+        encoder, ln_vision = Blip2Base.init_vision_encoder(
+            options["vit_model"], options["img_size"], options["vit_config"], precision
+        )
+        qformer, queries = Blip2Base.init_qformer(
+            options["num_query_token"],
+            encoder.config.hidden_size,
+            options["qformer_config"],
+            options["qformer_text_input"],
+        )
+        llm = AutoModelForCausalLM.from_config(AutoConfig.for_model(**sizes)).to(dtype_named(llm_dtype, "llm_dtype"))
+        proj = nn.Linear(qformer.config.hidden_size, llm.config.hidden_size)
+        parts = dict(zip(PARTS, (encoder, ln_vision, qformer, queries, proj, llm), strict=True))
+        if options["adaptor_tuning"]:
+            adapters.tune_adaptors(qformer, queries)
+        for name in frozen_parts(options):
+            parts[name].requires_grad_(False)
+        if options["lora_rank"]:
+            lora = {key: options[f"lora_{key}"] for key in ("rank", "alpha", "dropout", "targets")}
+            adapters.add_lora(llm, **lora)
+    return parts
 
 
 def _parameters(part: nn.Module | nn.Parameter) -> list[nn.Parameter]:

@@ -90,21 +90,19 @@ def test_the_hubs_shards_give_the_hubs_numbers(
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     model = build(**OPTIONS).eval()
     model.load_checkpoint(str(tmp_path))
-    image, ids = torch.randn(2, 3, 28, 28), torch.randint(0, 1024, (2, 5))
-    features = hub.vision_model(image).last_hidden_state
-    queries = hub.qformer(
-        input_ids=None, query_embeds=hub.query_tokens.expand(2, -1, -1), encoder_hidden_states=features
-    )
-    embeds = hub.language_projection(queries.last_hidden_state)
-    embeds = torch.cat([embeds, hub.language_model.get_input_embeddings()(ids)], dim=1)
-    assert torch.allclose(logits(model, image, ids), hub.language_model(inputs_embeds=embeds).logits[:, 4:], atol=1e-4)
+    image, ids = torch.randn(2, 3, 28, 28), torch.randint(0, 1000, (2, 5))
+    assert torch.allclose(logits(model, image, ids), hub_logits(hub, image, ids, reads=False), atol=1e-4)
+    assert not torch.allclose(logits(model, image, ids), hub_logits(hub, image, ids), atol=1e-2)
 
 
-def hub_logits(hub: InstructBlipForConditionalGeneration, image: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """What the hub's class answers where the Q-Former reads two words of text."""
+def hub_logits(
+    hub: InstructBlipForConditionalGeneration, image: torch.Tensor, ids: torch.Tensor, *, reads: bool = True
+) -> torch.Tensor:
+    """What the hub's class answers where the Q-Former is given two words of text, and `reads` them or not."""
     marks = torch.full((len(ids), 4), hub.config.image_token_index)
-    read = torch.tensor([[5, 6]]).expand(len(ids), 2)
-    return hub(pixel_values=image, qformer_input_ids=read, input_ids=torch.cat([marks, ids], dim=1)).logits[:, 4:]
+    text = torch.tensor([[5, 6]]).expand(len(ids), 2)
+    inputs = {"qformer_input_ids": text, "qformer_attention_mask": torch.full_like(text, int(reads))}
+    return hub(pixel_values=image, input_ids=torch.cat([marks, ids], dim=1), **inputs).logits[:, 4:]
 
 
 @torch.no_grad()
@@ -127,7 +125,9 @@ def test_round_trip_through_all_names(
     image, ids = torch.randn(2, 3, 28, 28), torch.randint(0, 900, (2, 5))
     want = hub_logits(hub, image, ids)
     for folder, words in (("c", 1025), ("d", 1024)):  # LAVIS's names lose the hub's word for image tokens
-        assert len(list((tmp_path / folder).glob("*.safetensors"))) > 1
+        shards = list((tmp_path / folder).glob("*.safetensors"))
+        assert len(shards) > 1
+        assert {file.stat().st_mode for file in shards} == {(tmp_path / folder / "config.json").stat().st_mode}
         again, report = InstructBlipForConditionalGeneration.from_pretrained(
             tmp_path / folder, output_loading_info=True
         )
@@ -227,3 +227,18 @@ def test_the_language_model_alone_as_engines_read_it(tmp_path: Path, capsys: pyt
     assert "--to llm needs --model" in capsys.readouterr().err
     assert convert.main([*command, "--model", "huge"]) == 2
     assert "unknown model type 'huge'" in capsys.readouterr().err
+
+
+@torch.no_grad()
+def test_the_hubs_spare_words_are_left_out(
+    hub: InstructBlipForConditionalGeneration, build: Callable[..., Blip2Emac], tmp_path: Path
+) -> None:
+    hub.resize_token_embeddings(1088)  # as the hub's InstructBLIP has them since <image> is a word
+    hub.save_pretrained(tmp_path)
+    model = build(**OPTIONS).eval()
+    model.load_checkpoint(str(tmp_path))
+    assert model.llm_model.lm_head.weight.equal(hub.language_model.lm_head.weight[:1024])
+    hub.resize_token_embeddings(2000)
+    hub.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"llm_model.\S+ is \(2000, 16\) in the file, \(1024, 16\) in the model"):
+        model.load_checkpoint(str(tmp_path))

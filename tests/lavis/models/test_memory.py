@@ -36,7 +36,7 @@ def test_what_trains_in_part_counts_in_part() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads and resets the peak through /proc")
-@pytest.mark.parametrize(("shape", "batch"), [("tiny", 8), ("cpu", 4)])
+@pytest.mark.parametrize(("shape", "batch"), [("tiny", 8), pytest.param("cpu", 4, marks=pytest.mark.slow)])
 def test_measured_steps_are_within_15_percent(tmp_path: Path, shape: str, batch: int) -> None:
     options = ["--shapes", shape, "--phases", "dpo", "--batches", str(batch), "--json", str(tmp_path / "x.json")]
     subprocess.run([sys.executable, PROGRAM, *options], check=True, capture_output=True, timeout=300)
