@@ -36,6 +36,11 @@ class Replicas:
     """`model` on this run's processes; `fsdp` shards it (each block of the networks on its own)."""
 
     def __init__(self, model: BaseModel, *, fsdp: bool = False, find_unused_parameters: bool = False) -> None:
+        if fsdp and _reference_shares(model):
+            raise ValueError(
+                "run.fsdp=True cannot shard a policy and a reference that share frozen weights (model.lora_rank, "
+                "model.adaptor_tuning): leave one of the two out"
+            )
         if fsdp and not is_dist_avail_and_initialized():
             raise ValueError("run.fsdp=True needs processes: python -m torch.distributed.run --nproc_per_node=N …")
         model.base_hash()  # while the weights are whole; the model remembers it
@@ -132,6 +137,13 @@ class _Gathering:
         if name in self._METHODS:
             self._replicas.gather()
         return getattr(self._replicas.model, name)
+
+
+def _reference_shares(model: BaseModel) -> bool:
+    """Whether DPO's reference holds parameters of the policy itself."""
+    named = list(model.named_parameters(remove_duplicate=False))
+    policy = {id(parameter) for name, parameter in named if not name.startswith("reference.")}
+    return any(id(parameter) in policy for name, parameter in named if name.startswith("reference."))
 
 
 def whole(value: Any) -> Any:

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from lavis.models import load_model
+from lavis.runners.parallel import Replicas
+
 REPO_ROOT = Path(__file__).resolve().parents[3]
 STORAGE = "datasets.alfworld_cap.build_info.annotations"
 COMMON = {"run.max_epoch": 2, "run.num_workers": 0, "run.log_freq": 1, "run.amp": False, "run.warmup_steps": 0}
@@ -79,3 +82,11 @@ def test_sharded_float16_scales_its_gradients(two_processes: Path) -> None:
     assert half == pytest.approx(whole[: len(half)], abs=0.02)
     scaler = torch.load(two_processes / "half/checkpoint_0.pth", weights_only=True)["scaler"]
     assert scaler["scale"] >= 2.0**10 and scaler["_growth_tracker"] == 1  # one update, which did not overflow
+
+
+def test_a_reference_that_shares_weights_is_not_sharded() -> None:
+    frozen = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True}
+    model = load_model("blip2_emac", "tiny", options={**frozen, "lora_rank": 2})
+    model.set_reference()
+    with pytest.raises(ValueError, match="run.fsdp=True cannot shard .* model.lora_rank"):
+        Replicas(model, fsdp=True)
