@@ -362,7 +362,7 @@ class ParallelExecutor(ABC):
         self.window_s = window_s
         self.replaced: list[str] = []  # why workers were, oldest first
         self._crew: list[Worker] = []
-        self._hired = 0
+        self.hired = 0
         self._failed_starts = 0
         self._start_by = float("inf")
         self._homes: dict[Hashable, int] = {}
@@ -370,19 +370,19 @@ class ParallelExecutor(ABC):
     # --- what a backend does ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _start(self) -> Any:
+    def start_process(self) -> Any:
         """Start a worker; its handle. Its first reply is `ready`."""
 
     @abstractmethod
-    def _tell(self, worker: Worker, call: str, *arguments: Any) -> None:
+    def tell(self, worker: Worker, call: str, *arguments: Any) -> None:
         """Have a worker carry out a call of `Seat`; a worker that is dead says so when it is listened to."""
 
     @abstractmethod
-    def _hear(self, workers: Sequence[Worker], timeout_s: float) -> list[tuple[Worker, Reply]]:
+    def hear(self, workers: Sequence[Worker], timeout_s: float) -> list[tuple[Worker, Reply]]:
         """Replies that are there, after waiting for a first one; `died` (with the reason) for a dead worker."""
 
     @abstractmethod
-    def _end(self, workers: Sequence[Worker], patience_s: float) -> None:
+    def end(self, workers: Sequence[Worker], patience_s: float) -> None:
         """End workers: those that idle may close their environments for `patience_s`."""
 
     # --- a run -----------------------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ class ParallelExecutor(ABC):
         wanted = min(self.workers, workers or self.workers)
         while sum(worker.ready for worker in self._crew) < wanted:
             self._staff(wanted)
-            self._take(self._hear([worker for worker in self._crew if not worker.ready], 1.0), None)
+            self._take(self.hear([worker for worker in self._crew if not worker.ready], 1.0), None)
             self._check_starts()
         return len(self._crew)
 
@@ -432,8 +432,8 @@ class ParallelExecutor(ABC):
         while len(self._crew) < wanted:
             if not any(worker.ready for worker in self._crew):
                 self._start_by = time.monotonic() + START_TIMEOUT_S
-            self._crew.append(Worker(self._hired, self._start()))
-            self._hired += 1
+            self._crew.append(Worker(self.hired, self.start_process()))
+            self.hired += 1
 
     def _hand_out(self, play: Play, board: Board) -> None:
         for worker in self._crew:
@@ -448,7 +448,7 @@ class ParallelExecutor(ABC):
     def _send(self, worker: Worker, call: str, *arguments: Any) -> None:
         worker.asking = False
         worker.deadline = time.monotonic() + (self.step_timeout_s + _BEAT_S if self.step_timeout_s else float("inf"))
-        self._tell(worker, call, *arguments)
+        self.tell(worker, call, *arguments)
 
     def _listen(self, board: Board) -> list[tuple[Worker, Any]]:
         """Hear workers until one has no work, or questions have been gathered: for a window, or all there can be."""
@@ -457,7 +457,7 @@ class ParallelExecutor(ABC):
         while busy := [worker for worker in self._crew if worker.speaks]:
             now = time.monotonic()
             wait_s = min(until, min(worker.deadline for worker in busy), now + 1.0) - now
-            heard = self._hear(busy, max(0.0, wait_s))
+            heard = self.hear(busy, max(0.0, wait_s))
             asking += self._take(heard, board)
             self._replace_overdue(busy, heard, board)
             self._check_starts()
@@ -514,9 +514,10 @@ class ParallelExecutor(ABC):
 
     def _check_starts(self) -> None:
         if time.monotonic() > self._start_by and not any(worker.ready for worker in self._crew):
-            raise RolloutError(f"no worker was ready within {START_TIMEOUT_S:g} s{self._why_not_ready()}")
+            raise RolloutError(f"no worker was ready within {START_TIMEOUT_S:g} s{self.why_not_ready()}")
 
-    def _why_not_ready(self) -> str:
+    def why_not_ready(self) -> str:
+        """More on that, for the error's text."""
         return ""
 
     def _dismiss(self, workers: Sequence[Worker], patience_s: float) -> None:
@@ -525,7 +526,7 @@ class ParallelExecutor(ABC):
         self._crew = [worker for worker in self._crew if worker.number not in gone]
         for key in [key for key, home in self._homes.items() if home in gone]:
             del self._homes[key]
-        self._end(workers, patience_s)
+        self.end(workers, patience_s)
 
 
 class LocalExecutor(ParallelExecutor):
@@ -547,7 +548,8 @@ class LocalExecutor(ParallelExecutor):
             with _hidden_main():
                 forkserver.ensure_running()  # it imports while this process goes on
 
-    def _start(self) -> tuple[Any, pipes.Connection]:
+    def start_process(self) -> tuple[Any, pipes.Connection]:
+        """See `ParallelExecutor`."""
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs,), daemon=True, name="rollout")
         with _hidden_main():
@@ -555,15 +557,18 @@ class LocalExecutor(ParallelExecutor):
         theirs.close()  # so that the worker's death closes the pipe
         return process, ours
 
-    def _tell(self, worker: Worker, call: str, *arguments: Any) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # dead: `_hear` will find that out
+    def tell(self, worker: Worker, call: str, *arguments: Any) -> None:
+        """See `ParallelExecutor`."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # dead: `hear` will find that out
             worker.handle[1].send((call, arguments))
 
-    def _hear(self, workers: Sequence[Worker], timeout_s: float) -> list[tuple[Worker, Reply]]:
+    def hear(self, workers: Sequence[Worker], timeout_s: float) -> list[tuple[Worker, Reply]]:
+        """See `ParallelExecutor`."""
         by_pipe = {worker.handle[1]: worker for worker in workers}
-        return [(by_pipe[pipe], self._receive(by_pipe[pipe])) for pipe in pipes.wait(list(by_pipe), timeout_s)]
+        return [(by_pipe[pipe], self.receive(by_pipe[pipe])) for pipe in pipes.wait(list(by_pipe), timeout_s)]
 
-    def _receive(self, worker: Worker) -> Reply:
+    def receive(self, worker: Worker) -> Reply:
+        """The next reply of one worker."""
         process, pipe = worker.handle
         try:
             return pipe.recv()
@@ -571,7 +576,8 @@ class LocalExecutor(ParallelExecutor):
             process.join(_CLOSE_S)
             return Reply("died", detail=_last_words(process.exitcode))
 
-    def _end(self, workers: Sequence[Worker], patience_s: float) -> None:
+    def end(self, workers: Sequence[Worker], patience_s: float) -> None:
+        """See `ParallelExecutor`."""
         for worker in workers:
             worker.handle[1].close()
             if worker.job is not None or not patience_s:

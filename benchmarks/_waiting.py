@@ -1,0 +1,52 @@
+"""What rollout workers need of benchmarks/rollouts.py: in a module, because workers do not import the program."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from xrl_alignment.environments import make_environment, world
+from xrl_alignment.environments.base import Environment, Game, TimeStep
+from xrl_alignment.experts import Expert, make_expert
+
+
+class WaitingEnvironment:
+    """An environment whose every step takes at least `seconds`: it waits as one waits for a simulator."""
+
+    def __init__(self, environment: Environment, seconds: float) -> None:
+        self._environment = environment
+        self._seconds = seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._environment, name)
+
+    def step(self, action: str) -> TimeStep:
+        """Carry out `action`, and wait for the rest of the time."""
+        until = time.monotonic() + self._seconds
+        step = self._environment.step(action)
+        time.sleep(max(0.0, until - time.monotonic()))
+        return step
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Makes native environments whose steps take `seconds`."""
+
+    seconds: float = 0.0
+
+    def __call__(self) -> Environment:
+        """One environment."""
+        return WaitingEnvironment(make_environment("native"), self.seconds)
+
+
+def explorer(environment: Environment) -> Expert:
+    """The expert that needs nothing but text."""
+    return make_expert("explorer", environment=environment)
+
+
+def files_read(game: Game) -> Iterator[None]:
+    """An episode without steps: how many game files this worker has read so far."""
+    yield None
+    return world._load.cache_info().misses
