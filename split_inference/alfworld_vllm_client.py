@@ -28,7 +28,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
@@ -41,6 +40,7 @@ from xrl_alignment.checkpoint import write_atomically
 from xrl_alignment.config import ConfigError, run_program
 from xrl_alignment.evaluation import EpisodeResult, summarise, table
 from xrl_alignment.experts.answers import read_answer
+from xrl_alignment.experts.call_pool import CallPool
 from xrl_alignment.history import build_prompt
 from xrl_alignment.progress import Bar
 
@@ -181,7 +181,7 @@ class ServedModel:
         self._client = openai.OpenAI(
             base_url=arguments.base_url, api_key=key, timeout=arguments.timeout, max_retries=arguments.max_retries
         )
-        self._pool = ThreadPoolExecutor(arguments.num_envs)
+        self._pool = CallPool(arguments.num_envs)
         self._name = arguments.model_name or self._only_model()
 
     def answer(self, turns: Sequence[Turn]) -> list[str]:

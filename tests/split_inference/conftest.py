@@ -1,10 +1,11 @@
-"""Servers of generated games."""
+"""Servers of generated games, and of a model."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.split_inference.servers import RunningServer
+from tests.split_inference.servers import RunningServer, ServedModel
+from tests.tiny_checkpoints import write_llava
 
 
 @pytest.fixture
@@ -41,3 +42,12 @@ def client(server):
 def trials(household_data):
     """The folders of the generated games."""
     return sorted(path.parent for path in household_data.glob("json_2.1.1/*/*/*/game.tw-pddl"))
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory):
+    """Address and name of a tiny random LLaVA behind `transformers serve`, a real OpenAI-compatible server."""
+    pytest.importorskip("uvicorn", reason="transformers serve needs the dev extra")
+    folder = tmp_path_factory.mktemp("served")
+    with ServedModel(write_llava(folder / "model"), folder / "serve.log") as address:
+        yield address, str(folder / "model")

@@ -1,4 +1,4 @@
-"""A real `alfworld_server.py` as a process, and a client that may misbehave."""
+"""A real `alfworld_server.py` as a process, a client that may misbehave, and a real server of a model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+import urllib.request
+from pathlib import Path
 
 from xrl_alignment.paths import REPO_ROOT
 
@@ -81,3 +84,44 @@ class RawClient:
     def close(self) -> None:
         self._lines.close()
         self.socket.close()
+
+
+class ServedModel:
+    """`transformers serve` (or another command that takes `--port`) until the end of a `with`; gives its address."""
+
+    COMMAND = (sys.executable, "-c", "from transformers.cli.transformers import main; main()", "serve")
+
+    def __init__(
+        self, model: Path, log: Path, command: tuple[str, ...] = COMMAND, options: tuple[str, ...] = ()
+    ) -> None:
+        with socket.create_server(("localhost", 0)) as probe:
+            port = probe.getsockname()[1]
+        self.address = f"http://localhost:{port}/v1"
+        self._health = f"http://localhost:{port}/health"
+        self._log = open(log, "w+")
+        environ = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        options = options or ("--device", "cpu")
+        self.process = subprocess.Popen(
+            [*command, str(model), "--port", str(port), *options],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=environ,
+        )
+
+    def __enter__(self) -> str:
+        while not self._answers():
+            assert self.process.poll() is None, self._log.seek(0) or self._log.read()
+            time.sleep(0.2)
+        return self.address
+
+    def __exit__(self, *exc: object) -> None:
+        self.process.terminate()
+        self.process.wait(PATIENCE_S)
+        self._log.close()
+
+    def _answers(self) -> bool:
+        try:
+            urllib.request.urlopen(self._health, timeout=5).close()
+        except OSError:
+            return False
+        return True
