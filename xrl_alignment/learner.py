@@ -78,7 +78,8 @@ class Learner:
         self.preferences = preferences
         self.references = ReferenceLogps(model)
         # fp16 gradients underflow without scaling; bf16 has fp32's range and needs none.
-        self.scaler = torch.amp.GradScaler("cuda", enabled=model.device.type == "cuda")
+        half = model.device.type == "cuda" and model.amp != torch.bfloat16
+        self.scaler = torch.amp.GradScaler("cuda", enabled=half)
         self.training_step = 0  # batches so far, the original's count
 
     def learn(self, epoch: int, report: Callable[[TrainingMetrics], None] = lambda metrics: None) -> None:
