@@ -2,6 +2,7 @@
 
     python alfworld_vllm_client.py --model-path Qwen/Qwen2-VL-7B-Instruct --output-dir runs/qwen --num-samples 100
     python alfworld_vllm_client.py --base-url http://localhost:8000/v1 --output-dir runs/served
+    python alfworld_vllm_client.py --cfg-path ../configs/evaluate/episodes.yaml --output-dir runs/blip2_emac
 
 The model answers for all games that are being played at once (`--num-envs`, one connection each). What comes out, a
 folder for each finished game, written under another name first, so that a run that was stopped goes on where it was:
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import io
 import json
 import os
 import random
@@ -27,8 +29,10 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
@@ -124,8 +128,14 @@ class Turn(NamedTuple):
 class Model(Protocol):
     """Writes something for each of several turns."""
 
+    write_prompt: Callable[..., str]  # (opening text, memories, steps) -> the prompt, as long as the model can take
+
     def answer(self, turns: Sequence[Turn]) -> list[str]:
         """The model's raw outputs, in order."""
+        ...
+
+    def close(self) -> None:
+        """Free what the model holds."""
         ...
 
 
@@ -148,6 +158,7 @@ class VllmModel:
                 f"--base-url does not: {error}"
             ) from error
         self._instructions = instructions
+        self.write_prompt = partial(build_prompt, budget=arguments.prompt_chars)
         self._engine = LLM(
             model=arguments.model_path,
             seed=arguments.seed,
@@ -169,6 +180,9 @@ class VllmModel:
         outputs = self._engine.chat(chats, self._sampling, use_tqdm=False)
         return [output.outputs[0].text for output in outputs]
 
+    def close(self) -> None:
+        """Nothing to do: the engine's processes end with this one."""
+
 
 class ServedModel:
     """A model behind an OpenAI-compatible server, which makes batches of the turns that are sent at once."""
@@ -177,6 +191,7 @@ class ServedModel:
         import openai
 
         self._openai, self._arguments, self._instructions = openai, arguments, instructions
+        self.write_prompt = partial(build_prompt, budget=arguments.prompt_chars)
         key = os.environ.get("OPENAI_API_KEY") or "none"
         self._client = openai.OpenAI(
             base_url=arguments.base_url, api_key=key, timeout=arguments.timeout, max_retries=arguments.max_retries
@@ -190,6 +205,11 @@ class ServedModel:
             return list(self._pool.map(self._ask, turns))
         except self._openai.OpenAIError as error:
             raise self._fault(error) from error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.shutdown()
+        self._client.close()
 
     def _ask(self, turn: Turn) -> str:
         arguments = self._arguments
@@ -213,6 +233,39 @@ class ServedModel:
 
     def _fault(self, error: Exception) -> ConnectionError:
         return ConnectionError(f"the model's server {self._arguments.base_url}: {type(error).__name__}: {error}")
+
+
+class EmacModel:
+    """`Blip2Emac` as `evaluate.py` plays it: the `model:` and `policy:` sections of its settings file.
+
+    With `policy.name=vllm` its language model answers from vLLM servers (docs/engines.md).
+    """
+
+    def __init__(self, arguments: argparse.Namespace, instructions: str) -> None:
+        from xrl_alignment.assembly import load_student, make_policy, pick_device, prompt_writer, set_threads
+        from xrl_alignment.config import EvaluateConfig, load_config
+
+        config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)
+        set_threads(config.run.num_threads)
+        model, vis_processor = load_student(config.model, pick_device(config.run.device))
+        self._policy = make_policy(config.policy, model, vis_processor, config.run.max_batch)
+        self.write_prompt = prompt_writer(model, tell_objects=config.environment.tell_objects)
+
+    def answer(self, turns: Sequence[Turn]) -> list[str]:
+        """One action for each turn."""
+        import numpy as np
+        from PIL import Image
+
+        from xrl_alignment.policies import PolicyInput
+
+        frames = [np.asarray(Image.open(io.BytesIO(turn.image)).convert("RGB")) for turn in turns]
+        return self._policy.act(
+            [PolicyInput(turn.prompt, frame, turn.commands) for turn, frame in zip(turns, frames, strict=True)]
+        )
+
+    def close(self) -> None:
+        """Stop the servers that the policy started."""
+        self._policy.close()
 
 
 # ---- episodes ------------------------------------------------------------------------------------------------------
@@ -345,14 +398,12 @@ class Player:
         model: Model,
         trajectories: Trajectories,
         max_turns: int,
-        prompt_chars: int,
         show_commands: bool,
     ) -> None:
         self._free = deque(connections)
         self._model = model
         self._trajectories = trajectories
         self._max_turns = max_turns
-        self._prompt_chars = prompt_chars
         self._show_commands = show_commands
         self._playing: dict[Connection, Episode] = {}
         self.failed: dict[str, str] = {}  # game -> why it could not be played
@@ -391,7 +442,7 @@ class Player:
 
     def _turn(self, episode: Episode) -> Turn:
         steps = [(turn["action"], turn["feedback"]) for turn in episode.turns]
-        prompt = build_prompt(episode.about["intro"], (), steps, budget=self._prompt_chars)
+        prompt = self._model.write_prompt(episode.about["intro"], (), steps)
         if self._show_commands:
             prompt = f"Possible commands: {'; '.join(episode.commands)}\n{prompt}"
         image_type = str(episode.about.get("image_format", "jpeg"))
@@ -473,7 +524,11 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     which = parser.add_argument_group("model").add_mutually_exclusive_group(required=True)
     which.add_argument("--model-path", help="a vision-language model for vLLM: a folder or a name on the hub")
     which.add_argument("--base-url", help="a running OpenAI-compatible server (vllm serve …), ending in /v1")
+    which.add_argument("--cfg-path", help="Blip2Emac plays: a settings file of evaluate.py, its model: and policy:")
     model = parser.add_argument_group("how it answers")
+    model.add_argument(
+        "--options", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help="settings laid over --cfg-path"
+    )
     model.add_argument("--model-name", help="with --base-url: its name there, if several are served")
     model.add_argument("--max-retries", type=int, default=5, help="with --base-url: of a request that failed")
     model.add_argument("--temperature", type=float, default=0.0, help="0: the most probable answer")
@@ -526,7 +581,8 @@ def list_games(connection: Connection, arguments: argparse.Namespace) -> list[di
 
 def settings_of(arguments: argparse.Namespace, instructions: str) -> dict[str, Any]:
     """What the trajectories of a run depend on; the same for the run that continues it."""
-    names = "model_path base_url model_name temperature max_new_tokens seed max_turns prompt_chars show_commands"
+    names = "model_path base_url model_name cfg_path options temperature max_new_tokens seed"
+    names += " max_turns prompt_chars show_commands"
     return {name: getattr(arguments, name) for name in names.split()} | {"instructions": instructions}
 
 
@@ -538,16 +594,15 @@ def play(
     games: Sequence[dict[str, str]],
 ) -> dict[str, str]:
     """Load the model and play `games`; returns those that could not be played, with the reason."""
-    model = (VllmModel if arguments.model_path else ServedModel)(arguments, instructions)
-    player = Player(
-        connections=connections,
-        model=model,
-        trajectories=trajectories,
-        max_turns=arguments.max_turns,
-        prompt_chars=arguments.prompt_chars,
-        show_commands=arguments.show_commands,
-    )
-    with Bar("games") as bar:
+    kind = VllmModel if arguments.model_path else ServedModel if arguments.base_url else EmacModel
+    with closing(kind(arguments, instructions)) as model, Bar("games") as bar:
+        player = Player(
+            connections=connections,
+            model=model,
+            trajectories=trajectories,
+            max_turns=arguments.max_turns,
+            show_commands=arguments.show_commands,
+        )
         won = 0
         for number, episode in enumerate(player.play(games), start=1):
             won += episode.won

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import closing
+from functools import partial
 
 import pytest
 from PIL import Image
@@ -25,7 +26,7 @@ from split_inference.alfworld_vllm_client import (
 )
 from tests.split_inference.servers import PATIENCE_S
 from xrl_alignment.config import ConfigError
-from xrl_alignment.history import opening
+from xrl_alignment.history import build_prompt, opening
 from xrl_alignment.paths import REPO_ROOT
 
 CLIENT = REPO_ROOT / "split_inference" / "alfworld_vllm_client.py"
@@ -34,6 +35,8 @@ VLLM_PYTHON = REPO_ROOT / ".venv-vllm" / "bin" / "python"
 
 class Planner:
     """A model that knows every game's walkthrough, and finds out from the prompt which game it plays and how far."""
+
+    write_prompt = staticmethod(build_prompt)
 
     def __init__(self, data):
         self.plans = {}
@@ -81,7 +84,7 @@ def planner(household_data, connections, games):
 
 
 def player(connections, model, folder, **changes):
-    options = {"max_turns": 50, "prompt_chars": 6000, "show_commands": False, **changes}
+    options = {"max_turns": 50, "show_commands": False, **changes}
     return Player(connections=connections, model=model, trajectories=Trajectories(folder, {"a": 1}), **options)
 
 
@@ -140,8 +143,9 @@ def test_an_episode_ends_with_its_turns(connections, games, planner, tmp_path):
 class Says:
     """A model that always writes the same."""
 
-    def __init__(self, text):
+    def __init__(self, text, budget=None):
         self.text, self.turns = text, []
+        self.write_prompt = partial(build_prompt, budget=budget)
 
     def answer(self, turns):
         self.turns += turns
@@ -171,8 +175,8 @@ def test_commands_are_shown_if_asked_for(connections, games, tmp_path):
 
 
 def test_a_long_episode_leaves_out_its_oldest_steps(connections, games, tmp_path):
-    model = Says("inventory")
-    list(player(connections, model, tmp_path, max_turns=25, prompt_chars=900).play(games[:1]))
+    model = Says("inventory", budget=900)
+    list(player(connections, model, tmp_path, max_turns=25).play(games[:1]))
     assert max(len(turn.prompt) for turn in model.turns) <= 900 and "\n...\n" in model.turns[-1].prompt
 
 
@@ -283,6 +287,19 @@ def test_the_program_with_a_served_model_and_its_resume(server, served, tmp_path
     assert all(file.read_bytes() == before for file, before in written.items())
     assert run_main(*how, 3) == 0  # nothing left: the table again
     assert "games, about" not in capsys.readouterr().out
+
+
+def test_blip2_emac_plays(server, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
+    config = REPO_ROOT / "configs" / "evaluate" / "episodes.yaml"
+    options = ["--port", server.port, "--output-dir", tmp_path, "--num-samples", 2, "--max-turns", 2, "--num-envs", 2]
+    options += ["--cfg-path", config, "--options", "policy.decode=admissible", "run.num_threads=1"]
+    assert run_main(*options) == 0
+    records = [json.loads(file.read_text()) for file in tmp_path.glob("*/*/trajectory.json")]
+    assert len(records) == 2
+    for turn in (turn for record in records for turn in record["turns"]):
+        assert turn["action_success"] is True  # chosen among the engine's commands
+        assert turn["output"] == turn["action"]
 
 
 def test_mistakes_end_in_a_line(server, served, tmp_path):
