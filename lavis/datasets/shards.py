@@ -6,14 +6,16 @@
         whatever else belongs to a step (steps, …)         any numeric type
         attributes: version, game, …
 
-The name tells the number of steps, so a folder is opened by listing it. A shard is opened through HDF5 once, to learn
-where each row's bytes lie; from then on a row is one read of the file, and nothing stays open. Through HDF5 a picture
-and its texts take fifteen times as long in random order (`benchmarks/loader.py` measures reading). Other programs read
-shards with h5py as usual, the pictures after `import hdf5plugin`.
+The name tells the number of steps, so a folder is opened by listing it. Behind the HDF5 data stands an index (JSON, its
+length, a mark; HDF5 does not look there) that tells where each row's bytes lie: a row is one read of the file, and
+nothing stays open. Through HDF5 a picture and its texts take fifteen times as long in random order, and opening a file
+alone as long as ten rows (`benchmarks/loader.py`). Other programs read shards with h5py as usual, the pictures after
+`import hdf5plugin`.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -23,12 +25,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import lz4.block
 import numpy as np
-from h5py import h5a, h5d, h5f, h5p, h5s, h5t, h5z
+from h5py import h5d, h5f, h5p, h5s, h5t, h5z
 
 from lavis.datasets.records import BadSampleError, Record, blank_image, task_type_of
 
@@ -39,6 +41,8 @@ _TEXTS = ("text_input", "text_output", "text_output_neg")
 _LZ4_FILTER = 32004
 # In front of a packed chunk: its bytes unpacked, those of a block unpacked (here the same), those of the block packed.
 _LZ4_HEADER = struct.Struct(">QII")
+_END = struct.Struct("<Q8s")  # the index's length in bytes, and the mark
+_MARK = b"emac-idx"
 
 
 class ShardError(BadSampleError):
@@ -64,9 +68,11 @@ def write_shard(path: Path, fields: Mapping[str, Sequence], attributes: Mapping[
             file.attrs.update({"version": VERSION, **attributes})
             for name, rows in fields.items():
                 _write_field(file, name, rows)
-        descriptor = os.open(temporary, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        index = json.dumps({"version": VERSION, "game": attributes.get("game", ""), "fields": _layout(temporary)})
+        with open(temporary, "ab") as file:
+            file.write(index.encode() + _END.pack(len(index.encode()), _MARK))
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -107,14 +113,34 @@ def _unpacked(chunk: bytes, size: int) -> bytes:
     return bytes(block) if len(block) == size else lz4.block.decompress(block, uncompressed_size=size)
 
 
-class _Field(NamedTuple):
+def _layout(path: Path) -> dict[str, dict[str, Any]]:
+    """For each field: type and shape of a row, where the first one lies, or start and size of each packed one."""
+    file = h5f.open(os.fsencode(path), h5f.ACC_RDONLY)
+    try:
+        return {name.decode(): _row_layout(h5d.open(file, name)) for name in file}
+    finally:
+        file.close()
+
+
+def _row_layout(dataset: h5d.DatasetID) -> dict[str, Any]:
+    steps, *shape = dataset.shape
+    start, chunks = dataset.get_offset(), []
+    if start is None:  # it lies in chunks, each of them packed
+        infos = [dataset.get_chunk_info(step) for step in range(steps)]
+        start, chunks = 0, [(info.byte_offset, info.size) for info in infos]
+    return {"dtype": dataset.dtype.str, "shape": shape, "steps": steps, "start": start, "chunks": chunks}
+
+
+class _Field:
     """Where a field's rows lie in the file, and what they are."""
 
-    dtype: np.dtype
-    shape: tuple[int, ...]  # of a row
-    size: int  # bytes of a row
-    start: int  # of the first row, bytes from the file's beginning; the others follow it, unless the field is packed
-    chunks: list[tuple[int, int]]  # start and size of each row of a packed field, else empty
+    def __init__(self, *, dtype: str, shape: list[int], steps: int, start: int, chunks: list[list[int]]) -> None:
+        self.dtype = np.dtype(dtype)
+        self.shape = shape  # of a row
+        self.size = self.dtype.itemsize * math.prod(shape)  # bytes of a row
+        self.steps = steps
+        self.start = start  # of the first row, bytes from the file's beginning; the others follow it, unless packed
+        self.chunks = chunks  # start and size of each row of a packed field, else empty
 
     def read(self, descriptor: int, step: int) -> str | np.ndarray:
         """A row from the open file; ValueError or LZ4BlockError where it is not whole."""
@@ -134,16 +160,12 @@ class Shard:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        file = h5f.open(path.encode(), h5f.ACC_RDONLY)
-        try:
-            version, self.game = _attribute(file, b"version", "no"), str(_attribute(file, b"game", ""))
-            if version != VERSION:
-                raise ShardError(f"{path}: shards of version {version} cannot be read, only {VERSION}: collect again")
-            datasets = {name.decode(): h5d.open(file, name) for name in file}
-            self._fields = {name: _field_of(dataset) for name, dataset in datasets.items()}
-            self.steps = min((dataset.shape[0] for dataset in datasets.values()), default=0)
-        finally:
-            file.close()
+        index = _read_index(path)
+        if index["version"] != VERSION:
+            raise ShardError(f"{path}: shards of version {index['version']} cannot be read, only {VERSION}")
+        self.game: str = index["game"]
+        self._fields = {name: _Field(**layout) for name, layout in index["fields"].items()}
+        self.steps = min(field.steps for field in self._fields.values())
 
     def read(self, step: int, names: Sequence[str]) -> dict[str, Any]:
         """Some fields of one step: texts, or arrays that cannot be written to; ShardError where that fails."""
@@ -165,20 +187,15 @@ class Shard:
         return name in self._fields
 
 
-def _attribute(file: h5f.FileID, name: bytes, default: Any) -> Any:
-    if not h5a.exists(file, name):
-        return default
-    return h5py.AttributeManager(h5py.Group(file))[name]
-
-
-def _field_of(dataset: h5d.DatasetID) -> _Field:
-    steps, *shape = dataset.shape
-    size = dataset.dtype.itemsize * math.prod(shape)
-    start, chunks = dataset.get_offset(), []
-    if start is None:  # it lies in chunks, each of them packed
-        infos = [dataset.get_chunk_info(step) for step in range(steps)]
-        start, chunks = 0, [(info.byte_offset, info.size) for info in infos]
-    return _Field(dataset.dtype, tuple(shape), size, start, chunks)
+def _read_index(path: str) -> dict[str, Any]:
+    """The index at the file's end; ValueError where there is none."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        end = os.pread(file.fileno(), _END.size, max(0, size - _END.size))
+        length, mark = _END.unpack(end) if len(end) == _END.size else (0, b"")
+        if mark != _MARK or length > size:
+            raise ValueError("it has no index at its end (cut short, or not written by this version: collect again)")
+        return json.loads(os.pread(file.fileno(), length, size - _END.size - length))
 
 
 def open_shard(path: Path | str) -> Shard:
@@ -189,8 +206,8 @@ def open_shard(path: Path | str) -> Shard:
         return _known(path, stat.st_ino, stat.st_mtime_ns)
     except ShardError:
         raise
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:  # h5py raises all of them
-        raise ShardError(f"shard {path} cannot be read: it is damaged or missing: {error}") from error
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise ShardError(f"shard {path} cannot be read: {error}") from error
 
 
 @lru_cache(maxsize=1 << 14)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lavis.datasets import shards
 from lavis.datasets.records import BadSampleError
 from lavis.datasets.shards import ShardError, ShardFolder, open_shard, write_shard
 from xrl_alignment.buffers import read_transition
@@ -87,7 +88,7 @@ def test_fields_that_make_no_episode(tmp_path: Path, fields: dict) -> None:
 def test_damaged_shard_is_named(tmp_path: Path, shard_folder: Path) -> None:
     data = (shard_folder / NAME).read_bytes()
     (tmp_path / NAME).write_bytes(data[: len(data) // 2])
-    with pytest.raises(BadSampleError, match=rf"{NAME} cannot be read: it is damaged"):
+    with pytest.raises(BadSampleError, match=rf"{NAME} cannot be read: it has no index at its end \(cut short, or"):
         ShardFolder(tmp_path).read(0)
 
 
@@ -107,24 +108,31 @@ def test_a_picture_that_was_damaged_after_the_shard_was_opened(tmp_path: Path, s
         shard.read(0, ("text_input",))
 
 
-def test_shards_of_another_version_and_foreign_files(tmp_path: Path, shard_folder: Path) -> None:
-    path = tmp_path / NAME
-    path.write_bytes((shard_folder / NAME).read_bytes())
-    with h5py.File(path, "a") as file:
-        file.attrs["version"] = 1
-    with pytest.raises(ShardError, match="shards of version 1 cannot be read, only 2"):
-        open_shard(path)
-    with h5py.File(tmp_path / "foreign.h5", "w") as file:
-        file["data"] = [1, 2]
-    with pytest.raises(ShardError, match="shards of version no cannot be read"):
-        open_shard(tmp_path / "foreign.h5")
+def test_shards_of_another_version_and_foreign_files(
+    tmp_path: Path, shard_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, content in enumerate((b"", b"short", b"PK\x03\x04 something else that is longer")):
+        (tmp_path / f"{number}.h5").write_bytes(content)
+        with pytest.raises(ShardError, match=f"{number}.h5 cannot be read: it has no index at its end"):
+            open_shard(tmp_path / f"{number}.h5")
+    monkeypatch.setattr(shards, "VERSION", 7)
+    with pytest.raises(ShardError, match="shards of version 2 cannot be read, only 7"):
+        shards.Shard(str(shard_folder / NAME))
 
 
-def test_shard_without_pictures(tmp_path: Path, shard_folder: Path) -> None:
-    path = tmp_path / NAME
-    path.write_bytes((shard_folder / path.name).read_bytes())
-    with h5py.File(path, "a") as file:
-        del file["image"]
+def test_an_index_that_is_damaged(tmp_path: Path, shard_folder: Path) -> None:
+    whole = (shard_folder / NAME).read_bytes()
+    (length,) = struct.unpack("<Q", whole[-16:-8])
+    for content in (whole[: -16 - length] + b"x" * length + whole[-16:], whole[:-16] + b"\xff" * 8 + whole[-8:]):
+        (tmp_path / NAME).write_bytes(content)
+        with pytest.raises(ShardError, match=f"{NAME} cannot be read: "):
+            open_shard(tmp_path / NAME)
+
+
+def test_shard_without_pictures(tmp_path: Path) -> None:
+    fields = {name: ["look"] for name in ("text_input", "text_output", "text_output_neg")}
+    path = tmp_path / "round000_env0000_steps001.h5"
+    write_shard(path, fields, {})
     with pytest.raises(BadSampleError, match="has no pictures"):
         ShardFolder(tmp_path).read(0)
     assert not ShardFolder(tmp_path, blank_images=True).read(0).image.any()
