@@ -11,10 +11,10 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from PIL import Image
 
@@ -31,6 +31,8 @@ from policy_server.settings import PolicyServerSettings
 from policy_server.vision_models import Job
 
 logger = logging.getLogger("policy_server.requests")
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Seen:
-    """A step as `/ui` shows it."""
+    """A step as `/ui` shows it; `ask` is without its picture."""
 
     caller: str
     ask: Ask
@@ -93,7 +95,7 @@ class Admission:
         self._in_hand = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._decoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="decode")
+        self._helpers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="helper")
         metrics.watch("policy_queue_length", "Requests that wait for the model", lambda: len(self.queue))
         metrics.watch("policy_in_hand", "Requests that are not answered yet", lambda: self._in_hand)
         metrics.watch("policy_sessions", "Sessions that are remembered", lambda: len(self.sessions))
@@ -114,9 +116,9 @@ class Admission:
             await asyncio.wait_for(self._idle.wait(), self.settings.server.drain_s)
 
     async def stop(self) -> None:
-        """End the model's thread and the decoders."""
+        """End the threads."""
         await self.queue.stop()
-        self._decoders.shutdown(wait=False)
+        self._helpers.shutdown(wait=False)
 
     def admit(self, caller: str) -> None:
         """Before anything of a request is read: Refusal 429 (too often) or 503 (no room)."""
@@ -124,15 +126,12 @@ class Admission:
         self.queue.check_room()
 
     async def act(self, caller: str, ask: Ask, transport: str) -> Outcome:
-        """The action for one observation; Refusal where there is none. Counts and logs it either way."""
+        """The action for one observation, counted and logged; Refusal where there is none (`refused` counts those)."""
         started = time.monotonic()
         self._in_hand += 1
         self._idle.clear()
         try:
             outcome = await self._act(caller, ask)
-        except Refusal as refusal:
-            self.count_refusal(transport, caller, refusal)
-            raise
         finally:
             self._in_hand -= 1
             if not self._in_hand:
@@ -149,8 +148,8 @@ class Admission:
         )
         return outcome
 
-    def count_refusal(self, transport: str, caller: str, refusal: Refusal) -> None:
-        """A line in the log and in the metrics."""
+    def refused(self, transport: str, caller: str, refusal: Refusal) -> None:
+        """Count and log a request that got no action, whoever said no."""
         self.metrics.request(transport, refusal.status)
         self.metrics.refused(refusal.code)
         logger.info("%s %s %d %s", transport, caller, refusal.status, refusal.code)
@@ -158,7 +157,7 @@ class Admission:
     async def _act(self, caller: str, ask: Ask) -> Outcome:
         space, model = self._checked(ask)
         started = time.monotonic()
-        image, print_, small = await asyncio.get_running_loop().run_in_executor(self._decoders, self._decode, ask.image)
+        image, print_, small = await self._in_thread(self._decode, ask.image)
         decode_s = time.monotonic() - started
         history = self.sessions.steps(caller, ask.session)
         try:
@@ -172,7 +171,7 @@ class Admission:
             outcome = await self._answered(space, ask, job, model, key)
         outcome.seconds = {"decode": decode_s, **outcome.seconds}
         self.sessions.add(caller, ask.session, f"{ask.step}: {outcome.reading.summary}")
-        self.recent.append(Seen(caller, ask, outcome, small, time.time()))
+        self.recent.append(Seen(caller, replace(ask, image=b""), outcome, small, time.time()))
         return outcome
 
     def _checked(self, ask: Ask) -> tuple[Any, str]:
@@ -187,8 +186,12 @@ class Admission:
             raise Refusal(422, "invalid_request", f"max_tokens is {ask.max_tokens}; {model} gives at most {most}")
         return space, model
 
+    async def _in_thread(self, function: Callable[..., ResultT], *arguments: Any) -> ResultT:
+        """Run what takes milliseconds beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, function, *arguments)
+
     def _decode(self, data: bytes) -> tuple[Image.Image, str, Image.Image]:
-        """The picture, its fingerprint where a cache wants it, a small copy; takes milliseconds."""
+        """The picture, its fingerprint where a cache wants it, a small copy."""
         server = self.settings.server
         image = images.decode(data, max_bytes=server.max_image_bytes, max_pixels=server.max_pixels)
         return image, images.fingerprint(image) if self.cache.size else "", images.thumbnail(image)
@@ -202,6 +205,6 @@ class Admission:
 
     async def _answered(self, space: Any, ask: Ask, job: Job, model: str, key: Hashable) -> Outcome:
         answered = await self.queue.ask(model, job, self.settings.queue.deadline_s)
-        reading = space.parse(answered.text, ask.commands)
+        reading = await self._in_thread(space.parse, answered.text, ask.commands)
         self.cache.put(key, reading)
         return Outcome(reading, model, seconds={"queue": answered.queue_s, "model": answered.model_s})

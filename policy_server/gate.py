@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from policy_server.admission import Admission
 from policy_server.keys import KeyRing
 from policy_server.refusals import Refusal
+from xrl_alignment.server import is_loopback
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -30,15 +31,15 @@ THROWN_AWAY_S = 5.0  # how long a refused body is read, so that its sender sees 
 class Gate:
     """Checks key, rate, room and size, hands the whole body on, and turns its own refusals into JSON.
 
-    `hosts` are the names under which the server may be called (empty: any). On loopback without keys they keep out
-    pages of the web that make a browser call us by a name of their own (DNS rebinding).
+    With `loopback_only` the server may be called by names of this machine alone: without keys that keeps out pages of
+    the web that make a browser call us by a name of their own (DNS rebinding).
     """
 
-    def __init__(self, app: Any, *, admission: Admission, keys: KeyRing, hosts: frozenset[str]) -> None:
+    def __init__(self, app: Any, *, admission: Admission, keys: KeyRing, loopback_only: bool) -> None:
         self.app = app
         self.admission = admission
         self.keys = keys
-        self.hosts = hosts
+        self.loopback_only = loopback_only
         self.limits = admission.settings.server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,7 +61,7 @@ class Gate:
                 receive = await self._with_body(receive)
         except Refusal as refusal:
             if scope["path"] in (*ACTIONS, "/ws"):
-                self.admission.count_refusal("ws" if scope["type"] == "websocket" else "http", caller, refusal)
+                self.admission.refused("ws" if scope["type"] == "websocket" else "http", caller, refusal)
             if unread:
                 await _throw_away(receive)
             await _refuse(scope, send, refusal)
@@ -69,10 +70,8 @@ class Gate:
 
     def _check_host(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "")
-        if self.hosts and _host_name(f"//{host}") not in self.hosts:
-            raise Refusal(
-                421, "wrong_host", f"this server answers to {', '.join(sorted(self.hosts))}, not {host[:80]!r}"
-            )
+        if self.loopback_only and not is_loopback(_host_name(f"//{host}")):
+            raise Refusal(421, "wrong_host", f"this server answers to localhost only, not to {host[:80]!r}")
         origin = headers.get("origin")
         if origin and urlsplit(origin).netloc.lower() != host.lower():
             raise Refusal(403, "wrong_origin", "pages of other sites may not use this server")

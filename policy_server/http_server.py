@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -16,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from policy_server import images
 from policy_server.admission import Admission, Ask, Outcome, Seen
-from policy_server.gate import CALLER, Gate, refusal_headers
+from policy_server.gate import ACTIONS, CALLER, Gate, refusal_headers
 from policy_server.keys import KeyRing
 from policy_server.metrics import Metrics
 from policy_server.refusals import Refusal
@@ -34,7 +35,6 @@ from policy_server.schemas import (
 )
 
 SERVICE = "QWEN VLM Policy Server"
-LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
 IMAGE_TYPES = ("image/jpeg", "image/png")
 _UI = Path(__file__).parent / "ui"
 # The page loads nothing from elsewhere, and no text in it can become a script.
@@ -84,8 +84,7 @@ def create_app(admission: Admission, keys: KeyRing, *, loopback: bool) -> FastAP
     _add_action_routes(app, admission)
     _add_pages(app, admission)
     _add_error_handlers(app, admission)
-    hosts = LOOPBACK_NAMES if loopback and not keys else frozenset()
-    app.add_middleware(Gate, admission=admission, keys=keys, hosts=hosts)
+    app.add_middleware(Gate, admission=admission, keys=keys, loopback_only=loopback and not keys)
     return app
 
 
@@ -213,6 +212,7 @@ class _Stream:
             try:
                 answer = await self._answer(message)
             except Refusal as refusal:
+                self.admission.refused("ws", self.caller, refusal)
                 answer = {**refusal.body(), "status": refusal.status}
                 if refusal.retry_after_s is not None:
                     answer["retry_after_s"] = refusal.retry_after_s
@@ -234,18 +234,12 @@ class _Stream:
         return await self._act(_ask(_validated(TextFields, {**self.fields, "step": self.step}), message["bytes"]))
 
     async def _act(self, ask: Ask) -> dict[str, Any]:
-        try:
-            self.admission.admit(self.caller)
-        except Refusal as refusal:
-            self.admission.count_refusal("ws", self.caller, refusal)
-            raise
+        self.admission.admit(self.caller)
         outcome = await self.admission.act(self.caller, ask, "ws")
         return _reply(ask, outcome, Response()).model_dump()
 
 
 def _json_object(text: str) -> dict[str, Any]:
-    import json
-
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -275,13 +269,13 @@ def _add_error_handlers(app: FastAPI, admission: Admission) -> None:
 
     @app.exception_handler(Refusal)
     async def refused(request: Request, refusal: Refusal) -> JSONResponse:
+        if request.url.path in ACTIONS:
+            admission.refused("http", request.scope[CALLER], refusal)
         return JSONResponse(refusal.body(), refusal.status, refusal_headers(refusal))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        refusal = Refusal(422, "invalid_request", _reasons(error.errors()))
-        admission.count_refusal("http", request.scope.get(CALLER, "-"), refusal)
-        return JSONResponse(refusal.body(), refusal.status)
+        return await refused(request, Refusal(422, "invalid_request", _reasons(error.errors())))
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> JSONResponse:

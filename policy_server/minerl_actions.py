@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from policy_server.questions import Question, Reading, with_notes
@@ -113,7 +114,7 @@ def _wanted(found: dict[str, Any]) -> dict[Any, Any]:
 def _find_object(text: str) -> dict[str, Any] | None:
     """The first `{…}` in `text` that reads as a dictionary; one that the model was cut off in is closed."""
     decoder = json.JSONDecoder()
-    for match in list(re.finditer(r"\{", text))[:20]:
+    for match in islice(re.finditer(r"\{", text), 8):
         start = match.start()
         try:
             value, _ = decoder.raw_decode(text, start)
@@ -126,7 +127,7 @@ def _find_object(text: str) -> dict[str, Any] | None:
 
 def _as_literal(text: str) -> Any:
     """`text` up to one of its last closing brackets as a Python literal (single quotes, True, trailing commas)."""
-    ends = [match.end() for match in re.finditer(r"\}", text[:4000])][-8:]
+    ends = [match.end() for match in re.finditer(r"\}", text[:4000])][-4:]
     for end in reversed(ends):
         for candidate in (text[:end], text[:end] + "}"):
             try:

@@ -107,18 +107,17 @@ class ModelPool:
         return [answer for job in jobs for answer in self.answer(name, [job])]
 
     def _make_room(self, needed: int, keep: str = "") -> None:
+        """Unload the oldest until `needed` more bytes fit; MemoryError where they do not even alone."""
         if not self.budget_bytes:
             return
-        while self.bytes() + needed > self.budget_bytes:
-            oldest = next((name for name in self._loaded if name != keep), None)
-            if oldest is None:
-                break
-            self._unload(oldest)
-        over = needed if not keep else self.bytes()
+        for oldest in [name for name in self._loaded if name != keep]:
+            if self.bytes() + needed > self.budget_bytes:
+                self._unload(oldest)
+        over = self.bytes() + needed
         if over > self.budget_bytes:
             if keep:
                 self._unload(keep)
-            raise MemoryError(f"it needs {over / 2**30:.2f} GiB; memory.models_gib is {self.budget_bytes / 2**30:.2f}")
+            raise MemoryError(f"it needs {over / 2**30:.3f} GiB; memory.models_gib is {self.budget_bytes / 2**30:.3f}")
 
     def _unload(self, name: str) -> None:
         del self._loaded[name]

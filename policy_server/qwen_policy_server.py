@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from errno import EADDRINUSE
 from pathlib import Path
 from types import FrameType
@@ -59,6 +60,13 @@ class DrainingServer(uvicorn.Server):
             self.admission.loop.call_soon_threadsafe(self.admission.drain)
         super().handle_exit(sig, frame)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and only then say so."""
+        await super().startup(sockets)
+        if self.started and sockets:
+            host, port = sockets[0].getsockname()[:2]
+            logger.info("%s ready! http://%s:%d", SERVICE, f"[{host}]" if ":" in host else host, port)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for the last answer, then close all connections."""
         await self.admission.drained()
@@ -71,18 +79,10 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s:%(name)s:%(message)s", stream=sys.stderr)
     settings = read_settings(arguments)
     server = settings.server
-    keys = KeyRing(read_keys(server.keys_file, os.environ))
-    loopback = is_loopback(server.host)
-    if not keys and not loopback:
-        raise ConfigError(
-            f"server.host={server.host} can be reached from other machines: give API keys in server.keys_file or in "
-            f"{KEYS_VARIABLE}"
-        )
+    keys = key_ring(server, os.environ)
     listener = open_port(server.host, server.port)
     admission = build(settings)
-    app = create_app(admission, keys, loopback=loopback)
-    host, port = listener.getsockname()[:2]
-    logger.info("%s ready! http://%s:%d", SERVICE, f"[{host}]" if ":" in host else host, port)
+    app = create_app(admission, keys, loopback=is_loopback(server.host))
     # uvicorn raises the signal that ended it once more: after an orderly end that is no reason to be killed by it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     DrainingServer(uvicorn_config(app, server), admission).run(sockets=[listener])
@@ -101,6 +101,17 @@ def read_settings(arguments: argparse.Namespace) -> PolicyServerSettings:
     shortcuts = {"model.path": arguments.model, "server.host": arguments.host, "server.port": arguments.port}
     options = [f"{key}={value}" for key, value in shortcuts.items() if value is not None]
     return load_config(PolicyServerSettings, arguments.cfg_path, [*arguments.options, *options])
+
+
+def key_ring(settings: ServerSettings, environment: Mapping[str, str]) -> KeyRing:
+    """The API keys; ConfigError where others can reach the server and there are none."""
+    keys = KeyRing(read_keys(settings.keys_file, environment))
+    if not keys and not is_loopback(settings.host):
+        raise ConfigError(
+            f"server.host={settings.host} can be reached from other machines: give API keys in server.keys_file or in "
+            f"{KEYS_VARIABLE}"
+        )
+    return keys
 
 
 def build(settings: PolicyServerSettings) -> Admission:

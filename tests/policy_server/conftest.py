@@ -45,7 +45,5 @@ def serve(tiny_model: VisionModel) -> Iterator[Serve]:
 @pytest.fixture(scope="session")
 def server_process() -> Iterator[ServerProcess]:
     """One server with the default settings, for tests that only ask it."""
-    server = ServerProcess("--model", TINY)
-    yield server
-    server.process.kill()
-    server.process.wait()
+    with ServerProcess("--model", TINY) as server:
+        yield server

@@ -149,6 +149,13 @@ class ServerProcess:
                 return line
         raise AssertionError(f"{text!r} did not come:\n{''.join(self.lines)}")
 
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
     def end(self) -> int:
         """Let it end by SIGTERM; its exit code."""
         self.process.terminate()

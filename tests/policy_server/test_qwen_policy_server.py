@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,10 @@ from websockets.sync.client import connect
 
 from policy_server.keys import KEYS_VARIABLE
 from policy_server.minerl_actions import no_op
+from policy_server.qwen_policy_server import add_arguments, build, key_ring, read_settings
+from policy_server.settings import ServerSettings
 from tests.policy_server.servers import CAVE, TINY, ServerProcess, noise, picture
+from xrl_alignment.config import ConfigError, parse_args
 from xrl_alignment.paths import REPO_ROOT
 
 VLLM_PYTHON = REPO_ROOT / ".venv-vllm" / "bin" / "python"
@@ -29,9 +31,12 @@ def request(**fields) -> dict:
 
 
 def test_sigterm_answers_what_is_in_hand_and_ends_with_zero():
-    server = ServerProcess("--model", TINY, "--options", "queue.max_batch=1")
-    address = f"{server.url}/get_action"
-    with connect(server.url.replace("http", "ws") + "/ws") as socket, ThreadPoolExecutor(4) as pool:
+    with (
+        ServerProcess("--model", TINY, "--options", "queue.max_batch=1") as server,
+        connect(server.url.replace("http", "ws") + "/ws") as socket,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        address = f"{server.url}/get_action"
         first = [pool.submit(httpx.post, address, json=request(step=step), timeout=120) for step in range(4)]
         socket.send(json.dumps(request(step=9)))
         while taken(httpx.get(f"{server.url}/metrics", timeout=120).text) < 5:
@@ -59,19 +64,19 @@ def test_the_log_names_requests_and_holds_no_picture(server_process: ServerProce
     assert data["image"]["data"][:40] not in "".join(server_process.lines)
 
 
-def failing(*arguments: str, **environment: str) -> str:
-    """What a start that must fail writes last; the exit code is 2."""
-    env = {**os.environ, **environment}
-    done = subprocess.run([sys.executable, PROGRAM, *arguments], capture_output=True, text=True, env=env, timeout=240)
-    assert done.returncode == 2, done.stderr
-    return done.stderr.strip().splitlines()[-1]
-
-
-def test_a_busy_port_and_an_open_host_are_refused_before_anything_is_loaded(server_process: ServerProcess):
+def test_a_busy_port_is_named_and_ends_with_two(server_process: ServerProcess):
     port = server_process.url.rpartition(":")[2]
-    assert f"error: port {port} is held by" in failing("--model", TINY, "--port", port)
-    message = failing("--model", TINY, "--host", "0.0.0.0", "--port", "0", **{KEYS_VARIABLE: ""})
-    assert message.startswith("error: server.host=0.0.0.0 can be reached from other machines")
+    done = subprocess.run([sys.executable, PROGRAM, "--model", TINY, "--port", port], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"error: port {port} is held by" in done.stderr.splitlines()[-1]
+    assert "Loading" not in done.stderr  # it is known before the model is loaded
+
+
+def test_another_host_needs_a_key():
+    with pytest.raises(ConfigError, match="server.host=0.0.0.0 can be reached from other machines"):
+        key_ring(ServerSettings(host="0.0.0.0"), {})
+    assert len(key_ring(ServerSettings(host="0.0.0.0"), {KEYS_VARIABLE: "k" * 20})) == 1
+    assert len(key_ring(ServerSettings(host="::1"), {})) == 0
 
 
 @pytest.mark.parametrize(
@@ -81,13 +86,10 @@ def test_a_busy_port_and_an_open_host_are_refused_before_anything_is_loaded(serv
         (["--model", "blip2_emac:huge"], "huge"),
         (["--options", "queue.limt=3"], "unknown key queue.limt (did you mean queue.limit?)"),
         (["--options", "models.a={device: cpu}"], "models.a"),
-        (["--model", TINY, "--options", "memory.models_gib=0.001"], "memory.models_gib is 0.00"),
+        (["--model", TINY, "--options", "memory.models_gib=0.001"], "memory.models_gib is 0.001"),
     ],
 )
 def test_a_wrong_setting_is_one_line(arguments, message):
-    from policy_server.qwen_policy_server import add_arguments, build, read_settings
-    from xrl_alignment.config import parse_args
-
     with pytest.raises((ValueError, OSError)) as caught:
         build(read_settings(parse_args("", add_arguments, arguments, cfg_required=False)))
     assert message in str(caught.value)
@@ -109,9 +111,10 @@ def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def qwen(qwen_folder: Path):
-    server = ServerProcess("--model", str(qwen_folder), "--options", "queue.window_ms=500", python=vllm_python())
-    yield server
-    assert server.end() == 0
+    options = ["--model", str(qwen_folder), "--options", "queue.window_ms=500"]
+    with ServerProcess(*options, python=vllm_python()) as server:
+        yield server
+        assert server.end() == 0
 
 
 @pytest.mark.vllm
@@ -157,14 +160,12 @@ def test_alfworld_by_a_chat_model_is_a_possible_command(qwen: ServerProcess):
 def test_models_change_places_within_the_budget(qwen_folder: Path):
     """3 MB and 9 MB in 10 MB: only one of them at a time."""
     options = ["memory.models_gib=0.0095", f"models.small={{path: '{qwen_folder}'}}"]
-    server = ServerProcess("--model", TINY, "--options", *options, python=vllm_python())
-    try:
+    with ServerProcess("--model", TINY, "--options", *options, python=vllm_python()) as server:
         for model in ("small", "", "small"):
             answer = httpx.post(f"{server.url}/get_action", json=request(model=model), timeout=240)
             assert answer.status_code == 200, answer.text
             loaded = {entry["name"]: entry["loaded"] for entry in httpx.get(f"{server.url}/models").json()}
             assert loaded == {TINY: model == "", "small": model == "small"}
-    finally:
         assert server.end() == 0
 
 

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from policy_server import settings
+from policy_server.settings import PolicyServerSettings
+from xrl_alignment.config import ConfigError, load_config
+from xrl_alignment.paths import REPO_ROOT
+
+
+@pytest.mark.parametrize(
+    "schema", [settings.ServerSettings, settings.QueueSettings, settings.MemorySettings, settings.ModelSettings]
+)
+def test_every_setting_is_in_the_guide(schema):
+    keys = " ".join(field.name for field in dataclasses.fields(schema))
+    assert f"`{keys}`" in (REPO_ROOT / "docs" / "policy_server.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        ("server.port=70000", "server.port"),
+        ("server.burst=0", "server.burst"),
+        ("server.drain_s=0", "server.drain_s"),
+        ("queue.limit=0", "queue.limit"),
+        ("queue.window_ms=-1", "queue.window_ms"),
+        ("queue.deadline_s=.nan", "queue.deadline_s"),
+        ("memory.sessions=0", "memory.sessions"),
+        ("memory.models_gib=.inf", "memory.models_gib"),
+        ("model.device=tpu", "model.device"),
+        ("model.dtype=int3", "model.dtype"),
+        ("model.quantization=int2", "model.quantization"),
+        ("model.top_p=0", "model.top_p"),
+        ("model.path=", "model.path"),
+    ],
+)
+def test_impossible_values_are_named(option, key):
+    with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+        load_config(PolicyServerSettings, None, [option])
+
+
+def test_further_models_have_names_of_their_own():
+    options = ["model.path=a/b", "models.c={path: d, device: cpu}"]
+    table = load_config(PolicyServerSettings, None, options).model_table()
+    assert list(table) == ["b", "c"] and table["c"].device == "cpu"
+
+
+@pytest.mark.parametrize(
+    "entry", ["models.b={path: x}", "models.c={device: cpu}", "models.c=3", "models.c={path: x, colour: red}"]
+)
+def test_bad_entries_of_models_are_named(entry):
+    with pytest.raises(ConfigError, match=entry.partition("=")[0].replace(".", r"\.")):
+        load_config(PolicyServerSettings, None, ["model.path=a/b", entry]).model_table()
