@@ -489,8 +489,9 @@ class Session:
             "trajectory": self._trajectory,
             "images_count": self._turns + 1 if self._game else 0,
         }
-        about = {"game": self._game.id, "task_type": self._game.task_type} if self._game else {}
-        return dict(self._now(), **dict(about, **state)) if self._game else state
+        if self._game:
+            state.update(self._now(), game=self._game.id, task_type=self._game.task_type)
+        return state
 
     def cmd_is_goal_satisfied(self, request: Dict[str, Any]) -> Dict[str, Any]:
         """Whether the goal holds now."""

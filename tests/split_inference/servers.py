@@ -116,7 +116,11 @@ class ServedModel:
 
     def __exit__(self, *exc: object) -> None:
         self.process.terminate()
-        self.process.wait(PATIENCE_S)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:  # it waits for an answer that is still being written
+            self.process.kill()
+            self.process.wait()
         self._log.close()
 
     def _answers(self) -> bool:
