@@ -39,7 +39,7 @@ class Replicas:
         if fsdp and _reference_shares(model):
             raise ValueError(
                 "run.fsdp=True cannot shard a policy and a reference that share frozen weights (model.lora_rank, "
-                "model.adaptor_tuning): leave one of the two out"
+                "model.adaptor_tuning): run without it, adapters need little memory"
             )
         if fsdp and not is_dist_avail_and_initialized():
             raise ValueError("run.fsdp=True needs processes: python -m torch.distributed.run --nproc_per_node=N …")

@@ -89,18 +89,20 @@ def test_accumulated_batches_make_one_update(make):
     assert all(p.grad is None for p in four.model.parameters())
 
 
-def test_a_restored_learner_continues_to_the_same_weights(make):
-    straight = make(updates=4)
+@pytest.mark.parametrize("preferences", [False, True])
+def test_a_restored_learner_continues_to_the_same_weights(make, preferences):
+    straight = make(preferences, updates=4)
     straight.learn(1)
-    first = make(updates=2)
+    first = make(preferences, updates=2)
     first.learn(1)
     saved = {
         "optimizer": first.optimizer.state_dict(),
         "scaler": first.scaler.state_dict(),
         "training_step": first.training_step,
         "random": first.random_state(),
+        "references": first.references.state(),
     }
-    second = make(updates=2)
+    second = make(preferences, updates=2)
     second.model.load_trainable(first.model.trainable_state_dict())
     second.restore(saved)
     second.learn(1)

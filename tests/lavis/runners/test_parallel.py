@@ -88,5 +88,5 @@ def test_a_reference_that_shares_weights_is_not_sharded() -> None:
     frozen = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True}
     model = load_model("blip2_emac", "tiny", options={**frozen, "lora_rank": 2})
     model.set_reference()
-    with pytest.raises(ValueError, match="run.fsdp=True cannot shard .* model.lora_rank"):
+    with pytest.raises(ValueError, match=r"run.fsdp=True cannot shard .*\(model.lora_rank"):
         Replicas(model, fsdp=True)
