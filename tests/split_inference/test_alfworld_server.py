@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -26,7 +25,7 @@ from PIL import Image
 
 from split_inference import alfworld_server
 from tests.split_inference.malformed import malformed
-from tests.split_inference.servers import PATIENCE_S, SERVER, RawClient
+from tests.split_inference.servers import PATIENCE_S, SERVER, RawClient, children, wait_until
 from xrl_alignment import actions
 from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.base import Game
@@ -267,10 +266,6 @@ def resident(pid):
     return own + sum(map(resident, children(pid)))
 
 
-def children(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def test_an_endless_line_is_not_kept(server):
     with closing(server.connect()) as client:
         client.send(b"x" * (LIMIT + 1))
@@ -313,13 +308,6 @@ def test_too_many_clients_are_turned_away(start):
         wait_until(lambda: len(children(server.process.pid)) == 1)
         with closing(server.connect()) as again:
             assert again.ask("get_state")["success"] is True
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_silent_client_is_sent_away(start):

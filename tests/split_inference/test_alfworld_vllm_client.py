@@ -24,7 +24,8 @@ from split_inference.alfworld_vllm_client import (
     main,
     parse_action,
 )
-from tests.split_inference.servers import PATIENCE_S
+from tests.split_inference.servers import PATIENCE_S, ServedModel, alive, children, wait_until
+from tests.tiny_checkpoints import write_qwen2vl
 from xrl_alignment.config import ConfigError
 from xrl_alignment.history import build_prompt, opening
 from xrl_alignment.paths import REPO_ROOT
@@ -258,10 +259,11 @@ def test_a_server_that_goes_away_is_named(start, trials):
     with closing(Connection("localhost", server.port, PATIENCE_S)) as connection:
         with pytest.raises(ServerFault, match="unknown command"):
             connection.send_request({"command": "fly"})
+        (environment,) = children(server.process.pid)
         server.process.kill()
+        wait_until(lambda: not alive(environment))
         with pytest.raises(ConnectionError, match=f"lost the server on localhost:{server.port}.*goes on from here"):
             connection.send_request({"command": "get_state"})
-            connection.send_request({"command": "get_state"})  # the first may still have found the other side alive
     server.wait()
     with pytest.raises(ConnectionError, match="start alfworld_server.py first"):
         Connection("localhost", server.port, PATIENCE_S)
@@ -337,9 +339,6 @@ def test_twenty_official_games_with_vllm(start, alfworld_data, tmp_path, how):
     """Server and client under two interpreters; a tiny random Qwen2-VL."""
     if not VLLM_PYTHON.exists():
         pytest.skip("no vLLM environment: run `make vllm-env`")
-    from tests.split_inference.servers import ServedModel
-    from tests.tiny_checkpoints import write_qwen2vl
-
     model = write_qwen2vl(tmp_path / "model")
     games = start("--data-dir", str(alfworld_data / "json_2.1.1" / "valid_seen"), engine="textworld")
     options = ["--port", str(games.port), "--output-dir", str(tmp_path / "out"), "--num-samples", "20"]

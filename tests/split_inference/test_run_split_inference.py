@@ -6,14 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from split_inference.run_split_inference import parse_arguments
-from tests.split_inference.servers import PATIENCE_S
+from tests.split_inference.servers import PATIENCE_S, alive, wait_until
 from xrl_alignment.paths import REPO_ROOT
 
 MANAGER = REPO_ROOT / "split_inference" / "run_split_inference.py"
@@ -62,16 +61,9 @@ def options(household_data, tmp_path):
 
 
 def gone(pid):
-    """Whether the process ends (it does at once, or when the kernel and its new parent are done with it)."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        try:
-            if "State:\tZ" in Path(f"/proc/{pid}/status").read_text():
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.02)
-    return False
+    """Whether the process ends; the kernel, or its new parent, may take a moment."""
+    wait_until(lambda: not alive(pid))
+    return True
 
 
 def group_gone(pid):
