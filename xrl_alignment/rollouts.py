@@ -40,7 +40,12 @@ STEP_TIMEOUT_S = 300.0  # AI2-THOR takes a minute to start and seconds for a ste
 START_TIMEOUT_S = 180.0
 _BEAT_S = 1.0  # how often a worker that plays by itself says that it does
 _CLOSE_S = 2.0  # how long a worker may take to close its environments
-_PRELOAD = ["xrl_alignment.evaluation", "xrl_alignment.environments.frames", "xrl_alignment.environments.native"]
+_PRELOAD = [  # the cheap part of what workers need; no torch
+    "xrl_alignment.environments.frames",
+    "xrl_alignment.environments.native",
+    "xrl_alignment.evaluation",
+    "xrl_alignment.experts.explorer",
+]
 _FAILED_STARTS = 3  # in a row: then something is wrong with all of them
 
 Episode = Generator[Any, Any, Any]

@@ -1,0 +1,119 @@
+"""Steps per second of sixteen environments that share each call of the policy, against one; the same actions.
+
+    python benchmarks/batching.py --json batching.json
+
+Generated games, the tiny model, free text (greedy). Two ways, as the project plays: evaluation (`play_games`, one
+process), and a DAgger server without training that is asked over HTTP by a client with one or sixteen workers.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from _bench import Result, run
+
+from xrl_alignment.assembly import load_student, make_policy, prompt_writer
+from xrl_alignment.client import play
+from xrl_alignment.client_report import ClientReport
+from xrl_alignment.config import PolicyConfig
+from xrl_alignment.dagger import DaggerLoop
+from xrl_alignment.environments import choose_games, make_environment
+from xrl_alignment.environments.base import Game
+from xrl_alignment.evaluation import PolicyActor, play_games
+from xrl_alignment.experts import make_expert
+from xrl_alignment.ledger import Ledger
+from xrl_alignment.policies import Policy
+from xrl_alignment.run_directory import RunDirectory
+from xrl_alignment.schedule import Schedule
+from xrl_alignment.server import DaggerHTTPServer
+
+MANY = 16
+MAX_STEPS = 20
+Actions = dict[str, list[str]]  # of each game, in order
+
+
+class Player:
+    """Plays the same games with one model, in both ways."""
+
+    def __init__(self, games: Sequence[Game], folder: Path) -> None:
+        self.games = games
+        self.folder = folder
+        model, vis_processor = load_student({}, torch.device("cpu"))
+        self.policy: Policy = make_policy(PolicyConfig(num_beams=1, max_length=24), model, vis_processor, MANY)
+        self.write_prompt = prompt_writer(model, tell_objects=True)
+        self.environment = partial(make_environment, "native", max_steps=MAX_STEPS)
+
+    def evaluate(self, concurrency: int) -> Actions:
+        """In this process."""
+        actions: Actions = {}
+        play_games(
+            PolicyActor(policy=self.policy, write_prompt=self.write_prompt),
+            self.games,
+            self.environment,
+            concurrency=concurrency,
+            max_steps=MAX_STEPS,
+            on_result=lambda result, trace: actions.update({result.game: [action for action, _ in trace.steps]}),
+        )
+        return actions
+
+    def serve(self, workers: int) -> Actions:
+        """A server's loop and a client with so many workers, over HTTP."""
+        directory = RunDirectory(self.folder / f"{workers}-{time.monotonic_ns()}")
+        server = DaggerHTTPServer("127.0.0.1", 0).start()
+        loop = DaggerLoop(
+            server=server,
+            policy=self.policy,
+            make_expert=lambda: make_expert("explorer"),
+            ledger=Ledger(directory=directory, schedule=Schedule(num_rounds=1, num_envs=len(self.games))),
+            max_steps=MAX_STEPS,
+            write_prompt=self.write_prompt,
+        )
+        thread = threading.Thread(target=loop.run)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.port}"
+            play(url, self.environment, self.games, num_workers=workers, report=ClientReport(io.StringIO()))
+        finally:
+            thread.join()
+            server.stop()
+        actions = {record.game: [action for action, _ in record.steps] for record in directory.episodes()}
+        directory.close()
+        return actions
+
+
+def speed(way: Callable[[int], Actions], concurrency: int) -> tuple[float, Actions]:
+    """Steps per second, the better of two runs, and what was done."""
+    best, actions = 0.0, {}
+    for _ in range(2):
+        began = time.perf_counter()
+        actions = way(concurrency)
+        best = max(best, sum(map(len, actions.values())) / (time.perf_counter() - began))
+    return best, actions
+
+
+def measure() -> Result:
+    """Both ways with one and with sixteen."""
+    rows, ratios = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        games = choose_games("household", "household_train", data=folder, num=MANY, num_train=MANY, num_heldout=0)
+        player = Player(games, Path(folder) / "runs")
+        for name, way in (("evaluation", player.evaluate), ("server and client", player.serve)):
+            (slow, alone), (fast, together) = speed(way, 1), speed(way, MANY)
+            differ = sum(alone[game.id] != together[game.id] for game in games)
+            rows.append(
+                {"what": name, "1 environment, steps/s": slow, f"{MANY}, steps/s": fast, "games that differ": differ}
+            )
+            ratios[f"sixteen_over_one_{name.split()[0]}"] = fast / slow
+    ratios["sixteen_over_one"] = min(ratios.values())
+    return Result(rows, ratios, {"sixteen_over_one": 4})
+
+
+if __name__ == "__main__":
+    run("Sixteen environments against one, tiny policy", measure)
