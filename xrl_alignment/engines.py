@@ -25,10 +25,12 @@ from torch import Tensor
 from lavis.models.blip2_models.text import encode_output, encode_prompt
 from xrl_alignment.actions import normalise
 from xrl_alignment.engine_pool import EngineFault, ServerGone, ServerPool
+from xrl_alignment.experts.call_pool import CallPool
 from xrl_alignment.policies import PolicyInput, autocast, require_commands
 from xrl_alignment.vllm_server import KEY_VARIABLE, ModelServer
 
 CHECK_TIMEOUT_S = 30.0
+PART = 8  # prompts of a batch that are encoded and sent together
 MOST_TOKENS = 128  # whose log-probabilities vLLM gives in one reply
 PROBES = (
     "You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a countertop 1 and a fridge 1.",
@@ -230,11 +232,12 @@ class VllmPolicy:
         self._client = VllmClient(timeout_s, own_server.key if own_server else "")
         self._fingerprint = Fingerprint(model)
         self._own_server = own_server
+        self._threads = CallPool(4)
         self.pool = ServerPool(base_urls, call=self._call, check=self._check, **pool_options)
         try:
             for server in self.pool.servers:
                 self._check_first(server.url)
-        except EngineFault:
+        except BaseException:  # Ctrl-C too: a server would be left
             self.close()
             raise
 
@@ -248,6 +251,7 @@ class VllmPolicy:
 
     def close(self) -> None:
         """Close the connections, and the server that was started for this policy."""
+        self._threads.shutdown()
         self.pool.close()
         self._client.close()
         if self._own_server is not None:
@@ -265,8 +269,12 @@ class VllmPolicy:
         return [row[kept.bool()] for row, kept in zip(embeds, mask, strict=True)]
 
     def _write(self, batch: Sequence[PolicyInput]) -> list[str]:
-        requests = [Request(prompt) for prompt in self._prompts(batch, room=self.max_length - 1)]
-        written = self.pool.ask(requests, [item.session for item in batch])
+        asked = []
+        for start in range(0, len(batch), PART):  # while engines read one part, the next one's pictures are encoded
+            part = batch[start : start + PART]
+            requests = [Request(prompt) for prompt in self._prompts(part, room=self.max_length - 1)]
+            asked.append(self._threads.submit(self.pool.ask, requests, [item.session for item in part]))
+        written = [words for future in asked for words in future.result()]
         tokenizer = self.model.llm_tokenizer
         rows = ([word.token or tokenizer.eos_id for word in words] for words in written)
         return [normalise(tokenizer.decode(row).strip()) for row in rows]
