@@ -40,12 +40,11 @@ from typing import Any, NamedTuple, Protocol
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from xrl_alignment.actions import is_thought, normalise
-from xrl_alignment.checkpoint import write_atomically
 from xrl_alignment.config import ConfigError, run_program
-from xrl_alignment.evaluation import EpisodeResult, summarise, table
 from xrl_alignment.experts.answers import read_answer
 from xrl_alignment.experts.call_pool import CallPool
 from xrl_alignment.history import build_prompt
+from xrl_alignment.paths import write_atomically
 from xrl_alignment.progress import Bar
 
 LONGEST_LINE = 64 << 20  # bytes of an answer; a list of all 3,553 training games has 1 MB
@@ -352,22 +351,22 @@ class Trajectories:
         place.parent.mkdir(parents=True, exist_ok=True)
         os.replace(partial, place)
 
-    def results(self, games: Sequence[str]) -> list[EpisodeResult]:
-        """The figures of those of `games` that are finished."""
-        return [self._result(game) for game in games if self.finished(game)]
+    def summarise(self, games: Sequence[str]) -> str:
+        """Write `summary.json` of those of `games` that are finished; returns the table by task type."""
+        from xrl_alignment.evaluation import summarise, table  # here: it loads torch, which a served model needs not
 
-    def _result(self, game: str) -> EpisodeResult:
+        summary = summarise([self._result(game) for game in games if self.finished(game)])
+        text = json.dumps(summary, indent=1)
+        write_atomically(self._folder / "summary.json", lambda out: out.write(text.encode()))
+        return table(summary)
+
+    def _result(self, game: str) -> Any:
+        from xrl_alignment.evaluation import EpisodeResult
+
         record = json.loads((self._place(game) / "trajectory.json").read_text(encoding="utf-8"))
         actions = [turn for turn in record["turns"] if turn["feedback"] != THOUGHT_FEEDBACK]
         rejected = sum(not turn["action_success"] for turn in actions)
         return EpisodeResult(record["game"], record["task_type"], record["success"], len(actions), rejected)
-
-    def summarise(self, games: Sequence[str]) -> str:
-        """Write `summary.json`; returns the table by task type."""
-        summary = summarise(self.results(games))
-        text = json.dumps(summary, indent=1)
-        write_atomically(self._folder / "summary.json", lambda out: out.write(text.encode()))
-        return table(summary)
 
     def _place(self, game: str) -> Path:
         parts = PurePosixPath(game).parts

@@ -158,7 +158,8 @@ def test_a_thought_costs_a_turn_but_no_step(connections, games, tmp_path):
     (episode,) = player(connections, model, tmp_path, max_turns=3).play(games[:1])
     assert [turn["feedback"] for turn in episode.turns] == ["OK."] * 3 and len(episode.images) == 1
     assert model.turns[-1].prompt.endswith("> think: the mug is dirty\nOK.\n> ")
-    assert Trajectories(tmp_path, {"a": 1}).results([games[0]["game"]])[0].actions == 0
+    Trajectories(tmp_path, {"a": 1}).summarise([games[0]["game"]])
+    assert json.loads((tmp_path / "summary.json").read_text())["rejected"] == 0.0
 
 
 @pytest.mark.parametrize("text", ["", "\x00\ud800\x1b[0m\u2028", "I am sorry. " * 400, "go to\n\n\nnowhere"])
