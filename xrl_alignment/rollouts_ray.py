@@ -84,8 +84,7 @@ class RayExecutor(ParallelExecutor):
         self._owned = not self._ray.is_initialized()
         if self._owned:
             self._connect(address or os.environ.get("RAY_ADDRESS", ""), math.ceil(self.workers * cpus_per_worker))
-        nodes = max(1, sum(node["Alive"] for node in self._ray.nodes()))
-        self._seats = min(HOST_WORKERS, math.ceil(self.workers / nodes))
+        self._seats = self._workers_of_a_host(cpus_per_worker)
         self._host = self._ray.remote(Host).options(
             num_cpus=cpus_per_worker * self._seats,
             max_concurrency=self._seats + 1,  # one that ends a worker while the others wait for theirs
@@ -114,6 +113,14 @@ class RayExecutor(ParallelExecutor):
             self._ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise RolloutError(_unreachable(address, error)) from error
+
+    def _workers_of_a_host(self, cpus_per_worker: float) -> int:
+        """So few that every node has its part, and that a host finds room on each."""
+        sizes = [node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]]
+        room = [int(size / cpus_per_worker) for size in sizes if size >= cpus_per_worker]
+        if not room:
+            raise RolloutError(f"no node of the cluster has the {cpus_per_worker:g} processors that a worker takes")
+        return min(HOST_WORKERS, math.ceil(self.workers / len(room)), *room)
 
     def start_process(self) -> _Handle:
         """Start a worker on a host that has room, or on a new one."""

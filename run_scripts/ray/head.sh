@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Starts the head of a Ray cluster on this machine and prints its address. Stop it with `ray stop`.
+#
+#   run_scripts/ray/head.sh [MORE ARGUMENTS OF ray start…]
+#
+#   RAY_PORT   its port (default 6379)
+#   NUM_CPUS   how many workers with one processor each this node takes (default: its cores)
+#   PYTHON     interpreter with emac-plus[ray] (default: .venv's, else python3)
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+# shellcheck source=run_scripts/common/job.sh
+source run_scripts/common/job.sh
+port=${RAY_PORT:-6379}
+"$PYTHON" -m ray.scripts.scripts start --head --port="$port" ${NUM_CPUS:+--num-cpus="$NUM_CPUS"} "$@"
+echo "address: $(hostname -I | cut -d' ' -f1):$port"

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Inside a PBS or Slurm job of several nodes: a Ray cluster on them, a command that uses it, and the cluster's end.
+#
+#   sbatch --nodes=4 --ntasks-per-node=1 --cpus-per-task=48 --wrap \
+#     'run_scripts/ray/in_allocation.sh .venv/bin/python evaluate.py --cfg-path … --options run.executor=ray run.num_workers=128'
+#   echo 'cd $PBS_O_WORKDIR; run_scripts/ray/in_allocation.sh …' | qsub -l select=4:ncpus=48
+#
+# The command finds the cluster by RAY_ADDRESS. It runs on the first node, which holds the head and is the trainer's.
+#
+#   NUM_CPUS   how many workers with one processor each a node takes (default: its cores)
+#   PYTHON     interpreter with emac-plus[ray] (default: .venv's, else python3)
+set -euo pipefail
+(($# > 0)) || { echo "error: give the command to run" >&2 && exit 2; }
+cd "$(dirname "$0")/../.."
+# shellcheck source=run_scripts/common/job.sh
+source run_scripts/common/job.sh
+
+if [[ -n "${SLURM_JOB_NODELIST:-}" ]]; then
+  mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+  on_node() { srun --nodes=1 --ntasks=1 --overlap --nodelist="$1" "${@:2}"; }
+elif [[ -n "${PBS_NODEFILE:-}" ]]; then
+  mapfile -t nodes < <(awk '!seen[$0]++' "$PBS_NODEFILE")
+  on_node() { pbs_tmrsh "$1" "${@:2}"; }
+else
+  echo "error: neither SLURM_JOB_NODELIST nor PBS_NODEFILE is set: this is no job; use head.sh and workers.sh" >&2
+  exit 2
+fi
+
+port=$(job_port 1)
+ray=("$PYTHON" -m ray.scripts.scripts)
+started=()
+stop() {
+  ((${#started[@]} == 0)) || kill "${started[@]}" 2>/dev/null || true
+  "${ray[@]}" stop >/dev/null 2>&1 || true
+}
+trap stop EXIT
+
+"${ray[@]}" start --head --port="$port" ${NUM_CPUS:+--num-cpus="$NUM_CPUS"}
+RAY_ADDRESS=$(hostname -I | cut -d' ' -f1):$port
+export RAY_ADDRESS
+for node in "${nodes[@]:1}"; do
+  on_node "$node" "${ray[@]}" start --address="$RAY_ADDRESS" ${NUM_CPUS:+--num-cpus="$NUM_CPUS"} --block &
+  started+=("$!")
+done
+with_sigterm self "$@"
