@@ -11,7 +11,7 @@ what to put into the picture's places so that the model plays to win.
 In front of the text are `SLOTS` positions, where the projection's vectors will be: there the model learns to expect the
 names of what is within reach, type and number added up in one vector, and the word. Half of the rows are whole episodes
 whose text tells everything; the other half are single moments whose text does not say what lies where
-(`environment.tell_objects`), so that only those names do. Noise on top keeps the model from counting on exact words.
+(`environment.tell_objects`), so that only those names do; some of them have to put the names into words. Noise on top keeps the model from counting on exact words.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ CALL = " solve"
 SKILLED = 0.75  # share of the episodes
 TOLD = 0.4  # share of the episodes that are read whole, their text telling what lies where
 MOMENTS = 3  # read of each of the others
+CAPTIONS = 0.4  # share of the moments with something to see that are put into words
 WITH_MEMORY = 0.15  # share of the rows that begin with a memory of a failed attempt
 NOISE = (0.0, 0.0, 0.1, 0.3)  # how often a skilled player slips
 WANDER_STEPS = (8, 12, 18)
@@ -169,8 +170,15 @@ class RowWriter:
             text, steps, _ = wander(self._environment, game, self.rng, self.rng.choice(WANDER_STEPS))
         if self.rng.random() < TOLD:
             return [self.episode(build_prompt(text, memories, ()), steps, skilled)]
-        chosen = self.rng.sample(range(len(steps)), min(MOMENTS, len(steps)))
-        return [self.moment(text, memories, steps[: at + 1], skilled) for at in chosen]
+        # Above all where there is something to see.
+        worth = [3 if step.reach else 1 for step in steps]
+        chosen = sorted(set(self.rng.choices(range(len(steps)), worth, k=MOMENTS)))
+        return [self._moment(text, memories, steps[: at + 1], skilled) for at in chosen]
+
+    def _moment(self, text: str, memories: Sequence[str], steps: Sequence[Step], skilled: bool) -> Row:
+        listed = len(steps) > 1 and steps[-1].reach and "you see" in steps[-2].feedback
+        write = self.caption if listed and self.rng.random() < CAPTIONS else self.moment
+        return write(text, memories, steps, skilled)
 
     def _memories(self, game: Game) -> list[str]:
         text, steps, won = wander(self._environment, game, self.rng, 50)
@@ -206,8 +214,22 @@ class RowWriter:
         answer = [*encode(last.label), self.tokenizer.eos_id]
         before = before[-(MAX_TOKENS - len(answer)) :]
         ids, unread = before + answer[:-1], len(before) - 1
-        weights = [0.0] * unread + [1.0] * len(answer)
-        return Row(ids, [-100] * unread + answer, weights, self._shown(last.reach), skilled)
+        return Row(
+            ids, [-100] * unread + answer, [0.0] * unread + [1.0] * len(answer), self._shown(last.reach), skilled
+        )
+
+    def caption(self, text: str, memories: Sequence[str], steps: Sequence[Step], skilled: bool) -> Row:
+        """What the picture shows in words: the answer to the last action but one, which lists it; then the action."""
+        encode, (shown, last) = self.tokenizer.encode, steps[-2:]
+        told = [(step.action, step.feedback) for step in steps[:-2]]
+        prompt = build_prompt(text, memories, told, tell_objects=False) + shown.action
+        before = [self.tokenizer.bos_id, *encode(prompt)]
+        answer = [*encode(f"\n{shown.feedback}\n> "), *encode(last.label), self.tokenizer.eos_id]
+        before = before[-max(MAX_TOKENS - len(answer), 1) :]
+        ids, unread = before + answer[:-1], len(before) - 1
+        return Row(
+            ids, [-100] * unread + answer, [0.0] * unread + [1.0] * len(answer), self._shown(last.reach), skilled
+        )
 
     def _shown(self, names: Sequence[str]) -> list[tuple[int, int]]:
         """Token ids of `names`, one object of each type (a query looks for one), in random order."""

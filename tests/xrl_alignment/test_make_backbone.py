@@ -23,30 +23,52 @@ def model():
     return load_model("blip2_emac", "tiny", options={"llm_config": {"num_hidden_layers": 1}})
 
 
+@pytest.fixture(scope="module")
+def writer(model, games):
+    return make_backbone.RowWriter(model.llm_tokenizer, games, seed=0)
+
+
 def written(tokenizer, row):
     """The text of a row, and of what is to be learned after `> `."""
     learned = [i for i, w in zip(row.targets, row.weights, strict=True) if w == 1.0 and i >= 0]
     return tokenizer.decode(row.ids[1:]), tokenizer.decode(learned)
 
 
-def test_a_row_teaches_the_actions_and_their_end(model, games):
-    tokenizer = model.llm_tokenizer
-    writer = make_backbone.RowWriter(tokenizer, games, seed=0)
-    row = writer._written("Task.\n> ", [("go to desk 1", "go to desk 1", "You arrive.")], True)
-    text, learned = written(tokenizer, row)
-    assert text == "Task.\n> go to desk 1\nYou arrive.\n> "
+def step(action, label, reach=()):
+    return make_backbone.Step(list(reach), action, label, "You arrive at desk 1. On the desk 1, you see a pen 1.")
+
+
+def test_an_episode_teaches_the_actions_and_their_end(writer):
+    row = writer.episode("Task.\n> ", [step("go to desk 1", "go to desk 1")], True)
+    text, learned = written(writer.tokenizer, row)
+    assert text == f"Task.\n> go to desk 1\n{step('', '').feedback}\n> "
     assert learned == "go to desk 1"
-    assert row.targets[row.weights.index(1.0) : row.weights.index(1.0) + 4][-1] == tokenizer.eos_id
+    assert row.targets[row.weights.index(1.0) : row.weights.index(1.0) + 4][-1] == writer.tokenizer.eos_id
     assert len(row.ids) == len(row.targets) == len(row.weights)
 
 
-def test_after_a_slip_the_row_teaches_what_should_have_been_done_up_to_where_they_part(model, games):
-    tokenizer = model.llm_tokenizer
-    writer = make_backbone.RowWriter(tokenizer, games, seed=0)
-    row = writer._written("Task.\n> ", [("go to desk 1", "go to shelf 2", "You arrive.")], True)
-    text, learned = written(tokenizer, row)
+def test_after_a_slip_the_row_teaches_what_should_have_been_done_up_to_where_they_part(writer):
+    text, learned = written(writer.tokenizer, writer.episode("Task.\n> ", [step("go to desk 1", "go to shelf 2")], True))
     assert "go to desk 1" in text
     assert learned == "go to shelf"  # `shelf` is known after `go to`; what follows `go to desk` is not
+
+
+def test_a_moment_teaches_one_action_that_only_the_picture_explains(writer):
+    steps = [step("go to desk 1", "go to desk 1"), step("look", "take pen 1 from desk 1", ["pen 1", "mug 2"])]
+    row = writer.moment("Room.\nTask.", [], steps, True)
+    text, learned = written(writer.tokenizer, row)
+    assert text == "Room.\nTask.\n> go to desk 1\nYou arrive at desk 1.\n> take pen 1 from desk 1"
+    assert learned == "take pen 1 from desk 1" and row.targets[-1] == writer.tokenizer.eos_id
+    shown = {writer.tokenizer.decode(pair).strip() for pair in row.shown}
+    assert shown == {"pen 1", "mug 2"}
+    assert len(row.ids) == len(row.targets) == len(row.weights)
+
+
+def test_games_become_whole_episodes_and_moments(writer):
+    rows = writer.rows(60)
+    moments = [row for row in rows if 0.0 in row.weights]
+    assert 0.5 * len(rows) < len(moments) < len(rows)
+    assert any(row.shown for row in moments) and 0.6 < sum(row.skilled for row in rows) / len(rows) < 0.95
 
 
 def test_skilled_players_win_and_wanderers_seldom_do(games):
@@ -58,16 +80,20 @@ def test_skilled_players_win_and_wanderers_seldom_do(games):
     assert sum(won) <= 0.2 * len(won)
 
 
-def test_noise_and_word_stand_before_the_text(model):
-    embedding = model.llm_model.get_input_embeddings().weight
-    call = torch.tensor(model.llm_tokenizer.encode(make_backbone.CALL))
-    generator = torch.Generator().manual_seed(0)
-    skilled, other = make_backbone.prefix(embedding, call, [True, False], generator)
+def test_names_call_and_noise_stand_before_the_text(model, writer):
+    embedding = model.llm_model.get_input_embeddings().weight.detach() * 50  # far above the noise
+    (call,) = model.llm_tokenizer.encode(make_backbone.CALL)
+    (pair,) = writer._shown(["mug 2"])
+    rows = [make_backbone.Row([], [], [], shown, skilled) for shown, skilled in (([pair], True), ([pair], False))]
+    skilled, other = make_backbone.prefix(embedding, call, rows, torch.Generator().manual_seed(0))
     assert skilled.shape == (make_backbone.SLOTS, embedding.shape[1])
-    found = [i for i in range(make_backbone.SLOTS) if torch.equal(skilled[i], embedding[call[0]])]
-    assert len(found) == 1
-    assert torch.equal(skilled[found[0] : found[0] + len(call)], embedding[call])
-    assert not any(torch.equal(vector, embedding[call[0]]) for vector in other)
+
+    def along(vectors, ids):
+        direction = embedding[list(ids)].sum(0)
+        return vectors @ direction / direction.pow(2).sum()
+
+    assert along(other, pair).max() > 0.6 and (along(other, pair) > 0.4).sum() == 1
+    assert along(skilled, [call]).max() > 0.4 > along(other, [call]).max()
 
 
 def test_training_lowers_the_loss_and_writes_weights_that_the_model_loads(games, tmp_path, capsys):

@@ -48,13 +48,15 @@ def choose_games(
     """`num` games (None: all) of a split, drawn by `seed`: the choice that server, client and evaluation agree on.
 
     With `name="household"` the games are generated on first use (`num_train`, `num_heldout`, the same `seed`), into
-    `data` or the cache folder. Raises `EnvironmentFault` where the split has fewer games than asked for.
+    `data` or the cache folder. Raises `EnvironmentFault` where the split has fewer games than asked for, or where `data`
+    holds other generated games.
     """
     if name == "household":
         from xrl_alignment.environments.household import generate  # only then: it reads ALFWorld's floor plans
 
+        own = not data  # the cache is ours to remake (for another version of the generator), a user's folder is not
         data = data or str(cache_root() / f"household-{num_train}-{num_heldout}-{seed}")
-        generate(data, num_train, num_heldout, seed)
+        generate(data, num_train, num_heldout, seed, replace=own)
     games = find_games(split, data=data, num=num, seed=seed)
     if num and len(games) < num:
         raise EnvironmentFault(f"split {split} has {len(games)} games, {num} were asked for: ask for fewer (num_envs)")

@@ -282,12 +282,14 @@ def generate(
     *,
     max_receptacles: int = MAX_RECEPTACLES,
     verify: str = "native",
+    replace: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Make the two splits under `out`; does nothing if just these were made there before.
 
     The splits appear whole or not at all. `progress` is called with (games made, games asked for). Raises
-    `EnvironmentFault` for a request that makes no sense, and when `out` holds a split that this program did not make.
+    `EnvironmentFault` for a request that makes no sense, when `out` holds a split that this program did not make, and,
+    unless `replace`, when it holds other games than those asked for.
     """
     request = _request(num_train, num_heldout, seed, max_receptacles, verify)
     out = Path(out).expanduser()
@@ -296,6 +298,10 @@ def generate(
         return
     if not manifest.exists() and any((out / RELEASE / name).exists() for name in SPLITS):
         raise EnvironmentFault(f"{out / RELEASE} holds household games without {manifest}: choose another folder")
+    if not replace and (found := _read_manifest(manifest)):
+        raise EnvironmentFault(
+            f"{out} holds {_difference(found, request)}: choose another folder, or have them replaced"
+        )
     (out / RELEASE).mkdir(parents=True, exist_ok=True)
     with _alone_in(out), tempfile.TemporaryDirectory(dir=out, prefix=".making-") as making:
         if _read_manifest(manifest) == request:
@@ -353,6 +359,12 @@ def _request(num_train: int, num_heldout: int, seed: int, max_receptacles: int, 
     }
 
 
+def _difference(found: dict, request: dict) -> str:
+    """In what the games that were found differ from those asked for."""
+    different = [f"{key} {found.get(key)}, not {value}" for key, value in request.items() if found.get(key) != value]
+    return f"other household games than those asked for ({'; '.join(different)})"
+
+
 def _read_manifest(path: Path) -> dict | None:
     try:
         return json.loads(path.read_text())
@@ -373,6 +385,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-receptacles", type=int, default=MAX_RECEPTACLES, help="largest room (default 16)")
     parser.add_argument("--verify", choices=VERIFY, default="native", help="who checks that a game can be solved")
+    parser.add_argument("--replace", action="store_true", help="delete other generated games that are in the folder")
     options = parser.parse_args(arguments)
     try:
         with Bar("games") as bar:
@@ -383,6 +396,7 @@ def main(arguments: list[str] | None = None) -> int:
                 options.seed,
                 max_receptacles=options.max_receptacles,
                 verify=options.verify,
+                replace=options.replace,
                 progress=lambda made, total: bar.show(made, total, "made"),
             )
     except (EnvironmentFault, OSError) as error:

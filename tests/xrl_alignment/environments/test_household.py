@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from xrl_alignment.environments import household
+from xrl_alignment.environments import choose_games, household
 from xrl_alignment.environments.base import TASK_TYPES, EnvironmentFault
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.household import generate, main, names, official_domain, official_grammar
@@ -128,12 +128,26 @@ def test_an_interrupted_request_is_made_again_and_leaves_nothing_behind(tmp_path
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        generate(tmp_path, 12, 0, progress=stop)
+        generate(tmp_path, 12, 0, replace=True, progress=stop)
     assert contents(tmp_path, "household_train") == first
     assert {p.name for p in tmp_path.iterdir()} == {".lock", "household.json", "json_2.1.1"}
     (tmp_path / "household.json").write_text("{}\n")  # as a kill between the two swaps leaves it
     generate(tmp_path, 12, 0)
     assert first.items() <= contents(tmp_path, "household_train").items()
+
+
+def test_games_made_otherwise_are_replaced_only_if_asked(tmp_path, capsys):
+    generate(tmp_path, 6, 0)
+    first = contents(tmp_path, "household_train")
+    with pytest.raises(EnvironmentFault, match=r"num_train 6, not 12; seed 0, not 3\): choose another folder"):
+        generate(tmp_path, 12, 0, seed=3)
+    with pytest.raises(EnvironmentFault, match="num_train 6, not 2000"):
+        choose_games("household", "household_train", data=str(tmp_path), num=3)
+    assert main(["--out", str(tmp_path), "--num-train", "12", "--num-heldout", "0"]) == 2
+    assert "num_train 6, not 12" in capsys.readouterr().err
+    assert contents(tmp_path, "household_train") == first
+    assert main(["--out", str(tmp_path), "--num-train", "12", "--num-heldout", "0", "--replace"]) == 0
+    assert len(contents(tmp_path, "household_train")) == 12
 
 
 def test_somebody_elses_split_is_not_touched(tmp_path):
