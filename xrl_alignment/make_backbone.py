@@ -9,9 +9,10 @@ without that word the model goes on like those who wander; the projection has to
 what to put into the picture's places so that the model plays to win.
 
 In front of the text are `SLOTS` positions, where the projection's vectors will be: there the model learns to expect the
-names of what is within reach, type and number added up in one vector, and the word. Half of the rows are whole episodes
-whose text tells everything; the other half are single moments whose text does not say what lies where
-(`environment.tell_objects`), so that only those names do; some of them have to put the names into words. Noise on top keeps the model from counting on exact words.
+names of what is within reach, type and number added up in one vector, and the word. Some episodes are read whole, their
+text telling everything. The others are single moments whose text does not say what lies where
+(`environment.tell_objects`), so that only those names do; now and then they have to be put into words. Noise on top
+keeps the model from counting on exact vectors.
 """
 
 from __future__ import annotations

@@ -169,16 +169,19 @@ def one_hot(index: Tensor, size: int) -> Tensor:
 
 
 def loss_of(values: Tensor, kinds: Tensor, numbers: Tensor) -> Tensor:
-    """Of the head's values (N, queries, types + numbers): squared error, and the choice among own types and nothing."""
+    """Of the head's values (N, places, types + numbers): squared error, choice of a type or nothing, of a number.
+
+    Most places hold nothing; they count together as much as those that hold something.
+    """
     wanted = code(kinds, numbers)
     found = kinds >= 0
-    squared = ((values - wanted).pow(2) * (1 + 4 * wanted)).sum(-1).mean()
+    squared = (values - wanted).pow(2).sum(-1)
     of_types, of_numbers = values.split([len(TYPES), NUMBERS], dim=-1)
     nothing = torch.full_like(of_types[..., :1], 0.5)
     choice = torch.cat([nothing, of_types], dim=-1) * SHARPNESS
-    kind_loss = functional.cross_entropy(choice.flatten(0, 1), (kinds + 1).flatten())
-    number_loss = functional.cross_entropy(of_numbers[found] * SHARPNESS, numbers[found])
-    return squared + kind_loss + number_loss
+    kind = functional.cross_entropy(choice.flatten(0, 1), (kinds + 1).flatten(), reduction="none").view_as(kinds)
+    number = functional.cross_entropy(of_numbers[found] * SHARPNESS, numbers[found])
+    return (squared + kind)[found].mean() + (squared + kind)[~found].mean() + number
 
 
 def found_rate(values: Tensor, kinds: Tensor, numbers: Tensor) -> tuple[float, float]:
@@ -264,7 +267,7 @@ def read(model, images: Tensor) -> tuple[Tensor, Tensor]:
     with torch.autocast("cpu", torch.bfloat16):
         features = model.encode_image(images)
         queries = model.query_tokens.expand(len(images), -1, -1)
-        output = model.Qformer(query_embeds=queries, encoder_hidden_states=features).last_hidden_state
+        output = model.Qformer(input_ids=None, query_embeds=queries, encoder_hidden_states=features).last_hidden_state
     return features[:, 1:].float(), output.float()
 
 

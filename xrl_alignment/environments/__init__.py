@@ -48,8 +48,8 @@ def choose_games(
     """`num` games (None: all) of a split, drawn by `seed`: the choice that server, client and evaluation agree on.
 
     With `name="household"` the games are generated on first use (`num_train`, `num_heldout`, the same `seed`), into
-    `data` or the cache folder. Raises `EnvironmentFault` where the split has fewer games than asked for, or where `data`
-    holds other generated games.
+    `data` or the cache folder. Raises `EnvironmentFault` where the split has fewer games than asked for, or where
+    `data` holds other generated games.
     """
     if name == "household":
         from xrl_alignment.environments.household import generate  # only then: it reads ALFWorld's floor plans

@@ -299,9 +299,7 @@ def generate(
     if not manifest.exists() and any((out / RELEASE / name).exists() for name in SPLITS):
         raise EnvironmentFault(f"{out / RELEASE} holds household games without {manifest}: choose another folder")
     if not replace and (found := _read_manifest(manifest)):
-        raise EnvironmentFault(
-            f"{out} holds {_difference(found, request)}: choose another folder, or have them replaced"
-        )
+        raise EnvironmentFault(f"{out} holds {_difference(found, request)}: choose another folder, or remove it")
     (out / RELEASE).mkdir(parents=True, exist_ok=True)
     with _alone_in(out), tempfile.TemporaryDirectory(dir=out, prefix=".making-") as making:
         if _read_manifest(manifest) == request:
