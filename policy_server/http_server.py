@@ -78,8 +78,6 @@ def create_app(admission: Admission, keys: KeyRing, *, loopback: bool) -> FastAP
         redoc_url=None,
         responses={421: _REFUSALS[421]},
     )
-    app.state.admission = admission
-    app.state.keys = keys
     _add_state_routes(app, admission)
     _add_action_routes(app, admission)
     _add_pages(app, admission)

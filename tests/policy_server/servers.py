@@ -82,10 +82,6 @@ class Running:
     http: httpx.Client
     stop: Callable[[], None]
 
-    def on_loop(self, function: Callable[[], None]) -> None:
-        """Call something where the server's own code runs."""
-        self.admission.loop.call_soon_threadsafe(function)
-
 
 def start_in_thread(options: Sequence[str], keys: dict[str, str], model: VisionModel) -> Running:
     settings = load_config(PolicyServerSettings, None, [f"model.path={TINY}", *options])
@@ -118,6 +114,21 @@ def start_in_thread(options: Sequence[str], keys: dict[str, str], model: VisionM
     headers = {"X-API-Key": next(iter(keys.values()))} if keys else {}
     http = httpx.Client(base_url=url, timeout=60, headers=headers)
     return Running(url, admission, http, stop)
+
+
+def wait_until_queued(server: Running, number: int = 1, none: bool = False) -> None:
+    """Until `number` requests wait for the model; with `none`, until nobody does any more."""
+    reached = threading.Event()
+
+    def look() -> None:
+        waiting = len(server.admission.queue)
+        if waiting == 0 if none else waiting >= number:
+            reached.set()
+        else:
+            server.admission.loop.call_later(0.01, look)
+
+    server.admission.loop.call_soon_threadsafe(look)
+    assert reached.wait(60)
 
 
 class ServerProcess:

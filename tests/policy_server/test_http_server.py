@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,7 +15,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from policy_server.minerl_actions import no_op
-from tests.policy_server.servers import CAVE, ROOM, TINY, HeldModel, picture
+from tests.policy_server.servers import CAVE, ROOM, TINY, HeldModel, picture, wait_until_queued
 
 KEY, OTHER = "k" * 20, "o" * 20
 TEXT = {"task_name": "ALFWorld", "prompt": ROOM, "temperature": 0, "max_tokens": 16}
@@ -77,19 +76,6 @@ def test_a_batch_answers_each_as_if_it_were_alone(serve, held_model: HeldModel):
         together = [answer.result().json() for answer in (first, *rest)]
     assert held_model.batches == [1, 4]
     assert together == [server.http.post("/get_action", json=request).json() for request in requests]
-
-
-def wait_until_queued(server, number: int) -> None:
-    reached = threading.Event()
-
-    def look() -> None:
-        if len(server.admission.queue) >= number:
-            reached.set()
-        else:
-            server.admission.loop.call_later(0.01, look)
-
-    server.on_loop(look)
-    assert reached.wait(60)
 
 
 BAD = [
@@ -193,7 +179,7 @@ def test_a_client_that_leaves_frees_its_place(serve, held_model: HeldModel):
         with connect_raw(server.url) as leaving:
             leaving.sendall(raw_request(body()))
             wait_until_queued(server, 1)
-        wait_until_empty(server)
+        wait_until_queued(server, none=True)
         held_model.release.set()
         assert first.result().status_code == 200
     assert held_model.batches == [1]
@@ -212,19 +198,6 @@ def raw_request(fields: dict) -> bytes:
         f"POST /get_action HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
     )
     return head.encode() + b"\r\n\r\n" + data
-
-
-def wait_until_empty(server) -> None:
-    empty = threading.Event()
-
-    def look() -> None:
-        if len(server.admission.queue):
-            server.admission.loop.call_later(0.01, look)
-        else:
-            empty.set()
-
-    server.on_loop(look)
-    assert empty.wait(60)
 
 
 def test_keys_are_needed_where_there_are_any(serve):
