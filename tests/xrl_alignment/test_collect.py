@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import h5py
@@ -153,30 +154,21 @@ def test_a_language_model_is_asked_for_several_episodes_at_once(
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     command = ["--split", "household_train", "--data", str(household_data), "--num-games", "3", "--max-steps", "2"]
     command += ["--expert", "openai", "--keep-failed", "--expert-options", "model=m", "cache="]
-    with FakeEndpoint(lambda prompt: "inventory", latency_s=0.2) as server:
-        for workers in ("1", "3"):
-            out = tmp_path / workers
-            main(
-                [*command, f"base_url={server.url}", f"concurrency={workers}", "--workers", workers, "--out", str(out)]
-            )
-            assert server.most_at_once == int(workers)
+    together = threading.Barrier(3, timeout=100)  # nobody is answered before three have asked
+    for workers, wait in (("1", lambda: None), ("3", together.wait)):
+        with FakeEndpoint(lambda prompt, wait=wait: (wait(), "inventory")[1]) as server:
+            out = ["--workers", workers, "--out", str(tmp_path / workers)]
+            main([*command, f"base_url={server.url}", f"concurrency={workers}", *out])
     assert content(tmp_path / "1") == content(tmp_path / "3")
     source = ShardFolder(tmp_path / "3")
     assert [source.read(index).text_output for index in range(len(source))] == ["inventory"] * 6
     settings = json.loads((tmp_path / "3/collection.json").read_text())["expert_options"]
     assert settings == {"model": "m", "base_url": server.url}
+
+
+def test_options_of_an_expert_that_do_not_serve(household_data: Path, tmp_path: Path) -> None:
+    command = ["--split", "household_train", "--data", str(household_data), "--out", str(tmp_path / "other")]
     with pytest.raises(ConfigError, match="--expert-options: .*'modl'"):
-        main([*command, "modl=m", "--out", str(tmp_path / "other")])
+        main([*command, "--expert", "openai", "--expert-options", "modl=m"])
     with pytest.raises(ConfigError, match="are for --expert openai, not for explorer"):
-        main(
-            [
-                "--split",
-                "household_train",
-                "--data",
-                str(household_data),
-                "--out",
-                str(tmp_path / "other"),
-                "--expert-options",
-                "model=m",
-            ]
-        )
+        main([*command, "--expert-options", "model=m"])
