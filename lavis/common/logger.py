@@ -144,4 +144,7 @@ def _open_wandb(project: str, folder: Path, config: Mapping[str, Any]) -> Any:
         import wandb
     except ImportError:
         raise ImportError("run.wandb_project needs the extra 'wandb': pip install -e '.[wandb]'") from None
-    return wandb.init(project=project, dir=str(folder), config=dict(config), resume="allow", id=folder.name)
+    try:
+        return wandb.init(project=project, dir=str(folder), config=dict(config), resume="allow", id=folder.name)
+    except wandb.Error as error:
+        raise ValueError(f"run.wandb_project: {error}; WANDB_MODE=offline writes a file instead") from error

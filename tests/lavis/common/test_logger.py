@@ -67,3 +67,13 @@ def test_wandb_gets_the_same_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for expected in (b"train/loss", b"init_lr", b"0.125"):
         assert expected in content
     assert b"no number" not in content
+
+
+@pytest.mark.slow
+def test_wandb_without_a_key_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="the extra wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("HOME", str(tmp_path))  # no .netrc
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    with pytest.raises(ValueError, match=r"run.wandb_project: .*; WANDB_MODE=offline writes a file instead"):
+        RunLog(tmp_path / "run", wandb_project="emac")
