@@ -2,7 +2,10 @@
 
 import http.server
 import io
+import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from contextlib import closing
@@ -17,6 +20,7 @@ from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.base import EnvironmentFault
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.experts import make_expert
+from xrl_alignment.paths import REPO_ROOT
 from xrl_alignment.protocol import Bye, Hello, Next, Observation
 from xrl_alignment.server import DaggerHTTPServer
 
@@ -399,3 +403,38 @@ def test_v1_and_v2_show_the_server_the_same(master, games):
     for one, other in zip(servers[0].observations(), servers[1].observations(), strict=True):
         assert (one.text, one.information, one.done) == (other.text, other.information, other.done)
         assert np.array_equal(one.image, other.image)
+
+
+def test_a_second_program_joins_in_the_middle_of_a_round(make_run, household_data, scripted):
+    """Two programs with eight workers each: both play, every game of both rounds is played exactly once."""
+    games = find_games("household_train", data=household_data, num=12, seed=0)
+    run = make_run(games=games, policy=scripted("look"), train=False, num_rounds=2, max_steps=3)
+    handed: list[str] = []  # sessions that were given a game, in order
+    first: set[str] = set()  # the sessions of the first program
+    next_game = run.loop.schedule.next_game
+
+    def hold_the_first_back(session):
+        """After four games the first program waits until the second one plays."""
+        if len(programs) < 2:
+            first.add(session)
+        if len(handed) >= 4 and not set(handed) - first and session in first:
+            return None
+        game = next_game(session)
+        handed.extend([session] if game else [])
+        return game
+
+    run.loop.schedule.next_game = hold_the_first_back
+    programs: list[subprocess.Popen] = []
+    run.start()
+    command = [sys.executable, str(REPO_ROOT / "alfworld_client.py"), "--port", str(run.server.port), "--env", "native"]
+    command += ["--split", "household_train", "--data", str(household_data), "--num-envs", "12", "--num-workers", "8"]
+    programs.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    deadline = time.monotonic() + 100
+    while (len(handed) < 4 or len(first) < 8) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    programs.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    summaries = [json.loads(program.communicate(timeout=120)[0]) for program in programs]
+    run.wait()
+    played = [(record.round, record.game) for record in run.journal]
+    assert sorted(played) == sorted((round, game.id) for round in range(2) for game in games)
+    assert all(summary["episodes"] for summary in summaries) and sum(s["episodes"] for s in summaries) == 24
