@@ -91,6 +91,8 @@ def _write_field(file: h5py.File, name: str, rows: Sequence) -> None:
 
 def _write_images(file: h5py.File, images: np.ndarray) -> None:
     """Each picture a chunk of its own, packed here: h5py has no LZ4, but lets whoever has write the chunks."""
+    if images.dtype != np.uint8 or images.ndim != 4:
+        raise ValueError(f"pictures of a shard are uint8 (H, W, 3), not {images.dtype} {images.shape[1:]}")
     properties = h5p.create(h5p.DATASET_CREATE)
     properties.set_chunk((1, *images.shape[1:]))
     properties.set_filter(_LZ4_FILTER, h5z.FLAG_OPTIONAL, (0,))

@@ -85,6 +85,12 @@ def test_fields_that_make_no_episode(tmp_path: Path, fields: dict) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_pictures_of_another_type(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"are uint8 \(H, W, 3\), not float64 \(4, 4, 3\)"):
+        write_shard(tmp_path / "round000_env0000_steps001.h5", {"image": [np.zeros((4, 4, 3))]}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_damaged_shard_is_named(tmp_path: Path, shard_folder: Path) -> None:
     data = (shard_folder / NAME).read_bytes()
     (tmp_path / NAME).write_bytes(data[: len(data) // 2])
