@@ -12,7 +12,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 VLLM_STAMP := .venv-vllm/.ready
-BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
+# benchmarks/engines.py needs vLLM: it runs once `make vllm-env` has been called.
+BENCHMARKS := $(sort $(filter-out benchmarks/_% $(if $(wildcard $(VLLM_STAMP)),,benchmarks/engines.py),$(wildcard benchmarks/*.py)))
 
 .PHONY: help demo test test-slow test-vllm lint format bench prove install vllm-env clean
 .DEFAULT_GOAL := help

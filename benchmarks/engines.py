@@ -16,8 +16,8 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 
 import _shapes
 import numpy as np
@@ -65,14 +65,16 @@ def batches(model: torch.nn.Module, count: int, repeats: int) -> list[list[Polic
     return [[PolicyInput(text, picture) for text, picture in zip(texts, part, strict=True)] for part in pictures]
 
 
-def timed(policy: Policy, work: Sequence[Sequence[PolicyInput]]) -> tuple[float, list[str]]:
-    """Median seconds of a batch after the first, and all answers."""
-    seconds, answers = [], []
+def timed(policies: Mapping[str, Policy], work: Sequence[Sequence[PolicyInput]]) -> dict[str, tuple[float, list[str]]]:
+    """Of each policy: median seconds of a batch after the first, and all answers. They take turns."""
+    seconds = {name: [] for name in policies}
+    answers = {name: [] for name in policies}
     for batch in work:
-        start = time.perf_counter()
-        answers += policy.act(batch)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[1:]), answers
+        for name, policy in policies.items():
+            start = time.perf_counter()
+            answers[name] += policy.act(batch)
+            seconds[name].append(time.perf_counter() - start)
+    return {name: (statistics.median(seconds[name][1:]), answers[name]) for name in policies}
 
 
 def measure(device: str, shape: str, prompts: int, tokens: int, repeats: int, url: str, python: str) -> Result:
@@ -85,12 +87,12 @@ def measure(device: str, shape: str, prompts: int, tokens: int, repeats: int, ur
     work = batches(model, prompts, repeats + 1)
     length = {"num_beams": 1, "max_length": tokens + 1, "min_length": tokens + 1}  # they count a BOS
     vllm = {"name": "vllm", "base_urls": [url] if url else [], "vllm_python": python}
-    found = {}
-    for name, settings in (("in_process", {}), ("vllm", vllm)):
-        with closing(
-            make_policy(PolicyConfig(**length, **settings), model, vis_processor, max_batch=prompts)
-        ) as policy:
-            found[name] = timed(policy, work)
+    sections = {"in_process": PolicyConfig(**length), "vllm": PolicyConfig(**length, **vllm)}
+    with ExitStack() as cleanup:
+        policies = {name: make_policy(section, model, vis_processor, prompts) for name, section in sections.items()}
+        for policy in policies.values():
+            cleanup.callback(policy.close)
+        found = timed(policies, work)
     (plain, wanted), (served, got) = found["in_process"], found["vllm"]
     rows = [
         {"engine": name, "shape": f"{shape}, {device}", "prompts": prompts, "s": s, "actions/s": prompts / s}
