@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 
+from lavis.models.blip2_models import adapters
 from lavis.models.convert import export_llm
 from xrl_alignment.engine_pool import EngineFault
 
@@ -143,6 +144,11 @@ class ModelServer:
 
     def __init__(self, model: torch.nn.Module, *, python: str = "", arguments: Sequence[str] = ()) -> None:
         python = find_python(python)  # before anything is written
+        if any(map(adapters.is_adapter, model.state_dict())):
+            raise EngineFault(
+                "the language model has LoRA adapters: write it with `python -m lavis.models.convert … --to llm` (it "
+                "merges them), serve that folder, and name the server in policy.base_urls"
+            )
         self._folder = tempfile.TemporaryDirectory(prefix="emac-llm-")
         llm = Path(self._folder.name) / "llm"
         export_llm(model, llm)

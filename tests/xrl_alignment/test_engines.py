@@ -5,6 +5,7 @@ The first half speaks with `small_engine` over real sockets; the tests marked vl
 
 import os
 import signal
+import sys
 import threading
 from contextlib import ExitStack
 
@@ -22,7 +23,7 @@ from xrl_alignment.config import ConfigError, DaggerConfig, PolicyConfig, load_c
 from xrl_alignment.engine_pool import EngineFault
 from xrl_alignment.engines import TOLERANCE, Fingerprint, VllmClient, VllmPolicy, best_answer
 from xrl_alignment.policies import InProcessPolicy, PolicyInput
-from xrl_alignment.vllm_server import VllmServer, find_python
+from xrl_alignment.vllm_server import ModelServer, VllmServer, find_python
 
 CPU = torch.device("cpu")
 BACKBONE = {"llm_weights": "tiny/backbone.safetensors", "freeze_llm": True, "freeze_vit": True, "freeze_qformer": True}
@@ -224,6 +225,12 @@ def test_without_vllm_the_error_says_where_to_get_it(student, tmp_path, monkeypa
         make_policy(PolicyConfig(name="vllm", num_beams=1), *student, max_batch=4)
     with pytest.raises(EngineFault, match=f"policy.vllm_python={tmp_path} is not an interpreter"):
         find_python(f"{tmp_path}")
+
+
+def test_adapters_are_to_be_merged_first():
+    adapted = load_student({"freeze_llm": True, "lora_rank": 2}, CPU)
+    with pytest.raises(EngineFault, match="LoRA adapters: write it with .*--to llm"):
+        ModelServer(adapted[0], python=sys.executable)
 
 
 def test_a_server_that_cannot_start_shows_its_last_words(tmp_path):
