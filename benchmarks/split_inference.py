@@ -23,8 +23,12 @@ from typing import Any
 
 from _bench import Result, run
 
-from split_inference.alfworld_server import TextWorldBackend, find_game
-from split_inference.alfworld_vllm_client import Connection
+# This file has the package's name, and Python looks beside it first.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "split_inference"))
+
+from alfworld_server import TextWorldBackend, find_game
+from alfworld_vllm_client import Connection
+
 from xrl_alignment.environments.household import generate
 
 CLIENTS = 8

@@ -204,6 +204,7 @@ def flood(server, trials, messages):
     supplies = [malformed(seed, LIMIT) for seed in range(3)]
     try:
         in_threads(misbehave, clients, supplies, [messages // 12] * 3)
+        wait_until(lambda: len(children(server.process.pid)) == 4)  # clients of other tests have gone
         before = resident(server.process.pid)
         in_threads(misbehave, clients, supplies, [messages // 4] * 3)
         growth = resident(server.process.pid) - before
@@ -270,6 +271,7 @@ def test_an_endless_line_is_not_kept(server):
     with closing(server.connect()) as client:
         client.send(b"x" * (LIMIT + 1))
         assert "longer than" in client.answer()["error"]  # before the line's end
+        wait_until(lambda: len(children(server.process.pid)) == 1)  # clients of other tests have gone
         before = resident(server.process.pid)
         for _ in range(64):
             client.send(b"x" * (1 << 20))

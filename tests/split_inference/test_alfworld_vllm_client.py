@@ -89,8 +89,11 @@ def player(connections, model, folder, **changes):
     return Player(connections=connections, model=model, trajectories=Trajectories(folder, {"a": 1}), **options)
 
 
-def run_main(*options):
-    return main([*map(str, options)])
+@pytest.fixture
+def run_main(monkeypatch):
+    """`run_main(*options)`: the program in this process, which keeps its own answer to SIGTERM."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    return lambda *options: main([*map(str, options)])
 
 
 # ---- playing -------------------------------------------------------------------------------------------------------
@@ -273,8 +276,7 @@ def test_a_server_that_goes_away_is_named(start, trials):
 # ---- the program ---------------------------------------------------------------------------------------------------
 
 
-def test_the_program_with_a_served_model_and_its_resume(server, served, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
+def test_the_program_with_a_served_model_and_its_resume(server, served, tmp_path, capsys, run_main):
     address, model = served
     where = ["--port", server.port, "--base-url", address, "--model-name", model, "--output-dir", tmp_path / "out"]
     how = [*where, "--num-envs", 2, "--max-turns", 2, "--max-new-tokens", 6, "--num-samples"]
@@ -292,8 +294,7 @@ def test_the_program_with_a_served_model_and_its_resume(server, served, tmp_path
     assert "games, about" not in capsys.readouterr().out
 
 
-def test_blip2_emac_plays(server, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
+def test_blip2_emac_plays(server, tmp_path, run_main):
     config = REPO_ROOT / "configs" / "evaluate" / "episodes.yaml"
     options = ["--port", server.port, "--output-dir", tmp_path, "--num-samples", 2, "--max-turns", 2, "--num-envs", 2]
     options += ["--cfg-path", config, "--options", "policy.decode=admissible", "run.num_threads=1"]
@@ -305,7 +306,7 @@ def test_blip2_emac_plays(server, tmp_path, capsys, monkeypatch):
         assert turn["output"] == turn["action"]
 
 
-def test_mistakes_end_in_a_line(server, served, tmp_path):
+def test_mistakes_end_in_a_line(server, served, tmp_path, run_main):
     address, model = served
     output = ["--output-dir", str(tmp_path / "out")]
     port = ["--port", str(server.port)]
@@ -350,7 +351,8 @@ def test_twenty_official_games_with_vllm(start, alfworld_data, tmp_path, how):
     if how == "in this process":
         subprocess.run([*client, "--model-path", str(model), *engine], check=True, env=environ)
     else:
-        serve = (str(VLLM_PYTHON.with_name("vllm")), "serve")
+        # What `vllm serve MODEL` starts; the CPU build's own `vllm` does not find its version.
+        serve = (str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model")
         with ServedModel(model, tmp_path / "serve.log", serve, tuple(engine)) as address:
             subprocess.run([*client, "--base-url", address], check=True, env=environ)
     records = [json.loads(file.read_text()) for file in tmp_path.glob("out/*/*/trajectory.json")]
