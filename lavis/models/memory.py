@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-from lavis.models.blip2_models import adapters, llama
+from lavis.models.blip2_models import adapters, attention, llama
 from lavis.models.blip2_models.blip2 import Blip2Base, dtype_named
 from lavis.models.blip2_models.blip2_emac import CHUNK_TOKENS, CONFIG_DEFAULTS, PARTS, frozen_parts, model_section
 
@@ -39,9 +39,10 @@ KNOWN_LLMS = {
 }
 # Resident without a model: Python, torch (2.13, CPU build), Transformers, and the kernels of a first step.
 CPU_RUNTIME = 400 << 20
-# Of what is alive at the peak, glibc's heap holds as much again in holes that nobody else can use (measured: 0.7 to 1.1
-# of it; with MALLOC_MMAP_THRESHOLD_=65536, which is slow, the resident set grows by the tensors and nothing else).
-CPU_HOLES = 1.0
+# Holes that glibc's heap keeps beside live activations, which nobody else can use, as a share of them. Measured: 0.7 to
+# 1.1 where rows come and go, 0.25 where all are kept until one backward pass, because the language model trains. With
+# MALLOC_MMAP_THRESHOLD_=65536, which is slow, there are none.
+CPU_HOLES, CPU_HOLES_WHOLE = 1.0, 0.25
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Sizes:
     vision_bytes: int  # of one activation
     llm_bytes: int
     recomputes: bool
+    keeps_scores: bool  # attention by products of matrices (`attention.py`)
 
     @classmethod
     def of(cls, model: Mapping[str, object], device: str) -> Sizes:
@@ -107,6 +109,7 @@ class Sizes:
             vision_bytes=(amp or encoder.dtype).itemsize,
             llm_bytes=(amp or llm.dtype).itemsize,
             recomputes=bool(options["low_memory"]),
+            keeps_scores=device == "cpu" and (amp or llm.dtype) == torch.bfloat16,
         )
 
 
@@ -161,7 +164,8 @@ def predict(model: Mapping[str, object], work: Work, device: str = "cuda", *, op
     else:
         parts |= _training(sizes, work, device, optimizer=optimizer)
     if device == "cpu":
-        parts |= {"holes in the heap": int(CPU_HOLES * parts["activations"]), "Python and libraries": CPU_RUNTIME}
+        share = CPU_HOLES_WHOLE if sizes.llm_trains and work.phase != "generate" else CPU_HOLES
+        parts |= {"holes in the heap": int(share * parts["activations"]), "Python and libraries": CPU_RUNTIME}
     return parts
 
 
@@ -189,25 +193,39 @@ def _rows_at_a_time(sizes: Sizes, work: Work, device: str) -> int:
 
 
 def _kept_of_a_row(sizes: Sizes, work: Work) -> int:
-    """Bytes that autograd keeps of one row until its backward pass, and the largest layer's working memory.
-
-    A layer with frozen weights keeps the inputs of its two norms (2 H), what attention needs (queries, keys, values,
-    result) and gate, up and silu(gate) (3 I); one that trains also each matrix's input.
-    """
+    """Bytes that autograd keeps of one row until its backward pass, and the largest layer's working memory."""
     config, (tokens, places) = sizes.llm, _row(sizes, work)
-    hidden, wide = config.hidden_size, config.intermediate_size
-    key_share = getattr(config, "num_key_value_heads", config.num_attention_heads) / config.num_attention_heads
-    attention = hidden * (2 + 2 * key_share)
-    layer = 2 * hidden + attention + 3 * wide
-    if sizes.llm_trains:
-        layer += 3 * hidden + wide
-    working = 3 * wide + 2 * hidden  # gradients of gate, up and their product, and of the residual
+    hidden, wide, size = config.hidden_size, config.intermediate_size, sizes.llm_bytes
+    layer = _layer_of_a_token(sizes, tokens)
+    working = size * (3 * wide + 2 * hidden)  # gradients of gate, up and their product, and of the residual
     if sizes.recomputes:
-        kept = config.num_hidden_layers * hidden + layer
-    else:
-        kept = (config.num_hidden_layers - 1) * layer + hidden * (1 + 2 * key_share)
-    last = places * (layer + working)
-    return int(sizes.llm_bytes * (tokens * (kept + working) + last))
+        return tokens * (config.num_hidden_layers * size * hidden + layer + working)
+    if sizes.llm_trains:
+        return tokens * (config.num_hidden_layers * layer + working)
+    keys = size * hidden * (1 + 2 * _key_share(sizes))  # of the last layer only these, but at the predicted places
+    return int(tokens * ((config.num_hidden_layers - 1) * layer + keys + working) + places * (layer + working))
+
+
+def _layer_of_a_token(sizes: Sizes, tokens: int) -> int:
+    """Bytes that autograd keeps of a layer for each of a row's `tokens`.
+
+    With frozen weights the inputs of its two norms (2 H), what attention needs (queries, keys, values, result), and
+    gate, up and silu(gate) (3 I). With weights that train, through Transformers: the norms' inputs in float32, their results
+    before the weight, each matrix's input (under autocast the five after a norm are copies), and the product (I).
+    """
+    hidden, wide, size = sizes.llm.hidden_size, sizes.llm.intermediate_size, sizes.llm_bytes
+    kept = size * (hidden * (2 + 2 * _key_share(sizes)) + 3 * wide)
+    if sizes.keeps_scores:  # by blocks of queries under a causal mask
+        kept += size * sizes.llm.num_attention_heads * (tokens + attention.BLOCK) // 2
+    if not sizes.llm_trains:
+        return int(kept + size * 2 * hidden)
+    residual, copies = (4, 5) if sizes.copies else (size, 2)
+    return int(kept + 2 * hidden * (4 + residual) + size * (copies * hidden + wide))
+
+
+def _key_share(sizes: Sizes) -> float:
+    heads = sizes.llm.num_attention_heads
+    return getattr(sizes.llm, "num_key_value_heads", heads) / heads
 
 
 def _logits_of_a_row(sizes: Sizes, work: Work) -> int:
