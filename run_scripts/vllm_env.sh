@@ -26,7 +26,10 @@ with=(fastapi h5py httpx hypothesis omegaconf pillow prometheus-client pytest py
 
 [[ -x "$folder/bin/python" ]] || "${PYTHON:-python3}" -m venv "$folder"
 pip=("$folder/bin/python" -m pip --disable-pip-version-check)
-"${pip[@]}" install ${pip_args[@]+"${pip_args[@]}"} "$VLLM_PACKAGE" "${with[@]}"
+"${pip[@]}" install ${pip_args[@]+"${pip_args[@]}"} "$VLLM_PACKAGE" "${with[@]}" || {
+  echo "error: $VLLM_PACKAGE cannot be installed; without a GPU, name torch's CPU index in VLLM_PIP_ARGS (see --help)" >&2
+  exit 2
+}
 
 # A CPU torch from elsewhere than torchvision's index does not fit PyPI's torchvision, which is built for CUDA: then
 # take PyPI's torch, past pip's settings (not past its certificates). It runs without a GPU too; audio is not needed.
