@@ -2,8 +2,8 @@
 
     python benchmarks/policy_server.py --json F [--seconds 60] [--model PATH --python PYTHON]
 
-Starts `policy_server/qwen_policy_server.py` as a process and asks it over sockets from this one. Without `--model` a
-tiny random Qwen2-VL serves where `.venv-vllm` is there (its processor needs torchvision), else the tiny `Blip2Emac`.
+Starts `policy_server/qwen_policy_server.py` as a process and asks it over sockets from this one. It serves the tiny
+`Blip2Emac`; a Qwen2-VL with `--model FOLDER --python .venv-vllm/bin/python` (its processor needs torchvision).
 
 - `batching_speedup`: requests a second of 16 clients, each asking again as soon as it is answered, against the same
   server with `queue.max_batch=1`.
@@ -23,7 +23,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -39,7 +38,6 @@ from _bench import Result, run
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
-VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 TASK = "MineRLBasaltFindCave-v0"
 TOKENS = 32
 CLIENTS, MANY_CLIENTS = 16, 64
@@ -63,16 +61,14 @@ class Tally:
 
 def measure(seconds: float, model: str, python: str) -> Result:
     """Three servers one after the other: without batching, with it, and overloaded."""
-    with tempfile.TemporaryDirectory() as folder:
-        python, model = _chosen(python, model, Path(folder))
-        short = min(seconds, 15.0)
-        with server(python, model, "queue.max_batch=1") as (url, _):
-            alone, without = asyncio.run(_closed_loop(url, 1, short)), asyncio.run(_closed_loop(url, CLIENTS, short))
-        with server(python, model) as (url, _):
-            batched = asyncio.run(_closed_loop(url, CLIENTS, short))
-        capacity = len(batched.latencies) / short
-        with server(python, model) as (url, process):
-            crowd, health, memory = asyncio.run(_overload(url, process.pid, 2 * capacity, seconds))
+    short = min(seconds, 15.0)
+    with server(python, model, "queue.max_batch=1") as (url, _):
+        alone, without = asyncio.run(_closed_loop(url, 1, short)), asyncio.run(_closed_loop(url, CLIENTS, short))
+    with server(python, model) as (url, _):
+        batched = asyncio.run(_closed_loop(url, CLIENTS, short))
+    capacity = len(batched.latencies) / short
+    with server(python, model) as (url, process):
+        crowd, health, memory = asyncio.run(_overload(url, process.pid, 2 * capacity, seconds))
     rows = [
         _row(f"{model}, 1 client, no batching", alone, short),
         _row(f"{CLIENTS} clients, no batching", without, short),
@@ -91,16 +87,6 @@ def measure(seconds: float, model: str, python: str) -> Result:
     }
     targets = {"batching_speedup": 4, "p99_over_p50": 3, "lost": 0, "overhead_ms": 5, "memory_growth": 1.05}
     return Result(rows, ratios, {**targets, "health_max_ms": 100})
-
-
-def _chosen(python: str, model: str, folder: Path) -> tuple[str, str]:
-    if model:
-        return python or sys.executable, model
-    if not VLLM_PYTHON.exists():
-        return python or sys.executable, "blip2_emac:tiny"
-    maker = [str(VLLM_PYTHON), str(ROOT / "tests" / "tiny_checkpoints.py"), "--out", str(folder / "tiny-qwen2vl")]
-    subprocess.run([*maker, "qwen2vl"], check=True, capture_output=True)
-    return python or str(VLLM_PYTHON), str(folder / "tiny-qwen2vl")
 
 
 @contextmanager
@@ -227,8 +213,8 @@ def _percentile(values: list[float], percent: float) -> float:
 def options(parser: argparse.ArgumentParser) -> None:
     """What is served, and for how long."""
     parser.add_argument("--seconds", type=float, default=60.0, help="of the overload; the other parts: at most 15")
-    parser.add_argument("--model", default="", help="what the server serves")
-    parser.add_argument("--python", default="", help="the interpreter that the server runs under")
+    parser.add_argument("--model", default="blip2_emac:tiny", help="what the server serves")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that the server runs under")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import uvicorn
 
+from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from policy_server.admission import Admission
 from policy_server.http_server import SERVICE, create_app
 from policy_server.keys import KEYS_VARIABLE, KeyRing, read_keys
@@ -77,6 +78,8 @@ def main() -> None:
     """Parse, open the port, load the model, serve."""
     arguments = parse_args(__doc__, add_arguments, cfg_required=False)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s:%(name)s:%(message)s", stream=sys.stderr)
+    bound_kernel_cache()
+    keep_freed_memory()
     settings = read_settings(arguments)
     server = settings.server
     keys = key_ring(server, os.environ)
