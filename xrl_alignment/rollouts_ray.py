@@ -12,6 +12,7 @@ import math
 import os
 import socket
 import threading
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -197,5 +198,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _unreachable(address: str, error: Exception) -> str:
+    if "AuthToken" in "".join(traceback.format_exception(error)):
+        return f"the Ray cluster at {address} wants its token: set RAY_AUTH_MODE=token, and have its ~/.ray/auth_token"
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return f"no Ray cluster answers at {address} ({reason}): start one with run_scripts/ray/head.sh"

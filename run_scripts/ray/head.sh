@@ -10,6 +10,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source=run_scripts/common/job.sh
 source run_scripts/common/job.sh
+export RAY_AUTH_MODE=token # without it whoever reaches the ports can run code here
+"$PYTHON" -m ray.scripts.scripts get-auth-token --generate >/dev/null # once, into ~/.ray/auth_token
 port=${RAY_PORT:-6379}
 "$PYTHON" -m ray.scripts.scripts start --head --port="$port" ${NUM_CPUS:+--num-cpus="$NUM_CPUS"} "$@"
-echo "address: $(hostname -I | cut -d' ' -f1):$port"
+echo "address: $(hostname -I | cut -d' ' -f1):$port; give programs that use it RAY_AUTH_MODE=token"

@@ -14,6 +14,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source=run_scripts/common/job.sh
 source run_scripts/common/job.sh
+export RAY_AUTH_MODE=token # without it whoever reaches the ports can run code here
 
 if [[ -n "${SLURM_JOB_NODELIST:-}" ]]; then
   mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -35,6 +36,7 @@ stop() {
 }
 trap stop EXIT
 
+"${ray[@]}" get-auth-token --generate >/dev/null
 "${ray[@]}" start --head --port="$port" ${NUM_CPUS:+--num-cpus="$NUM_CPUS"}
 RAY_ADDRESS=$(hostname -I | cut -d' ' -f1):$port
 export RAY_ADDRESS

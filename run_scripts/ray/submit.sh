@@ -10,6 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source=run_scripts/common/job.sh
 source run_scripts/common/job.sh
+export RAY_AUTH_MODE=token # without it whoever reaches the ports can run code here
 printf -v command '%q ' "$@"
 exec "$PYTHON" -m ray.scripts.scripts job submit \
   --address "${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}" -- bash -c "cd $(printf '%q' "$PWD") && exec $command"

@@ -11,6 +11,7 @@ shift
 cd "$(dirname "$0")/../.."
 # shellcheck source=run_scripts/common/job.sh
 source run_scripts/common/job.sh
+export RAY_AUTH_MODE=token # without it whoever reaches the ports can run code here
 if (($# == 0)); then
   exec "$PYTHON" -m ray.scripts.scripts start --address="$address" ${NUM_CPUS:+--num-cpus="$NUM_CPUS"}
 fi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -51,7 +52,7 @@ def test_shellcheck_finds_nothing() -> None:
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed (extra: dev)")
-    others = [REPO_ROOT / "run_scripts/common/job.sh", *(REPO_ROOT / "run_scripts").glob("*/*/*.sh")]
+    others = [path for deep in ("*", "*/*") for path in (REPO_ROOT / "run_scripts").glob(f"{deep}/*.sh")]
     command = [shellcheck, "-x", *SCRIPTS, *others]
     done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
@@ -138,3 +139,37 @@ def test_sigterm_reaches_the_training(tmp_path: Path, nproc: str) -> None:
     out, _ = process.communicate(timeout=120)
     assert out == "checkpoint\n"
     assert process.returncode == 0
+
+
+def stand_in(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize("queue_name", ["slurm", "pbs"])
+def test_ray_starts_on_every_node_of_a_job_and_ends_with_the_command(queue_name: str, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    stand_in(tools, "python", f'echo "$@" >>{tmp_path}/calls')
+    stand_in(tools, "scontrol", "printf 'node1\\nnode2\\n'")
+    for remote in ("srun", "pbs_tmrsh"):
+        stand_in(tools, remote, f'echo "{remote} $*" >>{tmp_path}/calls')
+    (tmp_path / "nodes").write_text("node1\nnode1\nnode2\nnode2\n")
+    job = {"slurm": {"SLURM_JOB_NODELIST": "node[1-2]"}, "pbs": {"PBS_NODEFILE": str(tmp_path / "nodes")}}[queue_name]
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHON": str(tools / "python"), "NUM_CPUS": "5", **job}
+    wait = f"until grep -qs node2 {tmp_path}/calls; do sleep 0.05; done"  # the other nodes join in the background
+    script = str(REPO_ROOT / "run_scripts/ray/in_allocation.sh")
+    command = ["bash", script, "bash", "-c", f'{wait}; echo "at $RAY_ADDRESS, $RAY_AUTH_MODE"; exit 7']
+    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=60)
+    calls = (tmp_path / "calls").read_text()
+    said = re.fullmatch(r"at ([\d.]+:(\d+)), token\n", done.stdout)
+    assert done.returncode == 7 and said
+    assert f"start --head --port={said[2]} --num-cpus=5" in calls and calls.rstrip().endswith("stop")
+    assert calls.count("node2") == 1 and f"start --address={said[1]} --num-cpus=5 --block" in calls
+    assert "node1" not in calls
+
+
+def test_outside_of_a_job_ray_says_what_to_use() -> None:
+    command = ["bash", str(REPO_ROOT / "run_scripts/ray/in_allocation.sh"), "true"]
+    done = subprocess.run(command, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "use head.sh and workers.sh" in done.stderr
