@@ -382,9 +382,8 @@ def parse_action(output: str) -> str:
     """The command in a model's output, or its thought (`think: …`), or its first line cleaned up."""
     output = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in output)
     answer = read_answer(output)
-    if answer.action:
-        return answer.action
-    return f"think: {answer.thought}" if answer.thought else normalise(output)[:LONGEST_ACTION]
+    thought = f"think: {answer.thought}" if answer.thought else ""
+    return (answer.action or thought or normalise(output))[:LONGEST_ACTION]
 
 
 class Player:

@@ -165,7 +165,9 @@ def test_a_thought_costs_a_turn_but_no_step(connections, games, tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text())["rejected"] == 0.0
 
 
-@pytest.mark.parametrize("text", ["", "\x00\ud800\x1b[0m\u2028", "I am sorry. " * 400, "go to\n\n\nnowhere"])
+@pytest.mark.parametrize(
+    "text", ["", "\x00\ud800\x1b[0m\u2028", "I am sorry. " * 400, "examine " + "x" * 5000, "go to\n\n\nnowhere"]
+)
 def test_whatever_a_model_writes_the_game_goes_on(connections, games, tmp_path, text):
     playing = player(connections, Says(text), tmp_path, max_turns=2)
     (episode,) = playing.play(games[:1])
