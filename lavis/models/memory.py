@@ -210,8 +210,8 @@ def _layer_of_a_token(sizes: Sizes, tokens: int) -> int:
     """Bytes that autograd keeps of a layer for each of a row's `tokens`.
 
     With frozen weights the inputs of its two norms (2 H), what attention needs (queries, keys, values, result), and
-    gate, up and silu(gate) (3 I). With weights that train, through Transformers: the norms' inputs in float32, their results
-    before the weight, each matrix's input (under autocast the five after a norm are copies), and the product (I).
+    gate, up and silu(gate) (3 I). With weights that train, through Transformers: the norms' inputs in float32, their
+    results before the weight, each matrix's input (under autocast the five after a norm are copies), the product (I).
     """
     hidden, wide, size = sizes.llm.hidden_size, sizes.llm.intermediate_size, sizes.llm_bytes
     kept = size * (hidden * (2 + 2 * _key_share(sizes)) + 3 * wide)
