@@ -68,7 +68,10 @@ class TransformersModel:
         device = _device(settings.device)
         options: dict[str, Any] = {"dtype": _dtype(settings.dtype, device)}
         if settings.quantization != "none":
-            options |= {"quantization_config": _quantization(settings.quantization), "device_map": {"": str(device)}}
+            options |= {
+                "quantization_config": _quantization(settings.quantization, device),
+                "device_map": {"": str(device)},
+            }
         _check_source(settings.path)
         try:
             self.processor = AutoProcessor.from_pretrained(settings.path)
@@ -169,9 +172,11 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | str:
     return getattr(torch, name)
 
 
-def _quantization(name: str) -> Any:
+def _quantization(name: str, device: torch.device) -> Any:
     if importlib.util.find_spec("bitsandbytes") is None:
         raise ImportError(f"model.quantization={name} needs bitsandbytes: pip install bitsandbytes")
+    if device.type == "cpu":
+        raise ValueError(f"model.quantization={name} needs a GPU; on a CPU use model.quantization=none")
     from transformers import BitsAndBytesConfig
 
     if name == "int8":
