@@ -1,12 +1,15 @@
-"""What rollout workers need of benchmarks/rollouts.py: in a module, because workers do not import the program."""
+"""What worker processes of the benchmarks play: in a module, because they do not import the program."""
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from xrl_alignment.client import play
+from xrl_alignment.client_report import ClientReport
 from xrl_alignment.environments import make_environment, world
 from xrl_alignment.environments.base import Environment, Game, TimeStep
 from xrl_alignment.experts import Expert, make_expert
@@ -35,10 +38,11 @@ class Waiting:
     """Makes native environments whose steps take `seconds`."""
 
     seconds: float = 0.0
+    max_steps: int = 50
 
     def __call__(self) -> Environment:
         """One environment."""
-        return WaitingEnvironment(make_environment("native"), self.seconds)
+        return WaitingEnvironment(make_environment("native", max_steps=self.max_steps), self.seconds)
 
 
 def explorer(environment: Environment) -> Expert:
@@ -50,3 +54,9 @@ def files_read(game: Game) -> Iterator[None]:
     """An episode without steps: how many game files this worker has read so far."""
     yield None
     return world._load.cache_info().misses
+
+
+def client(job: dict[str, Any]) -> Iterator[None]:
+    """A client program in a worker: plays until the server has no more work."""
+    yield None
+    return play(**job, report=ClientReport(io.StringIO()))

@@ -3,33 +3,32 @@
     python benchmarks/batching.py --json batching.json
 
 Generated games, the tiny model, free text (greedy). Two ways, as the project plays: evaluation (`play_games`, one
-process), and a DAgger server without training that is asked over HTTP by a client with one or sixteen workers.
+process), and a DAgger server without training that is asked over HTTP by another process: a client with one or sixteen
+workers.
 """
 
 from __future__ import annotations
 
-import io
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
 from _bench import Result, run
+from _waiting import Waiting, client
 
 from xrl_alignment.assembly import load_student, make_policy, prompt_writer
-from xrl_alignment.client import play
-from xrl_alignment.client_report import ClientReport
 from xrl_alignment.config import PolicyConfig
 from xrl_alignment.dagger import DaggerLoop
-from xrl_alignment.environments import choose_games, make_environment
+from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import Game
 from xrl_alignment.evaluation import PolicyActor, play_games
 from xrl_alignment.experts import make_expert
 from xrl_alignment.ledger import Ledger
 from xrl_alignment.policies import Policy
+from xrl_alignment.rollouts import make_executor
 from xrl_alignment.run_directory import RunDirectory
 from xrl_alignment.schedule import Schedule
 from xrl_alignment.server import DaggerHTTPServer
@@ -48,7 +47,9 @@ class Player:
         model, vis_processor = load_student({}, torch.device("cpu"))
         self.policy: Policy = make_policy(PolicyConfig(num_beams=1, max_length=24), model, vis_processor, MANY)
         self.write_prompt = prompt_writer(model, tell_objects=True)
-        self.environment = partial(make_environment, "native", max_steps=MAX_STEPS)
+        self.environment = Waiting(0.0, MAX_STEPS)
+        self.clients = make_executor("local", workers=1, step_timeout_s=0)
+        self.clients.warm_up()
 
     def evaluate(self, concurrency: int) -> Actions:
         """In this process."""
@@ -77,12 +78,10 @@ class Player:
         )
         thread = threading.Thread(target=loop.run)
         thread.start()
-        try:
-            url = f"http://127.0.0.1:{server.port}"
-            play(url, self.environment, self.games, num_workers=workers, report=ClientReport(io.StringIO()))
-        finally:
-            thread.join()
-            server.stop()
+        job = {"server_url": f"http://127.0.0.1:{server.port}", "games": self.games, "num_workers": workers}
+        list(self.clients.run(client, [job | {"environment_factory": self.environment}]))
+        thread.join()
+        server.stop()
         actions = {record.game: [action for action, _ in record.steps] for record in directory.episodes()}
         directory.close()
         return actions
@@ -111,6 +110,7 @@ def measure() -> Result:
                 {"what": name, "1 environment, steps/s": slow, f"{MANY}, steps/s": fast, "games that differ": differ}
             )
             ratios[f"sixteen_over_one_{name.split()[0]}"] = fast / slow
+        player.clients.close()
     ratios["sixteen_over_one"] = min(ratios.values())
     return Result(rows, ratios, {"sixteen_over_one": 4})
 

@@ -97,7 +97,7 @@ class RunConfig:
     repeat_limit: int = 0
     device: str = "auto"
     max_batch: int = 32
-    window_ms: float = 2.0
+    window_ms: float = 20.0
     num_threads: int = 0
     num_workers: int = 1
     train_every: int = 1

@@ -59,7 +59,7 @@ class DaggerLoop:
         repeat_limit: int = 0,
         seed: int = 42,
         max_batch: int = 32,
-        window_s: float = 0.002,
+        window_s: float = 0.02,
         write_prompt: Callable[..., str] = build_prompt,
     ) -> None:
         self.server = server
