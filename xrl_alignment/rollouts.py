@@ -396,10 +396,8 @@ class ParallelExecutor(ABC):
         self, play: Play, jobs: Sequence[Any], *, answer: Answer | None = None, key: Key | None = None
     ) -> Iterator[Outcome]:
         """See `RolloutExecutor.run`."""
-        if type(play).__module__ == "__main__":
-            raise ValueError(
-                f"workers cannot import {type(play).__name__} from the program itself: move it to a module"
-            )
+        if getattr(play, "__module__", "") == "__main__":
+            raise ValueError(f"workers cannot import {play!r} from the program that was started: move it to a module")
         board = Board(jobs, key, self._homes)
         try:
             while not board.finished:

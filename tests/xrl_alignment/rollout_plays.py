@@ -39,6 +39,22 @@ class Walking:
                 file.write(f"{text}\n")
 
 
+class Held(Walking):
+    """Jobs from 10 on walk until the file `go` exists; the log says which process plays what."""
+
+    def __init__(self, log: Path, go: Path) -> None:
+        super().__init__(log)
+        self.go = go
+
+    def __call__(self, job):
+        if job >= 10:
+            self.note(f"holds {os.getpid()}")
+        while job >= 10 and not self.go.exists():
+            time.sleep(0.01)
+            yield None
+        return (yield from super().__call__(job))
+
+
 class Failing(Walking):
     """Fails at job 2 in the way it is told to, always, or only the first time (`once` names a file that remembers)."""
 

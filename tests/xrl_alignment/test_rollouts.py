@@ -22,7 +22,6 @@ from xrl_alignment.rollouts import Board, RolloutError, SequentialExecutor, make
 def plays():
     """The module `rollout_plays`, under a name by which workers find it."""
     sys.path.insert(0, str(Path(__file__).parent))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     import rollout_plays
 
     yield rollout_plays
@@ -180,31 +179,31 @@ def test_a_question_needs_somebody_to_answer(plays, local):
 
 def test_a_third_of_the_workers_is_killed_at_random(plays, tmp_path):
     """Every game is in the results exactly once, whoever died while playing it."""
-    log, jobs, random_state = tmp_path / "log", 40, random.Random(0)
-    killed: list[int] = []
+    log, go = tmp_path / "log", tmp_path / "go"
+
+    def holding() -> list[int]:
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [int(line.split()[1]) for line in lines if line.startswith("holds")]
 
     def kill() -> None:
-        for _ in range(3):
-            done = log.read_text().count("ended") if log.exists() else 0
-            wait_for(lambda done=done: log.exists() and log.read_text().count("ended") > done + 2)
-            worker = random_state.choice(list(executor._crew))
-            killed.append(worker.handle[0].pid)
-            os.kill(killed[-1], signal.SIGKILL)
+        wait_for(lambda: len(holding()) == 10)
+        for pid in random.Random(0).sample(holding(), 3):
+            os.kill(pid, signal.SIGKILL)
+        go.touch()
 
-    with make_executor("local", workers=10, retries=3) as executor:
+    with make_executor("local", workers=10) as executor:
         executor.warm_up()
         killer = threading.Thread(target=kill)
         killer.start()
-        outcomes = list(executor.run(plays.Walking(log, steps=10, step_s=0.02), range(jobs)))
+        outcomes = list(executor.run(plays.Held(log, go), range(40)))
         killer.join(60)
-        assert len(executor.replaced) >= 1
-    assert len(killed) == 3 and [outcome.value[0] for outcome in outcomes] == list(range(jobs))
-    assert not any(outcome.fault for outcome in outcomes)
+        assert len(executor.replaced) == 3 and all("SIGKILL" in reason for reason in executor.replaced)
+    assert [outcome.value[0] for outcome in outcomes] == list(range(40))
+    assert sorted(outcome.attempts for outcome in outcomes) == [1] * 37 + [2] * 3
 
 
 def test_who_wants_no_more_outcomes_gets_a_usable_executor_back(plays, local):
     outcomes = local.run(plays.Walking(steps=1000, step_s=0.01), range(6))
-    threading.Timer(0.2, lambda: None).start()
     outcomes.close()
     assert values(local.run(plays.Asking(), [5], answer=answer))[0][0] == 5
 
