@@ -181,8 +181,11 @@ class TextWorldBackend:
     @staticmethod
     def load() -> None:
         """Import what playing needs, before clients' processes are forked."""
-        import textworld.envs  # noqa: F401
+        import textworld.envs
+        from alfworld.agents.utils.misc import Demangler  # noqa: F401
 
+        if not hasattr(textworld.envs, "PddlEnv"):
+            raise ImportError("--env textworld needs TextWorld 1.6 or newer, which needs Python 3.9 or newer")
         drawing()
 
     def reset(self, game: Game) -> Moment:
