@@ -83,12 +83,13 @@ def test_the_server_plays_games_through_the_client(household_data, tmp_path):
     policy_server = ServerProcess("--model", TINY)
     address = f"policy.base_urls=[{policy_server.url}]"
     common = ["policy.name=http", address, "environment.name=household", f"environment.data={household_data}"]
+    common += ["environment.num_train=12", "environment.num_heldout=6", "model.model_type=tiny"]
     result = tmp_path / "result.json"
     evaluate = ["evaluate.py", "--cfg-path", "configs/evaluate/episodes.yaml", "--options", *common, "run.max_steps=4"]
     try:
         played = _run(*evaluate, "environment.split=household_heldout", "run.num_envs=2", f"run.output={result}")
         assert played.returncode == 0, played.stderr
-        assert json.loads(result.read_text())["games"] == 2
+        assert len(json.loads(result.read_text())["episodes"][0]) == 2
         server = subprocess.Popen(
             [sys.executable, "dagger_server.py", "--cfg-path", "configs/dagger/small_bc.yaml", "--options", *common]
             + ["environment.split=household_train", "run.num_rounds=1", "run.num_envs=2", "run.max_steps=4"]
@@ -98,7 +99,8 @@ def test_the_server_plays_games_through_the_client(household_data, tmp_path):
             text=True,
         )
         port = server.stdout.readline().split("port ")[1].split(",")[0]
-        games = ["--env", "household", "--data", str(household_data), "--split", "household_train", "--num-envs", "2"]
+        games = ["--env", "household", "--data", str(household_data), "--num-envs", "2"]
+        games += ["--num-train", "12", "--num-heldout", "6"]
         client = _run("alfworld_client.py", "--port", port, *games, "--max-steps", "4")
         assert client.returncode == 0, client.stderr
         assert json.loads(client.stdout.splitlines()[-1])["episodes"] == 2
