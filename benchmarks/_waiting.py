@@ -35,14 +35,15 @@ class WaitingEnvironment:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Makes native environments whose steps take `seconds`."""
+    """Makes environments whose steps take at least `seconds`."""
 
     seconds: float = 0.0
     max_steps: int = 50
+    engine: str = "native"
 
     def __call__(self) -> Environment:
         """One environment."""
-        return WaitingEnvironment(make_environment("native", max_steps=self.max_steps), self.seconds)
+        return WaitingEnvironment(make_environment(self.engine, max_steps=self.max_steps), self.seconds)
 
 
 def explorer(environment: Environment) -> Expert:
