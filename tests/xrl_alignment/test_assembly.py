@@ -56,7 +56,7 @@ def test_the_student_takes_settings_over_its_types_own():
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"model_type": "huge"}, "unknown model type 'huge'.*tiny, vicuna7b, vicuna13b"),
+        ({"model_type": "huge"}, "unknown model type 'huge'.*tiny, demo, vicuna7b, vicuna13b"),
         ({"arch": "blip3"}, "blip3"),
         ({"freeze_vitt": True}, "unknown key model.freeze_vitt; the nearest is model.freeze_vit"),
     ],
