@@ -48,7 +48,8 @@ def test_an_episode_teaches_the_actions_and_their_end(writer):
 
 
 def test_after_a_slip_the_row_teaches_what_should_have_been_done_up_to_where_they_part(writer):
-    text, learned = written(writer.tokenizer, writer.episode("Task.\n> ", [step("go to desk 1", "go to shelf 2")], True))
+    row = writer.episode("Task.\n> ", [step("go to desk 1", "go to shelf 2")], True)
+    text, learned = written(writer.tokenizer, row)
     assert "go to desk 1" in text
     assert learned == "go to shelf"  # `shelf` is known after `go to`; what follows `go to desk` is not
 
