@@ -37,7 +37,7 @@ def test_no_preprocess_section_passes_items_on() -> None:
 
 def test_model_zoo() -> None:
     assert dict(model_zoo) == {"blip2_emac": ["tiny", "demo", "vicuna7b", "vicuna13b"]}
-    assert len(model_zoo) == 3
+    assert len(model_zoo) == 4
     assert "blip2_emac" in str(model_zoo)
 
 
