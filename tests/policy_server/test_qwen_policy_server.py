@@ -187,6 +187,6 @@ def test_a_view_of_minerls_size_is_answered(server_process: ServerProcess):
 
 
 def test_answers_are_sent_at_once():
-    """asyncio sets TCP_NODELAY for the connections of a socket that says it is TCP; without it each answer waits 40 ms."""
+    """asyncio sets TCP_NODELAY only where a socket says that it is TCP; without it each answer waits 40 ms."""
     with open_port("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
