@@ -22,7 +22,7 @@ import torch
 from lavis.common import optims  # noqa: F401  (registers the schedulers)
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.registry import registry
-from xrl_alignment.assembly import load_student, make_policy, pick_device, prompt_writer, set_seed, set_threads
+from xrl_alignment.assembly import load_student, make_policy, prompt_writer, set_seed, set_threads
 from xrl_alignment.buffers import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.checkpoint import write_atomically
 from xrl_alignment.config import (
@@ -35,6 +35,7 @@ from xrl_alignment.config import (
     to_yaml,
 )
 from xrl_alignment.dagger import DaggerLoop
+from xrl_alignment.devices import pick_device
 from xrl_alignment.experts import make_expert
 from xrl_alignment.learner import Learner
 from xrl_alignment.ledger import Ledger

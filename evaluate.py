@@ -31,13 +31,13 @@ from xrl_alignment.assembly import (
     games_of,
     load_student,
     make_policy,
-    pick_device,
     prompt_writer,
     set_seed,
     set_threads,
 )
 from xrl_alignment.checkpoint import write_atomically
 from xrl_alignment.config import CLIENT_EXPERTS, ConfigError, EvaluateConfig, load_config, parse_args, run_program
+from xrl_alignment.devices import pick_device
 from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.evaluation import Actor, ExpertActor, PolicyActor, Trials, summarise, table

@@ -18,6 +18,7 @@ from PIL import Image
 
 from policy_server.questions import Question
 from policy_server.settings import ModelSettings
+from xrl_alignment.devices import pick_device
 
 BLIP2_PREFIX = "blip2_emac:"
 
@@ -65,7 +66,7 @@ class TransformersModel:
     def __init__(self, settings: ModelSettings) -> None:
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
-        device = _device(settings.device)
+        device = pick_device(settings.device, "model.device")
         options: dict[str, Any] = {"dtype": _dtype(settings.dtype, device)}
         if settings.quantization != "none":
             options |= {
@@ -142,7 +143,7 @@ class EmacModel:
         from xrl_alignment.assembly import load_student
         from xrl_alignment.policies import InProcessPolicy
 
-        device = _device(settings.device)
+        device = pick_device(settings.device, "model.device")
         model_type = settings.path.removeprefix(BLIP2_PREFIX)
         model, vis_processor = load_student({"model_type": model_type, **settings.options}, device)
         self.policy = InProcessPolicy(
@@ -156,14 +157,6 @@ class EmacModel:
         from xrl_alignment.policies import PolicyInput
 
         return self.policy.act([PolicyInput(job.question.text, np.asarray(job.image)) for job in jobs])
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"model.device is {name}, but torch {torch.__version__} sees no GPU; use model.device=cpu")
-    return torch.device(name)
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype | str:

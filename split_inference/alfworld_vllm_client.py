@@ -241,8 +241,9 @@ class EmacModel:
     """
 
     def __init__(self, arguments: argparse.Namespace, instructions: str) -> None:
-        from xrl_alignment.assembly import load_student, make_policy, pick_device, prompt_writer, set_threads
+        from xrl_alignment.assembly import load_student, make_policy, prompt_writer, set_threads
         from xrl_alignment.config import EvaluateConfig, load_config
+        from xrl_alignment.devices import pick_device
 
         config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)
         set_threads(config.run.num_threads)

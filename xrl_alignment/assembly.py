@@ -12,20 +12,11 @@ import torch
 
 from lavis.models import load_model_and_preprocess
 from xrl_alignment.checkpoint import check_base
-from xrl_alignment.config import ConfigError, EnvironmentConfig, PolicyConfig
+from xrl_alignment.config import EnvironmentConfig, PolicyConfig
 from xrl_alignment.environments import choose_games, make_environment
 from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.history import build_prompt, token_counter
 from xrl_alignment.policies import InProcessPolicy, Policy
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one; ConfigError for a CUDA device that is not there."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"run.device is {name}, but torch {torch.__version__} sees no GPU; use run.device=cpu")
-    return torch.device(name)
 
 
 def set_threads(number: int) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -330,9 +330,14 @@ def train(model, games: Sequence[Game], *, minutes: float, lr: float, seed: int,
 
 def save(llm, out: Path) -> None:
     """Write the language model in bfloat16 under Transformers' names; the output layer is tied to the embedding."""
-    weights = {k: v.to(torch.bfloat16).contiguous() for k, v in llm.state_dict().items() if k != "lm_head.weight"}
+    write_bfloat16({k: v for k, v in llm.state_dict().items() if k != "lm_head.weight"}, out)
+
+
+def write_bfloat16(weights: Mapping[str, Tensor], out: Path) -> None:
+    """Write `weights`, in bfloat16, as the safetensors file `out`, whole or not at all."""
+    small = {key: value.detach().to(torch.bfloat16).contiguous() for key, value in weights.items()}
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, lambda file: file.write(serialize(weights, metadata={"format": "pt"})))
+    write_atomically(out, lambda file: file.write(serialize(small, metadata={"format": "pt"})))
 
 
 def main() -> None:

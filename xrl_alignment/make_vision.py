@@ -23,18 +23,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import save as serialize
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.models import load_model_and_preprocess
-from xrl_alignment.checkpoint import write_atomically
 from xrl_alignment.config import run_program
 from xrl_alignment.environments import frames
 from xrl_alignment.environments.base import Game, RoomState
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native import NativeEnvironment
+from xrl_alignment.make_backbone import write_bfloat16
 
 # One line a query. Two types share one only if they never lay together in any of 3,300 games.
 LOOKS_FOR = (
@@ -284,10 +283,7 @@ def save(model, head: nn.Linear, out: Path) -> None:
     weight, bias = projection(head, model.llm_model.get_input_embeddings().weight.detach(), model.llm_tokenizer)
     state: Mapping[str, Tensor] = model.policy_state_dict()
     kept = {key: value for key, value in state.items() if not key.startswith(("llm_model.", "llm_proj."))}
-    kept |= {"llm_proj.weight": weight, "llm_proj.bias": bias}
-    tensors = {key: value.detach().to(torch.bfloat16).contiguous() for key, value in kept.items()}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, lambda file: file.write(serialize(tensors, metadata={"format": "pt"})))
+    write_bfloat16({**kept, "llm_proj.weight": weight, "llm_proj.bias": bias}, out)
 
 
 def main() -> None:
