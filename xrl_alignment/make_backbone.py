@@ -1,6 +1,6 @@
 """Trains the tiny model's language model, the file `lavis/models/tiny/backbone.safetensors`, from nothing.
 
-    python -m xrl_alignment.make_backbone --games DIR … --out lavis/models/tiny/backbone.safetensors --minutes 60
+    python -m xrl_alignment.make_backbone --games DIR … --out lavis/models/tiny/backbone.safetensors --tokens 45
 
 The real model's Vicuna has read the world before EMAC+ trains a projection in front of it. The tiny one reads what its
 world consists of: logs of generated household games, played by players good and bad. Most are skilled (the explorer,
@@ -56,7 +56,7 @@ MAX_TOKENS = 512  # of a row
 BATCH_TOKENS = 6000
 POOL = 256  # episodes that are played at a time, their rows batched by length
 WARMUP_STEPS = 200
-DECAY_SHARE = 0.3  # of the time, at the end, in which the rate falls to zero
+DECAY_SHARE = 0.3  # of the tokens, the last ones, in which the rate falls to zero
 
 
 class Step(NamedTuple):
@@ -299,18 +299,18 @@ def loss_of(llm, call: int, rows: Sequence[Row], pad: int, generator: torch.Gene
     return (losses * weights[scored]).sum() / weights[scored].sum()
 
 
-def train(model, games: Sequence[Game], *, minutes: float, lr: float, seed: int, out: Path) -> None:
-    """Train `model.llm_model` for `minutes`; prints a line and writes `out` after every pool of rows."""
+def train(model, games: Sequence[Game], *, tokens: int, lr: float, seed: int, out: Path) -> None:
+    """Train `model.llm_model` on `tokens` tokens; prints a line and writes `out` after every pool of rows."""
     llm, tokenizer = model.llm_model.requires_grad_(True).train(), model.llm_tokenizer
     writer = RowWriter(tokenizer, games, seed)
     generator = torch.Generator().manual_seed(seed)
     (call,) = tokenizer.encode(CALL)
     optimizer = torch.optim.AdamW(llm.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.02)
-    started, step, tokens = time.monotonic(), 0, 0
-    while (elapsed := (time.monotonic() - started) / 60 / minutes) < 1:
+    started, step, read = time.monotonic(), 0, 0
+    while read < tokens:
         losses = []
         for rows in batches(writer.rows(POOL), writer.rng):
-            left = (1 - (time.monotonic() - started) / 60 / minutes) / DECAY_SHARE
+            left = (1 - read / tokens) / DECAY_SHARE
             for group in optimizer.param_groups:
                 group["lr"] = lr * min(1.0, (step + 1) / WARMUP_STEPS, max(0.0, left))
             loss = loss_of(llm, call, rows, tokenizer.pad_id, generator)
@@ -319,11 +319,13 @@ def train(model, games: Sequence[Game], *, minutes: float, lr: float, seed: int,
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.item())
-            tokens += sum(len(row.ids) for row in rows)
+            read += sum(len(row.ids) for row in rows)
             step += 1
         save(llm, out)
+        minutes = (time.monotonic() - started) / 60
         print(
-            f"{elapsed:4.0%}  step {step}, {tokens / 1e6:.1f} million tokens, loss {sum(losses) / len(losses):.3f}",
+            f"{min(read / tokens, 1):4.0%}  step {step}, {read / 1e6:.1f} million tokens in {minutes:.1f} min, "
+            f"{max(tokens - read, 0) / read * minutes:.1f} to go, loss {sum(losses) / len(losses):.3f}",
             flush=True,
         )
 
@@ -347,7 +349,7 @@ def main() -> None:
         "--games", required=True, nargs="+", metavar="DIR", help="generated games (environments.household)"
     )
     parser.add_argument("--out", required=True, type=Path, metavar="FILE")
-    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--tokens", type=float, default=45.0, metavar="MILLIONS", help="how much to read (45)")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", metavar="FILE", help="continue from these weights")
@@ -357,7 +359,8 @@ def main() -> None:
     options = {"llm_weights": arguments.start or "", "init_seed": arguments.seed, "freeze_llm": False}
     model, _, _ = load_model_and_preprocess("blip2_emac", "tiny", options=options)
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
-    train(model, games, minutes=arguments.minutes, lr=arguments.lr, seed=arguments.seed, out=arguments.out)
+    tokens = round(arguments.tokens * 1e6)
+    train(model, games, tokens=tokens, lr=arguments.lr, seed=arguments.seed, out=arguments.out)
 
 
 if __name__ == "__main__":
