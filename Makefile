@@ -12,8 +12,9 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 VLLM_STAMP := .venv-vllm/.ready
-# benchmarks/engines.py needs vLLM: it runs once `make vllm-env` has been called.
-BENCHMARKS := $(sort $(filter-out benchmarks/_% $(if $(wildcard $(VLLM_STAMP)),,benchmarks/engines.py),$(wildcard benchmarks/*.py)))
+# benchmarks/engines.py needs vLLM: it runs once `make vllm-env` has been called. benchmarks/gpu.py needs a GPU.
+UNABLE := $(if $(wildcard $(VLLM_STAMP)),,benchmarks/engines.py) $(if $(shell command -v nvidia-smi),,benchmarks/gpu.py)
+BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/*.py)))
 
 .PHONY: help demo test test-slow test-vllm lint format bench prove install vllm-env clean
 .DEFAULT_GOAL := help

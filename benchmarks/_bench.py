@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,14 @@ class Result:
 
 
 def run(
-    title: str, measure: Callable[..., Result], options: Callable[[argparse.ArgumentParser], None] | None = None
+    title: str,
+    measure: Callable[..., Result | Iterator[Result]],
+    options: Callable[[argparse.ArgumentParser], None] | None = None,
 ) -> None:
     """Parse the command line, measure, print, and write the file if one was asked for.
 
-    `options` adds a benchmark's own options to the parser; `measure` gets them as keywords.
+    `options` adds a benchmark's own options to the parser; `measure` gets them as keywords. It may be a generator: then
+    the file holds its newest result at any time, and the last one is printed.
     """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
@@ -52,11 +55,13 @@ def run(
         options(parser)
     arguments = vars(parser.parse_args())
     file = arguments.pop("json")
-    result = measure(**arguments)
-    print_result(title, result)
     if file:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(record(title, result), indent=1) + "\n", encoding="utf-8")
+        file.parent.mkdir(parents=True, exist_ok=True)  # before anything is measured
+    found = measure(**arguments)
+    for result in [found] if isinstance(found, Result) else found:
+        if file:
+            file.write_text(json.dumps(record(title, result), indent=1) + "\n", encoding="utf-8")
+    print_result(title, result)
 
 
 def record(title: str, result: Result) -> dict[str, Any]:

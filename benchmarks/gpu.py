@@ -1,22 +1,30 @@
 """Everything that is to be known of the model on one accelerator, in one call of a few minutes.
 
     python benchmarks/gpu.py --json gpu.json                         # an H200; Vicuna-7B and EVA-CLIP-g, full shape
+    python benchmarks/gpu.py --json gpu.json --parts plain act --limit 300           # some parts again, with more time
     python benchmarks/gpu.py --device cpu --shape nano --largest 2   # the same code on a CPU, tiny
 
-Random weights, bfloat16. Measures: DPO steps of 4 (memory, samples a second; also with images and reference yet to be
-computed), the plain baseline and this project's step each at its own best batch, the largest DPO batch, cloning at the
-paper's batch of 128, utilisation of the accelerator (`PEAK_FLOPS`), actions a second at 64 environments, a batch of 32
-prompts of unlike length against one at a time, and how far the prediction of memory is off. Each figure is printed when
-it is there; a batch that does not fit is left out, and so is a ratio without its sides. The inference engine at the
-same shape is measured by `benchmarks/engines.py`.
+Random weights, bfloat16; nothing is downloaded. Parts, each in a process of its own that ends after `--limit` seconds:
+
+    dpo      DPO steps of batches 4, 8, … (memory, samples a second, utilisation of `PEAK_FLOPS`, what was predicted)
+    first    DPO of 4 with images and reference yet to be computed; cloning at the paper's batch of 128
+    plain    the plain baseline at batches 1, 2, …
+    act      actions: all environments at once, 32 prompts of unlike length at once, one at a time
+
+Each figure is printed and in the file as soon as it is there. A batch that does not fit is left out; a part that fails
+or takes too long is named in the table and costs nothing but its own figures and the ratios that need them. The
+inference engine at the same shape is measured by `benchmarks/engines.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import multiprocessing
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
 
 import _shapes
 import torch
@@ -29,12 +37,21 @@ from lavis.models.memory import Work, predict
 PEAK_FLOPS = 790e12  # an H200's in bfloat16, as it is reached (the data sheet says 989)
 
 
+Row = dict[str, object]
+Send = Callable[[Row], None]
+
+
 def options(parser: argparse.ArgumentParser) -> None:
-    """The device, the shape and how far batches grow."""
+    """The device, the shape, how far batches grow, how long a part may take."""
     parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
     parser.add_argument("--shape", default="vicuna7b", choices=tuple(_shapes.SHAPES))
     parser.add_argument("--largest", type=int, default=128, help="largest batch that is tried")
     parser.add_argument("--environments", type=int, default=64, help="environments that act at once")
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=tuple(PARTS), help="what is measured")
+    parser.add_argument("--limit", type=float, default=130, help="seconds for each part, building the model included")
+
+
+# ---- in a part's process --------------------------------------------------------------------------------------------
 
 
 def step_flops(model: _shapes.Blip2Emac, tokens: int) -> float:
@@ -43,22 +60,23 @@ def step_flops(model: _shapes.Blip2Emac, tokens: int) -> float:
     return 2 * 2 * layers * tokens
 
 
-def attempt(model: _shapes.Blip2Emac, phase: str, batch: int) -> dict[str, object] | None:
-    """One kind of step at one batch, as a row of the table, which is printed; None where memory does not suffice."""
+def attempt(model: _shapes.Blip2Emac, phase: str, batch: int, send: Send) -> bool:
+    """Measure and send one kind of step at one batch; False where memory does not suffice."""
     try:
-        row = step_row(model, phase, batch)
+        send(step_row(model, phase, batch))
+        fits = True
     except torch.OutOfMemoryError as error:
         print(f"{phase}, batch {batch}: does not fit ({str(error).splitlines()[0]})", flush=True)
-        row = None
+        fits = False
     # Behind the handler: while it runs, the exception keeps the step's tensors alive.
     model.zero_grad(set_to_none=True)
     gc.collect()
     torch.cuda.empty_cache()
-    return row
+    return fits
 
 
-def step_row(model: _shapes.Blip2Emac, phase: str, batch: int) -> dict[str, object]:
-    """As `attempt`; torch.OutOfMemoryError where memory does not suffice."""
+def step_row(model: _shapes.Blip2Emac, phase: str, batch: int) -> Row:
+    """The table's row for a kind of step; torch.OutOfMemoryError where memory does not suffice."""
     inputs = _shapes.samples(model, batch)
     kept = stored(model, inputs) if phase in ("dpo", "bc") else inputs
     steps: Mapping[str, Callable[[], torch.Tensor]] = {
@@ -83,31 +101,26 @@ def step_row(model: _shapes.Blip2Emac, phase: str, batch: int) -> dict[str, obje
         row["predicted GB"] = predicted / 1e9
         if phase == name:
             row["utilisation"] = step_flops(model, batch * length) / cost.seconds / PEAK_FLOPS
-    return shown(row)
-
-
-def shown(row: dict[str, object]) -> dict[str, object]:
-    """The row, after it was printed."""
-    print(
-        ", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
-    )
-    sys.stdout.flush()
     return row
 
 
-def growing(model: _shapes.Blip2Emac, phase: str, first: int, largest: int) -> list[dict[str, object]]:
+def growing(model: _shapes.Blip2Emac, phase: str, first: int, largest: int, send: Send) -> None:
     """Rows for batches `first`, twice that, … until one does not fit."""
-    rows, batch = [], first
-    while batch <= largest and (row := attempt(model, phase, batch)) is not None:
-        rows.append(row)
+    batch = first
+    while batch <= largest and attempt(model, phase, batch, send):
         batch *= 2
-    return rows
 
 
-def acting(model: _shapes.Blip2Emac, environments: int) -> list[dict[str, object]]:
+def first_times(model: _shapes.Blip2Emac, largest: int, send: Send) -> None:
+    """DPO where nothing is stored yet, and cloning."""
+    attempt(model, "dpo, first time", min(4, largest), send)
+    attempt(model, "bc", min(128, largest), send)
+
+
+def acting(model: _shapes.Blip2Emac, environments: int, send: Send) -> None:
     """Actions a second: all environments at once, 32 prompts at once, and one at a time."""
-    samples = _shapes.samples(model, environments, LENGTHS)
-    cuda, rows = model.device.type == "cuda", []
+    samples = _shapes.samples(model.eval(), environments, LENGTHS)
+    cuda = model.device.type == "cuda"
     some, few = min(environments, 32), min(environments, len(LENGTHS))  # every length once
     for what, calls in (
         ("act, all environments", [range(environments)]),
@@ -120,14 +133,63 @@ def acting(model: _shapes.Blip2Emac, environments: int) -> list[dict[str, object
                 model.generate(rows_of(samples, part), **OPTIONS)
             seconds = _shapes.clock(cuda) - start
         count = sum(map(len, calls))
-        rows.append(
-            shown({"what": what, "batch": len(calls[0]), "s": seconds / len(calls), "a second": count / seconds})
-        )
-    return rows
+        send({"what": what, "batch": len(calls[0]), "s": seconds / len(calls), "a second": count / seconds})
 
 
-def ratios_of(rows: list[dict[str, object]]) -> dict[str, float]:
+PARTS: Mapping[str, Callable[[_shapes.Blip2Emac, int, int, Send], None]] = {
+    "dpo": lambda model, largest, environments, send: growing(model, "dpo", min(4, largest), largest, send),
+    "first": lambda model, largest, environments, send: first_times(model, largest, send),
+    "plain": lambda model, largest, environments, send: growing(model, "plain dpo", 1, min(largest, 16), send),
+    "act": lambda model, largest, environments, send: acting(model, environments, send),
+}
+
+
+def part(name: str, device: str, shape: str, largest: int, environments: int, rows: Connection) -> None:
+    """Build the model and measure one of `PARTS`; what it finds goes into `rows`."""
+    if device == "cpu":
+        torch.set_num_threads(1)
+    model = _shapes.build(shape, device)
+    model.shape = shape
+    PARTS[name](model, largest, environments, rows.send)
+
+
+# ---- in the program -------------------------------------------------------------------------------------------------
+
+
+def rows_of_part(name: str, limit: float, *arguments: object) -> Iterator[Row]:
+    """The rows of a part as they come, and one that says so where it failed or did not end in `limit` seconds."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=part, args=(name, *arguments, theirs), daemon=True)
+    deadline = time.monotonic() + limit
+    process.start()
+    theirs.close()
+    problem = f"not done after {limit:g} s"
+    try:
+        while ours.poll(max(0.0, deadline - time.monotonic())):
+            yield ours.recv()
+    except EOFError:
+        process.join()
+        problem = f"failed with exit code {process.exitcode}, see above" if process.exitcode else ""
+    finally:
+        process.kill()
+        process.join()
+    if problem:
+        yield {"what": name, "problem": problem}
+
+
+def shown(row: Row) -> Row:
+    """The row, after it was printed."""
+    print(
+        ", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+    )
+    sys.stdout.flush()
+    return row
+
+
+def ratios_of(rows: Sequence[Row]) -> dict[str, float]:
     """The figures that are wanted, as far as the rows have them."""
+    rows = [row for row in rows if "a second" in row]
     of = {name: [row for row in rows if row["what"] == name] for name in {row["what"] for row in rows}}
     best = {name: max(row["a second"] for row in group) for name, group in of.items()}
     ratios: dict[str, float] = {}
@@ -136,30 +198,29 @@ def ratios_of(rows: list[dict[str, object]]) -> dict[str, float]:
         ratios["largest_dpo_batch"] = float(of["dpo"][-1]["batch"])
     if "dpo" in of and "plain dpo" in of:
         ratios["speedup"] = best["dpo"] / best["plain dpo"]
-    used = [row["utilisation"] for row in rows if "utilisation" in row]
-    if used:
+    if used := [row["utilisation"] for row in rows if "utilisation" in row]:
         ratios["utilisation"] = max(used)
-        ratios["prediction_error"] = max(
-            abs(row["predicted GB"] / row["peak GB"] - 1) for row in rows if "predicted GB" in row
-        )
-    ratios["actions_per_second"] = best["act, all environments"]
-    ratios["batch_speedup"] = best["act, 32 at once"] / best["act, one at a time"]
+    if errors := [abs(row["predicted GB"] / row["peak GB"] - 1) for row in rows if "predicted GB" in row]:
+        ratios["prediction_error"] = max(errors)
+    if "act, all environments" in best:
+        ratios["actions_per_second"] = best["act, all environments"]
+    if {"act, 32 at once", "act, one at a time"} <= best.keys():
+        ratios["batch_speedup"] = best["act, 32 at once"] / best["act, one at a time"]
     return ratios
 
 
-def measure(device: str, shape: str, largest: int, environments: int) -> Result:
-    """All of it on one model."""
+def measure(
+    device: str, shape: str, largest: int, environments: int, parts: Sequence[str], limit: float
+) -> Iterator[Result]:
+    """All that is known so far, after every row."""
     if device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: no CUDA device; `--device cpu --shape nano --largest 2` runs the same code on a CPU")
-    torch.set_num_threads(1 if device == "cpu" else torch.get_num_threads())
-    model = _shapes.build(shape, device)
-    model.shape = shape
-    rows = growing(model, "dpo", min(4, largest), largest)
-    rows += filter(None, [attempt(model, "dpo, first time", min(4, largest)), attempt(model, "bc", min(128, largest))])
-    rows += growing(model, "plain dpo", 1, min(largest, 16))
-    rows += acting(model.eval(), environments)
     targets = {"speedup": 4.0, "largest_dpo_batch": 32.0, "utilisation": 0.4, "batch_speedup": 8.0}
-    return Result(rows, ratios_of(rows), targets if device == "cuda" else {})
+    rows: list[Row] = []
+    for name in parts:
+        for row in rows_of_part(name, limit, device, shape, largest, environments):
+            rows.append(shown(row))
+            yield Result(rows, ratios_of(rows), targets if device == "cuda" else {})
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
+from lavis.models.references import ReferenceLogps
 from xrl_alignment.buffers import ReplayBuffer
 from xrl_alignment.policies import autocast
-from xrl_alignment.references import ReferenceLogps
 
 
 class DivergedError(ValueError):

@@ -66,7 +66,11 @@ class AnnotationFile:
 
     def where(self, index: int) -> str:
         """`train.json, entry 12`."""
-        return f"{self.path}, entry {self._numbers[index]}"
+        return "{}, entry {}".format(*self.place(index))
+
+    def place(self, index: int) -> tuple[str, int]:
+        """The file, and the entry's number in it."""
+        return str(self.path), int(self._numbers[index])
 
     def entry(self, index: int) -> dict[str, Any]:
         """The entry as it stands in the file."""

@@ -51,6 +51,10 @@ class Source(Protocol):
         """The record at `index`; BadSampleError where it cannot be used."""
         ...
 
+    def place(self, index: int) -> tuple[str, int]:
+        """The path of the file that holds the record, and its number there."""
+        ...
+
     def where(self, index: int) -> str:
         """File and place of the record, for messages."""
         ...

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 class BaseProcessor:
     """Returns its item unchanged; subclasses override `__call__` and `from_config`."""
 
+    deterministic = True  # the same item always gives the same; not inherited (`always_same`)
+
     def __call__(self, item: Any) -> Any:
         """Prepare one item."""
         return item
@@ -27,6 +29,10 @@ class BaseProcessor:
             return cls(**settings)
         except TypeError as error:
             raise ValueError(f"processor {cls.__name__}: {error}") from error
+
+    def always_same(self) -> bool:
+        """Whether what was made of an item may be kept: its own class, not one above it, says `deterministic`."""
+        return vars(type(self)).get("deterministic", False)
 
     def build(self, **kwargs: object) -> Self:
         """Build another of the same kind from keyword settings (LAVIS's shortcut)."""

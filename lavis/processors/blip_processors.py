@@ -50,6 +50,8 @@ class BlipImageBaseProcessor(BaseProcessor):
 class BlipImageEvalProcessor(BlipImageBaseProcessor):
     """Resize to a square with Pillow's bicubic filter, normalise."""
 
+    deterministic = True
+
     def __init__(
         self, image_size: int = 384, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
     ) -> None:
@@ -156,6 +158,8 @@ CHANGES = {
 @registry.register_processor("blip_caption")
 class BlipCaptionProcessor(BaseProcessor):
     """Lower case, punctuation to blanks, single blanks, at most `max_words` words, with `prompt` in front."""
+
+    deterministic = True
 
     def __init__(self, prompt: str = "", max_words: int = 50) -> None:
         self.prompt = prompt

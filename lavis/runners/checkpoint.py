@@ -6,6 +6,7 @@ arch, base_hash      the model and the frozen weights that these belong to
 global_batch, accum_grad_iters      what `batches` counts
 random         torch's generator state of every process
 best, averages      best validation so far; means of the epoch under way
+references     what DPO's reference said of each transition, where that is remembered
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 
 KEYS = ("model", "optimizer", "scaler", "config", "epoch")
 OWN_KEYS = ("batches", "arch", "base_hash", "global_batch", "accum_grad_iters", "random", "best", "averages")
+OWN_KEYS += ("references",)
 
 
 class CheckpointError(ValueError):

@@ -42,6 +42,7 @@ from lavis.datasets.datasets.base_dataset import BaseDataset
 from lavis.datasets.records import BadSampleError
 from lavis.datasets.samplers import EvalSampler, TrainStream
 from lavis.models import BaseModel
+from lavis.models.references import ReferenceLogps
 from lavis.runners import checkpoint
 from lavis.runners.parallel import Replicas
 
@@ -90,6 +91,7 @@ class RunnerBase:
         self.epoch = 0  # the one under way; `max_epoch` when training is done
         self.batches = 0  # micro-batches done, this run's place in the training stream
         self.skipped: set[str] = set()
+        self.references: ReferenceLogps | None = None  # where DPO may remember what its reference said
         self._last_saved: Path | None = None
         self._stop_asked = self._stop_agreed = False
         self.log = RunLog(self.output_dir, wandb_project=self.settings.wandb_project, config=cfg.to_dict())
@@ -153,6 +155,8 @@ class RunnerBase:
         """Forward and backward of one of the `size` batches of an update, and the update itself with the `last` one."""
         self.lr_scheduler.step(cur_epoch=epoch, cur_step=self.batches % self.batches_per_epoch)
         samples = prepare_sample(next(self._stream_batches), self.device)
+        if self.references is not None:
+            self.references.add_to(samples, self._places(samples))
         with self.replicas.accumulating(last):
             output = self.task.train_step(self.replicas.call, samples)
             weight = self.task.weight(self.replicas.model, samples)
@@ -282,11 +286,20 @@ class RunnerBase:
             "random": gathered(random_state(self.device)),
             "best": self.best,
             "averages": self.averages.state(),
+            "references": self._shared_references(),
         }
         if self.is_main:
             checkpoint.save(path, content)
         barrier()
         self._last_saved = path
+
+    def _shared_references(self) -> dict[str, Any]:
+        """What DPO's reference has said to any process, which all then know; every process must ask."""
+        if self.references is None:
+            return {}
+        for state in gathered(self.references.state()):
+            self.references.restore(state)
+        return self.references.state()
 
     def _architecture(self) -> str:
         return f"{self.config.model_cfg.arch} {self.config.model_cfg.get('model_type', '')}".strip()
@@ -310,6 +323,8 @@ class RunnerBase:
         self._last_saved = Path(path)
         self.best = content["best"]
         self.averages.restore(content["averages"])
+        if self.references is not None and content["references"]:
+            self.references.restore(content["references"])
         if get_rank() < len(content["random"]):
             restore_random(content["random"][get_rank()], self.device)
         logger.info("Going on from %s: %s batches are done", path, self.batches)
@@ -366,6 +381,8 @@ class RunnerBase:
             seed=settings.seed,
         )
         self._loader: Iterator[dict[str, Any]] | None = None
+        if settings.objective == "dpo":
+            self._prepare_references()
         self._count_skipped(list(self.datasets[settings.train_splits[0]].source.skipped))
         self.lr_scheduler = registry.get_lr_scheduler_class(settings.lr_sched)(
             optimizer=self.optimizer,
@@ -376,6 +393,23 @@ class RunnerBase:
             warmup_start_lr=settings.warmup_lr,
             warmup_steps=settings.warmup_steps,
         )
+
+    def _prepare_references(self) -> None:
+        """Let DPO remember what its reference says of a transition, unless that cannot be, which is then logged."""
+        asked = "DPO asks its reference again at every batch: "
+        if self.settings.fsdp:
+            logger.info("%srun.fsdp=True, and its shards answer to all processes at once", asked)
+        elif not self.datasets[self.settings.train_splits[0]].always_same():
+            hint = "preprocess.vis_processor.train.name=blip_image_eval lets it be asked once for each transition"
+            logger.info("%sthe training processors draw anew in every epoch; %s", asked, hint)
+        else:
+            self.references = ReferenceLogps(self.replicas.model)
+
+    def _places(self, samples: Mapping[str, Any]) -> list[tuple[str, int]]:
+        """Each sample's file, by its name in the data's folder, and number in it."""
+        source = self.datasets[self.settings.train_splits[0]].source
+        places = [source.place(index) for index in samples["instance_id"]]
+        return [(Path(path).name, number) for path, number in places]
 
     def _check_splits(self) -> None:
         """ValueError where the run names a split that the datasets do not have, or more than one to train on."""

@@ -50,6 +50,10 @@ class BaseDataset(Dataset):
     def __len__(self) -> int:
         return len(self.source)
 
+    def always_same(self) -> bool:
+        """Whether a record gives the same sample in every epoch."""
+        return self.vis_processor.always_same() and self.text_processor.always_same()
+
     def __getitem__(self, draw: int | Draw) -> dict[str, Any]:
         """The sample at an index; BadSampleError unless bad samples are to be skipped."""
         index, epoch = draw if isinstance(draw, tuple) else (draw, 0)

@@ -644,7 +644,7 @@ class Blip2Emac(Blip2Base):
         if "ref_logps_pos" in samples and "ref_logps_neg" in samples:
             known = torch.stack([samples["ref_logps_pos"], samples["ref_logps_neg"]], dim=1).float().to(self.device)
         else:
-            samples = self._encoded_once(samples, prompts)
+            samples = self.encoded_once(samples)
             known = torch.stack(self.reference_logps(samples), dim=1)
 
         def parts(logps: Tensor, known: Tensor) -> DpoParts:
@@ -668,13 +668,13 @@ class Blip2Emac(Blip2Base):
         return whole._replace(loss=whole.loss + anchor)
 
     @torch.no_grad()
-    def _encoded_once(self, samples: Mapping[str, object], prompts: Sequence[str]) -> Mapping[str, object]:
-        """The samples with `query_output`, where policy and reference see the images alike."""
+    def encoded_once(self, samples: Mapping[str, object]) -> Mapping[str, object]:
+        """The samples of `dpo_forward` with `query_output`, where policy and reference see the images alike."""
         alike = all(part in self.frozen and not hasattr(self._require_reference(), part) for part in VISION)
         if not alike or "image" not in samples or "query_output" in samples:
             return samples
         with self.maybe_autocast():
-            return {**samples, "query_output": self.encode_queries(samples["image"], prompts)}
+            return {**samples, "query_output": self.encode_queries(samples["image"], samples["text_input"])}
 
     def dpo_forward(self, samples: Mapping[str, object]) -> dict[str, Tensor]:
         """DPO: `{"loss", "chosen_reward", "rejected_reward", "chosen_entropy"}`, scalars.

@@ -65,6 +65,14 @@ def test_same_losses_and_weights_as_one_process(make_runner, two_processes: Path
     assert torch.allclose(*moments, atol=1e-4)
 
 
+def test_processes_share_what_the_reference_said(two_processes: Path) -> None:
+    known = [
+        torch.load(two_processes / f"dpo/checkpoint_{epoch}.pth", weights_only=True)["references"]["places"]
+        for epoch in range(2)
+    ]
+    assert [len(places) for places in known] == [8, len(torch.cat(known).unique(dim=0))]  # two batches of two by two
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_every_sample_is_evaluated_once(two_processes: Path, kind: str) -> None:
     rows = json.loads((two_processes / kind / "result/val_epoch1.json").read_text())

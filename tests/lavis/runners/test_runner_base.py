@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lavis.datasets.records import BadSampleError
+from lavis.processors import BlipImageEvalProcessor
 from lavis.runners import checkpoint
 from lavis.runners.runner_base import Stopped
 
@@ -116,6 +117,37 @@ def test_dpo(make_runner, tmp_path: Path) -> None:
     log = [line for line in lines(tmp_path / "dpo") if "train_batches" in line]
     assert log[-1]["train_chosen_reward"] > 0.01
     assert log[-1]["train_loss"] < first["train_loss"]
+
+
+def test_dpos_reference_is_asked_once_for_each_transition(
+    make_runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    make_runner("bc", **{"run.max_epoch": 1}).train()
+    path = tmp_path / "bc/checkpoint_0.pth"
+    dpo = {"run.objective": "dpo", "model.pretrained": path, "model.ref_pretrained": path, "run.max_epoch": 3}
+    asked: dict[str, list[int]] = {}
+
+    def train(job: str, **settings: object) -> None:
+        runner, counts = make_runner(job, **dpo, **settings), asked.setdefault(job, [])
+        model = runner.replicas.model
+        plain = model.reference_logps
+        model.reference_logps = lambda samples: (counts.append(len(samples["text_input"])), plain(samples))[1]
+        runner.train()
+
+    train("once")
+    train("resumed", **{"run.resume_ckpt_path": tmp_path / "once/checkpoint_1.pth"})
+    assert "asks its reference again" not in capsys.readouterr().err
+    monkeypatch.setattr(BlipImageEvalProcessor, "deterministic", False)
+    train("again")
+    said = [line for line in capsys.readouterr().err.splitlines() if "asks its reference again at every batch" in line]
+    assert len(said) == 1 and "preprocess.vis_processor.train.name=blip_image_eval" in said[0]
+    assert sum(asked["again"]) == 30 and 10 <= sum(asked["once"]) <= 11  # draws, transitions that were drawn
+    whole, resumed = weights(tmp_path / "once/checkpoint_2.pth"), weights(tmp_path / "resumed/checkpoint_2.pth")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    losses = [
+        [line["train_loss"] for line in lines(tmp_path / job) if "train_batches" in line] for job in ("once", "again")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and len(losses[0]) == 6
 
 
 def test_checkpoints_that_do_not_fit(make_runner, tmp_path: Path) -> None:

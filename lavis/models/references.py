@@ -1,8 +1,8 @@
 """What the reference policy says of a transition never changes: DPO asks it once for each and remembers.
 
 Without this a third of a DPO step's operations goes into the reference, for answers that were known before; a run
-draws each transition several times. Pictures are processed as for evaluation, so a transition's inputs are constant;
-where they are not (the offline runner crops at random in every epoch), nothing may be remembered.
+draws each transition several times. It holds where a transition's inputs are constant: pictures processed as for
+evaluation. Where they are drawn anew (random crops), nothing may be remembered.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-Place = tuple[str, int]  # a shard's name and a step in it
+Place = tuple[str, int]  # a file's name and a step or entry in it
+_READ = ("image", "query_output", "text_input", "text_output_pos", "text_output_neg")  # by the reference
 
 
 class ReferenceLogps:
@@ -40,7 +41,8 @@ class ReferenceLogps:
             self._key, self._known = key, {}
         rows = {place: row for row, place in enumerate(places) if place not in self._known}
         if rows:
-            few = {key: _rows(values, list(rows.values())) for key, values in samples.items()}
+            samples |= self._model.encoded_once(samples)
+            few = {key: _rows(samples[key], list(rows.values())) for key in _READ if key in samples}
             logps = torch.stack(self._model.reference_logps(few), dim=1).tolist()
             self._known |= dict(zip(rows, map(tuple, logps), strict=True))
         both = torch.tensor([self._known[place] for place in places])
@@ -57,10 +59,12 @@ class ReferenceLogps:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state`."""
+        """Know what `state` knows too; what was known of another reference is forgotten."""
         names = state["shards"]
         places = [(names[shard], step) for shard, step in state["places"].tolist()]
-        self._key, self._known = state["key"], dict(zip(places, map(tuple, state["logps"].tolist()), strict=True))
+        if self._key != state["key"]:
+            self._key, self._known = state["key"], {}
+        self._known |= zip(places, map(tuple, state["logps"].tolist()), strict=True)
 
 
 def _rows(values: Any, rows: list[int]) -> Any:
