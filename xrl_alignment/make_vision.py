@@ -1,6 +1,6 @@
 """Trains the demo model's eyes, the file `lavis/models/tiny/vision.safetensors`, from nothing.
 
-    python -m xrl_alignment.make_vision --games DIR … --out lavis/models/tiny/vision.safetensors --minutes 30
+    python -m xrl_alignment.make_vision --games DIR … --out lavis/models/tiny/vision.safetensors --steps 4000
 
 InstructBLIP's vision model, Q-Former and projection have learned to put pictures into Vicuna's words before EMAC+ goes
 on training the projection. Here is the small counterpart: in drawn frames of generated rooms, each of the Q-Former's
@@ -202,8 +202,8 @@ def projection(head: nn.Linear, embedding: Tensor, tokenizer) -> tuple[Tensor, T
     return vectors.T @ head.weight, vectors.T @ head.bias
 
 
-def train(model, vis_processor, games: Sequence[Game], *, minutes: float, lr: float, seed: int, out: Path) -> None:
-    """Train vision model, Q-Former and head for `minutes`; prints a line, writes `out` after every pool of frames."""
+def train(model, vis_processor, games: Sequence[Game], *, steps: int, lr: float, seed: int, out: Path) -> None:
+    """Train vision model, Q-Former and head for `steps` batches or a few more; prints and saves after every pool."""
     rng = random.Random(seed)
     source = moments(games, rng)
     torch.manual_seed(seed)
@@ -220,14 +220,14 @@ def train(model, vis_processor, games: Sequence[Game], *, minutes: float, lr: fl
     optimizer = torch.optim.AdamW(weights, lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
     pool: list[Seen] = []
     started, step = time.monotonic(), 0
-    while (elapsed := (time.monotonic() - started) / 60 / minutes) < 1:
+    while step < steps:
         pool = pool[POOL // REUSE :] if len(pool) == POOL else pool
         fresh = [next(source) for _ in range(POOL - len(pool))]
         rates = evaluate(model, head, vis_processor, fresh[: 4 * BATCH])
         pool += fresh
         losses = []
         for batch in shuffled_batches(pool, rng):
-            left = 1 - (time.monotonic() - started) / 60 / minutes
+            left = 1 - step / steps
             for group in optimizer.param_groups:
                 group["lr"] = lr * min(1.0, (step + 1) / WARMUP_STEPS, max(0.0, left) * 2)
             cells, queries = read(model, stacked_images(batch, vis_processor))
@@ -242,8 +242,10 @@ def train(model, vis_processor, games: Sequence[Game], *, minutes: float, lr: fl
             step += 1
         save(model, head, out)
         means = [sum(column) / len(losses) for column in zip(*losses, strict=True)]
+        minutes = (time.monotonic() - started) / 60
         print(
-            f"{elapsed:4.0%}  step {step}, loss {means[0]:.3f} (patches {means[1]:.3f}); "
+            f"{min(step / steps, 1):4.0%}  step {step} in {minutes:.1f} min, "
+            f"{max(steps - step, 0) / step * minutes:.1f} to go, loss {means[0]:.3f} (patches {means[1]:.3f}); "
             f"before, on frames not seen yet: named {rates[0]:.3f}, empty {rates[1]:.3f}",
             flush=True,
         )
@@ -293,7 +295,7 @@ def main() -> None:
         "--games", required=True, nargs="+", metavar="DIR", help="generated games (environments.household)"
     )
     parser.add_argument("--out", required=True, type=Path, metavar="FILE")
-    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--steps", type=int, default=4000, help=f"batches of {BATCH} frames (4000)")
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -302,7 +304,7 @@ def main() -> None:
     options = {"load_basemodel": False, "init_seed": arguments.seed}
     model, vis_processors, _ = load_model_and_preprocess("blip2_emac", "demo", options=options)
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
-    settings = {name: getattr(arguments, name) for name in ("minutes", "lr", "seed", "out")}
+    settings = {name: getattr(arguments, name) for name in ("steps", "lr", "seed", "out")}
     train(model.train(), vis_processors["eval"], games, **settings)
 
 

@@ -66,7 +66,7 @@ def test_training_lowers_the_loss_and_the_file_makes_a_model_see(games, tmp_path
     sizes = {"vit_config": {**SMALL, "patch_size": 14}, "qformer_config": SMALL, "llm_weights": ""}
     options = {**sizes, "load_basemodel": False}
     model, processors, _ = load_model_and_preprocess("blip2_emac", "demo", options=options)
-    make_vision.train(model.train(), processors["eval"], games, minutes=0.12, lr=3e-3, seed=0, out=out)
+    make_vision.train(model.train(), processors["eval"], games, steps=26, lr=5e-3, seed=0, out=out)
     losses = [float(found) for found in re.findall(r"loss (\d+\.\d+)", capsys.readouterr().out)]
     assert len(losses) > 1 and losses[-1] < losses[0] / 2
     options = {**sizes, "load_basemodel": True, "base_model": str(out)}
