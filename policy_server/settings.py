@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from xrl_alignment.config import ConfigError
+from xrl_alignment.config import ConfigError, check, check_choice, check_device, check_numbers, check_seconds
 
 KINDS = ("auto", "transformers", "blip2_emac")
 QUANTIZATIONS = ("none", "int8", "int4")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEFAULT_MODEL = "Qwen/Qwen2-VL-2B-Instruct"
-
-
-def _check(key: str, value: object, valid: bool, rule: str) -> None:
-    if not valid:
-        raise ConfigError(f"{key}: {value!r} is not {rule}")
-
-
-def _check_at_least(section: str, config: object, least: float, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        _check(f"{section}.{name}", value, value >= least and math.isfinite(value), f"a number of at least {least:g}")
-
-
-def _check_above_zero(section: str, config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        _check(f"{section}.{name}", value, 0 < value < math.inf, "a number above 0")
 
 
 @dataclass
@@ -57,11 +39,11 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         """Check every value's range."""
-        _check("server.host", self.host, bool(self.host), "a host name or address")
-        _check("server.port", self.port, 0 <= self.port <= 65535, "a port (0 to 65535)")
-        _check_at_least("server", self, 0, "rate_per_s", "recent")
-        _check_at_least("server", self, 1, "burst", "max_body_bytes", "max_image_bytes", "max_pixels")
-        _check_above_zero("server", self, "body_timeout_s", "drain_s")
+        check("server.host", self.host, bool(self.host), "a host name or address")
+        check("server.port", self.port, 0 <= self.port <= 65535, "a port (0 to 65535)")
+        check_numbers("server", self, ("rate_per_s", "recent"), 0)
+        check_numbers("server", self, ("burst", "max_body_bytes", "max_image_bytes", "max_pixels"), 1)
+        check_seconds("server", self, "body_timeout_s", "drain_s")
 
 
 @dataclass
@@ -80,9 +62,9 @@ class QueueSettings:
 
     def __post_init__(self) -> None:
         """Check every value's range."""
-        _check_at_least("queue", self, 1, "limit", "max_batch")
-        _check_at_least("queue", self, 0, "window_ms")
-        _check_above_zero("queue", self, "deadline_s")
+        check_numbers("queue", self, ("limit", "max_batch"), 1)
+        check_numbers("queue", self, ("window_ms",), 0)
+        check_seconds("queue", self, "deadline_s")
 
 
 @dataclass
@@ -101,9 +83,9 @@ class MemorySettings:
 
     def __post_init__(self) -> None:
         """Check every value's range."""
-        _check_at_least("memory", self, 1, "sessions")
-        _check_at_least("memory", self, 0, "history", "cache", "models_gib")
-        _check_above_zero("memory", self, "session_idle_s")
+        check_numbers("memory", self, ("sessions",), 1)
+        check_numbers("memory", self, ("history", "cache", "models_gib"), 0)
+        check_seconds("memory", self, "session_idle_s")
 
 
 @dataclass
@@ -127,15 +109,12 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         """Check every value's range."""
-        _check("model.path", self.path, bool(self.path), "a folder, a hub id, or blip2_emac:<model type>")
+        check("model.path", self.path, bool(self.path), "a folder, a hub id, or blip2_emac:<model type>")
         for name, choices in (("kind", KINDS), ("quantization", QUANTIZATIONS), ("dtype", DTYPES)):
-            value = getattr(self, name)
-            _check(f"model.{name}", value, value in choices, f"one of {', '.join(choices)}")
-        kind, _, index = self.device.partition(":")
-        known = self.device in ("auto", "cpu") or (kind == "cuda" and (index.isdigit() or ":" not in self.device))
-        _check("model.device", self.device, known, "one of auto, cpu, cuda, cuda:<index>")
-        _check_at_least("model", self, 1, "max_tokens")
-        _check("model.top_p", self.top_p, 0 < self.top_p <= 1, "a probability above 0")
+            check_choice(f"model.{name}", getattr(self, name), choices)
+        check_device("model.device", self.device)
+        check_numbers("model", self, ("max_tokens",), 1)
+        check("model.top_p", self.top_p, 0 < self.top_p <= 1, "a probability above 0")
 
     @property
     def name(self) -> str:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import math
 import os
+import signal
 import sys
 import traceback
 import typing
@@ -24,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from lavis.common.config import is_no_text, read_option
 from xrl_alignment.rollouts import BACKENDS, STEP_TIMEOUT_S
 
 ENVIRONMENT_NAMES = ("native", "textworld", "household", "thor")
@@ -42,25 +45,36 @@ class ConfigError(ValueError):
     """A setting that cannot be used; the text names the key's path, the value and the way out."""
 
 
-def _check(key: str, value: object, valid: bool, rule: str) -> None:
+def check(key: str, value: object, valid: bool, rule: str) -> None:
+    """ConfigError where `value` is not `valid`; `rule` ends the sentence "`key`: `value` is not …"."""
     if not valid:
         raise ConfigError(f"{key}: {value!r} is not {rule}")
 
 
-def _check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
-    _check(key, value, value in choices, f"one of {', '.join(choices)}")
+def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
+    """ConfigError where `value` is none of `choices`."""
+    check(key, value, value in choices, f"one of {', '.join(choices)}")
 
 
-def _check_numbers(section: str, config: object, names: Iterable[str], at_least: float) -> None:
+def check_numbers(section: str, config: object, names: Iterable[str], at_least: float) -> None:
+    """ConfigError where one of the fields `names` of `config` is below `at_least`, or infinite."""
     for name in names:
         value = getattr(config, name)
-        _check(f"{section}.{name}", value, value >= at_least, f"a number of at least {at_least:g}")
+        check(f"{section}.{name}", value, at_least <= value < math.inf, f"a number of at least {at_least:g}")
 
 
-def _check_device(key: str, value: str) -> None:
+def check_seconds(section: str, config: object, *names: str) -> None:
+    """ConfigError where one of the fields `names` of `config` is 0 or less, or infinite."""
+    for name in names:
+        value = getattr(config, name)
+        check(f"{section}.{name}", value, 0 < value < math.inf, "a number of seconds above 0")
+
+
+def check_device(key: str, value: str) -> None:
+    """ConfigError where `value` does not name a device."""
     kind, _, index = value.partition(":")
     known = value in ("auto", "cpu") or (kind == "cuda" and (index.isdigit() or ":" not in value))
-    _check(key, value, known, "one of auto, cpu, cuda, cuda:<index>")
+    check(key, value, known, "one of auto, cpu, cuda, cuda:<index>")
 
 
 @dataclass
@@ -107,14 +121,14 @@ class RunConfig:
         """Check every value's range."""
         counts = ("num_rounds", "num_envs", "batch_size", "accum_grad_steps", "max_steps", "max_batch")
         counts += ("num_workers", "train_every")
-        _check_numbers("run", self, counts, 1)
+        check_numbers("run", self, counts, 1)
         rest = ("train_iters_per_epoch", "init_lr", "min_lr", "warmup_lr", "warmup_steps", "weight_decay", "seed")
-        _check_numbers("run", self, (*rest, "repeat_limit", "window_ms", "num_threads", "state_interval_s"), 0)
+        check_numbers("run", self, (*rest, "repeat_limit", "window_ms", "num_threads", "state_interval_s"), 0)
         in_range = bool(self.beta) and all(0.0 <= beta <= 1.0 for beta in self.beta)
-        _check("run.beta", self.beta, in_range, "a list of probabilities, one for each round")
-        _check("run.repeat_limit", self.repeat_limit, self.repeat_limit != 1, "0 (off) or at least 2")
-        _check("run.output_dir", self.output_dir, bool(self.output_dir), "a folder's path")
-        _check_device("run.device", self.device)
+        check("run.beta", self.beta, in_range, "a list of probabilities, one for each round")
+        check("run.repeat_limit", self.repeat_limit, self.repeat_limit != 1, "0 (off) or at least 2")
+        check("run.output_dir", self.output_dir, bool(self.output_dir), "a folder's path")
+        check_device("run.device", self.device)
 
 
 @dataclass
@@ -144,15 +158,15 @@ class EvaluateRunConfig:
 
     def __post_init__(self) -> None:
         """Check every value's range."""
-        _check_choice("run.actor", self.actor, ACTORS)
-        _check_choice("run.executor", self.executor, BACKENDS)
-        _check_numbers("run", self, ("num_envs", "num_trials", "max_steps", "max_batch", "num_workers"), 1)
-        _check_numbers("run", self, ("seed", "repeat_limit", "num_threads", "step_timeout_s"), 0)
+        check_choice("run.actor", self.actor, ACTORS)
+        check_choice("run.executor", self.executor, BACKENDS)
+        check_numbers("run", self, ("num_envs", "num_trials", "max_steps", "max_batch", "num_workers"), 1)
+        check_numbers("run", self, ("seed", "repeat_limit", "num_threads", "step_timeout_s"), 0)
         alone = self.executor != "sequential" or self.num_workers == 1
-        _check("run.num_workers", self.num_workers, alone, "of use without run.executor=local or ray")
-        _check("run.repeat_limit", self.repeat_limit, self.repeat_limit != 1, "0 (off) or at least 2")
-        _check("run.output", self.output, bool(self.output), "a file's path")
-        _check_device("run.device", self.device)
+        check("run.num_workers", self.num_workers, alone, "of use without run.executor=local or ray")
+        check("run.repeat_limit", self.repeat_limit, self.repeat_limit != 1, "0 (off) or at least 2")
+        check("run.output", self.output, bool(self.output), "a file's path")
+        check_device("run.device", self.device)
 
 
 @dataclass
@@ -177,10 +191,10 @@ class EnvironmentConfig:
 
     def __post_init__(self) -> None:
         """Check every value's range."""
-        _check_choice("environment.name", self.name, ENVIRONMENT_NAMES)
-        _check_numbers("environment", self, ("num_train", "num_heldout"), 1)
-        _check_numbers("environment", self, ("seed",), 0)
-        _check("environment.split", self.split, bool(self.split), "a split's name")
+        check_choice("environment.name", self.name, ENVIRONMENT_NAMES)
+        check_numbers("environment", self, ("num_train", "num_heldout"), 1)
+        check_numbers("environment", self, ("seed",), 0)
+        check("environment.split", self.split, bool(self.split), "a split's name")
 
 
 @dataclass
@@ -225,16 +239,16 @@ class ExpertConfig:
 
     def __post_init__(self) -> None:
         """Check every value's range, and that a limit in dollars has prices to go by."""
-        _check_choice("expert.name", self.name, EXPERT_NAMES)
-        _check_choice("expert.api", self.api, APIS)
-        _check_numbers("expert", self, ("max_answer_tokens", "context_tokens", "max_attempts", "concurrency"), 1)
+        check_choice("expert.name", self.name, EXPERT_NAMES)
+        check_choice("expert.api", self.api, APIS)
+        check_numbers("expert", self, ("max_answer_tokens", "context_tokens", "max_attempts", "concurrency"), 1)
         prices = ("price_prompt", "price_cached_prompt", "price_completion")
         limits = ("temperature", "calls_per_minute", "max_calls", "max_cost_usd")
-        _check_numbers("expert", self, (*limits, *prices), 0)
-        _check("expert.timeout_s", self.timeout_s, self.timeout_s > 0, "a number of seconds above 0")
+        check_numbers("expert", self, (*limits, *prices), 0)
+        check_seconds("expert", self, "timeout_s")
         priced = self.price_prompt > 0 or self.price_completion > 0
         rule = "of use without expert.price_prompt and expert.price_completion"
-        _check("expert.max_cost_usd", self.max_cost_usd, priced or not self.max_cost_usd, rule)
+        check("expert.max_cost_usd", self.max_cost_usd, priced or not self.max_cost_usd, rule)
 
 
 @dataclass
@@ -259,23 +273,23 @@ class PolicyConfig:
 
     def __post_init__(self) -> None:
         """Check every value's range, and that the two lengths agree."""
-        _check_choice("policy.decode", self.decode, DECODE_MODES)
-        _check_choice("policy.name", self.name, POLICY_NAMES)
-        _check_numbers("policy", self, ("num_beams", "max_length"), 1)
-        _check_numbers("policy", self, ("min_length",), 0)
+        check_choice("policy.decode", self.decode, DECODE_MODES)
+        check_choice("policy.name", self.name, POLICY_NAMES)
+        check_numbers("policy", self, ("num_beams", "max_length"), 1)
+        check_numbers("policy", self, ("min_length",), 0)
         rule = f"at most policy.max_length ({self.max_length})"
-        _check("policy.min_length", self.min_length, self.min_length <= self.max_length, rule)
-        _check("policy.timeout_s", self.timeout_s, self.timeout_s > 0, "a number of seconds above 0")
+        check("policy.min_length", self.min_length, self.min_length <= self.max_length, rule)
+        check_seconds("policy", self, "timeout_s")
         for url in self.base_urls:
-            _check("policy.base_urls", url, url.startswith(("http://", "https://")), "a list of http(s)://host:port/v1")
+            check("policy.base_urls", url, url.startswith(("http://", "https://")), "a list of http(s)://host:port/v1")
         if self.name == "vllm":
             greedy = self.num_beams == 1 or self.decode == "admissible"
-            _check("policy.num_beams", self.num_beams, greedy, "1, and policy.name=vllm decodes greedily")
+            check("policy.num_beams", self.num_beams, greedy, "1, and policy.name=vllm decodes greedily")
         else:
             for key in ("vllm_python", "vllm_args"):
-                _check(f"policy.{key}", getattr(self, key), not getattr(self, key), "of use without policy.name=vllm")
+                check(f"policy.{key}", getattr(self, key), not getattr(self, key), "of use without policy.name=vllm")
             rule = "one address with policy.name=http, and none with in_process"
-            _check("policy.base_urls", self.base_urls, len(self.base_urls) == (self.name == "http"), rule)
+            check("policy.base_urls", self.base_urls, len(self.base_urls) == (self.name == "http"), rule)
 
 
 @dataclass
@@ -289,10 +303,9 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         """Check every value's range."""
-        _check("server.host", self.host, bool(self.host), "a host name or address")
-        _check("server.port", self.port, 0 <= self.port <= 65535, "a port (0 to 65535)")
-        above_zero = self.session_timeout_s > 0
-        _check("server.session_timeout_s", self.session_timeout_s, above_zero, "a number of seconds above 0")
+        check("server.host", self.host, bool(self.host), "a host name or address")
+        check("server.port", self.port, 0 <= self.port <= 65535, "a port (0 to 65535)")
+        check_seconds("server", self, "session_timeout_s")
 
 
 @dataclass
@@ -307,7 +320,7 @@ class ReflexionConfig:
 
     def __post_init__(self) -> None:
         """Check the reflector's name."""
-        _check_choice("reflexion.reflector", self.reflector, REFLECTORS)
+        check_choice("reflexion.reflector", self.reflector, REFLECTORS)
 
 
 def _default_model() -> dict[str, Any]:
@@ -346,10 +359,11 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
     type or a value out of range.
     """
     layers = [(str(cfg_path), _read_yaml(Path(cfg_path)))] if cfg_path else []
-    layers += [("--options", _read_option(option)) for option in options or ()]
+    layers += [("--options", _read_option(schema, option)) for option in options or ()]
     merged = OmegaConf.structured(schema)
     for source, layer in layers:
         _refuse_unknown_keys(schema, layer, source)
+        _refuse_unquoted_texts(schema, layer, source)
         try:
             merged = OmegaConf.merge(merged, layer)
         except OmegaConfBaseException as error:
@@ -382,7 +396,7 @@ def parse_args(
 
     `add_arguments` may add further arguments to the parser. `options` is always a list.
     """
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cfg-path", metavar="FILE", required=cfg_required, help="settings, a yaml file")
     parser.add_argument(
         "--options", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help="settings laid over the file"
@@ -396,11 +410,13 @@ def run_program(main: Callable[[], int | None]) -> None:
     """Run `main` and leave the process with its exit code.
 
     A user's mistake (a `ValueError` such as `ConfigError`, an `EnvironmentFault`, a file or port that cannot be
-    opened, an extra that is not installed) ends in one line `error: …` on stderr and exit code 2; Ctrl-C in 130. With
+    opened, an extra that is not installed) ends in one line `error: …` on stderr and exit code 2. Ctrl-C ends in
+    `interrupted` and 130, and so does SIGTERM: what is open is closed, what was started is stopped. With
     `EMAC_TRACEBACK=1` in the environment the traceback is printed as well.
     """
     from xrl_alignment.environments.base import EnvironmentFault  # here: the environments may import this module
 
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = main()
     except (ValueError, OSError, ImportError, EnvironmentFault) as error:
@@ -410,8 +426,11 @@ def run_program(main: Callable[[], int | None]) -> None:
         text = str(error) if isinstance(error, ConfigError) else " ".join(str(error).split())
         print(f"error: {text}", file=sys.stderr)
         code = 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        print(f"interrupted: {stop}" if str(stop) else "interrupted", file=sys.stderr)
         code = 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
     sys.exit(code or 0)
 
 
@@ -427,13 +446,13 @@ def _read_yaml(path: Path) -> DictConfig:
     return layer
 
 
-def _read_option(option: str) -> DictConfig:
-    key, equals, _ = option.partition("=")
+def _read_option(schema: type, option: str) -> DictConfig:
+    key, equals, text = option.partition("=")
     if not equals or not key:
         raise ConfigError(f"--options {option}: write it as section.key=value")
     try:
         # `key=` is an empty text; for yaml it would be nothing at all, which no setting can be.
-        return OmegaConf.from_dotlist([option if option != f"{key}=" else f"{key}=''"])
+        return read_option(option if text else f"{key}=''", [key] if _is_text(schema, key) else [])
     except (YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"--options {option}: cannot be read: {_first_line(error)}") from error
 
@@ -451,6 +470,21 @@ def _refuse_unknown_keys(schema: type, layer: DictConfig, source: str) -> None:
         for key in layer[section]:
             if key not in typing.get_type_hints(sections[section]):
                 raise ConfigError(f"{source}: unknown key {section}.{key}{_suggest(schema, section, str(key))}")
+
+
+def _refuse_unquoted_texts(schema: type, layer: DictConfig, source: str) -> None:
+    """Raise where yaml made a number or a truth value of a text: who wrote 007 has 7 by now."""
+    for section, settings in OmegaConf.to_container(layer).items():
+        for key, value in settings.items() if isinstance(settings, dict) else ():
+            if _is_text(schema, f"{section}.{key}") and is_no_text(value):
+                raise ConfigError(f"{source}: {section}.{key}: yaml reads {value!r} here; put the text in quotes")
+
+
+def _is_text(schema: type, key: str) -> bool:
+    """Whether `section.name` is a setting whose value is a text."""
+    section, _, name = key.partition(".")
+    hint = typing.get_type_hints(schema).get(section)
+    return dataclasses.is_dataclass(hint) and typing.get_type_hints(hint).get(name) is str
 
 
 def _suggest(schema: type, section: str, key: str) -> str:
