@@ -10,10 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import sys
 from functools import partial
-from typing import Any
 
 from xrl_alignment.client import PATIENCE_S, play
 from xrl_alignment.config import run_program
@@ -60,7 +57,6 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Parse, play, print the summary as one line of JSON."""
     arguments = parse_arguments()
-    signal.signal(signal.SIGTERM, _interrupt)
     split = arguments.split or ("household_train" if arguments.env == "household" else "valid_seen")
     games = choose_games(
         arguments.env,
@@ -95,14 +91,9 @@ def main() -> int:
     return 0
 
 
-def _interrupt(*_: Any) -> None:
-    """SIGTERM ends like Ctrl-C: every session says bye, so that its game is handed to others at once."""
-    raise KeyboardInterrupt
-
-
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
 if __name__ == "__main__":
-    sys.exit(run_program(main))
+    run_program(main)

@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 from pathlib import Path
 
 import torch
@@ -57,8 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main() -> None:
     """Parse, build, run."""
     arguments = parse_args(__doc__, add_arguments, cfg_required=False)
-    # A scheduler's or `kill`'s SIGTERM unwinds like Ctrl-C does, so that logs are closed.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     bound_kernel_cache()
     keep_freed_memory()
     config = read_config(arguments)
@@ -89,7 +86,10 @@ def main() -> None:
         loop = build_loop(config, server, directory, model, policy, learner, teaching, progress)
         server.start()
         announce(directory, server)
-        loop.run()
+        try:
+            loop.run()
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt(f"go on with --resume {directory.path}") from stop
 
 
 def read_config(arguments: argparse.Namespace) -> DaggerConfig:

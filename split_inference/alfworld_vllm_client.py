@@ -24,7 +24,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import socket
 import sys
 import time
@@ -550,7 +549,6 @@ def _positive(text: str) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Connect, load the model, play, print the table; returns 1 if games could not be played."""
     arguments = parse_arguments(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
     instructions = arguments.instructions.read_text(encoding="utf-8") if arguments.instructions else INSTRUCTIONS
     connections = [Connection(arguments.host, arguments.port, arguments.timeout)]
     try:
@@ -607,11 +605,6 @@ def play(
             won += episode.won
             bar.show(number, len(games), f"{won} solved")
     return player.failed
-
-
-def _interrupt(*_: Any) -> None:
-    """SIGTERM ends like Ctrl-C: the engine's processes are stopped."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -218,8 +218,6 @@ def main() -> None:
     parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="settings laid over every file")
     parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="continue here, in whichever phase this is")
     arguments = parser.parse_args()
-    # A scheduler's or `kill`'s SIGTERM unwinds like Ctrl-C does, so that no child is left behind.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     run_pipeline(arguments.cfg_path, arguments.options, resume=arguments.resume)
 
 

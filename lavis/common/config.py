@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -23,12 +23,13 @@ class Config:
     """The merged configuration of one run, registered as "configuration".
 
     `args.cfg_path` is the user's yaml with `model:` (`arch`, `model_type`), `run:` and `datasets:`; `args.options` is
-    a list of `key=value`, or of `key value key value …`, as LAVIS takes both.
+    a list of `key=value`, or of `key value key value …`, as LAVIS takes both. Options named in `texts` are not read
+    as numbers (`read_option`).
     """
 
-    def __init__(self, args: Namespace) -> None:
+    def __init__(self, args: Namespace, *, texts: Collection[str] = ()) -> None:
         self.args = args
-        options = OmegaConf.from_dotlist(to_dot_list(args.options))
+        options = OmegaConf.merge({}, *(read_option(option, texts) for option in to_dot_list(args.options)))
         user = _load(args.cfg_path)
         self.config: DictConfig = OmegaConf.merge(
             self.build_runner_config(user),
@@ -106,6 +107,20 @@ def to_dot_list(options: Sequence[str] | None) -> list[str]:
     if len(options) % 2:
         raise ValueError(f"--options: {options[-1]!r} has no value (write key=value)")
     return [f"{key}={value}" for key, value in zip(options[::2], options[1::2], strict=True)]
+
+
+def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
+    """`a.b=c` as a configuration; a key in `texts` keeps what was typed, where yaml makes `007` 7 and `on` True."""
+    layer = OmegaConf.from_dotlist([option])
+    key, _, text = option.partition("=")
+    if key in texts and is_no_text(OmegaConf.select(layer, key)):
+        OmegaConf.update(layer, key, text)
+    return layer
+
+
+def is_no_text(value: object) -> bool:
+    """Whether yaml made a number or a truth value of what may have been a name."""
+    return isinstance(value, bool | int | float)
 
 
 def _load(path: str | Path) -> DictConfig:

@@ -14,7 +14,7 @@ from lavis.common.dist_utils import get_rank, init_distributed_mode
 from lavis.common.logger import setup_logger
 from lavis.common.registry import registry
 from lavis.runners.runner_base import RunnerBase, run_device
-from lavis.runners.settings import RunSettings, read_settings
+from lavis.runners.settings import TEXTS, RunSettings, read_settings
 from lavis.tasks import setup_task
 
 
@@ -24,7 +24,7 @@ def build_runner(arguments: Namespace) -> RunnerBase:
     Joins the process group if `torch.distributed.run` started one. Raises ValueError or FileNotFoundError for what
     cannot be run.
     """
-    cfg = Config(arguments)
+    cfg = Config(arguments, texts=TEXTS)
     settings = read_settings(cfg.run_cfg)
     device = run_device(settings.device)
     init_distributed_mode(device=device.type, world_size=settings.world_size, dist_url=settings.dist_url)

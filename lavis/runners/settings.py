@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+
+from lavis.common.config import is_no_text
 
 OBJECTIVES = ("bc", "dpo")
 
@@ -86,13 +88,18 @@ class RunSettings:
             raise ValueError("run.runner=runner_iter needs run.max_iters and run.iters_per_inner_epoch, both above 0")
 
 
+TEXTS = frozenset(f"run.{name}" for name, hint in get_type_hints(RunSettings).items() if hint in (str, str | None))
+
+
 def read_settings(run: DictConfig) -> RunSettings:
-    """The typed `run:` section; ValueError names an unknown key with its neighbour, or a value of the wrong type."""
+    """The typed `run:` section; ValueError names an unknown key and its neighbour, or a value of a wrong type."""
     names = [item.name for item in fields(RunSettings)]
     for key in run:
         if key not in names:
             near = difflib.get_close_matches(str(key), names, n=1)
             raise ValueError(f"unknown key run.{key}" + (f" (did you mean run.{near[0]}?)" if near else ""))
+        if f"run.{key}" in TEXTS and is_no_text(run[key]):
+            raise ValueError(f"run.{key}: yaml reads {run[key]!r} here; put the text in quotes")
     try:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunSettings), run))
     except OmegaConfBaseException as error:

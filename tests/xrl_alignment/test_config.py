@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,12 @@ def test_defaults_then_file_then_options(tmp_path: Path) -> None:
     assert config.model == {"arch": "blip2_emac", "model_type": "tiny", "img_size": 64, "ref_pretrained": "a.pth"}
     assert config.server.port == 0
     assert config.run.num_envs == 3
+
+
+@pytest.mark.parametrize("name", ["on", "no", "007", "1e5", "2026_11_20", "12:30", "", "a=b"])
+def test_a_text_on_the_command_line_stays_as_it_was_typed(name: str) -> None:
+    config = load_config(DaggerConfig, None, [f"expert.model={name}", "run.enable_dpo=on", "run.init_lr=1e-4"])
+    assert (config.expert.model, config.run.enable_dpo, config.run.init_lr) == (name, True, 1e-4)
 
 
 def test_without_a_file_the_schema_speaks() -> None:
@@ -82,6 +91,8 @@ def test_two_loads_share_nothing() -> None:
         ("server: {port: 70000}", [], "server.port: 70000 is not a port"),
         ("server: {session_timeout_s: 0}", [], "server.session_timeout_s: 0.0 is not a number of seconds above 0"),
         ("", ["run.seed"], "--options run.seed: write it as section.key=value"),
+        ("server: {token: 007}", [], "settings.yaml: server.token: yaml reads 7 here; put the text in quotes"),
+        ("run: {output_dir: on}", [], "run.output_dir: yaml reads True here"),
         ("", ["run.output_dir=${nowhere}"], "Interpolation key 'nowhere' not found"),
         ("", ["run.output_dir=${nowhere"], "--options run.output_dir=${nowhere: cannot be read"),
     ],
@@ -168,6 +179,30 @@ def test_exit_codes(main, code: int) -> None:
     with pytest.raises(SystemExit) as caught:
         run_program(main)
     assert caught.value.code == code
+
+
+def test_sigterm_unwinds_like_ctrl_c_and_says_so(capsys: pytest.CaptureFixture) -> None:
+    closed = []
+    before = signal.getsignal(signal.SIGTERM)
+
+    def main() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            closed.append(True)
+
+    with pytest.raises(SystemExit) as caught:
+        run_program(main)
+    assert (caught.value.code, closed) == (130, [True])
+    assert capsys.readouterr().err == "interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_help_keeps_the_lines_of_its_examples(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        parse_args("Trains.\n\n    python a.py --x\n    python b.py", argv=["--help"])
+    assert "\n    python a.py --x\n    python b.py\n" in capsys.readouterr().out
 
 
 def test_our_own_bugs_keep_their_traceback() -> None:

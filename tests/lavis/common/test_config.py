@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 import lavis.models  # noqa: F401  (registers the models)
-from lavis.common.config import Config, to_dot_list
+from lavis.common.config import Config, read_option, to_dot_list
 from lavis.common.registry import registry
+from lavis.runners.settings import TEXTS, read_settings
 
 YAML = """
 model: {arch: blip2_emac, model_type: tiny, max_txt_len: 77, mix_ratio: 0.25}
@@ -47,6 +49,17 @@ def test_an_option_may_choose_the_model_type(tmp_path: Path) -> None:
     cfg = make(tmp_path, "model.model_type=vicuna7b")
     assert cfg.model_cfg.num_query_token == 32
     assert cfg.model_cfg.model_type == "vicuna7b"
+
+
+@pytest.mark.parametrize("name", ["on", "007", "1e5", "2026_11_20", "plain", "a=b"])
+def test_an_option_that_is_a_text_stays_as_it_was_typed(name: str) -> None:
+    assert read_option(f"run.job_id={name}", TEXTS).run.job_id == name
+    assert read_option("run.amp=on", TEXTS).run.amp is True
+
+
+def test_a_number_where_a_files_text_should_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="run.job_id: yaml reads 7 here; put the text in quotes"):
+        read_settings(OmegaConf.create("job_id: 007"))
 
 
 def test_pairs_without_equal_signs(tmp_path: Path) -> None:
