@@ -11,7 +11,8 @@ Starts `policy_server/qwen_policy_server.py` as a process and asks it over socke
 - `lost`: requests of the whole run without an answer (an action, 429 or 503 is one).
 - `overhead_ms`: p50 for a 640×360 JPEG of the time from sending to receiving, less the model's.
 - `memory_growth`: resident memory of the server after the overload against a quarter into it, as a factor.
-- `health_max_ms`: the slowest answer of GET /health during the overload, asked 10 times a second.
+- `health_max_ms`: the slowest answer of GET /health during the overload, asked 10 times a second as a load balancer
+  does: from a process of its own, on one connection (the 64 clients' event loop has waits of its own).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -27,10 +29,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -67,8 +72,12 @@ def measure(seconds: float, model: str, python: str) -> Result:
     with server(python, model) as (url, _):
         batched = asyncio.run(_closed_loop(url, CLIENTS, short))
     capacity = len(batched.latencies) / short
-    with server(python, model) as (url, process):
-        crowd, health, memory = asyncio.run(_overload(url, process.pid, 2 * capacity, seconds))
+    other_process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    with server(python, model) as (url, process), other_process as watcher:
+        watcher.submit(os.getpid).result()  # from here on it is there
+        watched = watcher.submit(watch, url, process.pid, seconds)
+        crowd = asyncio.run(_overload(url, 2 * capacity, seconds))
+        health, memory = watched.result()
     rows = [
         _row(f"{model}, 1 client, no batching", alone, short),
         _row(f"{CLIENTS} clients, no batching", without, short),
@@ -133,13 +142,12 @@ async def _closed_loop(url: str, clients: int, seconds: float) -> Tally:
         return await phase(seconds)
 
 
-async def _overload(url: str, pid: int, rate: float, seconds: float) -> tuple[Tally, list[float], list[int]]:
-    """64 clients that together ask `rate` times a second whatever the answers are; health and memory meanwhile."""
-    picture, tally, health, memory = jpeg(), Tally(), [], []
+async def _overload(url: str, rate: float, seconds: float) -> Tally:
+    """64 clients that together ask `rate` times a second, whatever the answers are."""
+    picture, tally = jpeg(), Tally()
     pause = MANY_CLIENTS / rate
     end = time.perf_counter() + seconds
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=120, limits=httpx.Limits(max_connections=None)) as http:
 
         async def client(number: int) -> None:
             due = time.perf_counter() + pause * number / MANY_CLIENTS
@@ -148,16 +156,25 @@ async def _overload(url: str, pid: int, rate: float, seconds: float) -> tuple[Ta
                 await _ask(http, picture, tally)
                 due += pause
 
-        async def watch() -> None:
-            while time.perf_counter() < end:
-                started = time.perf_counter()
-                assert (await http.get("/health")).status_code == 200
-                health.append(time.perf_counter() - started)
-                memory.append(resident_bytes(pid))
-                await asyncio.sleep(0.1)
+        await asyncio.gather(*(client(number) for number in range(MANY_CLIENTS)))
+    return tally
 
-        await asyncio.gather(watch(), *(client(number) for number in range(MANY_CLIENTS)))
-    return tally, health, memory
+
+def watch(url: str, pid: int, seconds: float) -> tuple[list[float], list[int]]:
+    """Ask for /health ten times a second: how long each answer took (seconds), and the server's memory (bytes)."""
+    health, memory = [], []
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=60)
+    end = time.perf_counter() + seconds
+    while (started := time.perf_counter()) < end:
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        answer.read()
+        health.append(time.perf_counter() - started)
+        assert answer.status == 200
+        memory.append(resident_bytes(pid))
+        time.sleep(0.1)
+    connection.close()
+    return health, memory
 
 
 async def _ask(http: httpx.AsyncClient, picture: bytes, tally: Tally) -> None:
