@@ -139,7 +139,7 @@ def rearranged(state: RoomState, rng: random.Random) -> RoomState:
     held = loose.pop() if loose and rng.random() < 0.4 else None
     for key in loose:
         contents[rng.choice(list(contents))].append(key)
-    opened = frozenset(key for key in state.openable if rng.random() < 0.7)
+    opened = frozenset(key for key in sorted(state.openable) if rng.random() < 0.7)
     return replace(state, contents={r: tuple(keys) for r, keys in contents.items()}, opened=opened, held=held)
 
 
