@@ -114,7 +114,8 @@ def _read(path: Path, map_location: str | torch.device) -> Any:
     try:
         return torch.load(path, map_location=map_location, weights_only=True)
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        # The first sentence: what follows it in torch's texts is advice, some of it unsafe.
+        reason = str(error).strip().splitlines()[0].split(". ")[0] if str(error).strip() else "it is empty or cut off"
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint (truncated or another format): {reason}"
         ) from error

@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from lavis.common.config import is_no_text, read_option
-from xrl_alignment.rollouts import BACKENDS, STEP_TIMEOUT_S
+from xrl_alignment.rollouts import BACKENDS, STEP_TIMEOUT_S, RolloutError
 
 ENVIRONMENT_NAMES = ("native", "textworld", "household", "thor")
 EXPERT_NAMES = ("explorer", "handcoded", "planner", "client", "openai")
@@ -410,16 +410,16 @@ def run_program(main: Callable[[], int | None]) -> None:
     """Run `main` and leave the process with its exit code.
 
     A user's mistake (a `ValueError` such as `ConfigError`, an `EnvironmentFault`, a file or port that cannot be
-    opened, an extra that is not installed) ends in one line `error: …` on stderr and exit code 2. Ctrl-C ends in
-    `interrupted` and 130, and so does SIGTERM: what is open is closed, what was started is stopped. With
-    `EMAC_TRACEBACK=1` in the environment the traceback is printed as well.
+    opened, workers that cannot be had, an extra that is not installed) ends in one line `error: …` on stderr and exit
+    code 2. Ctrl-C ends in `interrupted` and 130, and so does SIGTERM: what is open is closed, what was started is
+    stopped. With `EMAC_TRACEBACK=1` in the environment the traceback is printed as well.
     """
     from xrl_alignment.environments.base import EnvironmentFault  # here: the environments may import this module
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = main()
-    except (ValueError, OSError, ImportError, EnvironmentFault) as error:
+    except (ValueError, OSError, ImportError, EnvironmentFault, RolloutError) as error:
         if os.environ.get("EMAC_TRACEBACK"):
             traceback.print_exc()
         # Our own texts break lines on purpose (the tail of a log), a library's only in the middle of a message.

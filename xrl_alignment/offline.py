@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from omegaconf import OmegaConf
@@ -23,7 +24,7 @@ from lavis.runners.launch import build_runner
 from lavis.tasks.base_task import BaseTask
 from xrl_alignment.actions import normalise
 from xrl_alignment.assembly import environment_factory, games_of, make_policy, prompt_writer
-from xrl_alignment.config import EnvironmentConfig, PolicyConfig
+from xrl_alignment.config import EnvironmentConfig, PolicyConfig, check_numbers
 from xrl_alignment.environments.base import MAX_STEPS
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.evaluation import EpisodeResult, PolicyActor, play_games, summarise, table
@@ -36,13 +37,25 @@ registry.register("action_normaliser", normalise)
 SectionT = TypeVar("SectionT")
 
 
+@dataclass
+class EpisodesConfig(EnvironmentConfig):
+    """`run.environment`: which games on which engine, how many of them, and how long each may last."""
+
+    num_envs: int = 140
+    max_steps: int = MAX_STEPS
+
+    def __post_init__(self) -> None:
+        """Check every value's range."""
+        super().__post_init__()
+        check_numbers("environment", self, ("num_envs", "max_steps"), 1)
+
+
 @registry.register_task("alfworld_episode")
 class AlfworldEpisodeTask(BaseTask):
     """Plays whole episodes: success with Wilson's interval, steps, by task type (`evaluation.summarise`).
 
-    Games and engine are those of `run.environment` (the keys of `EnvironmentConfig`, `num_envs` and `max_steps`), the
-    decoding that of `run.policy`. Games are shared among processes. A sharded model (run.fsdp) cannot play: its
-    processes would have to act in step.
+    Games and engine are those of `run.environment` (the keys of `EpisodesConfig`), the decoding that of `run.policy`.
+    Games are shared among processes. A sharded model (run.fsdp) cannot play: its processes would have to act in step.
     """
 
     needs_data = False
@@ -53,16 +66,14 @@ class AlfworldEpisodeTask(BaseTask):
         task = super().setup_task(cfg)
         if task.settings.fsdp:
             raise ValueError("run.task=alfworld_episode cannot be combined with run.fsdp=True: evaluate without it")
-        given = dict(task.settings.environment)
-        task.num_envs, task.max_steps = given.pop("num_envs", 140), given.pop("max_steps", MAX_STEPS)
-        task.environment = section(EnvironmentConfig, given, "run.environment")
+        task.environment = section(EpisodesConfig, task.settings.environment, "run.environment")
         task.policy = section(PolicyConfig, task.settings.policy, "run.policy")
         task.vis_processor = load_preprocess(cfg.config.get("preprocess") or {})[0]["eval"]
         return task
 
     def evaluation(self, model: BaseModel, data_loader: None, device: Any) -> list[dict[str, Any]]:
         """This process's games, each played once."""
-        self.games = games_of(self.environment, self.num_envs)
+        self.games = games_of(self.environment, self.environment.num_envs)
         games = self.games[get_rank() :: get_world_size()]
         policy = make_policy(self.policy, model, self.vis_processor, self.settings.batch_size_eval)
         blank = self.environment.blank_frames
@@ -71,8 +82,8 @@ class AlfworldEpisodeTask(BaseTask):
             results = play_games(
                 PolicyActor(policy=policy, blank_frames=blank, write_prompt=write_prompt),
                 games,
-                environment_factory(self.environment, self.max_steps),
-                max_steps=self.max_steps,
+                environment_factory(self.environment, self.environment.max_steps),
+                max_steps=self.environment.max_steps,
                 concurrency=self.settings.batch_size_eval,
                 on_result=lambda result, trace: progress.advance(result.won),
             )
@@ -87,11 +98,11 @@ class AlfworldEpisodeTask(BaseTask):
 
 
 def section(schema: type[SectionT], given: Mapping[str, Any], name: str) -> SectionT:
-    """A settings dataclass from a plain section; ValueError names an unknown key."""
+    """A settings dataclass from a plain section; ValueError names an unknown key or a value of the wrong type."""
     try:
-        return schema(**given)
-    except TypeError as error:
-        raise ValueError(f"{name}: {error}") from error
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(given)))
+    except OmegaConfBaseException as error:
+        raise ValueError(f"{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}") from error
 
 
 def is_lavis_config(cfg_path: str) -> bool:

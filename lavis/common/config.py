@@ -13,6 +13,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from lavis.common.registry import registry
 
@@ -126,7 +128,13 @@ def is_no_text(value: object) -> bool:
 def _load(path: str | Path) -> DictConfig:
     if not Path(path).is_file():
         raise FileNotFoundError(f"no config file {path}")
-    return OmegaConf.load(path)
+    try:
+        config = OmegaConf.load(path)
+    except (YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
+        raise ValueError(f"{path}: not a yaml file: {' '.join(str(error).split())}") from error
+    if not isinstance(config, DictConfig):
+        raise ValueError(f"{path}: a config file holds sections such as `run:`, not a list or a single value")
+    return config
 
 
 def _section(config: DictConfig, name: str) -> DictConfig:

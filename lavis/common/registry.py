@@ -46,8 +46,8 @@ class Names(Generic[T]):
         """The item called `name`; else an error with the nearest name and all names."""
         if name not in self._items:
             near = difflib.get_close_matches(name, self._items, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UnknownNameError(f"no {self.kind} {name!r}{hint} There are: {', '.join(self.names()) or 'none'}")
+            hint = f"; did you mean {near[0]!r}? There are" if near else "; there are"
+            raise UnknownNameError(f"no {self.kind} {name!r}{hint}: {', '.join(self.names()) or 'none'}")
         return self._items[name]
 
     def names(self) -> list[str]:

@@ -486,14 +486,17 @@ class _OnSigterm:
 
 
 def run_device(name: str) -> torch.device:
-    """`auto` is this process's GPU where there is one; ValueError for a GPU that is not there."""
+    """`auto` is this process's GPU where there is one; ValueError for no device's name or a GPU that is not there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and torch.cuda.is_available():
         return torch.device("cuda", local_rank())
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"run.device is {name}, but torch {torch.__version__} sees no GPU; use run.device=cpu")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"run.device: {name!r} is not one of auto, cpu, cuda, cuda:<index>") from error
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:

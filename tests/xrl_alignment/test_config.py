@@ -25,6 +25,7 @@ from xrl_alignment.environments import ENVIRONMENTS
 from xrl_alignment.environments.base import EnvironmentFault
 from xrl_alignment.experts import EXPERTS
 from xrl_alignment.paths import REPO_ROOT
+from xrl_alignment.rollouts import RolloutError
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -152,7 +153,13 @@ def fail_with(error: BaseException):
 
 @pytest.mark.parametrize(
     "error",
-    [ConfigError("bad thing"), FileNotFoundError("bad\n  thing"), EnvironmentFault("bad thing"), OSError("bad thing")],
+    [
+        ConfigError("bad thing"),
+        FileNotFoundError("bad\n  thing"),
+        EnvironmentFault("bad thing"),
+        OSError("bad thing"),
+        RolloutError("bad thing"),
+    ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(error: Exception, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as caught:

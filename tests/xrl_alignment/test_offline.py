@@ -38,7 +38,11 @@ def test_plays_episodes(household_data: Path, tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"run.environment.splitt": "x"}, "run.environment: .*splitt"),
+        ({"run.environment.splitt": "x"}, "run.environment.splitt: Key 'splitt' not in"),
+        ({"run.environment.num_envs": "few"}, "run.environment.num_envs: Value 'few'"),
+        ({"run.environment.max_steps": 0}, "environment.max_steps: 0 is not a number of at least 1"),
+        ({"run.policy.num_beams": "x"}, "run.policy.num_beams: Value 'x'"),
+        ({"run.device": "gpu"}, "run.device: 'gpu' is not one of auto, cpu, cuda"),
         ({"run.policy.decode": "best"}, "policy.decode: 'best' is not one of"),
         ({"run.fsdp": True}, "alfworld_episode cannot be combined with run.fsdp"),
     ],

@@ -186,13 +186,14 @@ class Blip2Emac(Blip2Base):
 
     @staticmethod
     def _checked(cfg: Mapping[str, object]) -> dict[str, object]:
-        """The config with defaults filled in; refuses keys that do not exist."""
+        """The config with defaults filled in; refuses keys that do not exist and values of another type."""
         given = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else dict(cfg)
         for key in given:
             if key not in CONFIG_DEFAULTS:
                 near = difflib.get_close_matches(key, CONFIG_DEFAULTS, n=1)
                 hint = f"; the nearest is model.{near[0]}" if near else ""
                 raise ValueError(f"unknown key model.{key}{hint}")
+            _check_type(key, given[key])
         options = {**CONFIG_DEFAULTS, **given}
         refused = (
             (
@@ -873,6 +874,25 @@ def _count(samples: Mapping[str, object]) -> int:
     if len(samples[key]) == 0:
         raise ValueError(f"samples hold no sample: {key} is empty")
     return len(samples[key])
+
+
+def _check_type(key: str, value: object) -> None:
+    """ValueError where `model.<key>` cannot be `value`, by the default's type; None leaves a text or section out."""
+    default = CONFIG_DEFAULTS[key]
+    if isinstance(default, bool) or key == "freeze_ln_vision":
+        fits, wanted = isinstance(value, bool) or value is default, "true or false"
+    elif isinstance(default, int | float):
+        least = 1 if key in ("img_size", "num_query_token", "max_txt_len", "max_output_txt_len") else 0
+        numbers = int if isinstance(default, int) else (int, float)
+        fits = isinstance(value, numbers) and not isinstance(value, bool) and value >= least
+        wanted = f"a {'whole ' if isinstance(default, int) else ''}number of at least {least}"
+    elif isinstance(default, str):
+        fits, wanted = value is None or isinstance(value, str | Path), "a text (put it in quotes)"
+    else:
+        kind, wanted = (Mapping, "a section") if isinstance(default, dict) else (list | tuple, "a list")
+        fits = value is None or isinstance(value, kind)
+    if not fits:
+        raise ValueError(f"model.{key}: {value!r} is not {wanted}")
 
 
 def _parameters(part: nn.Module | nn.Parameter) -> Iterable[nn.Parameter]:

@@ -324,6 +324,23 @@ class TestWeights:
 
 
 class TestBadInput:
+    @pytest.mark.parametrize(
+        ("key", "value", "wanted"),
+        [
+            ("max_txt_len", "abc", "a whole number of at least 1"),
+            ("max_txt_len", -5, "a whole number of at least 1"),
+            ("lora_dropout", "x", "a number of at least 0"),
+            ("freeze_vit", "perhaps", "true or false"),
+            ("freeze_ln_vision", 3, "true or false"),
+            ("vit_config", "large", "a section"),
+            ("lora_targets", "q_proj", "a list"),
+            ("pretrained", 7, "a text"),
+        ],
+    )
+    def test_a_value_of_another_type_is_refused(self, key: str, value: object, wanted: str) -> None:
+        with pytest.raises(ValueError, match=f"model.{key}: {value!r} is not {wanted}"):
+            load_model("blip2_emac", "tiny", options={key: value})
+
     def test_unknown_key_names_the_nearest(self) -> None:
         with pytest.raises(ValueError, match="unknown key model.frezze_vit; the nearest is model.freeze_vit"):
             load_model("blip2_emac", "tiny", options={"frezze_vit": True})
