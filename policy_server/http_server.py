@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Query, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi import Depends, FastAPI, Query, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ValidationError
@@ -116,7 +116,7 @@ def _add_state_routes(app: FastAPI, admission: Admission) -> None:
 
 
 def _add_action_routes(app: FastAPI, admission: Admission) -> None:
-    @app.post("/get_action", responses=_ACTION_REFUSALS)
+    @app.post("/get_action", responses=_ACTION_REFUSALS, dependencies=[Depends(_json_only)])
     async def get_action(body: ActionRequest, request: Request, response: Response) -> ActionResponse:
         """The action for a picture in base64."""
         ask = _ask(body, images.from_base64(body.image.data))
@@ -127,9 +127,7 @@ def _add_action_routes(app: FastAPI, admission: Admission) -> None:
         fields: Annotated[ActionFields, Query()], request: Request, response: Response
     ) -> ActionResponse:
         """The action for a picture that is the body itself; all else stands in the address."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind not in IMAGE_TYPES:
-            raise Refusal(415, "wrong_content_type", f"send {' or '.join(IMAGE_TYPES)}, not {kind[:80]!r}")
+        _check_type(request, IMAGE_TYPES)
         ask = _ask(fields, await request.body())
         return _reply(ask, await _act(admission, request, ask), response)
 
@@ -139,6 +137,17 @@ def _add_action_routes(app: FastAPI, admission: Admission) -> None:
         await socket.accept()
         with contextlib.suppress(WebSocketDisconnect):
             await _Stream(socket, admission).run()
+
+
+async def _json_only(request: Request) -> None:
+    """Without this, JSON that is sent as a form is only said to be no object."""
+    _check_type(request, ("application/json",))
+
+
+def _check_type(request: Request, kinds: tuple[str, ...]) -> None:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in kinds:
+        raise Refusal(415, "wrong_content_type", f"Content-Type must be {' or '.join(kinds)}, not {kind[:80]!r}")
 
 
 def _ask(fields: ActionFields, image: bytes) -> Ask:
@@ -259,7 +268,13 @@ def _validated(kind: type[ModelT], fields: dict[str, Any]) -> ModelT:
 
 def _reasons(errors: Any) -> str:
     """One line from pydantic's list; what the client sent is not repeated (it may be a picture)."""
-    return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in list(errors)[:5])
+    return "; ".join(_reason(error) for error in list(errors)[:5])
+
+
+def _reason(error: Mapping[str, Any]) -> str:
+    if error["type"] == "json_invalid":
+        return f"the body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
+    return f"{'.'.join(map(str, error['loc']))}: {error['msg']}"
 
 
 def _add_error_handlers(app: FastAPI, admission: Admission) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import io
 import warnings
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from policy_server.refusals import Refusal
 
@@ -40,8 +40,10 @@ def decode(data: bytes, *, max_bytes: int, max_pixels: int) -> Image.Image:
         return image.convert("RGB")
     except Image.DecompressionBombError as error:
         raise Refusal(413, "image_too_large", f"the image has far too many pixels: {error}") from error
+    except UnidentifiedImageError as error:
+        raise Refusal(422, "not_an_image", "the image is neither JPEG nor PNG") from error
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError) as error:  # Pillow's, for broken files
-        raise Refusal(422, "not_an_image", f"the image is neither JPEG nor PNG, or is damaged: {error}") from error
+        raise Refusal(422, "not_an_image", f"the image is damaged: {error}") from error
 
 
 def fingerprint(image: Image.Image) -> str:

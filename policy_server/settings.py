@@ -94,7 +94,8 @@ class ModelSettings:
 
     `path` is a folder or a hub id of any image-text-to-text model of Transformers, or `blip2_emac:<model type>`, the
     project's own; `options` are then keys of its `model:` section. `device` is auto, cpu, cuda or cuda:<index>; `dtype`
-    auto takes the checkpoint's on a GPU and float32 on a CPU. `quantization` int8 or int4 needs bitsandbytes.
+    auto takes the checkpoint's on a GPU and float32 on a CPU. `quantization` int8 or int4 needs the extra
+    `quantization`.
     `max_tokens` bounds what a request may ask for. `top_p` is nucleus sampling's (Holtzman et al. 2020).
     """
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,10 +70,7 @@ class TransformersModel:
         device = pick_device(settings.device, "model.device")
         options: dict[str, Any] = {"dtype": _dtype(settings.dtype, device)}
         if settings.quantization != "none":
-            options |= {
-                "quantization_config": _quantization(settings.quantization, device),
-                "device_map": {"": str(device)},
-            }
+            options |= {"quantization_config": _quantization(settings.quantization), "device_map": {"": str(device)}}
         _check_source(settings.path)
         try:
             self.processor = AutoProcessor.from_pretrained(settings.path)
@@ -143,6 +141,9 @@ class EmacModel:
         from xrl_alignment.assembly import load_student
         from xrl_alignment.policies import InProcessPolicy
 
+        for key, default in (("quantization", "none"), ("dtype", "auto")):
+            if getattr(settings, key) != default:
+                raise ValueError(f"model.{key}: Blip2Emac is served in the precision it was trained in; leave it out")
         device = pick_device(settings.device, "model.device")
         model_type = settings.path.removeprefix(BLIP2_PREFIX)
         model, vis_processor = load_student({"model_type": model_type, **settings.options}, device)
@@ -165,14 +166,15 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | str:
     return getattr(torch, name)
 
 
-def _quantization(name: str, device: torch.device) -> Any:
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise ImportError(f"model.quantization={name} needs bitsandbytes: pip install bitsandbytes")
-    if device.type == "cpu":
-        raise ValueError(f"model.quantization={name} needs a GPU; on a CPU use model.quantization=none")
+def _quantization(name: str) -> Any:
+    for package in ("bitsandbytes", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise ImportError(f"model.quantization={name} needs {package}: pip install 'emac-plus[quantization]'")
     from transformers import BitsAndBytesConfig
 
     if name == "int8":
+        # It warns in each layer of each step that 16 bits go into its product; that is what int8 means there.
+        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
 

@@ -51,6 +51,7 @@ EXTRAS = {
     "vllm": ("vllm", "policy.name=vllm (best in an environment of its own: make vllm-env)"),
     "ai2thor": ("thor", "environment.name=thor"),
     "fastapi": ("policy-server", "the policy server"),
+    "bitsandbytes": ("quantization", "the policy server's model.quantization"),
 }
 SIMULATOR = ("ai2thor", "cv2", "torchvision")
 KEYS = ("OPENAI_API_KEY",)  # names only; values are never read beyond "is it empty"

@@ -105,7 +105,10 @@ def test_bad_requests_get_a_reason_and_the_server_goes_on(serve):
         assert text in answer.json()["detail"]
     missing = {key: value for key, value in body().items() if key != "task_name"}
     assert "body.task_name: Field required" in server.http.post("/get_action", json=missing).json()["detail"]
-    assert server.http.post("/get_action", content=b'{"task', headers=JSON).status_code == 422
+    broken = server.http.post("/get_action", content=b'{"task', headers=JSON)
+    assert broken.status_code == 422 and "the body is not JSON" in broken.json()["detail"]
+    form = server.http.post("/get_action", content=b"{}", headers={"Content-Type": "application/x-www-form-urlencoded"})
+    assert form.status_code == 415 and "Content-Type must be application/json" in form.json()["detail"]
     assert server.http.post("/get_action", content=b"[" * 100_000, headers=JSON).status_code in (400, 422)
     assert server.http.get("/get_action").status_code == 405
     assert server.http.get("/nothing").json() == {"error": "http", "detail": "Not Found"}

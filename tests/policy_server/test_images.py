@@ -74,9 +74,10 @@ def gif() -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("data", [b"", b"hello", picture("PNG")[:60], picture("JPEG")[:200], gif()], ids=str)
+@pytest.mark.parametrize("data", [b"", b"hello", gif(), picture("PNG")[:60], picture("JPEG")[:200]], ids=str)
 def test_no_picture_no_decoding(data):
-    with pytest.raises(Refusal, match="neither JPEG nor PNG, or is damaged") as caught:
+    reason = "is damaged: " if len(data) >= 60 else "is neither JPEG nor PNG$"
+    with pytest.raises(Refusal, match=f"the image {reason}") as caught:
         images.decode(data, **LIMITS)
     assert caught.value.status == 422
 

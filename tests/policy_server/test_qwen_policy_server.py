@@ -171,11 +171,16 @@ def test_models_change_places_within_the_budget(qwen_folder: Path):
 
 
 @pytest.mark.vllm
-def test_what_quantisation_needs_is_named(qwen_folder: Path):
-    arguments = ["--model", str(qwen_folder), "--options", "model.quantization=int4"]
-    done = subprocess.run([vllm_python(), PROGRAM, *arguments], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 2
-    assert "model.quantization=int4 needs bitsandbytes: pip install bitsandbytes" in done.stderr
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_quantised_weights_answer_in_less_memory(qwen_folder: Path, qwen: ServerProcess, quantization: str):
+    options = ["--model", str(qwen_folder), "--options", f"model.quantization={quantization}"]
+    with ServerProcess(*options, python=vllm_python()) as server:
+        answer = httpx.post(f"{server.url}/get_action", json=request(), timeout=240)
+        assert answer.status_code == 200, answer.text
+        whole, small = (httpx.get(f"{url}/models").json()[0]["bytes"] for url in (qwen.url, server.url))
+        assert server.end() == 0
+    assert small < whole / 2
+    assert "MatMul8bitLt" not in "".join(server.lines)  # else a line for each layer of each step
 
 
 def test_a_view_of_minerls_size_is_answered(server_process: ServerProcess):

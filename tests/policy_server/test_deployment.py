@@ -1,0 +1,53 @@
+"""Image and unit name only what is there. Neither is built or started here: that needs Docker and systemd."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+
+from policy_server.qwen_policy_server import add_arguments, read_settings
+from xrl_alignment.config import parse_args
+from xrl_alignment.paths import REPO_ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = REPO_ROOT / "policy_server"
+DOCKERFILE = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
+
+
+def arguments_of(command: list[str]) -> list[str]:
+    """What follows the program, which must be there."""
+    assert (REPO_ROOT / command[1]).is_file()
+    return command[2:]
+
+
+def test_the_image_copies_files_that_are_there_and_let_through():
+    copied = [path for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE) for path in line.split()[:-1]]
+    assert copied and all((REPO_ROOT / path).exists() for path in copied)
+    lines = (FOLDER / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {line[1:] for line in lines if line.startswith("!")} == set(copied)
+
+
+def test_the_image_installs_extras_that_are_there():
+    project = tomllib.loads((REPO_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (extras,) = re.findall(r"pip install .*'\.\[(.+)\]'", DOCKERFILE)
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    readme, licence = project["readme"], project["license-files"]
+    assert all(f" {name} " in DOCKERFILE for name in ("pyproject.toml", "setup.py", readme, *licence))
+
+
+def test_the_commands_of_image_and_unit_are_understood():
+    (entry,) = re.findall(r"^ENTRYPOINT (.+)$", DOCKERFILE, re.MULTILINE)
+    unit = (FOLDER / "policy-server.service").read_text(encoding="utf-8")
+    (start,) = re.findall(r"^ExecStart=(.+)$", unit, re.MULTILINE)
+    for command in (json.loads(entry), shlex.split(start.replace("%d", "/run/credentials"))):
+        settings = read_settings(parse_args("", add_arguments, arguments_of(command), cfg_required=False))
+        assert (settings.server.host, settings.server.port) == ("0.0.0.0", 8001)
+        stop = re.search(r"TimeoutStopSec=(\d+)", unit)
+        assert int(stop[1]) > settings.server.drain_s
+    assert f"EXPOSE {settings.server.port}" in DOCKERFILE

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+
+from policy_server.settings import ModelSettings
+from policy_server.vision_models import by_row, load_model
+from tests.policy_server.servers import TINY
+
+
+def test_each_row_has_its_own_temperature():
+    scores = torch.tensor([[1.0, 3.0, 2.0]] * 3)
+    cold, hot, greedy = by_row(scores, torch.tensor([[0.5], [2.0], [0.0]]))
+    assert cold.tolist() == [2.0, 6.0, 4.0] and hot.tolist() == [0.5, 1.5, 1.0]
+    assert greedy.softmax(0).tolist() == [0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("option", [{"quantization": "int8"}, {"dtype": "float16"}])
+def test_the_projects_own_model_has_one_precision(option):
+    with pytest.raises(ValueError, match=f"model.{next(iter(option))}: Blip2Emac"):
+        load_model(ModelSettings(path=TINY, **option))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
+def test_quantisation_names_its_extra():
+    with pytest.raises(ImportError, match=r"int4 needs bitsandbytes: pip install 'emac-plus\[quantization\]'"):
+        load_model(ModelSettings(path="some/model", quantization="int4"))
+
+
+def test_a_mistyped_folder_is_no_hub_id():
+    with pytest.raises(ValueError, match=r"model.path=/nowhere/model: no config.json in there"):
+        load_model(ModelSettings(path="/nowhere/model"))
