@@ -18,6 +18,8 @@ import _shapes
 import torch
 from _bench import Result, run
 
+from lavis.common.allocator import keep_freed_memory
+
 BEAMS, NEW_TOKENS = 5, 12
 LENGTHS = tuple(range(40, 401, 24))  # 16 of them, mean 220
 OPTIONS = {"num_beams": BEAMS, "max_length": NEW_TOKENS + 1, "repetition_penalty": 1.0}
@@ -71,6 +73,7 @@ def rows_of(samples: dict, rows: Sequence[int]) -> dict:
 
 def measure(device: str, shape: str, repeats: int, batch: int) -> Result:
     """One prompt on both sides, then the batch and its prompts one at a time."""
+    keep_freed_memory()  # for all sides, as the programs that generate do
     torch.set_num_threads(1 if device == "cpu" else torch.get_num_threads())
     cuda, model = device == "cuda", build(shape, device)
 
