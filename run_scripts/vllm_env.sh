@@ -21,8 +21,8 @@ if [[ -z "${VLLM_PACKAGE:-}" ]]; then
 fi
 read -r -a pip_args <<<"${VLLM_PIP_ARGS:-}"
 # What the policy server, split inference and their tests import beside vLLM.
-with=(accelerate bitsandbytes fastapi h5py httpx hypothesis omegaconf pillow prometheus-client pytest pytest-timeout rich schemathesis tenacity
-  uvicorn websockets)
+with=(accelerate bitsandbytes fastapi h5py httptools httpx hypothesis omegaconf pillow prometheus-client pytest
+  pytest-timeout rich schemathesis tenacity uvicorn websockets)
 
 [[ -x "$folder/bin/python" ]] || "${PYTHON:-python3}" -m venv "$folder"
 pip=("$folder/bin/python" -m pip --disable-pip-version-check)

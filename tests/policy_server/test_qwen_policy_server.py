@@ -179,7 +179,7 @@ def test_quantised_weights_answer_in_less_memory(qwen_folder: Path, qwen: Server
         assert answer.status_code == 200, answer.text
         whole, small = (httpx.get(f"{url}/models").json()[0]["bytes"] for url in (qwen.url, server.url))
         assert server.end() == 0
-    assert small < whole / 2
+    assert small < 0.6 * whole  # embeddings stay as they are
     assert "MatMul8bitLt" not in "".join(server.lines)  # else a line for each layer of each step
 
 
