@@ -189,7 +189,7 @@ class RunnerBase:
         if not math.isfinite(figures["loss"]):
             raise ValueError(
                 f"the loss is {figures['loss']} at batch {self.batches} of the run: lower run.init_lr, set "
-                f"run.clip_grad_norm, or look at the data there: {_described(samples)}"
+                f"run.clip_grad_norm, or look at the data there: {self._described(samples)}"
             )
         self._stop_agreed = stop > 0
         if bad:
@@ -405,6 +405,14 @@ class RunnerBase:
         else:
             self.references = ReferenceLogps(self.replicas.model)
 
+    def _described(self, samples: Mapping[str, Any], limit: int = 4) -> str:
+        """The first samples of a training batch: file, step or entry, game."""
+        source = self.datasets[self.settings.train_splits[0]].source
+        pairs = zip(samples["instance_id"], samples["game"], strict=True)
+        named = [f"{source.where(number)} ({game or 'a game unknown'})" for number, game in pairs]
+        more = len(named) - limit
+        return "; ".join(named[:limit]) + (f" and {more} more" if more > 0 else "")
+
     def _places(self, samples: Mapping[str, Any]) -> list[tuple[str, int]]:
         """Each sample's file, by its name in the data's folder, and number in it."""
         source = self.datasets[self.settings.train_splits[0]].source
@@ -448,14 +456,6 @@ class RunnerBase:
         self.log.close()
         done = f"stopped by SIGTERM after {self.batches} batches"
         raise Stopped(f"{done}; go on with run.resume_ckpt_path={self._last_saved}")
-
-
-def _described(samples: Mapping[str, Any], limit: int = 4) -> str:
-    """The first samples of a batch by number and game."""
-    pairs = zip(samples["instance_id"], samples["game"], strict=True)
-    named = [f"sample {number} ({game or 'a game unknown'})" for number, game in pairs]
-    more = len(named) - limit
-    return ", ".join(named[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
 class _UntilStopped:

@@ -213,7 +213,7 @@ def test_a_loss_that_is_not_finite(make_runner) -> None:
     runner = make_runner("nan")
     with torch.no_grad():
         runner.replicas.model.llm_proj.weight.fill_(float("nan"))
-    with pytest.raises(ValueError, match=r"the loss is nan at batch 0 .*there: sample \d+ \(.+\)"):
+    with pytest.raises(ValueError, match=r"the loss is nan at batch 0 .*\.h5, step \d \(pick.+\); .* and 1 more"):
         runner.train()
 
 
