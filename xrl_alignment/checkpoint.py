@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from lavis.common.failures import first_sentence
 from xrl_alignment.paths import write_atomically
 
 FORMAT = "emac+ checkpoint"
@@ -44,7 +45,10 @@ def save_checkpoint(
     config: dict[str, Any] | None = None,
     references: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a checkpoint of `model.trainable_state_dict()` and what a resume needs; returns the path."""
+    """Write a checkpoint of `model.trainable_state_dict()` and what a resume needs; returns the path.
+
+    OSError where it cannot be written; an older file there is untouched.
+    """
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -60,7 +64,10 @@ def save_checkpoint(
         "references": references or {},
     }
     path = Path(path)
-    write_atomically(path, lambda file: torch.save(content, file))
+    try:
+        write_atomically(path, lambda file: torch.save(content, file))
+    except (OSError, RuntimeError) as error:  # torch's zip writer reports a full disk as RuntimeError
+        raise OSError(f"checkpoint {path} could not be written: {first_sentence(error)}") from error
     return path
 
 
@@ -114,8 +121,7 @@ def _read(path: Path, map_location: str | torch.device) -> Any:
     try:
         return torch.load(path, map_location=map_location, weights_only=True)
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        # The first sentence: what follows it in torch's texts is advice, some of it unsafe.
-        reason = str(error).strip().splitlines()[0].split(". ")[0] if str(error).strip() else "it is empty or cut off"
+        reason = first_sentence(error)
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint (truncated or another format): {reason}"
         ) from error

@@ -183,6 +183,7 @@ def main() -> None:
     keep_freed_memory()
     if (arguments.output / "summary.json").exists() or not arguments.output.exists():
         shutil.rmtree(arguments.output, ignore_errors=True)
+    arguments.output.mkdir(parents=True, exist_ok=True)  # a file of that name is refused now, not minutes later
     with PeakMemory() as memory:
         summary = run_demo(arguments.output, arguments.bc_config, arguments.dpo_config, arguments.options)
     summary["peak_resident_bytes"] = memory.bytes

@@ -93,8 +93,22 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file, [] where there is none; a last line cut off by a crash is left out."""
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    try:
+        text = path.read_text(encoding="utf-8")
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The figures that `make demo` writes; ValueError where the file holds something else."""
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(summary, dict):
+        raise ValueError(f"{path} is no summary: it holds a {type(summary).__name__}")
+    return summary
 
 
 def read_metrics(run: Path) -> dict[str, Points]:
@@ -307,17 +321,18 @@ def _settings(name: str, run: Path) -> str:
     return f"<h2>Settings: {escape(name)}</h2>\n<details><summary>config.yaml</summary><pre>{text}</pre></details>\n"
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run_dir", type=Path, help="a run directory, or a folder that holds some")
     parser.add_argument("--summary", type=Path, help="figures of the evaluations (default: RUN_DIR/summary.json)")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     source = arguments.summary or arguments.run_dir / "summary.json"
     if arguments.summary and not source.is_file():
         raise FileNotFoundError(f"no summary {source}")
-    summary = json.loads(source.read_text(encoding="utf-8")) if source.is_file() else {}
-    print(write_report(arguments.run_dir, summary))
+    if arguments.run_dir.is_dir() and not find_runs(arguments.run_dir):
+        raise FileNotFoundError(f"no run in {arguments.run_dir}: a run directory holds a folder `state`")
+    print(write_report(arguments.run_dir, read_summary(source) if source.is_file() else {}))
 
 
 if __name__ == "__main__":

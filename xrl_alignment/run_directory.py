@@ -195,7 +195,10 @@ class RunDirectory:
         write_atomically(path, lambda file: file.write(text.encode()))
 
     def _read_json(self, path: Path, otherwise: Any) -> Any:
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else otherwise
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) if path.exists() else otherwise
+        except ValueError as error:
+            raise RunDirectoryError(f"{path} is damaged: {error}") from error
 
     # --- logs ------------------------------------------------------------------------------------------------------
 

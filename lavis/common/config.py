@@ -32,7 +32,7 @@ class Config:
     def __init__(self, args: Namespace, *, texts: Collection[str] = ()) -> None:
         self.args = args
         options = OmegaConf.merge({}, *(read_option(option, texts) for option in to_dot_list(args.options)))
-        user = _load(args.cfg_path)
+        user = load_yaml(args.cfg_path)
         self.config: DictConfig = OmegaConf.merge(
             self.build_runner_config(user),
             self.build_model_config(user, options),
@@ -55,7 +55,7 @@ class Config:
             if not chosen.get(key):
                 raise ValueError(f"the config has no model.{key}")
         path = registry.get_model_class(chosen.arch).default_config_path(chosen.model_type)
-        return OmegaConf.merge(_load(path), {"model": model})
+        return OmegaConf.merge(load_yaml(path), {"model": model})
 
     @staticmethod
     def build_dataset_config(config: DictConfig) -> DictConfig:
@@ -64,7 +64,7 @@ class Config:
         for name, settings in _section(config, "datasets").items():
             settings = settings or {}
             path = registry.get_builder_class(name).default_config_path(type=settings.get("type", "default"))
-            merged = OmegaConf.merge(merged, _load(path), {"datasets": {name: settings}})
+            merged = OmegaConf.merge(merged, load_yaml(path), {"datasets": {name: settings}})
         return merged
 
     def get_config(self) -> DictConfig:
@@ -125,7 +125,8 @@ def is_no_text(value: object) -> bool:
     return isinstance(value, bool | int | float)
 
 
-def _load(path: str | Path) -> DictConfig:
+def load_yaml(path: str | Path) -> DictConfig:
+    """A yaml file of sections; FileNotFoundError, or ValueError for a file that holds none."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"no config file {path}")
     try:

@@ -209,8 +209,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="file to write (default: the package's own)")
     arguments = parser.parse_args()
     tokenizer = build_tokenizer()
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(arguments.out), pretty=False)
+    try:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(tokenizer.to_str(pretty=False), encoding="utf-8")
+    except OSError as error:
+        parser.error(f"{arguments.out} cannot be written: {error}")
     print(f"{arguments.out}: {tokenizer.get_vocab_size()} tokens, {arguments.out.stat().st_size} bytes")
 
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from lavis.common.failures import first_sentence
+
 KEYS = ("model", "optimizer", "scaler", "config", "epoch")
 OWN_KEYS = ("batches", "arch", "base_hash", "global_batch", "accum_grad_iters", "random", "best", "averages")
 OWN_KEYS += ("references",)
@@ -50,7 +52,9 @@ def load(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise CheckpointError(f"{path} cannot be read (truncated, or no checkpoint): {first_line(error)}") from error
+        raise CheckpointError(
+            f"{path} cannot be read (truncated, or no checkpoint): {first_sentence(error)}"
+        ) from error
     lacking = [key for key in (*KEYS, *OWN_KEYS) if not isinstance(content, dict) or key not in content]
     if lacking:
         raise CheckpointError(
@@ -58,11 +62,6 @@ def load(path: Path) -> dict[str, Any]:
             "model.pretrained"
         )
     return content
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's text, or its kind."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def newest(folder: Path) -> Path | None:

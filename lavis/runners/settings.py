@@ -78,7 +78,7 @@ class RunSettings:
         at_least = {"batch_size_train": 1, "batch_size_eval": 1, "accum_grad_iters": 1, "num_beams": 1, "max_len": 2}
         at_least |= dict.fromkeys(("init_lr", "min_lr", "warmup_steps", "weight_decay", "max_epoch", "max_iters"), 0)
         at_least |= dict.fromkeys(("num_workers", "clip_grad_norm", "skip_bad_samples", "num_threads", "world_size"), 0)
-        at_least |= {"min_len": 0, "log_freq": 1, "iters_per_inner_epoch": 0}
+        at_least |= {"seed": 0, "min_len": 0, "log_freq": 1, "iters_per_inner_epoch": 0}
         for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise ValueError(f"run.{name}: {getattr(self, name)!r} is not a number of at least {least}")

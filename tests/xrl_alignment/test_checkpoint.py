@@ -1,6 +1,7 @@
 """Checkpoints: what is in them, that a crash leaves the old one, and what is said of files that do not fit."""
 
 import errno
+import resource
 import zipfile
 
 import pytest
@@ -44,6 +45,17 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     with pytest.raises(OSError, match="No space left"):
         write_atomically(path, fails)
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_checkpoint_that_does_not_fit_on_the_disk_is_named_and_leaves_the_old_one(model, path):
+    before, (soft, hard) = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="emma_checkpoint_0.pth could not be written"):
+            save_checkpoint(path, model=model)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
 
 
 def test_only_what_trains_is_stored(model, path):

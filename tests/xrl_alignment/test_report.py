@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 
 from xrl_alignment.buffers import Transition, shard_name, write_shard
-from xrl_alignment.report import find_runs, read_metrics, read_rounds, running_success, sample_steps, thin, write_report
+from xrl_alignment.report import (
+    find_runs,
+    main,
+    read_metrics,
+    read_rounds,
+    running_success,
+    sample_steps,
+    thin,
+    write_report,
+)
 
 WORLD_LOG = """
 -----
@@ -120,6 +129,25 @@ def test_same_run_same_bytes(tmp_path: Path) -> None:
 
 def test_an_empty_run_still_has_a_report(tmp_path: Path) -> None:
     assert "EMAC+ run" in write_report(tmp_path, {}).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [("", "is not JSON"), ("[1]", "is no summary: it holds a list"), ("{", "is not JSON")]
+)
+def test_a_summary_that_is_none_is_named(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "figures.json").write_text(content)
+    with pytest.raises(ValueError, match=f"figures.json {reason}"):
+        main([str(tmp_path), "--summary", str(tmp_path / "figures.json")])
+
+
+def test_a_folder_without_runs_and_a_damaged_journal_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no run in "):
+        main([str(tmp_path)])
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/metrics.jsonl").write_bytes(b"\xff\n")
+    with pytest.raises(ValueError, match="metrics.jsonl is damaged"):
+        main([str(tmp_path)])
 
 
 def test_missing_run_is_named(tmp_path: Path) -> None:

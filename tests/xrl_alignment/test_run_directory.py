@@ -69,6 +69,13 @@ def test_games_and_memories_read_back(directory):
     assert directory.games() == ["pick/a", "pick/b"] and directory.memories() == (1, {"pick/a": ["(by rule) é"]})
 
 
+@pytest.mark.parametrize(("name", "read"), [("games.json", "games"), ("memories.json", "memories")])
+def test_a_damaged_file_of_the_state_is_named(directory, name, read):
+    (directory.state / name).write_text("{")
+    with pytest.raises(RunDirectoryError, match=f"{name} is damaged"):
+        getattr(directory, read)()
+
+
 def test_a_second_process_is_refused_and_told_who_writes(directory):
     with pytest.raises(RunDirectoryError, match=f"process {os.getpid()} is writing to {directory.path}"):
         RunDirectory(directory.path)

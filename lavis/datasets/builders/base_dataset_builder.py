@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ class BaseDatasetBuilder:
         seed: int = 0,
     ) -> None:
         self.config = load_dataset_config(self.default_config_path()) if cfg is None else cfg
+        if cfg is not None and self.DATASET_CONFIG_DICT:
+            defaults = load_dataset_config(self.default_config_path(cfg.get("type", "default")))
+            refuse_unknown_keys(cfg, [*defaults, "type", "vis_processor", "text_processor"])
         self.vis_processors = dict(vis_processors or {"train": BaseProcessor(), "eval": BaseProcessor()})
         self.text_processors = dict(text_processors or {"train": BaseProcessor(), "eval": BaseProcessor()})
         self.skip_bad = skip_bad
@@ -75,6 +79,15 @@ class BaseDatasetBuilder:
     def build_split(self, split: str, info: Mapping[str, Any]) -> BaseDataset:
         """The dataset of one split."""
         raise NotImplementedError
+
+
+def refuse_unknown_keys(config: DictConfig, known: Sequence[str]) -> None:
+    """ValueError names a key of a dataset's section that nobody reads, and the nearest one."""
+    for key in config:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+            raise ValueError(f"unknown key {key} of a dataset's section ({hint})")
 
 
 def load_dataset_config(path: str) -> DictConfig:

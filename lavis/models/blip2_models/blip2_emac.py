@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from transformers import BatchEncoding, BertTokenizerFast, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from lavis.common.config import load_yaml
 from lavis.common.registry import registry
 from lavis.models.base_model import LIBRARY_ROOT
 from lavis.models.blip2_models import adapters, answer_tree, llama, weights
@@ -842,9 +843,7 @@ def model_section(name: str) -> dict[str, object]:
     """
     own = {}
     if Path(name).suffix in (".yaml", ".yml"):
-        if not Path(name).is_file():
-            raise FileNotFoundError(f"no file {name}")
-        own = OmegaConf.load(name).get("model")
+        own = load_yaml(name).get("model")
         if not own:
             raise ValueError(f"{name} has no section model:")
         name = own.get("model_type") or "tiny"

@@ -17,6 +17,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from lavis.common.failures import first_sentence
+
 # (LAVIS, native), as regular expressions' replacements in both directions; order matters.
 _VIT = r"visual_encoder\."
 _TO_NATIVE = (
@@ -180,9 +182,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch and safetensors raise many kinds for a truncated or foreign file
-        # The first sentence: what follows it in torch's texts is advice, some of it unsafe.
-        reason = str(error).strip().splitlines()[0].split(". ")[0] if str(error).strip() else "it is empty or cut off"
-        raise ValueError(f"{path} is not a readable weight file: {reason}") from error
+        raise ValueError(f"{path} is not a readable weight file: {first_sentence(error)}") from error
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
         content = content["model"]
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):

@@ -30,6 +30,12 @@ def test_empty_split_is_named(tmp_path: Path) -> None:
         build(val=tmp_path)
 
 
+def test_a_key_that_nobody_reads_is_named() -> None:
+    config = OmegaConf.load(AlfworldCapBuilder.default_config_path()).datasets.alfworld_cap
+    with pytest.raises(ValueError, match=r"unknown key blank_image of a dataset's section \(did you mean blank_images"):
+        AlfworldCapBuilder(OmegaConf.merge(config, {"blank_image": True}))
+
+
 def test_by_name_as_in_lavis(annotation_folder: Path, tmp_path: Path) -> None:
     assert registry.get_builder_class("alfworld_cap") is AlfworldCapBuilder
     assert "alfworld_cap" in dataset_zoo.get_names()
