@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from PIL import Image
 
@@ -32,6 +35,17 @@ def test_the_model_not_asked_for_the_longest_makes_room():
         seen.append(loaded(pool))
     assert seen == ["a", "ab", "ab", "ac", "bc"]
     assert pool.bytes() == 2 * SIZE and pool.loaded("a") is None
+
+
+def test_garbage_collections_skip_what_is_loaded_and_unloading_frees_it():
+    """Else a collection stops the event loop for 0.2 s every few seconds."""
+    pool = ModelPool(TABLE, int(1.5 * SIZE), Metrics())
+    gc.unfreeze()
+    first = weakref.ref(pool.get("a"))
+    assert len(gc.get_objects()) < gc.get_freeze_count() / 10  # the frozen ones are not among them
+    pool.get("b")
+    assert len(gc.get_objects()) < gc.get_freeze_count() / 10
+    assert first() is None
 
 
 def test_without_a_budget_all_stay():
