@@ -416,7 +416,7 @@ def run_program(main: Callable[[], int | None]) -> None:
     """
     from xrl_alignment.environments.base import EnvironmentFault  # here: the environments may import this module
 
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, _unwind)
     try:
         code = main()
     except (ValueError, OSError, ImportError, EnvironmentFault, RolloutError) as error:
@@ -432,6 +432,12 @@ def run_program(main: Callable[[], int | None]) -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     sys.exit(code or 0)
+
+
+def _unwind(*_: object) -> None:
+    # `timeout` and queues send it twice: the second one must not cut short what the first one began.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _read_yaml(path: Path) -> DictConfig:

@@ -197,6 +197,7 @@ def test_sigterm_unwinds_like_ctrl_c_and_says_so(capsys: pytest.CaptureFixture) 
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(60)
         finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # `timeout` and queues send it twice
             closed.append(True)
 
     with pytest.raises(SystemExit) as caught:
