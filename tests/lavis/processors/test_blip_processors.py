@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lavis.processors import BaseProcessor, load_processor
+from lavis.processors import BaseProcessor, BlipImageEvalProcessor, load_processor
 from lavis.processors.blip_processors import CHANGES, random_crop_box
 
 MEAN = np.array((0.48145466, 0.4578275, 0.40821073), dtype=np.float32)
@@ -50,6 +50,14 @@ def test_train_is_random_and_repeats_with_its_seed(picture: np.ndarray, name: st
     assert one.shape == (3, 40, 40)
     assert not torch.equal(one, two)
     assert torch.equal(one, second(picture))
+
+
+def test_results_may_be_kept_only_where_the_class_itself_says_so() -> None:
+    class Own(BlipImageEvalProcessor):
+        pass
+
+    assert BlipImageEvalProcessor().always_same() and BaseProcessor().always_same()
+    assert not Own().always_same() and not load_processor("blip2_image_train").always_same()
 
 
 @pytest.mark.parametrize("change", sorted(CHANGES))
