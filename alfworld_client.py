@@ -12,13 +12,15 @@ import json
 import os
 from functools import partial
 
-from xrl_alignment.client import PATIENCE_S, play
+from xrl_alignment.client import EXECUTORS, PATIENCE_S, play
 from xrl_alignment.config import run_program
 from xrl_alignment.environments import choose_games, make_environment
 from xrl_alignment.environments.base import MAX_STEPS
 from xrl_alignment.protocol import IMAGE_FORMATS
+from xrl_alignment.rollouts import STEP_TIMEOUT_S
 
 EXPERTS = ("handcoded", "planner")
+SLOW = ("textworld", "thor")  # their steps hold the interpreter for 30 ms and more: threads would wait for one another
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -45,6 +47,15 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     games.add_argument("--num-heldout", type=int, default=100, help="household: generated held-out games")
     play_group = parser.add_argument_group("play")
     play_group.add_argument("--num-workers", type=int, default=1, help="environments at once (v2 only)")
+    play_group.add_argument(
+        "--executor",
+        choices=("auto", *EXECUTORS),
+        default="auto",
+        help="environments in this process (sequential) or each in its own (local; auto: several of textworld, thor)",
+    )
+    play_group.add_argument(
+        "--step-timeout", type=float, default=STEP_TIMEOUT_S, help="local: seconds after which a step is given up"
+    )
     play_group.add_argument("--num-rounds", type=int, help="v1 only: rounds to play (default: until the server ends)")
     play_group.add_argument("--max-steps", type=int, default=MAX_STEPS, help="actions in an episode")
     play_group.add_argument("--expert", choices=EXPERTS, help="ALFWorld's expert to compute beside the environment")
@@ -86,9 +97,18 @@ def main() -> int:
         num_rounds=arguments.num_rounds,
         split=split,
         patience_s=arguments.patience,
+        executor=executor_of(arguments),
+        step_timeout_s=arguments.step_timeout,
     )
     print(json.dumps(summary))
     return 0
+
+
+def executor_of(arguments: argparse.Namespace) -> str:
+    """The executor that the command line chooses."""
+    if arguments.executor != "auto":
+        return arguments.executor
+    return "local" if arguments.num_workers > 1 and arguments.env in SLOW else "sequential"
 
 
 def _bracketed(host: str) -> str:

@@ -29,7 +29,8 @@ class WaitingEnvironment:
         """Carry out `action`, and wait for the rest of the time."""
         until = time.monotonic() + self._seconds
         step = self._environment.step(action)
-        time.sleep(max(0.0, until - time.monotonic()))
+        if (rest := until - time.monotonic()) > 0:  # a sleep of nothing would still give the processor away
+            time.sleep(rest)
         return step
 
 

@@ -1,8 +1,9 @@
 """The client's end of the wire: plays games in an environment and asks the server for every action.
 
 `play` is the entry. Below it, from the socket upwards: `Connection` (one keep-alive HTTP connection), `Link` (waiting,
-retrying, giving up), `Session` (v2's numbered messages), `Player` (one environment and what it shows), and the two
-ways to ask for work, `_work_v2` and `_work_v1`.
+retrying, giving up), `Session` (v2's numbered messages), `Player` (one environment and what it shows), `Episodes` (what
+an executor of `rollouts.py` plays: here, or in a process of its own), and the two ways to ask for work, `work_v2` and
+`work_v1`.
 """
 
 from __future__ import annotations
@@ -14,19 +15,21 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
 
 from xrl_alignment import protocol
 from xrl_alignment.client_report import ClientReport
-from xrl_alignment.environments.base import Environment, Game, TimeStep
+from xrl_alignment.environments.base import Environment, EnvironmentFault, Game, TimeStep
 from xrl_alignment.experts.base import Expert
 from xrl_alignment.history import build_prompt
 from xrl_alignment.protocol import SKIP, Bye, Hello, Message, Next, Observation, ProtocolError, md5_hex
+from xrl_alignment.rollouts import STEP_TIMEOUT_S, RolloutExecutor, make_executor
 
 PATIENCE_S = 600.0  # how long a server may be away: it may load a model first, or be restarted with --resume
 _V1_PATIENCE_S = 10.0  # v1 cannot tell a server that finished from one that broke down
@@ -34,6 +37,8 @@ _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
 _CONNECT_S = 10.0
 _GOODBYE_S = 5.0  # a worker that is asked to stop may be inside a simulator's step, and its server may be busy
 _EXPERTS_BESIDE = ("handcoded", "planner")
+EXECUTORS = ("sequential", "local")
+_LOSSES = 3  # of a worker's process in a row: then something is wrong with all of them
 
 EnvironmentFactory = Callable[[], Environment]
 ExpertFactory = Callable[[Environment], Expert]
@@ -55,6 +60,10 @@ class _SessionLost(Exception):
     """The server does not know this session (any more): it was restarted, or took the work back."""
 
 
+class _EnvironmentLost(Exception):
+    """An environment's process ended or hung in the middle of a game; the text says which."""
+
+
 class _ServerGone(Exception):
     """The server went away and stayed away."""
 
@@ -73,14 +82,20 @@ def play(
     num_rounds: int | None = None,
     split: str = "",
     patience_s: float = PATIENCE_S,
+    executor: str = "sequential",
+    step_timeout_s: float = STEP_TIMEOUT_S,
     report: ClientReport | None = None,
 ) -> dict[str, Any]:
     """Play `games` against the server at `server_url` (`http://host:port`) until it has no more work.
 
     v2: each of `num_workers` threads holds its own environment and session and asks for work. v1: one worker plays the
-    games in order, `num_rounds` times (None: until the server goes away). `expert` makes an expert that runs here,
-    beside the environment, and travels as `expert_action`; without it, an environment that offers `expert_action()` is
-    asked. `blank_frames` sends black pictures.
+    games in order, `num_rounds` times (None: until the server goes away). `expert` makes an expert that runs beside the
+    environment and travels as `expert_action`; without it, an environment that offers `expert_action()` is asked.
+    `blank_frames` sends black pictures.
+
+    `executor` says where the environments are: in this process, or (`local`) each in a process of its own. One that is
+    lost, or makes no step for `step_timeout_s`, is replaced, and its game is given back to the server, which has it
+    played from the start; three losses in a row of one worker are an EnvironmentFault.
 
     Returns `{"episodes", "won", "success", "steps", "seconds", "bytes_sent", "per_task_type": {type: [won, played]}}`.
     Raises ClientError (server unreachable for `patience_s`, or it refuses) and what the environment raises.
@@ -91,6 +106,8 @@ def play(
         raise ValueError(f"wire v1 knows one client, not {num_workers} workers: use --wire v2 or --num-workers 1")
     if num_workers < 1:
         raise ValueError(f"the number of workers must be at least 1, not {num_workers}")
+    if executor not in EXECUTORS:
+        raise ValueError(f"unknown executor {executor!r}: choose one of {', '.join(EXECUTORS)}")
     if image_format not in protocol.IMAGE_FORMATS:
         raise ValueError(f"unknown image format {image_format!r}: choose one of {', '.join(protocol.IMAGE_FORMATS)}")
     with report or ClientReport() as progress:
@@ -98,12 +115,11 @@ def play(
         workers = [
             _Worker(
                 link=Link(server_url, token=token, patience_s=patience_s, report=progress),
-                environment_factory=environment_factory,
-                expert_factory=expert,
+                executor=make_executor(executor, retries=0, step_timeout_s=step_timeout_s),
+                episodes=Episodes(environment_factory, expert, blank_frames, tell_history=wire == "v1"),
                 games=games,
                 split=split,
                 image_format=image_format,
-                blank_frames=blank_frames,
                 tally=tally,
             )
             for _ in range(num_workers)
@@ -431,57 +447,95 @@ def _advises(environment: Environment) -> bool:
     return getattr(environment, "expert", None) is not None and hasattr(environment, "expert_action")
 
 
+class About(NamedTuple):
+    """What a server wants to know of an environment: its name, and whether it comes with an expert."""
+
+    name: str
+    advises: bool
+
+
+@dataclass(eq=False)
+class Episodes:
+    """Plays games for an executor of `rollouts.py`: yields an `Observation`, is sent the action, None at the end.
+
+    An episode of a game returns `(won, actions)`, that of None what there is to say `About` the environment. One
+    environment is made and kept until `close`. Observations have the episode's text only with `tell_history`.
+    """
+
+    environment_factory: EnvironmentFactory
+    expert_factory: ExpertFactory | None
+    blank_frames: bool
+    tell_history: bool
+    _player: Player | None = field(default=None, init=False, repr=False)
+
+    def __call__(self, game: Game | None) -> Generator[Observation, str | None, About | tuple[bool, int]]:
+        """Play one game."""
+        if self._player is None:
+            environment = self.environment_factory()
+            expert = self.expert_factory(environment) if self.expert_factory else None
+            self._player = Player(environment, expert, self.blank_frames)
+        player = self._player
+        if game is None:
+            return About(player.environment.name, self.expert_factory is not None or _advises(player.environment))
+        player.begin(game)
+        while True:
+            action = yield player.observation(history=player.history() if self.tell_history else "")
+            if action is None:
+                return bool(player.step.won), player.actions
+            player.act(action)
+
+    def close(self) -> None:
+        """Close the environment."""
+        if self._player is not None:
+            self._player.environment.close()
+            self._player = None
+
+
 @dataclass
 class _Worker:
     """Plays what one session is given."""
 
     link: Link
-    environment_factory: EnvironmentFactory
-    expert_factory: ExpertFactory | None
+    executor: RolloutExecutor
+    episodes: Episodes
     games: Sequence[Game]
     split: str
     image_format: str
-    blank_frames: bool
     tally: Tally
+    _losses: int = 0  # in a row
 
     def work_v2(self) -> None:
-        """Ask for work until the server has none; start a new session when the server has lost ours."""
-        player = self._player()
+        """Ask for work until the server has none; start a new session where ours or its game is lost."""
         try:
-            while not self._work_in_session(player):
-                self.tally.report.say("the server has lost this session: starting a new one")
+            while not self._work_in_session():
+                pass
         finally:
-            player.environment.close()
+            self.executor.close()
 
     def work_v1(self, num_rounds: int | None) -> None:
         """Play all games in order, round after round, until `num_rounds` are over or the server is gone."""
-        player = self._player()
         self.tally.report.expect(len(self.games) * num_rounds if num_rounds else 0)
         rounds = 0
         try:
             while num_rounds is None or rounds < num_rounds:
                 for game in self.games:
-                    self._episode_v1(player, game)
+                    self._count(game, self._play(game, self._ask_v1))
                 rounds += 1
         except _ServerGone:
             if not self.tally.per_task_type and not rounds:
                 raise ClientError(f"the server at {self.link.url} went away before the first episode ended") from None
             self.tally.report.say(f"the server has gone after {rounds} whole rounds")
         finally:
-            player.environment.close()
+            self.executor.close()
 
-    def _player(self) -> Player:
-        environment = self.environment_factory()
-        expert = self.expert_factory(environment) if self.expert_factory else None
-        return Player(environment, expert, self.blank_frames)
-
-    def _work_in_session(self, player: Player) -> bool:
-        """True when the server has no more work, False when it has lost the session."""
+    def _work_in_session(self) -> bool:
+        """True when the server has no more work, False when session or game are lost."""
         session = Session(self.link, self.image_format)
         by_id = {game.id: game for game in self.games}
         try:
-            welcome = session.send(Hello, games=tuple(by_id), environment=player.environment.name, split=self.split)
-            self._check_expert(player, welcome.get("expert") or "")
+            about = self._play(None)
+            welcome = session.send(Hello, games=tuple(by_id), environment=about.name, split=self.split)
+            self._check_expert(about, welcome.get("expert") or "")
             self.tally.report.expect(welcome.get("num_rounds", 1) * welcome.get("num_envs", len(by_id)))
             while True:
                 work = session.send(Next)
@@ -490,44 +544,47 @@ class _Worker:
                 if work["kind"] == "wait":
                     self.link.pause(float(work["seconds"]))
                 elif work.get("game") in by_id:
-                    self._episode_v2(session, player, by_id[work["game"]], work)
+                    game = by_id[work["game"]]
+                    self._count(game, self._play(game, partial(self._ask_v2, session, work)))
                 else:
                     raise ClientError(f"the server hands out a game that was not offered: {work.get('game')!r}")
         except _SessionLost:
+            self.tally.report.say("the server has lost this session: starting a new one")
+            return False
+        except _EnvironmentLost as lost:
+            self.tally.report.say(f"an environment's process {lost}: its game goes back to the server")
             return False
         finally:
             session.bye()
 
-    def _check_expert(self, player: Player, wanted: str) -> None:
-        offered = self.expert_factory is not None or _advises(player.environment)
-        if wanted in _EXPERTS_BESIDE and not offered:
+    def _check_expert(self, about: About, wanted: str) -> None:
+        if wanted in _EXPERTS_BESIDE and not about.advises:
             raise ClientError(
                 f"the server's expert.name={wanted} runs beside the environment: start the client with "
                 f"--env textworld --expert {wanted}"
             )
 
-    def _episode_v2(self, session: Session, player: Player, game: Game, work: dict[str, Any]) -> None:
-        player.begin(game)
-        place = {"env": work["env"], "round": work["round"]}
-        while True:
-            action = session.send(player.observation, **place).get("action")
-            if action is None:
-                break
-            player.act(action)
-        self.tally.add(game, won=player.step.won, steps=player.actions)
+    def _play(self, game: Game | None, ask: Callable[[Observation], str | None] | None = None) -> Any:
+        """What `Episodes` returns for `game`; _EnvironmentLost, or EnvironmentFault at the third loss in a row."""
+        answer = ask and (lambda observations: [ask(observation) for observation in observations])
+        (outcome,) = self.executor.run(self.episodes, [game], answer=answer)
+        if outcome.fault:
+            self._losses += 1
+            if self._losses >= _LOSSES:
+                raise EnvironmentFault(f"an environment was lost {_LOSSES} times in a row: it {outcome.fault}")
+            raise _EnvironmentLost(outcome.fault)
+        self._losses = 0 if game else self._losses
+        return outcome.value
 
-    def _episode_v1(self, player: Player, game: Game) -> None:
-        player.begin(game)
-        while True:
-            actions = self._ask_v1(player)
-            if not actions or actions[0] == SKIP:
-                break
-            player.act(actions[0])
-        if player.actions:  # otherwise it was skipped: solved in an earlier round
-            self.tally.add(game, won=player.step.won, steps=player.actions)
+    def _count(self, game: Game, played: tuple[bool, int]) -> None:
+        won, actions = played
+        if actions or not self.episodes.tell_history:  # v1 skips what was solved in an earlier round
+            self.tally.add(game, won=won, steps=actions)
 
-    def _ask_v1(self, player: Player) -> list[str]:
-        observation = player.observation(history=player.history())
+    def _ask_v2(self, session: Session, work: dict[str, Any], observation: Observation) -> str | None:
+        return session.send(partial(replace, observation), env=work["env"], round=work["round"]).get("action")
+
+    def _ask_v1(self, observation: Observation) -> str | None:
         met = self.link.bytes_sent > 0
         reply = self.link.exchange(
             protocol.encode_v1(observation),
@@ -536,6 +593,7 @@ class _Worker:
             patience_s=_V1_PATIENCE_S if met else None,
         )
         try:
-            return protocol.decode_reply_v1(reply)
+            actions = protocol.decode_reply_v1(reply)
         except ProtocolError as error:
             raise ClientError(f"{self.link.url} does not answer like a dagger server: {error}") from error
+        return actions[0] if actions and actions[0] != SKIP else None

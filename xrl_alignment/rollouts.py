@@ -24,6 +24,7 @@ import copy
 import multiprocessing
 import signal
 import sys
+import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
@@ -47,6 +48,7 @@ _PRELOAD = [  # the cheap part of what workers need; no torch
     "xrl_alignment.experts.explorer",
 ]
 _FAILED_STARTS = 3  # in a row: then something is wrong with all of them
+_HIDING = threading.Lock()  # executors may be used in several threads, each in its own
 
 Episode = Generator[Any, Any, Any]
 Play = Callable[[Any], Episode]
@@ -598,12 +600,13 @@ class LocalExecutor(ParallelExecutor):
 @contextlib.contextmanager
 def _hidden_main() -> Iterator[None]:
     """Processes that are started in here do not import the program that runs: it may import a model's libraries."""
-    program = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = program
+    with _HIDING:
+        program = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = program
 
 
 def _last_words(code: int | None) -> str:

@@ -3,12 +3,16 @@
 import http.server
 import io
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from contextlib import closing
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -438,3 +442,60 @@ def test_a_second_program_joins_in_the_middle_of_a_round(make_run, household_dat
     played = [(record.round, record.game) for record in run.journal]
     assert sorted(played) == sorted((round, game.id) for round in range(2) for game in games)
     assert all(summary["episodes"] for summary in summaries) and sum(s["episodes"] for s in summaries) == 24
+
+
+# ---- environments in processes of their own --------------------------------------------------------------------------
+
+
+class Hanging:
+    """The native engine, which at its `at`-th step ends its process or never answers: once, if there is a `mark`."""
+
+    def __init__(self, mark: str, at: int, how: str) -> None:
+        self._environment, self._mark, self._at, self._how = native(), mark, at, how
+
+    def step(self, action):
+        self._at -= 1
+        if self._at == 0 and not os.path.exists(self._mark):
+            if self._mark:
+                Path(self._mark).touch()
+            if self._how == "hangs":
+                time.sleep(600)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._environment.step(action)
+
+    def __getattr__(self, name):
+        return getattr(self._environment, name)
+
+
+def test_processes_play_what_threads_play(master, games):
+    shown = []
+    for executor in ("sequential", "local"):
+        server = master(num_rounds=1)
+        result = play(server.url, native, games, executor=executor, report=quiet())
+        assert result["episodes"] == len(games) and len({o.session for o in server.observations()}) == 1
+        shown.append([(o.text, o.information, o.task_type, o.image.tobytes()) for o in server.observations()])
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize("how", ["dies", pytest.param("hangs", marks=pytest.mark.slow)])
+def test_a_lost_environment_gives_its_game_back(make_run, household_data, scripted, tmp_path, how):
+    """The run is whole: every game once, and of the lost episode nothing is kept."""
+    games = find_games("household_train", data=household_data, num=4, seed=0)
+    run = make_run(games=games, policy=scripted("look"), train=False, num_rounds=1, max_steps=5)
+    run.start()
+    report = io.StringIO()
+    factory = partial(Hanging, str(tmp_path / "mark"), 3, how)
+    url = f"http://127.0.0.1:{run.server.port}"
+    options = {"executor": "local", "num_workers": 2, "step_timeout_s": 20.0, "report": ClientReport(report)}
+    result = play(url, factory, games, **options)
+    run.wait()
+    assert sorted(record.game for record in run.journal) == sorted(game.id for game in games)
+    assert all(len(record.steps) == 5 for record in run.journal)
+    assert result["episodes"] == 4 and report.getvalue().count("its game goes back to the server") == 1
+
+
+def test_an_environment_that_is_always_lost_ends_the_client(master, games):
+    server = master(num_rounds=9)
+    factory = partial(Hanging, "", 1, "dies")
+    with pytest.raises(EnvironmentFault, match="lost 3 times in a row: it was killed by SIGKILL"):
+        play(server.url, factory, games, executor="local", report=quiet())
