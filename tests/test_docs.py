@@ -47,6 +47,37 @@ def test_modules_and_make_targets_exist(page: Path) -> None:
     assert missing == []
 
 
+COMMAND = re.compile(r"python[\w.]* (?:-m ((?:xrl_alignment|lavis)[\w.]*)|([\w/]+\.py))(.*)")
+# What a program takes beside the options in its own file: where these are defined.
+SHARED_OPTIONS = {
+    "parse_args(": "xrl_alignment/config.py",
+    "from _bench import": "benchmarks/_bench.py",
+    "import _bench": "benchmarks/_bench.py",
+    "All other options go to the client": "split_inference/alfworld_vllm_client.py",
+}
+
+
+def program(module: str, script: str) -> Path | None:
+    """The source of `python -m module` or `python script`; None for programs of others."""
+    name = module.replace(".", "/") or script.removesuffix(".py")
+    places = [f"{name}.py", f"{name}/__main__.py", f"split_inference/{name}.py"]
+    return next((REPO_ROOT / place for place in places if (REPO_ROOT / place).is_file()), None)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_of_commands_exist(page: Path) -> None:
+    text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
+    wrong = []
+    for module, script, rest in COMMAND.findall(text):
+        if path := program(module, script):
+            source = path.read_text(encoding="utf-8")
+            shared = {place for sign, place in SHARED_OPTIONS.items() if sign in source}
+            source += "".join((REPO_ROOT / place).read_text(encoding="utf-8") for place in shared)
+            options = re.findall(r"(?<!\S)--[a-z][a-z-]*", re.split(r"`|  #", rest)[0])
+            wrong += [f"{path.name} {option}" for option in options if f'"{option}"' not in source]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.__name__)
 def test_every_setting_is_listed(schema: type) -> None:
     keys = " ".join(field.name for field in dataclasses.fields(schema))
