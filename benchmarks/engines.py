@@ -1,13 +1,18 @@
-"""Greedy actions by vLLM against the same language model in this process (Transformers' weights, this project's loop).
+"""Greedy actions by vLLM against the same language model in this process.
 
     make vllm-env
     python benchmarks/engines.py --json engines.json
     python benchmarks/engines.py --device cuda --shape vicuna7b --prompts 64 [--url http://gpu2:8000/v1]
 
-`vllm_over_in_process`: actions a second over HTTP from one vLLM process on this machine, over actions a second of
-`policy.name=in_process`. Both sides get pictures and prompts of 400 tokens and write exactly `--tokens` tokens each;
-pictures, projection and messages are in both times. Every timed batch has new pictures, so that vLLM has read none of
-it before. `equal_answers` is the share of answers in which both sides agree (they round differently in 16 bits).
+Three policies take turns at the same batches: `vllm` over HTTP from a server on this machine, `in_process` as users get
+it (this project's decoder, `lavis/models/blip2_models/decoding.py`), and `transformers`, which differs from it in one
+thing: Transformers' own `generate` writes the batch's answers, with this project's attention. All get pictures and
+prompts of 400 tokens and write exactly `--tokens` tokens each; pictures, projection and messages are in all times.
+Every timed batch has new pictures, so that vLLM has read none of it before.
+
+`vllm_over_in_process` and `vllm_over_transformers` are ratios of actions a second. The first is what a user gains by
+`policy.name=vllm`: the target is held against it. The second tells how much of vLLM's merit this project's decoder has
+already. `equal_answers`: the share of answers in which vLLM and `in_process` agree (16 bits round differently).
 """
 
 from __future__ import annotations
@@ -25,12 +30,36 @@ import torch
 from _bench import Result, run
 
 from lavis.processors.blip_processors import BlipImageEvalProcessor
+from xrl_alignment.actions import normalise
 from xrl_alignment.assembly import load_student, make_policy
 from xrl_alignment.config import PolicyConfig, run_program
-from xrl_alignment.policies import Policy, PolicyInput
+from xrl_alignment.policies import InProcessPolicy, Policy, PolicyInput, autocast
 from xrl_alignment.vllm_server import find_python
 
 BACKBONE = {"llm_weights": "tiny/backbone.safetensors", "freeze_llm": True}
+
+
+class TransformersPolicy(InProcessPolicy):
+    """In this process, by Transformers' own `generate`."""
+
+    def _act(self, batch: Sequence[PolicyInput]) -> list[str]:
+        samples = {
+            "image": torch.stack([self.vis_processor(item.image) for item in batch]).to(self.model.device),
+            "prompt": [item.prompt for item in batch],
+        }
+        tokenizer = self.model.llm_tokenizer
+        with torch.no_grad(), autocast(self.model.device):
+            embeds, mask = self.model.prompt_embeds(samples, room=self.max_length - 1)
+            ids = self.model.llm_model.generate(
+                inputs_embeds=embeds,
+                attention_mask=mask,
+                do_sample=False,
+                min_new_tokens=self.min_length - 1,
+                max_new_tokens=self.max_length - 1,
+                eos_token_id=tokenizer.eos_id,
+                pad_token_id=0,
+            )
+        return [normalise(tokenizer.decode([i or tokenizer.eos_id for i in row]).strip()) for row in ids.tolist()]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -81,8 +110,6 @@ def measure(device: str, shape: str, prompts: int, tokens: int, repeats: int, ur
     """Both sides on the same batches. EngineFault where there is no vLLM."""
     if not url:
         python = find_python(python)
-    if device == "cpu":
-        torch.set_num_threads(1)
     model, vis_processor = build(shape, device)
     work = batches(model, prompts, repeats + 1)
     length = {"num_beams": 1, "max_length": tokens + 1, "min_length": tokens + 1}  # they count a BOS
@@ -92,17 +119,19 @@ def measure(device: str, shape: str, prompts: int, tokens: int, repeats: int, ur
         policies = {name: make_policy(section, model, vis_processor, prompts) for name, section in sections.items()}
         for policy in policies.values():
             cleanup.callback(policy.close)
+        policies["transformers"] = TransformersPolicy(
+            model=model, vis_processor=vis_processor, max_batch=prompts, **length
+        )
         found = timed(policies, work)
-    (plain, wanted), (served, got) = found["in_process"], found["vllm"]
+    (own, wanted), (served, got), (plain, _) = (found[name] for name in ("in_process", "vllm", "transformers"))
     rows = [
         {"engine": name, "shape": f"{shape}, {device}", "prompts": prompts, "s": s, "actions/s": prompts / s}
         for name, (s, _) in found.items()
     ]
     equal = sum(a == b for a, b in zip(wanted, got, strict=True)) / len(wanted)
     target = 3.0 if device == "cuda" else 1.5
-    return Result(
-        rows, {"vllm_over_in_process": plain / served, "equal_answers": equal}, {"vllm_over_in_process": target}
-    )
+    ratios = {"vllm_over_in_process": own / served, "vllm_over_transformers": plain / served, "equal_answers": equal}
+    return Result(rows, ratios, {"vllm_over_in_process": target})
 
 
 if __name__ == "__main__":

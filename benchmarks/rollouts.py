@@ -1,10 +1,10 @@
 """Rollouts by the sequential executor against many at once; and the cycle of rollout and training that follows.
 
-    python benchmarks/rollouts.py --json rollouts.json            # four minutes, most of them the sequential baseline
+    python benchmarks/rollouts.py --json rollouts.json            # three minutes
 
 - 64 generated games with a step padded to 0.5 s, as a simulator's is: one after the other in this process, and with 64
-  workers, as processes and as Ray actors. The explorer plays the first `--steps` steps of each. `--sample` plays only
-  every n-th game sequentially and multiplies: the rows say so.
+  workers, as processes and as Ray actors. The explorer plays the first `--steps` steps of each. Sequentially only every
+  `--sample`-th game of the list is played and its time multiplied, as the row says: each waits as long as the next.
 - Training is the same for all: behavioural cloning of the tiny model on what was collected, `--updates` batches of 8.
 - Official games without padding, whole episodes, 2 workers (it needs `$ALFWORLD_DATA`): the list is played twice.
   TextWorld computes 30 ms for a step and is what processes are for (`two_worker_speedup`); an episode on the native
@@ -146,7 +146,7 @@ def two_workers(games: Sequence[Game], engine: str) -> list[dict]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """How much is played."""
     parser.add_argument("--steps", type=int, default=5, help="of each padded episode")
-    parser.add_argument("--sample", type=int, default=1, help="play every n-th padded game sequentially")
+    parser.add_argument("--sample", type=int, default=4, help="play every n-th padded game sequentially")
     parser.add_argument("--updates", type=int, default=20, help="of training")
 
 

@@ -40,6 +40,12 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
+# Without a GPU: scheduler and model in one process; in two, each waits for the other in a busy loop, on a core that
+# this program needs. One core is left to this program and to the HTTP side, as vLLM itself does.
+CPU_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) - 1)),
+}
 
 
 def find_python(named: str = "") -> str:
@@ -79,9 +85,11 @@ class VllmServer:
         command = [find_python(python), "-W", "ignore::DeprecationWarning", "-m", MODULE, "--model", str(llm)]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", dtype, "--enable-prompt-embeds"]
         command.append("--disable-uvicorn-access-log")  # a line for every request
+        environment = ENVIRONMENT
         if torch.cuda.is_available():
             command += ["--gpu-memory-utilization", GPU_SHARE]
         else:
+            environment = ENVIRONMENT | CPU_ENVIRONMENT
             command.append("--enforce-eager")  # compiling takes minutes there and needs a C++ compiler
         with log.open("wb") as output:
             self.process = subprocess.Popen(
@@ -90,7 +98,7 @@ class VllmServer:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 cwd=llm,  # not here: this project's folders are no packages of that interpreter
-                env={**ENVIRONMENT, **os.environ, KEY_VARIABLE: self.key},
+                env={**environment, **os.environ, KEY_VARIABLE: self.key},
                 start_new_session=True,  # it has children of its own; the group is ended as one
             )
 

@@ -24,9 +24,9 @@ def test_without_vllm_the_error_is_one_line() -> None:
 
 @pytest.mark.vllm
 @pytest.mark.timeout(1800)
-def test_both_sides_are_measured(tmp_path: Path) -> None:
+def test_all_sides_are_measured(tmp_path: Path) -> None:
     done = run("--prompts", "4", "--tokens", "3", "--repeats", "2", "--json", str(tmp_path / "x.json"))
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
-    assert [row["engine"] for row in found["rows"]] == ["in_process", "vllm"]
+    assert [row["engine"] for row in found["rows"]] == ["in_process", "vllm", "transformers"]
     assert found["ratios"]["vllm_over_in_process"] > 0 and 0 <= found["ratios"]["equal_answers"] <= 1
