@@ -505,7 +505,7 @@ class _Worker:
     _losses: int = 0  # in a row
 
     def work_v2(self) -> None:
-        """Ask for work until the server has none; start a new session where ours or its game is lost."""
+        """Ask for work until the server has none; start a new session when the server has lost ours."""
         try:
             while not self._work_in_session():
                 pass
@@ -529,14 +529,12 @@ class _Worker:
             self.executor.close()
 
     def _work_in_session(self) -> bool:
-        """True when the server has no more work, False when session or game are lost."""
+        """True when the server has no more work, False when it has lost the session."""
         session = Session(self.link, self.image_format)
         by_id = {game.id: game for game in self.games}
         try:
-            about = self._play(None)
-            welcome = session.send(Hello, games=tuple(by_id), environment=about.name, split=self.split)
-            self._check_expert(about, welcome.get("expert") or "")
-            self.tally.report.expect(welcome.get("num_rounds", 1) * welcome.get("num_envs", len(by_id)))
+            about = self._about()
+            self._greet(session, about)
             while True:
                 work = session.send(Next)
                 if work["kind"] == "finished":
@@ -545,17 +543,32 @@ class _Worker:
                     self.link.pause(float(work["seconds"]))
                 elif work.get("game") in by_id:
                     game = by_id[work["game"]]
-                    self._count(game, self._play(game, partial(self._ask_v2, session, work)))
+                    try:
+                        self._count(game, self._play(game, partial(self._ask_v2, session, work)))
+                    except _EnvironmentLost as lost:
+                        self.tally.report.say(f"an environment's process {lost}: its game goes back to the server")
+                        # Greet before leaving: a server that is left by all may end.
+                        left, session = session, Session(self.link, self.image_format)
+                        self._greet(session, about)
+                        left.bye()
                 else:
                     raise ClientError(f"the server hands out a game that was not offered: {work.get('game')!r}")
         except _SessionLost:
             self.tally.report.say("the server has lost this session: starting a new one")
             return False
-        except _EnvironmentLost as lost:
-            self.tally.report.say(f"an environment's process {lost}: its game goes back to the server")
-            return False
         finally:
             session.bye()
+
+    def _greet(self, session: Session, about: About) -> None:
+        games = tuple(game.id for game in self.games)
+        welcome = session.send(Hello, games=games, environment=about.name, split=self.split)
+        self._check_expert(about, welcome.get("expert") or "")
+        self.tally.report.expect(welcome.get("num_rounds", 1) * welcome.get("num_envs", len(games)))
+
+    def _about(self) -> About:
+        while True:
+            with contextlib.suppress(_EnvironmentLost):
+                return self._play(None)
 
     def _check_expert(self, about: About, wanted: str) -> None:
         if wanted in _EXPERTS_BESIDE and not about.advises:

@@ -486,7 +486,12 @@ def test_a_lost_environment_gives_its_game_back(make_run, household_data, script
     report = io.StringIO()
     factory = partial(Hanging, str(tmp_path / "mark"), 3, how)
     url = f"http://127.0.0.1:{run.server.port}"
-    options = {"executor": "local", "num_workers": 2, "step_timeout_s": 20.0, "report": ClientReport(report)}
+    options = {
+        "executor": "local",
+        "num_workers": 2,
+        "step_timeout_s": 20.0 if how == "hangs" else 0.0,
+        "report": ClientReport(report),
+    }
     result = play(url, factory, games, **options)
     run.wait()
     assert sorted(record.game for record in run.journal) == sorted(game.id for game in games)
