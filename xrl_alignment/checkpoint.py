@@ -66,8 +66,12 @@ def save_checkpoint(
     path = Path(path)
     try:
         write_atomically(path, lambda file: torch.save(content, file))
-    except (OSError, RuntimeError) as error:  # torch's zip writer reports a full disk as RuntimeError
-        raise OSError(f"checkpoint {path} could not be written: {first_sentence(error)}") from error
+    except (OSError, RuntimeError) as error:
+        # Closing its zip file, torch raises a RuntimeError of its own over what broke the writing off.
+        first = error.__context__ or error
+        if isinstance(first, KeyboardInterrupt):
+            raise first from None
+        raise OSError(f"checkpoint {path} could not be written: {first_sentence(first)}") from error
     return path
 
 

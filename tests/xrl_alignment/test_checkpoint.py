@@ -1,6 +1,7 @@
 """Checkpoints: what is in them, that a crash leaves the old one, and what is said of files that do not fit."""
 
 import errno
+import io
 import resource
 import zipfile
 
@@ -56,6 +57,18 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk_is_named_and_leaves_the_old_
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+
+def test_an_interrupt_while_writing_is_no_error_of_the_disk(model, path, monkeypatch):
+    class Interrupted(io.BytesIO):
+        def write(self, data):
+            raise KeyboardInterrupt
+
+    save = torch.save
+    monkeypatch.setattr(torch, "save", lambda content, file: save(content, Interrupted()))
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(path, model=model)
+    assert list(path.parent.iterdir()) == [path] and load_checkpoint(path)["round"] == 3
 
 
 def test_only_what_trains_is_stored(model, path):

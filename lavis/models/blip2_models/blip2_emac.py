@@ -888,8 +888,8 @@ def _check_type(key: str, value: object) -> None:
     elif isinstance(default, str):
         fits, wanted = value is None or isinstance(value, str | Path), "a text (put it in quotes)"
     else:
-        kind, wanted = (Mapping, "a section") if isinstance(default, dict) else (list | tuple, "a list")
-        fits = value is None or isinstance(value, kind)
+        kind, wanted = (Mapping, "a section") if isinstance(default, dict) else (Sequence, "a list")
+        fits = value is None or (isinstance(value, kind) and not isinstance(value, str))
     if not fits:
         raise ValueError(f"model.{key}: {value!r} is not {wanted}")
 
