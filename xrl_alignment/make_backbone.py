@@ -150,9 +150,13 @@ def _slip(now: TimeStep, last: str, rng: random.Random) -> str:
 class RowWriter:
     """Plays games and writes them down as rows for `tokenizer` (Blip2Emac's)."""
 
-    def __init__(self, tokenizer, games: Sequence[Game], seed: int) -> None:
+    def __init__(
+        self, tokenizer, games: Sequence[Game], seed: int, *, told: float = TOLD, captions: float = CAPTIONS
+    ) -> None:
         self.tokenizer = tokenizer
         self.games = games
+        self.told = told
+        self.captions = captions
         self.rng = random.Random(seed)
         self._environment = NativeEnvironment()
         self._expert = Explorer()
@@ -169,7 +173,7 @@ class RowWriter:
             text, steps = play_skilled(self._environment, self._expert, game, self.rng, self.rng.choice(NOISE))
         else:
             text, steps, _ = wander(self._environment, game, self.rng, self.rng.choice(WANDER_STEPS))
-        if self.rng.random() < TOLD:
+        if self.rng.random() < self.told:
             return [self.episode(build_prompt(text, memories, ()), steps, skilled)]
         # Above all where there is something to see.
         worth = [3 if step.reach else 1 for step in steps]
@@ -178,7 +182,7 @@ class RowWriter:
 
     def _moment(self, text: str, memories: Sequence[str], steps: Sequence[Step], skilled: bool) -> Row:
         listed = len(steps) > 1 and steps[-1].reach and "you see" in steps[-2].feedback
-        write = self.caption if listed and self.rng.random() < CAPTIONS else self.moment
+        write = self.caption if listed and self.rng.random() < self.captions else self.moment
         return write(text, memories, steps, skilled)
 
     def _memories(self, game: Game) -> list[str]:
@@ -299,10 +303,9 @@ def loss_of(llm, call: int, rows: Sequence[Row], pad: int, generator: torch.Gene
     return (losses * weights[scored]).sum() / weights[scored].sum()
 
 
-def train(model, games: Sequence[Game], *, tokens: int, lr: float, seed: int, out: Path) -> None:
+def train(model, writer: RowWriter, *, tokens: int, lr: float, seed: int, out: Path) -> None:
     """Train `model.llm_model` on `tokens` tokens; prints a line and writes `out` after every pool of rows."""
     llm, tokenizer = model.llm_model.requires_grad_(True).train(), model.llm_tokenizer
-    writer = RowWriter(tokenizer, games, seed)
     generator = torch.Generator().manual_seed(seed)
     (call,) = tokenizer.encode(CALL)
     optimizer = torch.optim.AdamW(llm.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.02)
@@ -352,6 +355,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=float, default=45.0, metavar="MILLIONS", help="how much to read (45)")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--told", type=float, default=TOLD, help=f"share of episodes read whole ({TOLD})")
+    parser.add_argument(
+        "--captions", type=float, default=CAPTIONS, help=f"share of moments put into words ({CAPTIONS})"
+    )
     parser.add_argument("--start", metavar="FILE", help="continue from these weights")
     arguments = parser.parse_args()
     bound_kernel_cache()
@@ -359,8 +366,9 @@ def main() -> None:
     options = {"llm_weights": arguments.start or "", "init_seed": arguments.seed, "freeze_llm": False}
     model, _, _ = load_model_and_preprocess("blip2_emac", "tiny", options=options)
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
+    writer = RowWriter(model.llm_tokenizer, games, arguments.seed, told=arguments.told, captions=arguments.captions)
     tokens = round(arguments.tokens * 1e6)
-    train(model, games, tokens=tokens, lr=arguments.lr, seed=arguments.seed, out=arguments.out)
+    train(model, writer, tokens=tokens, lr=arguments.lr, seed=arguments.seed, out=arguments.out)
 
 
 if __name__ == "__main__":
