@@ -38,6 +38,11 @@ _CONNECT_S = 10.0
 _GOODBYE_S = 5.0  # a worker that is asked to stop may be inside a simulator's step, and its server may be busy
 _EXPERTS_BESIDE = ("handcoded", "planner")
 EXECUTORS = ("sequential", "local")
+_LONG_WAIT_S = 10.0  # for other clients' games, before a worker says so
+_OTHERS_PLAY = (
+    "the other games of this round are with other clients: waiting for them (the server misses a client that died after "
+    "server.session_timeout_s)"
+)
 _LOSSES = 3  # of a worker's process in a row: then something is wrong with all of them
 
 EnvironmentFactory = Callable[[], Environment]
@@ -535,13 +540,18 @@ class _Worker:
         try:
             about = self._about()
             self._greet(session, about)
+            waited_s = 0.0
             while True:
                 work = session.send(Next)
                 if work["kind"] == "finished":
                     return True
                 if work["kind"] == "wait":
+                    waited_s += float(work["seconds"])
+                    if waited_s >= _LONG_WAIT_S:
+                        self.tally.report.say_once(_OTHERS_PLAY)
                     self.link.pause(float(work["seconds"]))
                 elif work.get("game") in by_id:
+                    waited_s = 0.0
                     game = by_id[work["game"]]
                     try:
                         self._count(game, self._play(game, partial(self._ask_v2, session, work)))

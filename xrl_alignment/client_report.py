@@ -16,6 +16,7 @@ class ClientReport(Bar):
         super().__init__("episodes", stream or sys.stderr)
         self._lock = threading.Lock()
         self._waiting = False
+        self._said: set[str] = set()
         self._expected = self._played = self._won = 0
 
     def expect(self, episodes: int) -> None:
@@ -36,6 +37,13 @@ class ClientReport(Bar):
             if not self._waiting:
                 self.say(text)
             self._waiting = True
+
+    def say_once(self, text: str) -> None:
+        """Print `text` on a line of its own, whoever says it first."""
+        with self._lock:
+            if text not in self._said:
+                self.say(text)
+            self._said.add(text)
 
     def connected(self) -> None:
         """The server answers."""

@@ -122,6 +122,24 @@ def quiet() -> ClientReport:
     return ClientReport(io.StringIO())
 
 
+def test_workers_that_wait_for_other_clients_games_say_so_once(master, games, monkeypatch):
+    monkeypatch.setattr("xrl_alignment.client._LONG_WAIT_S", 0.05)
+    server = master()
+    server.held["a client that died"] = ("0", games[0].id, 0)
+    said = io.StringIO()
+    playing = threading.Thread(
+        target=play, args=(server.url, native, games), kwargs={"num_workers": 3, "report": ClientReport(said)}
+    )
+    playing.start()
+    while "with other clients" not in said.getvalue():
+        assert playing.is_alive()
+        time.sleep(0.01)
+    time.sleep(0.2)  # long enough for the other two
+    server.held.clear()
+    playing.join(30)
+    assert not playing.is_alive() and said.getvalue().count("with other clients") == 1
+
+
 def test_v2_plays_every_game_of_every_round(master, games):
     server = master()
     summary = play(server.url, native, games, split="household_heldout", report=quiet())
