@@ -40,8 +40,8 @@ _EXPERTS_BESIDE = ("handcoded", "planner")
 EXECUTORS = ("sequential", "local")
 _LONG_WAIT_S = 10.0  # for other clients' games, before a worker says so
 _OTHERS_PLAY = (
-    "the other games of this round are with other clients: waiting for them (the server misses a client that died after "
-    "server.session_timeout_s)"
+    "the other games of this round are with other clients: waiting for them "
+    "(the server misses a client that died after server.session_timeout_s)"
 )
 _LOSSES = 3  # of a worker's process in a row: then something is wrong with all of them
 
