@@ -160,6 +160,8 @@ def _run_all(workers: Sequence[_Worker], work: Callable[[_Worker], None]) -> Non
             running -= 1
             if error is not None:
                 raise error
+            for worker in workers:  # one whose environment hung may come back after the server has ended
+                worker.link.run_is_over()
     finally:
         for worker in workers:
             worker.link.stop()
@@ -280,6 +282,7 @@ class Link:
         self._patience = patience_s
         self._report = report
         self._stop = threading.Event()
+        self._run_is_over = False
 
     def exchange(
         self, body: bytes, content_type: str, *, resend: bool = True, patience_s: float | None = None
@@ -308,6 +311,8 @@ class Link:
                 why = str(error) or type(error).__name__
             self._connection.close()
             self._check()
+            if self._run_is_over:
+                raise _Stopped
             if time.monotonic() + wait_s > give_up:
                 if patience_s is not None:
                     raise _ServerGone(why)
@@ -336,6 +341,10 @@ class Link:
         """From another thread: end whatever this link is doing."""
         self._stop.set()
         self._connection.interrupt()
+
+    def run_is_over(self) -> None:
+        """From another thread: the server has no more work, so do not wait for it once it has gone."""
+        self._run_is_over = True
 
     def _check(self) -> None:
         if self._stop.is_set():

@@ -495,11 +495,21 @@ def test_processes_play_what_threads_play(master, games):
     assert shown[0] == shown[1]
 
 
-@pytest.mark.parametrize("how", ["dies", pytest.param("hangs", marks=pytest.mark.slow)])
-def test_a_lost_environment_gives_its_game_back(make_run, household_data, scripted, tmp_path, how):
+@pytest.mark.parametrize(
+    ("how", "step_timeout_s", "session_timeout_s"),
+    [
+        ("dies", 0.0, 60.0),
+        pytest.param("hangs", 10.0, 60.0, marks=pytest.mark.slow),
+        pytest.param("hangs", 20.0, 5.0, marks=pytest.mark.slow),  # the run is over before the client notices
+    ],
+)
+def test_a_lost_environment_gives_its_game_back(
+    make_run, household_data, scripted, tmp_path, how, step_timeout_s, session_timeout_s
+):
     """The run is whole: every game once, and of the lost episode nothing is kept."""
     games = find_games("household_train", data=household_data, num=4, seed=0)
-    run = make_run(games=games, policy=scripted("look"), train=False, num_rounds=1, max_steps=5)
+    timeout = {"session_timeout_s": session_timeout_s}
+    run = make_run(games=games, policy=scripted("look"), train=False, num_rounds=1, max_steps=5, **timeout)
     run.start()
     report = io.StringIO()
     factory = partial(Hanging, str(tmp_path / "mark"), 3, how)
@@ -507,7 +517,7 @@ def test_a_lost_environment_gives_its_game_back(make_run, household_data, script
     options = {
         "executor": "local",
         "num_workers": 2,
-        "step_timeout_s": 20.0 if how == "hangs" else 0.0,
+        "step_timeout_s": step_timeout_s,
         "report": ClientReport(report),
     }
     result = play(url, factory, games, **options)
