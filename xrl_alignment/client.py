@@ -109,6 +109,8 @@ def play(
         raise ValueError(f"unknown wire {wire!r}: choose v1 or v2")
     if wire == "v1" and num_workers != 1:
         raise ValueError(f"wire v1 knows one client, not {num_workers} workers: use --wire v2 or --num-workers 1")
+    if num_rounds is not None and num_rounds < 1:
+        raise ValueError(f"the number of rounds must be at least 1, not {num_rounds}")
     if num_workers < 1:
         raise ValueError(f"the number of workers must be at least 1, not {num_workers}")
     if executor not in EXECUTORS:

@@ -386,7 +386,8 @@ def test_a_failing_environment_ends_all_workers_with_bye(master, games):
     [
         ({"wire": "v3"}, "unknown wire 'v3'"),
         ({"wire": "v1", "num_workers": 2}, "v1 knows one client"),
-        ({"num_workers": 0}, "at least 1"),
+        ({"num_workers": 0}, "workers must be at least 1"),
+        ({"wire": "v1", "num_rounds": 0}, "rounds must be at least 1"),
         ({"image_format": "bmp"}, "unknown image format 'bmp'"),
     ],
 )
