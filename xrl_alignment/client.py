@@ -153,10 +153,11 @@ def _run_all(workers: Sequence[_Worker], work: Callable[[_Worker], None]) -> Non
         else:
             ended.put(None)
 
-    for worker in workers:
-        threading.Thread(target=run, args=(worker,), daemon=True).start()
-    running = len(workers)
+    running = 0
     try:
+        for worker in workers:  # in here, for Ctrl-C may come before the last one has started
+            running += 1
+            threading.Thread(target=run, args=(worker,), daemon=True).start()
         while running:
             error = ended.get()
             running -= 1

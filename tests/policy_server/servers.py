@@ -170,7 +170,7 @@ class ServerProcess:
     def end(self) -> int:
         """Let it end by SIGTERM; its exit code."""
         self.process.terminate()
-        code = self.process.wait(60)
+        code = self.process.wait(120)
         with contextlib.suppress(AssertionError):
             self.wait_for("\0")  # the rest of the log
         return code
