@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,9 @@ def test_plays_household_games_to_the_end(server, household_data):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_says_bye(server, household_data, how):
     arguments = ["--port", str(server.port), "--env", "native", "--split", "household_heldout", "--num-envs", "1"]
-    process = start(*arguments, "--data", str(household_data))
+    # Started as from a terminal: what a shell runs in the background inherits that SIGINT is ignored.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = start(*arguments, "--data", str(household_data), preexec_fn=heard)
     hello = take(server)
     assert isinstance(hello.message, Hello)  # not answered: the client waits
     time.sleep(0.1)
