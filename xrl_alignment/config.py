@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from lavis.common.config import is_no_text, read_option
+from lavis.common.config import is_no_text, load_yaml, read_option
 from xrl_alignment.rollouts import BACKENDS, STEP_TIMEOUT_S, RolloutError
 
 ENVIRONMENT_NAMES = ("native", "textworld", "household", "thor")
@@ -441,15 +441,10 @@ def _unwind(*_: object) -> None:
 
 
 def _read_yaml(path: Path) -> DictConfig:
-    if not path.is_file():
-        raise ConfigError(f"config file not found: {path} (looked in {Path.cwd()})")
     try:
-        layer = OmegaConf.load(path)
-    except (YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{path}: not a yaml file: {' '.join(str(error).split())}") from error
-    if not isinstance(layer, DictConfig):
-        raise ConfigError(f"{path}: a config file holds sections such as `run:`, not a list or a single value")
-    return layer
+        return load_yaml(path)
+    except (FileNotFoundError, ValueError) as error:
+        raise ConfigError(str(error)) from error
 
 
 def _read_option(schema: type, option: str) -> DictConfig:

@@ -128,7 +128,7 @@ def is_no_text(value: object) -> bool:
 def load_yaml(path: str | Path) -> DictConfig:
     """A yaml file of sections; FileNotFoundError, or ValueError for a file that holds none."""
     if not Path(path).is_file():
-        raise FileNotFoundError(f"no config file {path}")
+        raise FileNotFoundError(f"config file not found: {path} (looked in {Path.cwd()})")
     try:
         config = OmegaConf.load(path)
     except (YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:

@@ -87,5 +87,5 @@ def test_bad_configs(tmp_path: Path, yaml: str, message: str) -> None:
 
 
 def test_missing_file() -> None:
-    with pytest.raises(FileNotFoundError, match="no config file nowhere.yaml"):
+    with pytest.raises(FileNotFoundError, match="config file not found: nowhere.yaml"):
         Config(Namespace(cfg_path="nowhere.yaml", options=None))
