@@ -474,13 +474,20 @@ class Hanging:
 
     def step(self, action):
         self._at -= 1
-        if self._at == 0 and not os.path.exists(self._mark):
-            if self._mark:
-                Path(self._mark).touch()
+        if self._at == 0 and self._first_to_get_here():
             if self._how == "hangs":
                 time.sleep(600)
             os.kill(os.getpid(), signal.SIGKILL)
         return self._environment.step(action)
+
+    def _first_to_get_here(self) -> bool:
+        if not self._mark:
+            return True
+        try:
+            os.close(os.open(self._mark, os.O_CREAT | os.O_EXCL))  # two workers may get here at once: one of them does
+        except FileExistsError:
+            return False
+        return True
 
     def __getattr__(self, name):
         return getattr(self._environment, name)
