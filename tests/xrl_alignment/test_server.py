@@ -3,7 +3,6 @@
 import http.client
 import json
 import socket
-import statistics
 import struct
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from xrl_alignment.server import DaggerHTTPServer, Limits, ServerError
 IMAGE = np.zeros((4, 4, 3), np.uint8)
 V1_BODY = protocol.encode_v1(Observation("You see a desk 1.", "text", {"won": False}, "pick-1/t", False, IMAGE))
 HELLO = protocol.encode_v2(Hello("s", 0, ("g",)))
+PATIENCE_S = 60  # far more than anything here takes, also on a busy machine
 
 
 def observation(seq: int, session: str = "s", text: str = "You see a desk 1.") -> bytes:
@@ -64,12 +64,12 @@ def start():
     for server, loop in running:
         if loop:
             loop.over.set()
-            loop.join(2)
+            loop.join(PATIENCE_S)
         server.stop()
 
 
 def connect(server: DaggerHTTPServer) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    return http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
 
 
 def ask(connection, body: bytes, content_type: str = CONTENT_TYPE_V2, **headers: str) -> tuple[int, bytes]:
@@ -94,9 +94,9 @@ def get(server: DaggerHTTPServer, path: str, **headers: str) -> tuple[int, bytes
         return response.status, response.read()
 
 
-def raw(server: DaggerHTTPServer, data: bytes, pause_s: float = 0.0) -> bytes:
-    """Send `data` (a byte at a time when pausing) and return all that comes back."""
-    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=10)) as connection:
+def raw(server: DaggerHTTPServer, data: bytes, pause_s: float = 0.0, *, last: bool = False) -> bytes:
+    """Send `data` (a byte at a time when pausing), perhaps as the last of it, and return all that comes back."""
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)) as connection:
         try:
             if pause_s:
                 for at in range(len(data)):
@@ -104,7 +104,9 @@ def raw(server: DaggerHTTPServer, data: bytes, pause_s: float = 0.0) -> bytes:
                     time.sleep(pause_s)
             else:
                 connection.sendall(data)
-        except ConnectionError:
+            if last:
+                connection.shutdown(socket.SHUT_WR)
+        except OSError:
             pass  # refused before everything was sent: the answer is still there to be read
         received = b""
         while chunk := connection.recv(65536):
@@ -125,8 +127,8 @@ class InThread(threading.Thread):
         self._results.append(self._call())
 
     def result(self):
-        self.join(5)
-        assert self._results, "no answer within 5 s"
+        self.join(PATIENCE_S)
+        assert self._results, f"no answer within {PATIENCE_S} s"
         return self._results[0]
 
 
@@ -157,7 +159,7 @@ def test_v1_replies_to_every_answer_form(start):
     server, _ = start(loop=False)
     for answer, body in ([], b"[]"), (["SKIP"], b"['SKIP']"), ({"kind": "action", "action": "look"}, b"['look']"):
         result = InThread(post_v1, server)
-        (pending,) = server.take(1, timeout_s=5)
+        (pending,) = server.take(1, timeout_s=PATIENCE_S)
         pending.reply(answer)
         assert result.result() == (200, body)
 
@@ -167,11 +169,11 @@ def test_v1_client_that_dies_while_it_waits_does_not_hold_up_the_loop(start):
     head = f"POST / HTTP/1.1\r\nContent-Length: {len(V1_BODY)}\r\nMD5: {md5_hex(V1_BODY)}\r\n\r\n"
     with closing(socket.create_connection(("127.0.0.1", server.port))) as connection:
         connection.sendall(head.encode() + V1_BODY)
-        (pending,) = server.take(1, timeout_s=5)
+        (pending,) = server.take(1, timeout_s=PATIENCE_S)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset, not a polite end
     pending.reply(["look"])
     result = InThread(post_v1, server)
-    server.take(1, timeout_s=5)[0].reply(["go to desk 1"])
+    server.take(1, timeout_s=PATIENCE_S)[0].reply(["go to desk 1"])
     assert result.result() == (200, b"['go to desk 1']")
 
 
@@ -191,13 +193,13 @@ def test_v2_retry_gets_the_same_reply_and_moves_nothing(start):
 def test_v2_reply_to_a_dead_connection_is_kept_for_the_retry(start):
     server, _ = start(loop=False)
     hello = InThread(post, server, HELLO)
-    server.take(1, timeout_s=5)[0].reply({"kind": "welcome"})
+    server.take(1, timeout_s=PATIENCE_S)[0].reply({"kind": "welcome"})
     assert hello.result()[0] == 200
     body = observation(1)
     head = f"POST / HTTP/1.1\r\nContent-Type: {CONTENT_TYPE_V2}\r\nContent-Length: {len(body)}\r\nMD5: {md5_hex(body)}"
     with closing(socket.create_connection(("127.0.0.1", server.port))) as connection:
         connection.sendall(head.encode() + b"\r\n\r\n" + body)
-        (pending,) = server.take(1, timeout_s=5)
+        (pending,) = server.take(1, timeout_s=PATIENCE_S)
     waiting = InThread(post, server, body)  # retried while the loop still thinks
     assert server.take(1, timeout_s=0.1) == []
     pending.reply(["go to desk 1"])
@@ -228,30 +230,36 @@ def test_two_sessions_are_taken_together_without_waiting_out_the_window(start):
     server, _ = start(loop=False)
     for name in "ab":
         hello = InThread(post, server, protocol.encode_v2(Hello(name, 0, ())))
-        server.take(1, timeout_s=5)[0].reply({"kind": "welcome"})
+        server.take(1, timeout_s=PATIENCE_S)[0].reply({"kind": "welcome"})
         hello.result()
     results = [InThread(post, server, observation(1, name)) for name in "ab"]
-    began = time.monotonic()
-    taken = server.take(8, timeout_s=5, window_s=5)
-    assert sorted(pending.message.session for pending in taken) == ["a", "b"] and time.monotonic() - began < 2
+    taken = server.take(8, timeout_s=PATIENCE_S, window_s=3600)  # who waited it out would end the test
+    assert sorted(pending.message.session for pending in taken) == ["a", "b"]
     for pending in taken:
         pending.reply([f"for {pending.message.session}"])
     for name, result in zip("ab", results, strict=True):
         assert json.loads(result.result()[1])["action"] == f"for {name}"
 
 
-def test_keep_alive_round_trip_has_no_delayed_ack(start):
+def test_answers_on_a_kept_connection_are_sent_at_once(start):
+    """Nagle's algorithm against delayed acknowledgements would cost 40 ms a round trip."""
     server, _ = start()
-    times = []
     with closing(connect(server)) as connection:
         ask(connection, HELLO)
         kept = connection.sock
         for seq in range(1, 21):
-            began = time.perf_counter()
             assert ask(connection, observation(seq))[0] == 200
-            times.append(time.perf_counter() - began)
         assert connection.sock is kept
-    assert statistics.median(times) < 0.03  # Nagle's algorithm against delayed ACK costs 0.04
+        (accepted,) = server._http._connections
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        body = observation(21)
+        kept.sendall(
+            f"POST / HTTP/1.1\r\nContent-Type: {CONTENT_TYPE_V2}\r\nContent-Length: {len(body)}\r\n"
+            f"MD5: {md5_hex(body)}\r\n\r\n".encode()
+            + body
+        )
+        answer = kept.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b'"action": "action 22"}')  # one segment
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -282,7 +290,7 @@ def test_bad_requests_get_a_reason_and_queue_nothing(start, head, body, status, 
 
 
 def test_hundred_megabytes_are_refused_with_a_reason(start):
-    server, _ = start(loop=False)
+    server, _ = start(loop=False, limits=Limits(drain_s=PATIENCE_S))
     status, reason = post_v1(server, bytes(100_000_000))
     assert status == 413 and b"at most 67108864" in reason
     polite = b"POST / HTTP/1.1\r\nContent-Length: 100000000\r\nMD5: x\r\nExpect: 100-continue\r\n\r\n"
@@ -304,27 +312,26 @@ def test_client_that_dies_in_the_middle_of_its_body(start):
 
 
 def test_slow_headers_and_slow_bodies_time_out(start):
-    server, _ = start(loop=False, limits=Limits(header_s=0.2, body_s=0.2))
-    began = time.monotonic()
-    assert raw(server, b"POST / HTTP/1.1\r\nX: " + b"y" * 60, pause_s=0.01).startswith(b"HTTP/1.1 408 ")
-    slow_body = b"POST / HTTP/1.1\r\nContent-Length: 10\r\nMD5: x\r\n\r\nabc"
-    assert raw(server, slow_body).startswith(b"HTTP/1.1 408 ")
-    assert time.monotonic() - began < 3
+    server, _ = start(loop=False, limits=Limits(header_s=0.5, body_s=0.2))
+    answer = raw(server, b"POST / HTTP/1.1\r\nX: " + b"y" * 60, pause_s=0.01)
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"the headers took longer than 0.5 s" in answer
+    answer = raw(server, b"POST / HTTP/1.1\r\nContent-Length: 10\r\nMD5: x\r\n\r\nabc")
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"the body took longer than 0.2 s" in answer
 
 
 def test_idle_connections_are_closed_without_a_word(start):
-    server, _ = start(limits=Limits(header_s=0.1, idle_s=0.7))
-    began = time.monotonic()
-    assert raw(server, b"") == b"" and time.monotonic() - began < 0.6
+    """`raw` returns when the server closes: the limit that is long here would end the test."""
+    stranger, _ = start(limits=Limits(header_s=0.1, idle_s=3600))
+    assert raw(stranger, b"") == b""
+    known, _ = start(limits=Limits(header_s=3600, idle_s=0.1))
     head = f"POST / HTTP/1.1\r\nContent-Length: {len(V1_BODY)}\r\nMD5: {md5_hex(V1_BODY)}\r\n\r\n"
-    assert raw(server, head.encode() + V1_BODY).endswith(b"['action 1']")
-    assert time.monotonic() - began > 0.7  # a known client may pause for longer
+    assert raw(known, head.encode() + V1_BODY).endswith(b"['action 1']")
 
 
 def test_number_of_connections_is_bounded(start):
-    server, _ = start(loop=False, limits=Limits(max_connections=2))
+    server, _ = start(loop=False, limits=Limits(max_connections=2, header_s=3600))
     idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while raw(server, b"")[:12] != b"HTTP/1.1 503" and time.monotonic() < deadline:
         time.sleep(0.01)
     assert time.monotonic() < deadline
@@ -341,14 +348,14 @@ def test_number_of_connections_is_bounded(start):
 @given(data=st.binary(min_size=1, max_size=300), prefix=st.sampled_from([b"", b"POST / HTTP/1.1\r\n", b"GET /"]))
 @settings(max_examples=25, deadline=None)
 def test_random_bytes_do_not_hurt(fuzzed_server, data, prefix):
-    raw(fuzzed_server, prefix + data + b"\r\n\r\n")
+    raw(fuzzed_server, prefix + data + b"\r\n\r\n", last=True)
     assert get(fuzzed_server, "/health") == (200, b'{"status": "ok"}')
     assert fuzzed_server.take(1, timeout_s=0) == []
 
 
 @pytest.fixture(scope="module")
 def fuzzed_server():
-    server = DaggerHTTPServer("127.0.0.1", 0, limits=Limits(idle_s=0.1, header_s=0.1, body_s=0.1, drain_s=0.1))
+    server = DaggerHTTPServer("127.0.0.1", 0)
     server.start()
     yield server
     server.stop()
@@ -394,7 +401,7 @@ def test_a_port_that_cannot_be_opened(host, port, reason):
         DaggerHTTPServer(host, port, token="t")
 
 
-def test_stop_releases_everyone(start):
+def test_stop_releases_everyone(start, monkeypatch):
     server, _ = start(loop=False)
     results = [InThread(post_v1, server), InThread(post, server, HELLO)]
     while len(server._inbox) < 2:
@@ -402,11 +409,12 @@ def test_stop_releases_everyone(start):
     (taken,) = server.take(1, timeout_s=0)
     idle = connect(server)
     idle.connect()
-    began = time.monotonic()
+    close = server._http.close_connections
+    monkeypatch.setattr(server._http, "close_connections", lambda grace_s: close(PATIENCE_S))
     server.stop()
-    assert time.monotonic() - began < 1.5
+    assert not server._http._connections  # each has ended by itself, the idle one too
     assert [result.result()[0] for result in results] == [503, 503]
-    assert server.take(1, timeout_s=5) == []
+    assert server.take(1, timeout_s=PATIENCE_S) == []
     taken.reply(["look"])  # the loop may still answer: nobody hears it
     with pytest.raises(ConnectionRefusedError):
         connect(server).connect()
@@ -424,14 +432,14 @@ def test_full_queue_says_when_to_come_again(start):
     server.take(1, timeout_s=0)[0].reply(["look"])
     assert waiting.result()[0] == 200
     again = InThread(post, server, HELLO)  # the refused request left no trace
-    server.take(1, timeout_s=5)[0].reply({"kind": "welcome"})
+    server.take(1, timeout_s=PATIENCE_S)[0].reply({"kind": "welcome"})
     assert again.result()[0] == 200
 
 
 def test_silent_session_comes_as_bye_and_must_say_hello_again(start):
     server, loop = start(session_timeout_s=0.2)
     post(server, HELLO)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while len(loop.seen) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
     assert loop.seen[1] == Bye("s", 0, "silent for 0.2 s")
