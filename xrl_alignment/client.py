@@ -249,9 +249,10 @@ class Connection:
 
     def interrupt(self) -> None:
         """From another thread: make a `post` that waits fail now."""
+        connection = self._http.sock  # once: the other thread may close it meanwhile
         try:
-            if self._http.sock is not None:
-                self._http.sock.shutdown(socket.SHUT_RDWR)
+            if connection is not None:
+                connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # it had failed already
 
@@ -281,6 +282,7 @@ class Link:
     def __init__(self, server_url: str, *, token: str, patience_s: float, report: ClientReport) -> None:
         self.url = server_url
         self.bytes_sent = 0
+        self._token = token
         self._connection = Connection(server_url, token)
         self._patience = patience_s
         self._report = report
@@ -326,14 +328,18 @@ class Link:
             delay = min(2 * delay, _LONGEST_DELAY_S)
 
     def say_once(self, body: bytes, content_type: str) -> None:
-        """Send a last message without waiting for anybody: one try, also after `stop`."""
+        """Send a last message without waiting for anybody: one try, also after `stop`.
+
+        On a connection of its own: `stop` wakes a worker first and interrupts its connection then.
+        """
         self._connection.close()
+        connection = Connection(self.url, self._token)
         try:
-            self._connection.post(body, content_type)
+            connection.post(body, content_type)
         except (OSError, http.client.HTTPException):
             return  # the server is gone, or will miss us after its session timeout
         finally:
-            self._connection.close()
+            connection.close()
 
     def pause(self, seconds: float) -> None:
         """Sleep, unless stopped."""

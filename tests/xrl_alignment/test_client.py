@@ -2,6 +2,7 @@
 
 import http.server
 import io
+import itertools
 import json
 import os
 import signal
@@ -10,15 +11,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from xrl_alignment import protocol
-from xrl_alignment.client import ClientError, Link, play
+from xrl_alignment.client import ClientError, Connection, Link, Session, play
 from xrl_alignment.client_report import ClientReport
 from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.base import EnvironmentFault
@@ -64,7 +65,7 @@ class GameMaster(threading.Thread):
 
     def end(self) -> "GameMaster":
         self._over.set()
-        self.join(5)
+        self.join(60)
         self.server.stop()
         return self
 
@@ -134,10 +135,19 @@ def test_workers_that_wait_for_other_clients_games_say_so_once(master, games, mo
     while "with other clients" not in said.getvalue():
         assert playing.is_alive()
         time.sleep(0.01)
-    time.sleep(0.2)  # long enough for the other two
+    while not all_wait(server, 3):
+        assert playing.is_alive()
+        time.sleep(0.01)
     server.held.clear()
-    playing.join(30)
+    playing.join(60)
     assert not playing.is_alive() and said.getvalue().count("with other clients") == 1
+
+
+def all_wait(server: GameMaster, workers: int) -> bool:
+    """Whether so many sessions have asked for work ten times each, and nobody has done anything else."""
+    last = server.seen[-30 * workers :]
+    asked = Counter(message.session for message in last)
+    return all(isinstance(message, Next) for message in last) and [n >= 10 for n in asked.values()] == [True] * workers
 
 
 def test_v2_plays_every_game_of_every_round(master, games):
@@ -169,6 +179,14 @@ def test_v2_frames_arrive_as_they_were_drawn(master, games):
 
 def test_v2_workers_share_the_games(master, games):
     server = master(num_rounds=3)
+    answer = server._answer
+
+    def when_all_are_there(message):
+        if isinstance(message, Next) and len({m.session for m in server.seen}) < 3:
+            return {"kind": "wait", "seconds": 0.01}
+        return answer(message)
+
+    server._answer = when_all_are_there
     summary = play(server.url, native, games, num_workers=3, report=quiet())
     assert summary["episodes"] == 9
     played = sorted((o.task_type, o.round) for o in server.observations() if o.task_type)
@@ -248,9 +266,11 @@ def test_client_waits_for_a_server_that_is_late(games):
     url = f"http://127.0.0.1:{port}"
     client = threading.Thread(target=lambda: result.append(play(url, native, games[:1], report=ClientReport(report))))
     client.start()
-    time.sleep(0.5)
+    while "waiting for the server" not in report.getvalue():
+        assert client.is_alive()
+        time.sleep(0.01)
     server = GameMaster(num_rounds=1, port=port)
-    client.join(20)
+    client.join(60)
     server.end()
     assert result[0]["episodes"] == 1 and report.getvalue().count("waiting for the server") == 1
 
@@ -264,10 +284,11 @@ def test_client_starts_a_new_session_when_the_server_was_restarted(games):
     )
     client.start()
     while len(first.observations()) < 3:
+        assert client.is_alive()
         time.sleep(0.005)
     first.end()
     second = GameMaster(num_rounds=1, port=port)
-    client.join(30)
+    client.join(60)
     second.end()
     assert "starting a new one" in report.getvalue()
     assert [o.task_type for o in second.observations() if o.task_type] == [game.id for game in games]
@@ -302,7 +323,7 @@ def test_a_broken_connection_is_retried_with_the_same_bytes():
         for answer in answers:
             connection, _ = listener.accept()
             with closing(connection):
-                connection.settimeout(5)
+                connection.settimeout(60)
                 data = b""
                 while not data.endswith(b"the body"):
                     data += connection.recv(65536)
@@ -313,9 +334,9 @@ def test_a_broken_connection_is_retried_with_the_same_bytes():
         thread = threading.Thread(target=serve, args=(listener,), daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        link = Link(url, token="", patience_s=10, report=quiet())
+        link = Link(url, token="", patience_s=60, report=quiet())
         assert link.exchange(b"the body", protocol.CONTENT_TYPE_V2) == reply
-        thread.join(5)
+        thread.join(60)
     assert len(received) == 3 and len(set(received)) == 1
 
 
@@ -365,20 +386,41 @@ def test_patience_ends(games):
 
 
 def test_a_failing_environment_ends_all_workers_with_bye(master, games):
+    server = master(num_rounds=20)
+    numbers = itertools.count()  # atomic: the workers make their environments at once
+
     class Broken(SlowEnvironment):
         def step(self, action):
+            while len({o.session for o in server.observations()}) < 3:  # who has said no hello has no goodbye to say
+                time.sleep(0.01)
             raise EnvironmentFault("the simulator is gone")
 
-    made = []
-
-    def factory():
-        made.append(Broken(0) if len(made) == 1 else SlowEnvironment(0.05))
-        return made[-1]
-
-    server = master(num_rounds=20)
     with pytest.raises(EnvironmentFault, match="the simulator is gone"):
-        play(server.url, factory, games, num_workers=3, report=quiet())
+        play(
+            server.url,
+            lambda: Broken(0) if next(numbers) == 1 else SlowEnvironment(0.05),
+            games,
+            num_workers=3,
+            report=quiet(),
+        )
     assert len({m.session for m in server.seen if isinstance(m, Bye)}) == 3
+
+
+def test_the_stop_that_asks_for_a_goodbye_does_not_cut_it_off(master, games, monkeypatch):
+    """A worker that `stop` has woken may be saying goodbye before `stop` has interrupted what it was doing."""
+    server = master()
+    link = Link(server.url, token="", patience_s=60, report=quiet())
+    session = Session(link, "auto")
+    session.send(Hello, games=tuple(game.id for game in games))
+    connect = Connection._connect
+
+    def stopped_meanwhile(connection: Connection) -> None:
+        connect(connection)
+        link.stop()
+
+    monkeypatch.setattr(Connection, "_connect", stopped_meanwhile)
+    session.bye()
+    assert isinstance(server.seen[-1], Bye)
 
 
 @pytest.mark.parametrize(
