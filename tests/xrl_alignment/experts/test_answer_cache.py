@@ -1,7 +1,6 @@
 """Answers on disk."""
 
 import threading
-import time
 
 import pytest
 
@@ -29,9 +28,19 @@ def test_a_failed_question_is_asked_again():
 def test_who_waits_for_another_threads_question_gets_its_failure():
     cache, asking, go_on = AnswerCache(None), threading.Event(), threading.Event()
 
+    class Asking(dict):
+        """The questions on their way; whoever finds its own among them waits for the answer."""
+
+        def get(self, key):
+            if question := super().get(key):
+                go_on.set()
+            return question
+
+    cache._asking = Asking()
+
     def fail():
         asking.set()
-        go_on.wait(5)
+        assert go_on.wait(60)
         raise RuntimeError("down")
 
     outcomes = []
@@ -44,11 +53,9 @@ def test_who_waits_for_another_threads_question_gets_its_failure():
 
     first = threading.Thread(target=ask, args=(fail,))
     first.start()
-    asking.wait(5)
+    assert asking.wait(60)
     second = threading.Thread(target=ask, args=(lambda: outcomes.append("asked") or {},))
     second.start()
-    time.sleep(0.05)  # long enough to be waiting; were it not, it would ask and the test would fail
-    go_on.set()
     first.join(), second.join()
     assert outcomes == ["down", "down"]
 

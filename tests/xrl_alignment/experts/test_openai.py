@@ -1,6 +1,7 @@
 """A language model as expert, against a local endpoint; the last test is the one that injects every fault."""
 
 import random
+import threading
 import time
 from collections import Counter
 
@@ -11,7 +12,7 @@ from xrl_alignment.experts import Label, act_all, make_expert
 from xrl_alignment.experts.answer_cache import AnswerCache
 from xrl_alignment.experts.endpoint import Endpoint
 from xrl_alignment.experts.faults import EndpointFault, PromptTooLong
-from xrl_alignment.experts.openai import OpenAIExpert, Teacher
+from xrl_alignment.experts.openai import OpenAIExpert, Teacher, is_filtered
 from xrl_alignment.paths import REPO_ROOT
 from xrl_alignment.prompts import load_prompts
 
@@ -27,12 +28,10 @@ def teach():
     """Teachers for a server, closed at the end."""
     endpoints = []
 
-    def teach(server, *, api="chat", cache=None, **options):
-        endpoint = Endpoint(
-            model="m", base_url=server.url, api=api, environ={}, timeout_s=1.0, sleep=lambda seconds: None, cache=cache
-        )
-        endpoints.append(endpoint)
-        return Teacher(endpoint=endpoint, examples=EXAMPLES, **options)
+    def teach(server, *, api="chat", cache=None, timeout_s=60.0, **options):
+        how = {"api": api, "cache": cache, "timeout_s": timeout_s, "sleep": lambda seconds: None}
+        endpoints.append(Endpoint(model="m", base_url=server.url, environ={}, **how))
+        return Teacher(endpoint=endpoints[-1], examples=EXAMPLES, **options)
 
     yield teach
     for endpoint in endpoints:
@@ -151,19 +150,20 @@ def test_prompt_assembly_takes_less_than_two_milliseconds(teach):
             expert.observe(f"go to cabinet {number}", f"You arrive at cabinet {number}. " + "It is closed. " * 12)
         times = []
         for _ in range(20):
-            start = time.perf_counter()
+            start = time.thread_time()  # the processor's time, whatever else it does
             expert.prompt()
-            times.append(time.perf_counter() - start)
+            times.append(time.thread_time() - start)
         assert min(times) < 0.002
 
 
 def test_experts_of_many_episodes_are_asked_at_once(teach):
-    with FakeEndpoint(lambda prompt: "go to desk 1", latency_s=0.2) as server:
+    together = threading.Barrier(16, timeout=60)  # nobody is answered before all have asked
+    with FakeEndpoint(lambda prompt: (together.wait(), "go to desk 1")[1]) as server:
         teacher = teach(server)
         experts = [begin(teacher, memories=[str(number)]) for number in range(16)]
         labels = act_all([*experts, make_expert("client")], [None] * 16 + [{"expert_action": "look"}])
         assert labels == [Label("go to desk 1")] * 16 + [Label("look")]
-        assert server.most_at_once > 8
+        assert server.most_at_once == 16
 
 
 def test_one_failure_does_not_lose_what_the_others_paid_for(teach):
@@ -178,22 +178,32 @@ def test_one_failure_does_not_lose_what_the_others_paid_for(teach):
         assert len(server.requests) == 5
 
 
-def test_a_thousand_calls_with_thirty_percent_faults(teach, tmp_path):
+def test_a_thousand_calls_with_thirty_percent_faults(teach, tmp_path, monkeypatch):
+    heard, pay = [], Endpoint._pay  # what arrived: a busy machine may miss an answer that was no slow one
+
+    def note(endpoint, request):
+        answer = pay(endpoint, request)
+        heard.append(answer)
+        return answer
+
+    monkeypatch.setattr(Endpoint, "_pay", note)
     draw = random.Random(0)
     plan = [draw.choice(FAULTS) if draw.random() < 0.3 else None for _ in range(5000)]
-    with FakeEndpoint(lambda prompt: "go to desk 1", lambda number: plan[number], slow_s=1.2) as server:
+    with FakeEndpoint(lambda prompt: "go to desk 1", lambda number: plan[number], slow_s=4.0) as server:
         cache = AnswerCache(tmp_path / "answers.sqlite")
-        teacher = teach(server, cache=cache)
+        teacher = teach(server, cache=cache, timeout_s=1.5)
         experts = [begin(teacher, memories=[f"episode {number}"]) for number in range(1000)]
         labels = act_all(experts, [None] * 1000)
         kinds = Counter(label.action for label in labels)
         assert sum(kinds.values()) == 1000 and set(kinds) == {"go to desk 1", None}
         used = Counter(plan[: len(server.requests)])
-        assert kinds[None] == used["filtered"] + used["refusal"] + used["sentinel"] > 0
+        filtered, empty = sum(map(is_filtered, heard)), sum(not answer.filtered + answer.text for answer in heard)
+        assert 0 < filtered <= used["filtered"] + used["refusal"] + used["sentinel"] and 0 < empty <= used["empty"]
+        assert kinds[None] == filtered
         # Each request was answered and paid once, whatever it took: our book agrees with the server's.
         assert set(server.billed.values()) == {1}
         assert teacher.endpoint.account.total.calls == len(server.billed) == len(cache)
-        assert len(server.billed) == 1000 + used["empty"]
-        before = len(server.requests)
+        assert len(server.billed) == 1000 + empty
         again = [begin(teacher, memories=[f"episode {number}"]) for number in range(1000)]
-        assert act_all(again, [None] * 1000) == labels and len(server.requests) == before
+        assert act_all(again, [None] * 1000) == labels
+        assert teacher.endpoint.account.total.calls == len(server.billed) == len(heard)

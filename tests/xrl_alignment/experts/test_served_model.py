@@ -1,12 +1,6 @@
 """A real endpoint: `transformers serve` as a process, with a tiny Llama whose weights make it say one command."""
 
-import os
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 
 import pytest
 import torch
@@ -14,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from evaluate import main
+from tests.split_inference.servers import ServedModel
 from xrl_alignment.environments import make_environment
 from xrl_alignment.evaluation import ExpertActor, play_games
 from xrl_alignment.experts import Label
@@ -50,38 +45,16 @@ def save_model(folder):
         for word, following in NEXT.items():
             model.lm_head.weight[WORDS.index(following), WORDS.index(word)] = 20.0
     model.save_pretrained(folder)
-    return str(folder)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return folder
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """Address and model name of a running server."""
     pytest.importorskip("uvicorn", reason="transformers serve needs the dev extra")
-    model, port = save_model(tmp_path_factory.mktemp("model")), free_port()
-    program = "from transformers.cli.transformers import main; main()"
-    command = [sys.executable, "-c", program, "serve", model, "--port", str(port), "--device", "cpu"]
-    environ = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    log = open(tmp_path_factory.mktemp("log") / "serve.log", "w+")
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environ)
-    try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"http://localhost:{port}/health", timeout=5).close()
-                break
-            except (urllib.error.URLError, ConnectionError):
-                assert process.poll() is None, log.seek(0) or log.read()
-                time.sleep(0.2)
-        yield f"http://localhost:{port}/v1", model
-    finally:
-        process.terminate()
-        process.wait(20)
-        log.close()
+    model = save_model(tmp_path_factory.mktemp("model"))
+    with ServedModel(model, tmp_path_factory.mktemp("log") / "serve.log") as address:
+        yield address, str(model)
 
 
 @pytest.fixture
