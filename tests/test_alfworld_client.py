@@ -15,6 +15,7 @@ from xrl_alignment.protocol import Bye, Hello, Observation
 from xrl_alignment.server import DaggerHTTPServer
 
 ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 120  # far more than anything here takes, also on a busy machine
 
 
 def start(*arguments: str, **options) -> subprocess.Popen:
@@ -24,7 +25,7 @@ def start(*arguments: str, **options) -> subprocess.Popen:
 
 def run(*arguments: str, **options) -> tuple[int, str, str]:
     process = start(*arguments, **options)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out, err
 
 
@@ -36,8 +37,8 @@ def server():
     server.stop()
 
 
-def take(server: DaggerHTTPServer, seconds: float = 20.0):
-    pending = server.take(1, timeout_s=seconds)
+def take(server: DaggerHTTPServer):
+    pending = server.take(1, timeout_s=PATIENCE_S)
     assert pending, "nothing came"
     return pending[0]
 
@@ -55,7 +56,7 @@ def test_plays_household_games_to_the_end(server, household_data):
     assert isinstance(pending.message, Observation) and pending.message.done  # --max-steps 2
     take(server).reply({"kind": "finished"})
     take(server).reply({"kind": "bye"})
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=PATIENCE_S)
     summary = json.loads(out)
     assert process.returncode == 0 and (summary["episodes"], summary["steps"]) == (1, 2) and "1 of 1 episodes" in err
 
@@ -73,7 +74,7 @@ def test_interrupt_says_bye(server, household_data, how):
     bye = take(server)
     assert isinstance(bye.message, Bye) and bye.message.session == hello.message.session
     bye.reply({"kind": "bye"})
-    assert process.wait(timeout=20) == 130
+    assert process.wait(timeout=PATIENCE_S) == 130
     assert "Traceback" not in process.stderr.read()
 
 

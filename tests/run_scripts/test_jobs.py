@@ -36,7 +36,7 @@ def queue(script: Path, tmp_path: Path, **more: str) -> dict[str, str]:
 def run(script: Path, tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess:
     command = ["bash", str(script), *arguments]
     environment = queue(script, tmp_path, **more)
-    return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=120)
 
 
 def named(name: str) -> list[Path]:
@@ -54,7 +54,7 @@ def test_shellcheck_finds_nothing() -> None:
         pytest.skip("shellcheck is not installed (extra: dev)")
     others = [path for deep in ("*", "*/*") for path in (REPO_ROOT / "run_scripts").glob(f"{deep}/*.sh")]
     command = [shellcheck, "-x", *SCRIPTS, *others]
-    done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout
 
 
@@ -114,7 +114,7 @@ def test_a_run_directory_is_continued(tmp_path: Path) -> None:
 def test_outside_a_queue_they_say_so(script: Path, tmp_path: Path) -> None:
     command = ["bash", str(script)]
     environment = {"PATH": os.environ["PATH"], "CHECKPOINT": "a.pth"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
     assert "submit this with" in done.stderr
 
@@ -160,7 +160,7 @@ def test_ray_starts_on_every_node_of_a_job_and_ends_with_the_command(queue_name:
     wait = f"until grep -qs node2 {tmp_path}/calls; do sleep 0.05; done"  # the other nodes join in the background
     script = str(REPO_ROOT / "run_scripts/ray/in_allocation.sh")
     command = ["bash", script, "bash", "-c", f'{wait}; echo "at $RAY_ADDRESS, $RAY_AUTH_MODE"; exit 7']
-    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=120)
     calls = (tmp_path / "calls").read_text()
     said = re.fullmatch(r"at ([\d.]+:(\d+)), token\n", done.stdout)
     assert done.returncode == 7 and said
@@ -171,5 +171,5 @@ def test_ray_starts_on_every_node_of_a_job_and_ends_with_the_command(queue_name:
 
 def test_outside_of_a_job_ray_says_what_to_use() -> None:
     command = ["bash", str(REPO_ROOT / "run_scripts/ray/in_allocation.sh"), "true"]
-    done = subprocess.run(command, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "use head.sh and workers.sh" in done.stderr

@@ -19,14 +19,16 @@ SCRIPTS = sorted((REPO_ROOT / "run_scripts").glob("*.sh"))
 def run(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     command = ["bash", str(REPO_ROOT / "run_scripts" / script), *arguments]
     environment = {**os.environ, "PYTHON": "echo", **environment}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
 def test_shellcheck_finds_nothing() -> None:
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed (extra: dev)")
-    done = subprocess.run([shellcheck, REPO_ROOT / ".ci" / "run", *SCRIPTS], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [shellcheck, REPO_ROOT / ".ci" / "run", *SCRIPTS], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout
 
 

@@ -68,10 +68,14 @@ def gone(pid):
 
 def group_gone(pid):
     """Whether no process of the group is left."""
-    groups = [
-        stat.read_text().rpartition(")")[2].split()[:3] for stat in Path("/proc").glob("[0-9]*/stat") if stat.exists()
-    ]
-    return not any(state != "Z" and group == str(pid) for state, _, group in groups)
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            continue
+        if state != "Z" and group == str(pid):
+            return False
+    return True
 
 
 def test_both_run_and_the_clients_exit_code_is_the_managers(options, served):

@@ -158,7 +158,7 @@ class Run:
             self.wait()
 
     def wait(self) -> Run:
-        self._thread.join(60)
+        self._thread.join(120)
         assert not self._thread.is_alive(), "the loop does not end"
         return self
 

@@ -47,7 +47,7 @@ class Session:
     """A v2 client's session, message by message."""
 
     def __init__(self, run, name: str) -> None:
-        self.http = HTTPConnection("127.0.0.1", run.server.port, timeout=20)
+        self.http = HTTPConnection("127.0.0.1", run.server.port, timeout=60)
         self.name, self.seq = name, 0
 
     def send(self, make, **fields):
@@ -231,13 +231,16 @@ def test_hello_tells_rounds_games_and_expert(make_run, scripted):
 
 
 def test_a_silent_sessions_game_goes_to_another(make_run, scripted):
-    run = make_run(policy=scripted("look"), num_envs=1, num_rounds=1, session_timeout_s=0.4).start()
+    run = make_run(policy=scripted("look"), num_envs=1, num_rounds=1, session_timeout_s=1000).start()
     silent, other = Session(run, "silent"), Session(run, "other")
     for session in (silent, other):
         session.send(Hello, games=("g/1",))
     assert silent.send(Next)["game"] == "g/1"
     assert silent.observe(opening("g/1"), "g/1") == {"kind": "action", "action": "look"}
-    deadline = time.monotonic() + 10
+    assert other.send(Next)["kind"] == "wait"
+    known = run.server._admission._sessions["silent"]
+    known.heard_at = known.pending.answered_at = time.monotonic() - 1001
+    deadline = time.monotonic() + 60
     while (work := other.send(Next))["kind"] == "wait":
         assert time.monotonic() < deadline
         time.sleep(work["seconds"])
@@ -302,7 +305,7 @@ class OriginalClient:
             f"[#OBSERVATION]{text}[#HISTORY]{history}[#INFORMATION]{information}[#TYPE]{task_type}"
             f"[#DONE]{done}[#IMAGE]{image.tolist()}"
         ).encode()
-        with closing(HTTPConnection("127.0.0.1", self.run.server.port, timeout=20)) as http:
+        with closing(HTTPConnection("127.0.0.1", self.run.server.port, timeout=60)) as http:
             http.request("POST", "/", body, {"MD5": protocol.md5_hex(body)})
             response = http.getresponse()
             if response.status != 200:

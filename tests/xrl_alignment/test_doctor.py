@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.split_inference.servers import alive, wait_until
 from xrl_alignment import doctor
 
 
@@ -153,10 +153,10 @@ def test_left_over_pipes_are_reported_and_stay(tmp_path):
 
 
 def test_frame_rendered_crashed_and_hung():
-    good = doctor.check_frame(30, 'print("frame", 300, 300, 3, 200)')
+    good = doctor.check_frame(120, 'print("frame", 300, 300, 3, 200)')
     assert good.level == "ok" and "300 x 300" in good.detail
-    assert "one colour" in doctor.check_frame(30, 'print("frame", 300, 300, 3, 0)').detail
-    crashed = doctor.check_frame(30, 'raise SystemExit("cannot open display")')
+    assert "one colour" in doctor.check_frame(120, 'print("frame", 300, 300, 3, 0)').detail
+    crashed = doctor.check_frame(120, 'raise SystemExit("cannot open display")')
     assert crashed.level == "fail" and "cannot open display" in crashed.detail
 
 
@@ -164,16 +164,14 @@ def test_hung_frame_is_stopped_with_its_children(tmp_path):
     mark = tmp_path / "child"
     program = (
         "import subprocess, sys, time\n"
-        f"child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        f"child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'])\n"
         f"open({str(mark)!r}, 'w').write(str(child.pid))\n"
-        "time.sleep(60)"
+        "time.sleep(3600)"
     )
-    start = time.monotonic()
-    finding = doctor.check_frame(3, program)
-    assert finding.level == "fail" and "none within" in finding.detail and time.monotonic() - start < 20
-    if mark.exists() and Path("/proc").is_dir():
-        status = Path(f"/proc/{mark.read_text()}/status")
-        assert not status.exists() or "State:\tZ" in status.read_text()
+    finding = doctor.check_frame(3, program)  # a child that lived on would hold its output open, and this test up
+    assert finding.level == "fail" and "none within" in finding.detail
+    if mark.exists() and mark.read_text() and Path("/proc").is_dir():
+        wait_until(lambda: not alive(int(mark.read_text())))
 
 
 def test_main_exit_code_and_lines(capsys, household_data):

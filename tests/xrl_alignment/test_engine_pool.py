@@ -118,7 +118,8 @@ def test_a_server_that_is_back_is_used_again_after_its_check(make, servers):
     servers.gone = {"a"}
     pool = make(["a", "b"], retry_s=0.0)
     pool.ask(range(2))
-    servers.gone, servers.wrong = set(), {"a"}
+    servers.wrong = {"a"}  # first: it may be looked at between the two
+    servers.gone = set()
     until(lambda: pool.ask(range(4)) and pool.servers[0].reason == "another model")
     assert {url for url, _ in pool.ask(range(4))} == {"b"}
     servers.wrong = set()
@@ -153,7 +154,7 @@ def test_a_request_that_breaks_every_server_ends(make, servers):
     def poison(url, requests):
         raise ServerGone("HTTP 500: EngineDeadError")
 
-    pool = ServerPool(["a", "b"], call=poison, check=servers.check, retry_s=0.0, patience_s=5.0)
+    pool = ServerPool(["a", "b"], call=poison, check=servers.check, retry_s=0.0, patience_s=60.0)
     with pytest.raises(EngineFault, match="no server answers a request that all have tried: HTTP 500"):
         pool.ask([0])
     pool.close()

@@ -201,5 +201,5 @@ def test_opens_in_a_browser(tmp_path: Path) -> None:
         f"--user-data-dir={tmp_path / 'profile'}",
     ]
     command = [browser, *flags, "--window-size=1200,2400", f"--screenshot={picture}", path.as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=240)
     assert picture.stat().st_size > 20_000
