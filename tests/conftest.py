@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)  # tests often run beside other work, and small tensors are slower on several threads
+
+# The same examples in every run, however slow the machine is; `pytest --hypothesis-profile=default` draws others.
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("repeatable")
 
 
 def _folder_from_environment(variable: str, what: str) -> Path:
