@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -14,6 +16,14 @@ torch.set_num_threads(1)  # tests often run beside other work, and small tensors
 # The same examples in every run, however slow the machine is; `pytest --hypothesis-profile=default` draws others.
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def chance() -> None:
+    """Each test draws the same numbers, whatever ran before it (servers in threads draw as many as they happen to)."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 def _folder_from_environment(variable: str, what: str) -> Path:
