@@ -41,6 +41,7 @@ STEP_TIMEOUT_S = 300.0  # AI2-THOR takes a minute to start and seconds for a ste
 START_TIMEOUT_S = 180.0
 _BEAT_S = 1.0  # how often a worker that plays by itself says that it does
 _CLOSE_S = 2.0  # how long a worker may take to close its environments
+_EXIT_S = 30.0  # how long the exit code of a worker that has gone may take to arrive, on a busy machine
 _PRELOAD = [  # the cheap part of what workers need; no torch
     "xrl_alignment.environments.frames",
     "xrl_alignment.environments.native",
@@ -578,7 +579,7 @@ class LocalExecutor(ParallelExecutor):
         try:
             return pipe.recv()
         except (EOFError, OSError):
-            process.join(_CLOSE_S)
+            process.join(_EXIT_S)
             return Reply("died", detail=_last_words(process.exitcode))
 
     def end(self, workers: Sequence[Worker], patience_s: float) -> None:
