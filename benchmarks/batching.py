@@ -19,6 +19,7 @@ import torch
 from _bench import Result, run
 from _waiting import Waiting, client
 
+from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from xrl_alignment.assembly import load_student, make_policy, prompt_writer
 from xrl_alignment.config import PolicyConfig
 from xrl_alignment.dagger import DaggerLoop
@@ -99,6 +100,8 @@ def speed(way: Callable[[int], Actions], concurrency: int) -> tuple[float, Actio
 
 def measure() -> Result:
     """Both ways with one and with sixteen."""
+    bound_kernel_cache()  # memory as in evaluate.py and dagger_server.py
+    keep_freed_memory()
     rows, ratios = [], {}
     with tempfile.TemporaryDirectory() as folder:
         games = choose_games("household", "household_train", data=folder, num=MANY, num_train=MANY, num_heldout=0)

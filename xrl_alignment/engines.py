@@ -22,7 +22,7 @@ import openai
 import torch
 from torch import Tensor
 
-from lavis.models.blip2_models.text import encode_output, encode_prompt
+from lavis.models.blip2_models.text import encode_output, encode_prompts
 from xrl_alignment.actions import normalise
 from xrl_alignment.engine_pool import EngineFault, ServerGone, ServerPool
 from xrl_alignment.experts.call_pool import CallPool
@@ -164,7 +164,7 @@ class Fingerprint:
 
     def __init__(self, model) -> None:
         self._model = model
-        self._prompts = [encode_prompt(model.llm_tokenizer, text) for text in PROBES]
+        self._prompts = encode_prompts(model.llm_tokenizer, PROBES)
 
     @torch.no_grad()
     def difference(self, client: VllmClient, url: str) -> float:

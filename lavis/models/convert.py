@@ -48,7 +48,7 @@ from transformers import (
 from lavis.models.blip2_models import adapters, weights
 from lavis.models.blip2_models.blip2 import VIT_MODELS, Blip2Base
 from lavis.models.blip2_models.blip2_emac import CONFIG_DEFAULTS, Blip2Emac, model_section
-from lavis.models.blip2_models.text import encode_prompt
+from lavis.models.blip2_models.text import encode_prompts
 from lavis.models.memory import KNOWN_LLMS
 
 SHARD_SIZE = "5GB"
@@ -178,7 +178,7 @@ def export_llm(model: Blip2Emac, target: Path) -> list[str]:
     llm.save_pretrained(target, max_shard_size=SHARD_SIZE)
     model.llm_tokenizer.save(target)
     _open_to_others(target)
-    ids = encode_prompt(model.llm_tokenizer, "You are in the middle of a room.")
+    (ids,) = encode_prompts(model.llm_tokenizer, ["You are in the middle of a room."])
     back = AutoModelForCausalLM.from_pretrained(target, dtype=llm.dtype).to(llm.device)
     with torch.no_grad():
         ours, theirs = (part(torch.tensor([ids], device=llm.device)).logits.float() for part in (llm.eval(), back))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lavis.common.registry import registry
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
-from lavis.models.blip2_models.text import encode_prompt, prompt_rows
+from lavis.models.blip2_models.text import encode_prompts, prompt_rows
 
 TOLERANCE = 1e-4  # relative; absolute where the recorded number is near 0; of the largest element for gradients
 VARIANTS = {"plain": "state_dict.pth", "qtext": "state_dict_qtext.pth"}
@@ -249,7 +249,7 @@ def check_prompt_ids(case: Case, model: Blip2Emac) -> Iterator[Check]:
     """The left-padded prompt ids of generation."""
     for batch, want in case.prompt_ids.items():
         prompts = case.samples(batch)["prompt"]
-        rows = prompt_rows([encode_prompt(model.llm_tokenizer, p) for p in prompts], model.llm_tokenizer.pad_id)
+        rows = prompt_rows(encode_prompts(model.llm_tokenizer, prompts), model.llm_tokenizer.pad_id)
         yield exact(f"prompt_ids/{batch}", rows.ids.tolist(), want["input_ids"] if isinstance(want, dict) else want)
 
 

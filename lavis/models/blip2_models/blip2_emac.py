@@ -39,7 +39,7 @@ from lavis.models.blip2_models.text import (
     LlmTokenizer,
     Rows,
     encode_output,
-    encode_prompt,
+    encode_prompts,
     load_llm_tokenizer,
     prompt_rows,
     training_rows,
@@ -487,7 +487,7 @@ class Blip2Emac(Blip2Base):
 
     def training_rows(self, prompts: Sequence[str], outputs: Sequence[str]) -> Rows:
         """What the language model reads behind the image tokens in training, cut and padded, with labels."""
-        inputs = [encode_prompt(self.llm_tokenizer, text, self.max_txt_len) for text in prompts]
+        inputs = encode_prompts(self.llm_tokenizer, prompts, self.max_txt_len)
         targets = [encode_output(self.llm_tokenizer, text, self.max_output_txt_len) for text in outputs]
         return training_rows(inputs, targets, self.llm_tokenizer.pad_id)
 
@@ -558,7 +558,7 @@ class Blip2Emac(Blip2Base):
         loss_of: Callable[[Tensor, list[int]], Tensor],
     ) -> tuple[Tensor, Tensor]:
         """Summed log-probability of each answer, (N, answers), and the gradient's anchor (`values_by_rows`)."""
-        prompt_ids = [encode_prompt(self.llm_tokenizer, text, self.max_txt_len) for text in prompts]
+        prompt_ids = encode_prompts(self.llm_tokenizer, prompts, self.max_txt_len)
         width = len(answers[0])
         self._require_room(image_tokens, [len(i) for i in prompt_ids], max(len(a) for group in answers for a in group))
 
@@ -598,7 +598,7 @@ class Blip2Emac(Blip2Base):
             logps, answer = answer_tree.token_logps(
                 self._part("llm_model", reference),
                 image_tokens,
-                [encode_prompt(self.llm_tokenizer, text, self.max_txt_len) for text in prompts],
+                encode_prompts(self.llm_tokenizer, prompts, self.max_txt_len),
                 self._answers(zip(*outputs, strict=True)),
             )
         sums = logps.new_zeros(len(prompts) * len(outputs)).index_add(0, answer, logps)
@@ -807,7 +807,7 @@ class Blip2Emac(Blip2Base):
         """
         prompts = self._prompts(samples)
         image_tokens = self._image_tokens(samples, prompts)
-        ids = [encode_prompt(self.llm_tokenizer, prompt) for prompt in prompts]
+        ids = encode_prompts(self.llm_tokenizer, prompts)
         self._require_room(image_tokens, [len(i) for i in ids], room)
         rows = prompt_rows(ids, self.llm_tokenizer.pad_id)
         text = self.llm_model.get_input_embeddings()(rows.ids.to(self.device))
@@ -826,7 +826,7 @@ class Blip2Emac(Blip2Base):
             raise ValueError(f"score: {len(candidates)} lists of candidates for {len(prompts)} samples")
         if not any(candidates):
             return [[] for _ in candidates]
-        ids, answers = [encode_prompt(self.llm_tokenizer, text) for text in prompts], self._answers(candidates)
+        ids, answers = encode_prompts(self.llm_tokenizer, prompts), self._answers(candidates)
         with self.maybe_autocast():
             image_tokens = self._image_tokens(samples, prompts)
             self._require_room(image_tokens, [len(i) for i in ids], max(len(a) for group in answers for a in group))

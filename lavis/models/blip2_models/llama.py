@@ -189,9 +189,12 @@ class LlamaRunner:
         self._layers = [_Layer.of(layer, llm, dtype, fused=fused) for layer in llm.model.layers]
         self._width = llm.model.layers[0].self_attn.head_dim
         self._vocabulary = llm.lm_head.weight.to(dtype)
-        self._stores: list[tuple[Tensor, Tensor]] = []  # of each layer, keys and values: (N, key heads, T, width)
+        self._stores: list[
+            tuple[Tensor, Tensor]
+        ] = []  # of each layer, keys and values: (N, key heads, T + room, width)
         self._grown: list[tuple[Tensor, Tensor]] = []  # of each beam's own tokens: (N * B, key heads, tokens, width)
-        self._mask = torch.empty(0, dtype=torch.bool)
+        self._mask = torch.empty(0, dtype=torch.bool)  # (N, T + room): which of them are written
+        self._written = 0
         self._beams = 0
         self._room = 0
 
@@ -202,18 +205,17 @@ class LlamaRunner:
         """
         count, length, hidden = embeds.shape
         lengths = mask.sum(1)
-        self._mask = torch.arange(length, device=mask.device) < lengths[:, None]
-        self._room, self._beams = room, 0
+        self._mask = torch.arange(length + room, device=mask.device) < lengths[:, None]
+        self._written, self._room, self._beams = length, room, 0
         self._make_room(count, length + room)
         real_first = (1 - mask.long()).argsort(dim=1, stable=True)
         last = embeds.new_empty(count, hidden, dtype=torch.promote_types(embeds.dtype, self._dtype))
         for part in chunked(lengths.tolist(), PREFILL.get(embeds.device.type, PREFILL["cuda"]) // hidden):
             rows = torch.tensor(part, device=embeds.device)
-            columns = real_first[rows, : int(lengths[rows].max())]
-            x = embeds[rows].take_along_dim(columns[..., None], dim=1)
+            here = rows[:, None], real_first[rows, : int(lengths[rows].max())]
+            x = embeds[here]
             seen = torch.ones(1, 1, x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
-            where = positions[rows].take_along_dim(columns, dim=1)
-            last[rows] = self._forward(x, seen, where, rows, last=lengths[rows] - 1)[:, 0].to(last.dtype)
+            last[rows] = self._forward(x, seen, positions[here], rows, last=lengths[rows] - 1)[:, 0].to(last.dtype)
         return self._logits(last)
 
     def read(self, embeds: Tensor, seen: Tensor, positions: Tensor) -> Tensor:
@@ -229,6 +231,8 @@ class LlamaRunner:
     def expand(self, beams: int) -> None:
         """From now on `beams` rows continue each prompt; they read the prompt's keys and values where they are."""
         self._beams = beams
+        self._mask = self._mask[:, : self._written]
+        self._stores = [tuple(store[:, :, : self._written].contiguous() for store in pair) for pair in self._stores]
         shape = (len(self._mask) * beams, self._layers[0].heads[1], self._room, self._width)
         self._grown = [tuple(torch.empty(2, *shape, dtype=self._dtype, device=self._mask.device)) for _ in self._layers]
         self._tokens = 0
@@ -244,10 +248,10 @@ class LlamaRunner:
         x = self._llm.model.embed_tokens(tokens[:, None])
         if self._beams:
             return self._logits(self._beam_forward(x, positions)[:, -1])
-        start = self._mask.shape[1]
-        self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
+        self._mask[:, self._written] = True
+        self._written += 1
         seen = self._mask[:, None, None, :]
-        return self._logits(self._forward(x, seen, positions, slice(None), start)[:, -1])
+        return self._logits(self._forward(x, seen, positions, slice(None), self._written - 1)[:, -1])
 
     def _make_room(self, count: int, length: int) -> None:
         # Zeros: what nobody wrote is masked, but a NaN in it would get through the mask.
@@ -283,8 +287,8 @@ class LlamaRunner:
         for layer, (keys, values) in zip(self._layers, self._stores, strict=True):
             query, key, value = layer.attention_inputs(x, cos, sin)
             keys[rows, :, start:stop], values[rows, :, start:stop] = key, value
-            if start:
-                key, value = keys[rows, :, :stop], values[rows, :, :stop]
+            if start:  # with the room that is left: a matrix product would copy a part of them first
+                key, value = keys[rows], values[rows]
             if last is not None and layer is self._layers[-1]:
                 query = query.take_along_dim(last[:, None, None, None], dim=2)
                 x = x.take_along_dim(last[:, None, None], dim=1)
@@ -326,7 +330,7 @@ class LlamaRunner:
         count, groups = total // self._beams, heads // key_heads
         query = query.view(count, self._beams, key_heads, groups, width) * width**-0.5
         beside = query.permute(0, 2, 1, 3, 4).reshape(count, key_heads, self._beams * groups, width)
-        over_prompt = beside @ prompt[0][:, :, :length].transpose(2, 3) + bias
+        over_prompt = beside @ prompt[0].transpose(2, 3) + bias
         over_prompt = over_prompt.view(count, key_heads, self._beams, groups, length).transpose(1, 2)
         own_keys, own_values = (
             store[:, :, : self._tokens].view(count, self._beams, key_heads, self._tokens, width) for store in grown
@@ -335,5 +339,5 @@ class LlamaRunner:
         weights = scores.softmax(-1, dtype=torch.float32).to(self._dtype)
         of_prompt, of_own = weights.split([length, self._tokens], dim=-1)
         beside = of_prompt.transpose(1, 2).reshape(count, key_heads, self._beams * groups, length)
-        mixed = (beside @ prompt[1][:, :, :length]).view(count, key_heads, self._beams, groups, width).transpose(1, 2)
+        mixed = (beside @ prompt[1]).view(count, key_heads, self._beams, groups, width).transpose(1, 2)
         return (mixed + of_own @ own_values).reshape(total, heads, 1, width)

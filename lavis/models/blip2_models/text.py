@@ -33,6 +33,10 @@ class LlmTokenizer(Protocol):
         """Token ids of `text`, without any special token."""
         ...
 
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each."""
+        ...
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens dropped."""
         ...
@@ -65,6 +69,10 @@ class SentencePieceTokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, without any special token."""
         return self._processor.encode(text)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each."""
+        return self._processor.encode(list(texts))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`; `</s>`, [PAD] and `<unk>` are dropped, `<s>` is a control piece that prints nothing."""
@@ -102,6 +110,10 @@ class FastTokenizer:
         """Token ids of `text`, without any special token."""
         return self._tokenizer.encode(text, add_special_tokens=False)
 
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each, on all cores."""
+        return self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens dropped."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -110,7 +122,7 @@ class FastTokenizer:
         return len(self._tokenizer)
 
     def save(self, folder: Path) -> None:
-        """Write `tokenizer.json` and its config; whoever encodes a prompt with them gets `encode_prompt`'s ids."""
+        """Write `tokenizer.json` and its config; whoever encodes a prompt with them gets `encode_prompts`' ids."""
         saved = copy.deepcopy(self._tokenizer)
         bos = saved.convert_ids_to_tokens(self.bos_id)
         if saved("a").input_ids[0] != self.bos_id:  # nobody else would put it in front
@@ -132,12 +144,10 @@ def load_llm_tokenizer(name_or_path: str) -> LlmTokenizer:
         ) from error
 
 
-def encode_prompt(tokenizer: LlmTokenizer, text: str, max_len: int | None = None) -> list[int]:
-    """BOS and the prompt's ids; over `max_len` the left is cut: BOS and the last `max_len - 1` ids stay."""
-    ids = tokenizer.encode(text)
-    if max_len is not None and len(ids) > max_len - 1:
-        ids = ids[len(ids) - (max_len - 1) :]
-    return [tokenizer.bos_id, *ids]
+def encode_prompts(tokenizer: LlmTokenizer, texts: Sequence[str], max_len: int | None = None) -> list[list[int]]:
+    """Of each prompt BOS and its ids; over `max_len` the left is cut: BOS and the last `max_len - 1` ids stay."""
+    rows = tokenizer.encode_batch(texts)
+    return [[tokenizer.bos_id, *(row if max_len is None else row[max(0, len(row) - (max_len - 1)) :])] for row in rows]
 
 
 def encode_output(tokenizer: LlmTokenizer, text: str, max_len: int) -> list[int]:

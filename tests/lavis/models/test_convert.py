@@ -18,7 +18,7 @@ from transformers import (
 from lavis.models import convert
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.blip2_emac import Blip2Emac, model_section
-from lavis.models.blip2_models.text import encode_prompt
+from lavis.models.blip2_models.text import encode_prompts
 
 VISION = {
     "hidden_size": 16,
@@ -221,7 +221,7 @@ def test_the_language_model_alone_as_engines_read_it(tmp_path: Path, capsys: pyt
     assert "are equal" in capsys.readouterr().out
     llm, tokenizer = (c.from_pretrained(tmp_path / "llm") for c in (AutoModelForCausalLM, AutoTokenizer))
     ids = tokenizer("On the desk 2, you see a mug 1.\n>", return_tensors="pt").input_ids
-    assert ids[0].tolist() == encode_prompt(trained.llm_tokenizer, "On the desk 2, you see a mug 1.\n>")
+    assert ids.tolist() == encode_prompts(trained.llm_tokenizer, ["On the desk 2, you see a mug 1.\n>"])
     assert torch.allclose(llm(ids).logits, trained.llm_model(ids).logits, atol=1e-5)
     assert convert.main(command) == 2
     assert "--to llm needs --model" in capsys.readouterr().err

@@ -18,6 +18,9 @@ class Letters:
     def encode(self, text: str) -> list[int]:
         return [ord(letter) for letter in text]
 
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
     def decode(self, ids: list[int]) -> str:
         return "".join(chr(i) for i in ids if i > 2)
 
@@ -26,11 +29,10 @@ class Letters:
 
 
 def test_prompts_are_cut_on_the_left() -> None:
-    assert text.encode_prompt(Letters(), "abcde", 4) == [1, *map(ord, "cde")]
-    assert text.encode_prompt(Letters(), "abc", 4) == [1, *map(ord, "abc")]
-    assert text.encode_prompt(Letters(), "abcde") == [1, *map(ord, "abcde")]
-    assert text.encode_prompt(Letters(), "", 4) == [1]
-    assert text.encode_prompt(Letters(), "abc", 1) == [1]
+    assert text.encode_prompts(Letters(), ["abcde", "abc"], 4) == [[1, *map(ord, "cde")], [1, *map(ord, "abc")]]
+    assert text.encode_prompts(Letters(), ["abcde"]) == [[1, *map(ord, "abcde")]]
+    assert text.encode_prompts(Letters(), ["", "abc"], 4) == [[1], [1, *map(ord, "abc")]]
+    assert text.encode_prompts(Letters(), ["abc"], 1) == [[1]]
 
 
 def test_outputs_are_cut_on_the_right() -> None:
