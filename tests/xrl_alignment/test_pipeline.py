@@ -72,7 +72,7 @@ def scalars(run: Path, tag: str) -> list[float]:
 def test_bc_is_handed_to_dpo_and_a_pipeline_killed_there_goes_on(phases, tmp_path):
     command = [sys.executable, "-m", "xrl_alignment.pipeline", "--cfg-path", *phases]
     pipeline = subprocess.Popen(command, cwd=REPO_ROOT, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 150
+    deadline = time.monotonic() + 240
     while not (journals := list(tmp_path.glob("out/dpo/*/state/episodes.jsonl"))):
         assert pipeline.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
