@@ -106,7 +106,9 @@ def measure() -> Result:
     with tempfile.TemporaryDirectory() as folder:
         games = choose_games("household", "household_train", data=folder, num=MANY, num_train=MANY, num_heldout=0)
         player = Player(games, Path(folder) / "runs")
-        for name, way in (("evaluation", player.evaluate), ("server and client", player.serve)):
+        # The server first: once OpenMP has threads for this one, those of the server's thread wait for cores in every
+        # operation (twice the time with one environment). In dagger_server.py there is one such thread.
+        for name, way in (("server and client", player.serve), ("evaluation", player.evaluate)):
             (slow, alone), (fast, together) = speed(way, 1), speed(way, MANY)
             differ = sum(alone[game.id] != together[game.id] for game in games)
             rows.append(

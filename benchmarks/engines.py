@@ -8,7 +8,8 @@ Three policies take turns at the same batches: `vllm` over HTTP from a server on
 it (this project's decoder, `lavis/models/blip2_models/decoding.py`), and `transformers`, which differs from it in one
 thing: Transformers' own `generate` writes the batch's answers, with this project's attention. All get pictures and
 prompts of 400 tokens and write exactly `--tokens` tokens each; pictures, projection and messages are in all times.
-Every timed batch has new pictures, so that vLLM has read none of it before.
+Every timed batch has new pictures, so that vLLM has read none of it before. On a CPU vLLM compiles the model and reads
+more prompts at a time than by default (`VLLM_ARGUMENTS`); on a GPU it does so by itself.
 
 `vllm_over_in_process` and `vllm_over_transformers` are ratios of actions a second. The first is what a user gains by
 `policy.name=vllm`: the target is held against it. The second tells how much of vLLM's merit this project's decoder has
@@ -36,6 +37,7 @@ from xrl_alignment.config import PolicyConfig, run_program
 from xrl_alignment.policies import InProcessPolicy, Policy, PolicyInput, autocast
 from xrl_alignment.vllm_server import find_python
 
+VLLM_ARGUMENTS = {"cpu": ["--no-enforce-eager", "--max-num-batched-tokens", "16384"], "cuda": []}
 BACKBONE = {"llm_weights": "tiny/backbone.safetensors", "freeze_llm": True}
 
 
@@ -114,6 +116,7 @@ def measure(device: str, shape: str, prompts: int, tokens: int, repeats: int, ur
     work = batches(model, prompts, repeats + 1)
     length = {"num_beams": 1, "max_length": tokens + 1, "min_length": tokens + 1}  # they count a BOS
     vllm = {"name": "vllm", "base_urls": [url] if url else [], "vllm_python": python}
+    vllm |= {} if url else {"vllm_args": VLLM_ARGUMENTS[device]}
     sections = {"in_process": PolicyConfig(**length), "vllm": PolicyConfig(**length, **vllm)}
     with ExitStack() as cleanup:
         policies = {name: make_policy(section, model, vis_processor, prompts) for name, section in sections.items()}

@@ -44,7 +44,8 @@ from xrl_alignment.progress import GameProgress
 from xrl_alignment.report import write_report
 from xrl_alignment.versions import versions
 
-HELDOUT_GAMES = 60  # ten of each task type
+HELDOUT_GAMES = 120  # twenty of each task type
+HOPELESS_GAMES = 60  # for policies that solve nothing, and so play every episode to its end
 STUCK_AFTER = 5  # the same action so often in a row ends an evaluation episode: a greedy policy would go on for ever
 
 
@@ -130,9 +131,10 @@ def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]
     config = load_config(DaggerConfig, bc_config, bc_options)
     set_threads(config.run.num_threads)
     started = time.monotonic()
-    heldout = games_of(EnvironmentConfig(**{**vars(config.environment), "split": "household_heldout"}), HELDOUT_GAMES)
+    environment = EnvironmentConfig(**{**vars(config.environment), "split": "household_heldout"})
+    heldout, fewer = games_of(environment, HELDOUT_GAMES), games_of(environment, HOPELESS_GAMES)
     evaluator = Evaluator(config)
-    summary: dict[str, Any] = {"untrained": evaluator.entry("untrained", heldout, None)}
+    summary: dict[str, Any] = {"untrained": evaluator.entry("untrained", fewer, None)}
 
     bc_run = run_phase(bc_config, bc_options)
     reference = hand_off(bc_run)
@@ -142,7 +144,7 @@ def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]
     dpo_run = run_phase(dpo_config, [*options, f"run.output_dir={output / 'dpo'}", *handed])
     final = hand_off(dpo_run)
     summary["dpo"] = evaluator.entry("after DPO", heldout, final)
-    summary["dpo_blank_frames"] = evaluator.entry("after DPO, blank frames", heldout, final, blank_frames=True)
+    summary["dpo_blank_frames"] = evaluator.entry("after DPO, blank frames", fewer, final, blank_frames=True)
     official = official_games()
     if official:
         summary["dpo_valid_seen"] = evaluator.entry("after DPO, official valid_seen", official, final)

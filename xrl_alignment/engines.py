@@ -30,7 +30,7 @@ from xrl_alignment.policies import PolicyInput, autocast, require_commands
 from xrl_alignment.vllm_server import KEY_VARIABLE, ModelServer
 
 CHECK_TIMEOUT_S = 30.0
-PART = 8  # prompts of a batch that are encoded and sent together
+PART = 16  # prompts of a batch that are encoded and sent together
 MOST_TOKENS = 128  # whose log-probabilities vLLM gives in one reply
 PROBES = (
     "You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a countertop 1 and a fridge 1.",
@@ -61,11 +61,13 @@ class VllmClient:
 
     URLs end in `/v1`. `key` is what servers want to be shown; without one it is taken from the environment
     (`VLLM_API_KEY`). Every method raises `ServerGone` where another server may be asked instead, `EngineFault` where
-    that would not help.
+    that would not help. Prompts are sent in `dtype`, or as they are without one: a server turns them into its model's
+    anyway, so that one in 16 bits halves messages and changes nothing.
     """
 
-    def __init__(self, timeout_s: float, key: str = "") -> None:
+    def __init__(self, timeout_s: float, key: str = "", dtype: torch.dtype | None = None) -> None:
         self._timeout_s = timeout_s
+        self._dtype = dtype
         self._key = key or os.environ.get(KEY_VARIABLE) or "none"
         self._clients: dict[str, openai.OpenAI] = {}
         self._models: dict[str, str] = {}
@@ -76,7 +78,7 @@ class VllmClient:
         `options` are vLLM's sampling parameters (`max_tokens`, `logprobs`, …).
         """
         body = {
-            "prompt_embeds": [encode_tensor(prompt) for prompt in prompts],
+            "prompt_embeds": [encode_tensor(prompt.to(self._dtype or prompt.dtype)) for prompt in prompts],
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
             **options,
@@ -228,7 +230,7 @@ class VllmPolicy:
         self.max_length = max_length
         self.min_length = min_length
         self.max_batch = max_batch
-        self._client = VllmClient(timeout_s, own_server.key if own_server else "")
+        self._client = VllmClient(timeout_s, own_server.key, own_server.dtype) if own_server else VllmClient(timeout_s)
         self._fingerprint = Fingerprint(model)
         self._own_server = own_server
         self._threads = CallPool(4)

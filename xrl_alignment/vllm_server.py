@@ -41,10 +41,10 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
 }
 # Without a GPU: scheduler and model in one process; in two, each waits for the other in a busy loop, on a core that
-# this program needs. One core is left to this program and to the HTTP side, as vLLM itself does.
+# this program needs. The model gets all cores: this program waits while it answers.
 CPU_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) - 1)),
+    "OMP_NUM_THREADS": str(os.cpu_count() or 1),
 }
 
 
@@ -90,7 +90,7 @@ class VllmServer:
             command += ["--gpu-memory-utilization", GPU_SHARE]
         else:
             environment = ENVIRONMENT | CPU_ENVIRONMENT
-            command.append("--enforce-eager")  # compiling takes minutes there and needs a C++ compiler
+            command.append("--enforce-eager")  # compiling needs a C++ compiler and Python's headers
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 [*command, *arguments],
@@ -162,6 +162,8 @@ class ModelServer:
         export_llm(model, llm)
         # In-process policies compute in bfloat16 on a CPU (`policies.autocast`), whatever the weights are stored in.
         dtype = torch.bfloat16 if model.device.type == "cpu" else model.llm_model.dtype
+        named = any(argument.startswith("--dtype") for argument in arguments)
+        self.dtype = None if named else dtype  # of what it computes in; None: whatever `arguments` say
         limit = model.llm_model.config.max_position_embeddings
         self._server = VllmServer(
             llm,

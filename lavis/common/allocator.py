@@ -24,7 +24,7 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD) and mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
 
 
-def bound_kernel_cache(kernels: int = 64) -> None:
+def bound_kernel_cache(kernels: int = 256) -> None:
     """Let oneDNN keep at most `kernels` compiled kernels; call it before the first tensor operation.
 
     It compiles one for every shape it meets and keeps 1,024: prompts and batches of ever new lengths cost 400 MB that

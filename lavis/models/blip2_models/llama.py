@@ -28,6 +28,10 @@ from lavis.models.blip2_models.row_gradients import chunked
 
 ROWS = 8  # whole rows read at a time
 PREFILL = {"cpu": 1 << 19, "cuda": 1 << 26}  # tokens x hidden size of the prompts read at a time
+STEP = {
+    "cpu": 32,
+    "cuda": 1,
+}  # prompts are read in multiples of so many tokens: oneDNN builds a kernel for each new shape
 FUSED_WIDTH = 256  # hidden size up to which copies of matrices, side by side, save more than they cost
 _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -203,6 +207,9 @@ class LlamaRunner:
 
         Pads are left out: rows of like length are read together, each closed up.
         """
+        step = STEP.get(embeds.device.type, STEP["cuda"])
+        more = -mask.shape[1] % step
+        embeds, mask, positions = F.pad(embeds, (0, 0, 0, more)), F.pad(mask, (0, more)), F.pad(positions, (0, more))
         count, length, hidden = embeds.shape
         lengths = mask.sum(1)
         self._mask = torch.arange(length + room, device=mask.device) < lengths[:, None]
@@ -212,7 +219,8 @@ class LlamaRunner:
         last = embeds.new_empty(count, hidden, dtype=torch.promote_types(embeds.dtype, self._dtype))
         for part in chunked(lengths.tolist(), PREFILL.get(embeds.device.type, PREFILL["cuda"]) // hidden):
             rows = torch.tensor(part, device=embeds.device)
-            here = rows[:, None], real_first[rows, : int(lengths[rows].max())]
+            longest = int(lengths[rows].max())
+            here = rows[:, None], real_first[rows, : longest + -longest % step]
             x = embeds[here]
             seen = torch.ones(1, 1, x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
             last[rows] = self._forward(x, seen, positions[here], rows, last=lengths[rows] - 1)[:, 0].to(last.dtype)
