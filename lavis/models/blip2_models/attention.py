@@ -90,8 +90,13 @@ def _product(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: f
     count, seen = rows * heads, key.shape[2]
     query, key, value = (x.reshape(count, -1, width) for x in (query, key, value))
     bias = bias.expand(rows, heads, new, seen).reshape(count, new, seen)
-    if new == 1:  # as key times query: a score is then the same, to the last bit, however many keys stand beside it
-        scores = torch.bmm(key, query.transpose(1, 2)).transpose(1, 2).mul(scaling).add_(bias)
+    if new == 1:
+        # The same to the last bit; transposed keys are read twice as fast, but a cache's slice would be copied first.
+        if key.is_contiguous():
+            scores = torch.bmm(query, key.transpose(1, 2))
+        else:
+            scores = torch.bmm(key, query.transpose(1, 2)).transpose(1, 2)
+        scores = scores.mul(scaling).add_(bias)
     else:
         scores = torch.baddbmm(bias, query, key.transpose(1, 2), alpha=scaling)
     return torch.bmm(scores.softmax(-1), value).view(rows, heads, new, width)
