@@ -28,10 +28,7 @@ from lavis.models.blip2_models.row_gradients import chunked
 
 ROWS = 8  # whole rows read at a time
 PREFILL = {"cpu": 1 << 19, "cuda": 1 << 26}  # tokens x hidden size of the prompts read at a time
-STEP = {
-    "cpu": 32,
-    "cuda": 1,
-}  # prompts are read in multiples of so many tokens: oneDNN builds a kernel for each new shape
+MULTIPLE = {"cpu": 32, "cuda": 1}  # of tokens that prompts are read in: oneDNN builds kernels for every new length
 FUSED_WIDTH = 256  # hidden size up to which copies of matrices, side by side, save more than they cost
 _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -193,9 +190,8 @@ class LlamaRunner:
         self._layers = [_Layer.of(layer, llm, dtype, fused=fused) for layer in llm.model.layers]
         self._width = llm.model.layers[0].self_attn.head_dim
         self._vocabulary = llm.lm_head.weight.to(dtype)
-        self._stores: list[
-            tuple[Tensor, Tensor]
-        ] = []  # of each layer, keys and values: (N, key heads, T + room, width)
+        # Of each layer, keys and values: (N, key heads, T + room, width).
+        self._stores: list[tuple[Tensor, Tensor]] = []
         self._grown: list[tuple[Tensor, Tensor]] = []  # of each beam's own tokens: (N * B, key heads, tokens, width)
         self._mask = torch.empty(0, dtype=torch.bool)  # (N, T + room): which of them are written
         self._written = 0
@@ -207,8 +203,8 @@ class LlamaRunner:
 
         Pads are left out: rows of like length are read together, each closed up.
         """
-        step = STEP.get(embeds.device.type, STEP["cuda"])
-        more = -mask.shape[1] % step
+        multiple = MULTIPLE.get(embeds.device.type, MULTIPLE["cuda"])
+        more = -mask.shape[1] % multiple
         embeds, mask, positions = F.pad(embeds, (0, 0, 0, more)), F.pad(mask, (0, more)), F.pad(positions, (0, more))
         count, length, hidden = embeds.shape
         lengths = mask.sum(1)
@@ -220,7 +216,7 @@ class LlamaRunner:
         for part in chunked(lengths.tolist(), PREFILL.get(embeds.device.type, PREFILL["cuda"]) // hidden):
             rows = torch.tensor(part, device=embeds.device)
             longest = int(lengths[rows].max())
-            here = rows[:, None], real_first[rows, : longest + -longest % step]
+            here = rows[:, None], real_first[rows, : longest + -longest % multiple]
             x = embeds[here]
             seen = torch.ones(1, 1, x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
             last[rows] = self._forward(x, seen, positions[here], rows, last=lengths[rows] - 1)[:, 0].to(last.dtype)
