@@ -139,11 +139,10 @@ def _hidden(llm: PreTrainedModel, embeds: Tensor, layout: _Layout, *, acting: bo
         return llama.hidden_at(llm, embeds, behind, positions, places, layout.causal)
     allowed = layout.allowed[:, None].to(device)
     if acting and llama.supports(llm):
-        hidden = llama.LlamaRunner(llm, llama.matmul_dtype(llm)).read(embeds, allowed, positions)
-    else:
-        hidden = llm.get_decoder()(
-            inputs_embeds=embeds, attention_mask=allowed, position_ids=positions, use_cache=False
-        ).last_hidden_state
+        return llama.LlamaRunner(llm, llama.matmul_dtype(llm)).read(embeds, allowed, positions, places)
+    hidden = llm.get_decoder()(
+        inputs_embeds=embeds, attention_mask=allowed, position_ids=positions, use_cache=False
+    ).last_hidden_state
     return hidden.take_along_dim(places[..., None], dim=1)
 
 

@@ -1,8 +1,10 @@
 """Attention for small models in bfloat16 autocast on a CPU.
 
-PyTorch's fused CPU kernel is slow for heads as narrow as the tiny model's: plain matrix products on a few rows at a
-time (as many as fit into the cache) take 0.3 to 0.6 of its time forward and backward for 170 to 770 positions, and a
-fifth for one new token (torch 2.13, AVX-512, one core, 6 heads of width 32). Everywhere else Transformers' `sdpa` runs.
+Without AMX, PyTorch's fused CPU kernel is slow for heads as narrow as the tiny model's: plain matrix products on a few
+rows at a time (as many as fit into the cache) take 0.3 to 0.6 of its time forward and backward for 170 to 770
+positions, and a fifth for one new token (torch 2.13, one core of an EPYC with AVX-512, 6 heads of width 32). With AMX
+it is the other way round: the fused kernel takes 0.4 to 0.6 of their time (a Xeon, 1 to 864 positions). There, and
+everywhere else, Transformers' `sdpa` runs.
 """
 
 from __future__ import annotations
@@ -16,6 +18,13 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 NAME = "emac_cpu"  # value of a model's `attn_implementation`
 CACHE_BYTES = 2 << 20  # scores computed at a time
 BLOCK = 96  # queries computed at a time under a causal mask
+# Whether this CPU multiplies tiles of bfloat16. Older versions of PyTorch do not tell.
+AMX = getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16", False)
+
+
+def plain_is_faster(query: Tensor) -> bool:
+    """Whether plain matrix products beat PyTorch's fused kernel on `query`."""
+    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and not AMX
 
 
 def cpu_attention(
@@ -36,7 +45,7 @@ def cpu_attention(
     if query.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         # Rotary embedding leaves float32 behind; the fused kernel would be autocast, so this is too.
         query, key, value = (x.to(torch.get_autocast_dtype("cpu")) for x in (query, key, value))
-    if query.dtype != torch.bfloat16 or query.device.type != "cpu" or dropout:
+    if dropout or not plain_is_faster(query):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
@@ -53,21 +62,30 @@ def cpu_attention(
     return (parts[0] if len(parts) == 1 else torch.cat(parts)).transpose(1, 2), None
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: float, causal: bool) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scaling: float, causal: bool = True
+) -> Tensor:
     """Attention of `query` (N, heads, T, width) over `key` and `value` (N, heads, S, width) with `bias` (N, 1, T, S).
 
-    Block by block of queries; under a causal mask the keys that none of a block sees are left out.
+    Block by block of queries; under a causal mask the keys that none of a block sees are left out, and without a bias
+    the mask is just that.
     """
     new, seen = query.shape[2], key.shape[2]
     if not causal or new <= BLOCK:
-        return _product(query, key, value, bias, scaling)
+        return _product(query, key, value, _triangle(query, seen) if bias is None else bias, scaling)
     parts = []
     for start in range(0, new, BLOCK):
         stop = min(start + BLOCK, new)
         last = seen - new + stop
         q, k, v = query[:, :, start:stop], key[:, :, :last], value[:, :, :last]
-        parts.append(_product(q, k, v, bias[:, :, start:stop, :last], scaling))
+        parts.append(_product(q, k, v, _triangle(q, last) if bias is None else bias[:, :, start:stop, :last], scaling))
     return torch.cat(parts, dim=2)
+
+
+def _triangle(query: Tensor, seen: int) -> Tensor:
+    """The additive causal mask (1, 1, T, seen) of the last T of `seen` positions."""
+    mask = torch.ones(1, 1, query.shape[2], seen, dtype=torch.bool, device=query.device)
+    return additive_mask(mask.tril(seen - query.shape[2]), query.dtype)
 
 
 def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -83,12 +83,8 @@ def roomy_cache(llm: PreTrainedModel, room: int) -> Cache:
 class Runner(Protocol):
     """What decoding asks of a model: `LlamaRunner`'s calls."""
 
-    def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int) -> Tensor:
-        """Read prompts; the next token's logits (N, V)."""
-        ...
-
-    def expand(self, beams: int) -> None:
-        """From now on `beams` rows continue each prompt."""
+    def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int, beams: int = 1) -> Tensor:
+        """Read prompts; the next token's logits (N, V). `beams` rows, of at most `room` tokens, will continue each."""
         ...
 
     def reorder(self, beams: Tensor) -> None:
@@ -106,15 +102,15 @@ class _TransformersRunner:
     def __init__(self, llm: PreTrainedModel) -> None:
         self._llm = llm
 
-    def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int) -> Tensor:
+    def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int, beams: int = 1) -> Tensor:
         self._cache = roomy_cache(self._llm, room)
         self._mask = mask
         self._unpadded = bool(mask.all())
-        return self._logits(positions, inputs_embeds=embeds)
-
-    def expand(self, beams: int) -> None:
-        self._cache.batch_repeat_interleave(beams)
-        self._mask = self._mask.repeat_interleave(beams, dim=0)
+        logits = self._logits(positions, inputs_embeds=embeds)
+        if beams > 1:
+            self._cache.batch_repeat_interleave(beams)
+            self._mask = self._mask.repeat_interleave(beams, dim=0)
+        return logits
 
     def reorder(self, beams: Tensor) -> None:
         self._cache.reorder_cache(beams)
@@ -221,8 +217,7 @@ def beam_search(llm: PreTrainedModel, embeds: Tensor, mask: Tensor, settings: Be
     count, beams, device = len(embeds), settings.beams, embeds.device
     runner = make_runner(llm)
     positions = position_ids(mask)
-    logits = runner.prefill(embeds, mask, positions, settings.max_new).repeat_interleave(beams, dim=0)
-    runner.expand(beams)
+    logits = runner.prefill(embeds, mask, positions, settings.max_new, beams).repeat_interleave(beams, dim=0)
     positions = positions[:, -1:].repeat_interleave(beams, dim=0)
 
     ids = torch.full((count, beams, settings.max_new), settings.pad_id, device=device)

@@ -12,7 +12,7 @@ Shapes: N prompts, T positions, P places, B beams, H hidden size, heads and widt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,14 +21,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import LlamaForCausalLM, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from lavis.models.blip2_models.attention import additive_mask, attend, cpu_attention
+from lavis.models.blip2_models.attention import additive_mask, attend, cpu_attention, plain_is_faster
 from lavis.models.blip2_models.row_gradients import chunked
 
 ROWS = 8  # whole rows read at a time
 PREFILL = {"cpu": 1 << 19, "cuda": 1 << 26}  # tokens x hidden size of the prompts read at a time
 MULTIPLE = {"cpu": 32, "cuda": 1}  # of tokens that prompts are read in: oneDNN builds kernels for every new length
+BLOCK_ROWS = 64  # of a weight that are multiplied at a time, see `linear_by_blocks`
+ALIKE = 0.75  # of the longest prompt's length: those at least so long share its store
 FUSED_WIDTH = 256  # hidden size up to which copies of matrices, side by side, save more than they cost
 _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -68,10 +69,12 @@ class _Layer:
     before_mlp: Tensor
     heads: tuple[int, int, int]  # of queries, keys, values
     eps: float
+    acting: bool
 
     @classmethod
-    def of(cls, layer: nn.Module, llm: LlamaForCausalLM, dtype: torch.dtype, *, fused: bool) -> _Layer:
-        """`fused` copies matrices into one: worth it where many small products follow."""
+    def of(cls, layer: nn.Module, llm: LlamaForCausalLM, dtype: torch.dtype, *, acting: bool) -> _Layer:
+        """One that is `acting` needs no gradients, and on a CPU its small matrices stand side by side in one."""
+        fused = acting and llm.device.type == "cpu" and llm.config.hidden_size <= FUSED_WIDTH
         attention, mlp, config = layer.self_attn, layer.mlp, llm.config
         qkv = tuple(p.weight.to(dtype) for p in (attention.q_proj, attention.k_proj, attention.v_proj))
         gate_up = tuple(p.weight.to(dtype) for p in (mlp.gate_proj, mlp.up_proj))
@@ -84,35 +87,75 @@ class _Layer:
             before_mlp=layer.post_attention_layernorm.weight,
             heads=(config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads),
             eps=config.rms_norm_eps,
+            acting=acting,
         )
 
     def attention_inputs(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (N, heads, T, width) of `x` (N, T, H), rotated to their positions."""
-        normed = rms_norm(x, self.before_attention, self.eps, self.out.dtype)
-        if len(self.qkv) == 1:
-            joined = F.linear(normed, self.qkv[0])
-            parts = joined.view(*x.shape[:2], sum(self.heads), -1).transpose(1, 2).split(self.heads, dim=1)
+        normed = self._normed(x, self.before_attention)
+        joined = [F.linear(normed, weight).unflatten(-1, (-1, cos.shape[-1])) for weight in self.qkv]
+        queries, keys, values = self.heads
+        if len(joined) == 1:
+            turned, value = joined[0].split([queries + keys, values], dim=2)
+            query, key = rotated(turned, cos, sin).split([queries, keys], dim=2)
         else:
-            parts = [
-                F.linear(normed, weight).view(*x.shape[:2], heads, -1).transpose(1, 2)
-                for weight, heads in zip(self.qkv, self.heads, strict=True)
-            ]
-        return *apply_rotary_pos_emb(parts[0], parts[1], cos, sin), parts[2]
+            query, key, value = rotated(joined[0], cos, sin), rotated(joined[1], cos, sin), joined[2]
+        return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
 
     def after_attention(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The layer's result (N, T, H), from its input `x` and what attention gave: (N, heads, T, width)."""
         x = x + F.linear(mixed.transpose(1, 2).flatten(2), self.out)
-        normed = rms_norm(x, self.before_mlp, self.eps, self.out.dtype)
+        normed = self._normed(x, self.before_mlp)
         if len(self.gate_up) == 1:
             gate, up = F.linear(normed, self.gate_up[0]).chunk(2, dim=-1)
         else:
             gate, up = (F.linear(normed, weight) for weight in self.gate_up)
         return x + F.linear(F.silu(gate) * up, self.down)
 
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        return rms_norm(x, weight, self.eps, self.out.dtype, acting=self.acting)
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """Root-mean-square norm of the last dimension, in `dtype`."""
-    return F.rms_norm(x, x.shape[-1:], weight, eps).to(dtype)
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, *, acting: bool = False) -> Tensor:
+    """Root-mean-square norm of the last dimension, in `dtype` (Zhang and Sennrich 2019, arXiv:1910.07467).
+
+    `acting`: without gradients, in half as many passes over a CPU's memory; its last digits may differ.
+    """
+    if not acting or x.device.type != "cpu" or x.dtype != torch.float32:
+        return F.rms_norm(x, x.shape[-1:], weight, eps).to(dtype)
+    mean_square = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1])
+    return (x * mean_square.add_(eps).rsqrt_()).mul_(weight).to(dtype)
+
+
+def linear_by_blocks(x: Tensor, weight: Tensor) -> Tensor:
+    """`F.linear(x, weight)` of `x` (N, in) and a `weight` (out, in) larger than the caches.
+
+    For 4 to 12 rows in float32 MKL rearranges the whole weight first; as one small product after the other it is read
+    once (torch 2.13, a Xeon, 5 rows, 32,001 x 512: 8.0 instead of 13.3 ms).
+    """
+    blocks = len(weight) // BLOCK_ROWS
+    if x.device.type != "cpu" or x.dtype != torch.float32 or not 4 <= len(x) <= 12 or blocks < 64:
+        return F.linear(x, weight)
+    whole = blocks * BLOCK_ROWS
+    parts = torch.bmm(x.expand(blocks, -1, -1), weight[:whole].view(blocks, BLOCK_ROWS, -1).transpose(1, 2))
+    return torch.cat([parts.transpose(0, 1).flatten(1), F.linear(x, weight[whole:])], dim=1)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """`x` (N, T, heads, width) turned to its positions, whose `cos` and `sin` are (N, T, width); see `rotary_tables`.
+
+    What Transformers' `apply_rotary_pos_emb` gives, to the last bit, in fewer passes.
+    """
+    half = x.shape[-1] // 2
+    swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
+    return (x * cos[:, :, None]).add_(swapped.mul_(sin[:, :, None]))
+
+
+def rotary_tables(llm: LlamaForCausalLM, x: Tensor, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine (N, T, width) of `positions` (N, T) for `rotated`; the first half of the sines is negative."""
+    cos, sin = (table.to(dtype) for table in llm.model.rotary_emb(x, positions))
+    first, second = sin.chunk(2, dim=-1)
+    return cos, torch.cat([-first, second], dim=-1)
 
 
 # ---- training -------------------------------------------------------------------------------------------------------
@@ -127,8 +170,8 @@ def hidden_at(
     before them. `positions` (N, T). Where `llm` has gradient checkpointing on, activations are computed twice.
     """
     dtype = matmul_dtype(llm)
-    cos, sin = (table.to(dtype) for table in llm.model.rotary_emb(embeds, positions))
-    layers = [_Layer.of(layer, llm, dtype, fused=False) for layer in llm.model.layers]
+    cos, sin = rotary_tables(llm, embeds, positions, dtype)
+    layers = [_Layer.of(layer, llm, dtype, acting=False) for layer in llm.model.layers]
     twice = getattr(llm.model.layers[0], "gradient_checkpointing", False) and torch.is_grad_enabled()
     x = embeds
     for layer in layers[:-1]:
@@ -166,7 +209,7 @@ def _rows_of_mask(allowed: Tensor, places: Tensor, causal: int) -> Tensor:
 
 def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Attention under a bool mask, or causal without one."""
-    if query.device.type == "cpu" and query.dtype == torch.bfloat16:
+    if plain_is_faster(query):
         return cpu_attention(None, query, key, value, mask, is_causal=mask is None)[0].transpose(1, 2)
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=query.shape[1] != key.shape[1]
@@ -175,173 +218,223 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Ten
 
 # ---- acting ---------------------------------------------------------------------------------------------------------
 
+# Attention in a layer, by its number: of queries (n, heads, P, width) over keys and values (n, key heads, T, width).
+Mix = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Prompts of like length, n of them, that stand together in reading order and share a store."""
+
+    rows: slice  # in reading order
+    length: int  # columns for the prompts; those of new tokens follow
+    bias: Tensor  # (n, 1, 1, columns), additive: which columns are written
+    stores: list[tuple[Tensor, Tensor]]  # of each layer keys and values: (n, key heads, columns, width)
+
 
 class LlamaRunner:
-    """`prefill` once, then `step` as often as `room` allows; each returns the next token's logits (N, V), float32.
+    """`prefill` once, then `step` as often as there is room; each returns the next token's logits (N, V), float32.
 
-    After `expand(B)` there are B beams to a prompt, and `step` takes and returns N * B rows. Or `read` whole rows at
-    once. Takes the weights as they are when it is made: make a new one after training.
+    With B beams to a prompt `step` takes and returns N * B rows. Or `read` whole rows at once. Takes the weights as
+    they are when it is made: make a new one after training.
     """
 
     def __init__(self, llm: LlamaForCausalLM, dtype: torch.dtype) -> None:
         self._llm = llm
         self._dtype = dtype
-        fused = llm.device.type == "cpu" and llm.config.hidden_size <= FUSED_WIDTH
-        self._layers = [_Layer.of(layer, llm, dtype, fused=fused) for layer in llm.model.layers]
+        self._layers = [_Layer.of(layer, llm, dtype, acting=True) for layer in llm.model.layers]
+        self._key_heads = llm.config.num_key_value_heads
         self._width = llm.model.layers[0].self_attn.head_dim
         self._vocabulary = llm.lm_head.weight.to(dtype)
-        # Of each layer, keys and values: (N, key heads, T + room, width).
-        self._stores: list[tuple[Tensor, Tensor]] = []
-        self._grown: list[tuple[Tensor, Tensor]] = []  # of each beam's own tokens: (N * B, key heads, tokens, width)
-        self._mask = torch.empty(0, dtype=torch.bool)  # (N, T + room): which of them are written
-        self._written = 0
-        self._beams = 0
-        self._room = 0
+        self._groups: list[_Group] = []
+        # The rows in reading order (those of like length together), and where each stands in it.
+        self._order = self._place = torch.empty(0, dtype=torch.long)
+        self._beams = 1
+        self._grown: list[tuple[Tensor, Tensor]] = []  # of each beam's own tokens: (N * B, key heads, room, width)
+        self._tokens = 0  # written behind the prompts
 
-    def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int) -> Tensor:
+    def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int, beams: int = 1) -> Tensor:
         """Read prompts: `embeds` (N, T, H), `mask` (N, T) with 0 on pads (anywhere), `positions` (N, T).
 
-        Pads are left out: rows of like length are read together, each closed up.
+        Pads are left out: rows of like length are read together, each closed up. There is room for `room` more tokens
+        of each row, or of each of its `beams`; these read their prompt's keys and values where they are.
         """
-        multiple = MULTIPLE.get(embeds.device.type, MULTIPLE["cuda"])
+        device, hidden = embeds.device, embeds.shape[2]
+        multiple = MULTIPLE.get(device.type, MULTIPLE["cuda"])
         more = -mask.shape[1] % multiple
         embeds, mask, positions = F.pad(embeds, (0, 0, 0, more)), F.pad(mask, (0, more)), F.pad(positions, (0, more))
-        count, length, hidden = embeds.shape
-        lengths = mask.sum(1)
-        self._mask = torch.arange(length + room, device=mask.device) < lengths[:, None]
-        self._written, self._room, self._beams = length, room, 0
-        self._make_room(count, length + room)
         real_first = (1 - mask.long()).argsort(dim=1, stable=True)
-        last = embeds.new_empty(count, hidden, dtype=torch.promote_types(embeds.dtype, self._dtype))
-        for part in chunked(lengths.tolist(), PREFILL.get(embeds.device.type, PREFILL["cuda"]) // hidden):
-            rows = torch.tensor(part, device=embeds.device)
-            longest = int(lengths[rows].max())
-            here = rows[:, None], real_first[rows, : longest + -longest % multiple]
-            x = embeds[here]
-            seen = torch.ones(1, 1, x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
-            last[rows] = self._forward(x, seen, positions[here], rows, last=lengths[rows] - 1)[:, 0].to(last.dtype)
-        return self._logits(last)
+        lengths = mask.sum(1).tolist()
+        budget = PREFILL.get(device.type, PREFILL["cuda"]) // hidden
+        self._groups, self._beams, self._tokens = [], beams, 0
+        order: list[int] = []
+        last = []
+        for parts in _alike(chunked(lengths, budget), lengths):
+            columns = [lengths[part[-1]] + -lengths[part[-1]] % multiple for part in parts]
+            group = self._new_group(len(order), [lengths[row] for part in parts for row in part], columns[0], room)
+            self._groups.append(group)
+            for part, read in zip(parts, columns, strict=True):
+                rows = torch.tensor(part, device=device)
+                ends = torch.tensor([[lengths[row] - 1] for row in part], device=device)
+                mix = self._reading(group, len(order) - group.rows.start, ends)
+                here = rows[:, None], real_first[rows, :read]
+                last.append(self._forward(embeds[here], positions[here], mix, ends)[:, 0])
+                order += part
+        self._expand(order, room)
+        return self._logits(torch.cat(last)[torch.tensor(order, device=device).argsort()])
 
-    def read(self, embeds: Tensor, seen: Tensor, positions: Tensor) -> Tensor:
-        """Hidden states (N, T, H) of whole rows after the final norm, in the dtype of the matrix products.
+    def read(self, embeds: Tensor, seen: Tensor, positions: Tensor, places: Tensor) -> Tensor:
+        """Hidden states (N, P, H) at `places` (N, P) of whole rows `embeds` (N, T, H), after the final norm.
 
-        `seen` (N, 1, T, T), bool and lower triangular, says who looks where.
+        In the dtype of the matrix products. `seen` (N, 1, T, T), bool and lower triangular, says who looks where.
         """
-        self._make_room(*embeds.shape[:2])
-        rows = torch.arange(len(embeds), device=embeds.device).split(ROWS)
-        parts = [self._forward(embeds[part], seen[part], positions[part], part) for part in rows]
-        return self._norm(torch.cat(parts))
+        hidden = []
+        for rows in torch.arange(len(embeds), device=embeds.device).split(ROWS):
+            bias = additive_mask(seen[rows], self._dtype)
+            at_places = bias.take_along_dim(places[rows][:, None, :, None], dim=2)
 
-    def expand(self, beams: int) -> None:
-        """From now on `beams` rows continue each prompt; they read the prompt's keys and values where they are."""
-        self._beams = beams
-        self._mask = self._mask[:, : self._written]
-        self._stores = [tuple(store[:, :, : self._written].contiguous() for store in pair) for pair in self._stores]
-        shape = (len(self._mask) * beams, self._layers[0].heads[1], self._room, self._width)
-        self._grown = [tuple(torch.empty(2, *shape, dtype=self._dtype, device=self._mask.device)) for _ in self._layers]
-        self._tokens = 0
+            def mix(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+                return self._attention(query, key, value, at_places if layer == len(self._layers) - 1 else bias)
+
+            hidden.append(self._forward(embeds[rows], positions[rows], mix, places[rows]))
+        return self._norm(torch.cat(hidden))
 
     def reorder(self, beams: Tensor) -> None:
         """Row i goes on as row `beams[i]` (N * B,), one of the same prompt."""
+        rows = self._place[beams[self._order]]
         for keys, values in self._grown:
             for store in (keys, values):
-                store[:, :, : self._tokens] = store[beams, :, : self._tokens]
+                store[:, :, : self._tokens] = store[rows, :, : self._tokens]
 
     def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Read one more token of each row: `tokens` (N,) or (N * B,), `positions` likewise (…, 1)."""
-        x = self._llm.model.embed_tokens(tokens[:, None])
-        if self._beams:
-            return self._logits(self._beam_forward(x, positions)[:, -1])
-        self._mask[:, self._written] = True
-        self._written += 1
-        seen = self._mask[:, None, None, :]
-        return self._logits(self._forward(x, seen, positions, slice(None), self._written - 1)[:, -1])
+        x = self._llm.model.embed_tokens(tokens[self._order, None])
+        if self._beams == 1:
+            for group in self._groups:
+                group.bias[..., group.length + self._tokens] = 0
+        self._tokens += 1
+        mix = self._continuing if self._beams == 1 else self._continuing_beams
+        return self._logits(self._forward(x, positions[self._order], mix)[:, -1][self._place])
 
-    def _make_room(self, count: int, length: int) -> None:
-        # Zeros: what nobody wrote is masked, but a NaN in it would get through the mask.
-        shape = (2, count, self._layers[0].heads[1], length, self._width)
+    def _expand(self, order: Sequence[int], room: int) -> None:
+        """Note in which order the prompts were read, and make room for each beam's own tokens."""
         device = self._llm.device
-        self._stores = [tuple(torch.zeros(shape, dtype=self._dtype, device=device)) for _ in self._layers]
+        prompts = torch.tensor(order, device=device)
+        self._order = (prompts[:, None] * self._beams + torch.arange(self._beams, device=device)).flatten()
+        self._place = self._order.argsort()
+        shape = (2, len(self._order), self._key_heads, room if self._beams > 1 else 0, self._width)
+        self._grown = [tuple(torch.empty(shape, dtype=self._dtype, device=device)) for _ in self._layers]
+
+    def _new_group(self, first: int, lengths: Sequence[int], columns: int, room: int) -> _Group:
+        """The prompts of `lengths` from the `first` row on; new tokens get `room` beside them if they have no beams."""
+        total, device = columns + (room if self._beams == 1 else 0), self._llm.device
+        shape = (2, len(lengths), self._key_heads, total, self._width)
+        written = torch.arange(total, device=device) < torch.tensor(lengths, device=device)[:, None]
+        return _Group(
+            rows=slice(first, first + len(lengths)),
+            length=columns,
+            bias=additive_mask(written[:, None, None], self._dtype),
+            stores=[tuple(torch.empty(shape, dtype=self._dtype, device=device)) for _ in self._layers],
+        )
 
     def _norm(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self._llm.model.norm.weight, self._llm.config.rms_norm_eps, self._dtype)
+        weight, eps = self._llm.model.norm.weight, self._llm.config.rms_norm_eps
+        return rms_norm(x, weight, eps, self._dtype, acting=True)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return F.linear(self._norm(hidden), self._vocabulary).float()
+        return linear_by_blocks(self._norm(hidden), self._vocabulary).float()
 
-    def _tables(self, x: Tensor, positions: Tensor) -> Iterator[Tensor]:
-        return (table.to(self._dtype) for table in self._llm.model.rotary_emb(x, positions))
-
-    def _forward(
-        self,
-        x: Tensor,
-        seen: Tensor,
-        positions: Tensor,
-        rows: Tensor | slice,
-        start: int = 0,
-        last: Tensor | None = None,
-    ) -> Tensor:
-        """Hidden states (n, T, H) before the final norm; keys and values go into the stores.
-
-        With `last` (n,) only the states at those columns, (n, 1, H).
-        """
-        cos, sin = self._tables(x, positions)
-        bias = additive_mask(seen, self._dtype)
-        stop = start + x.shape[1]
-        for layer, (keys, values) in zip(self._layers, self._stores, strict=True):
+    def _forward(self, x: Tensor, positions: Tensor, mix: Mix, places: Tensor | None = None) -> Tensor:
+        """Hidden states (n, T, H) before the final norm; with `places` (n, P) only those there, (n, P, H)."""
+        cos, sin = rotary_tables(self._llm, x, positions, self._dtype)
+        for number, layer in enumerate(self._layers):
             query, key, value = layer.attention_inputs(x, cos, sin)
-            keys[rows, :, start:stop], values[rows, :, start:stop] = key, value
-            if start:  # with the room that is left: a matrix product would copy a part of them first
-                key, value = keys[rows], values[rows]
-            if last is not None and layer is self._layers[-1]:
-                query = query.take_along_dim(last[:, None, None, None], dim=2)
-                x = x.take_along_dim(last[:, None, None], dim=1)
-                bias = bias[0].expand(len(x), *bias.shape[1:]).take_along_dim(last[:, None, None, None], dim=2)
-            x = layer.after_attention(x, self._attention(query, key, value, bias))
+            if places is not None and layer is self._layers[-1]:
+                query = query.take_along_dim(places[:, None, :, None], dim=2)
+                x = x.take_along_dim(places[..., None], dim=1)
+            x = layer.after_attention(x, mix(number, query, key, value))
         return x
 
-    def _attention(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        if query.device.type != "cpu":
+    def _attention(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+        """Attention with an additive mask (n, 1, P, T), lower triangular where P is T; causal without one."""
+        if not plain_is_faster(query):
             return F.scaled_dot_product_attention(
-                query, key, value, attn_mask=bias, enable_gqa=query.shape[1] != key.shape[1]
+                query, key, value, bias, is_causal=bias is None, enable_gqa=query.shape[1] != key.shape[1]
             )
         groups = query.shape[1] // key.shape[1]
         key, value = repeat_kv(key, groups), repeat_kv(value, groups)
-        bias = bias.expand(len(query), *bias.shape[1:])
-        return attend(query, key, value, bias, self._width**-0.5, causal=True)
+        return attend(query, key, value, bias, self._width**-0.5, causal=query.shape[2] == key.shape[2])
 
-    def _beam_forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Hidden states (N * B, 1, H) of one more token of each beam."""
-        cos, sin = self._tables(x, positions)
-        bias = additive_mask(self._mask[:, None, None, :], self._dtype)
-        self._tokens += 1
-        for layer, store, grown in zip(self._layers, self._stores, self._grown, strict=True):
-            query, key, value = layer.attention_inputs(x, cos, sin)
-            for kept, new in zip(grown, (key, value), strict=True):
-                kept[:, :, self._tokens - 1 : self._tokens] = new
-            x = layer.after_attention(x, self._beam_attention(query, store, grown, bias))
-        return x
+    def _reading(self, group: _Group, first: int, ends: Tensor) -> Mix:
+        """Attention of prompts that end at columns `ends` (n, 1), the `first` of their group and those behind it."""
+        rows = slice(first, first + len(ends))
+
+        def mix(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            columns = key.shape[2]
+            for store, new in zip(group.stores[layer], (key, value), strict=True):
+                store[rows, :, :columns] = new
+                store[rows, :, columns:] = 0  # masked, but a NaN there would get through the mask
+            if query.shape[2] == columns:
+                return self._attention(query, key, value, None)
+            seen = torch.arange(columns, device=key.device) <= ends
+            return self._attention(query, key, value, additive_mask(seen[:, None, None], self._dtype))
+
+        return mix
+
+    def _continuing(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of one more token of each row."""
+        mixed = []
+        for group in self._groups:
+            store, column = group.stores[layer], group.length + self._tokens - 1
+            for kept, new in zip(store, (key, value), strict=True):
+                kept[:, :, column : column + 1] = new[group.rows]
+            # All columns, whether written or not: a matrix product would copy a part of them first.
+            mixed.append(self._attention(query[group.rows], *store, group.bias))
+        return torch.cat(mixed)
+
+    def _continuing_beams(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of one more token of each beam."""
+        grown, mixed = self._grown[layer], []
+        for kept, new in zip(grown, (key, value), strict=True):
+            kept[:, :, self._tokens - 1 : self._tokens] = new
+        for group in self._groups:
+            rows = slice(group.rows.start * self._beams, group.rows.stop * self._beams)
+            own = [store[rows, :, : self._tokens] for store in grown]
+            mixed.append(self._beam_attention(query[rows], group.stores[layer], own, group.bias))
+        return torch.cat(mixed)
 
     def _beam_attention(
-        self, query: Tensor, prompt: tuple[Tensor, Tensor], grown: tuple[Tensor, Tensor], bias: Tensor
+        self, query: Tensor, prompt: tuple[Tensor, Tensor], own: Sequence[Tensor], bias: Tensor
     ) -> Tensor:
-        """Attention of `query` (N * B, heads, 1, width) over its prompt, read once for all beams, and its own tokens.
+        """Attention of `query` (n * B, heads, 1, width) over its prompt, read once for all beams, and its own tokens.
 
         The beams (and the heads that share keys) of a prompt stand beside one another as rows of one matrix product.
         """
         total, heads, _, width = query.shape
-        length, key_heads = self._mask.shape[1], self._layers[0].heads[1]
-        count, groups = total // self._beams, heads // key_heads
-        query = query.view(count, self._beams, key_heads, groups, width) * width**-0.5
-        beside = query.permute(0, 2, 1, 3, 4).reshape(count, key_heads, self._beams * groups, width)
-        over_prompt = beside @ prompt[0].transpose(2, 3) + bias
-        over_prompt = over_prompt.view(count, key_heads, self._beams, groups, length).transpose(1, 2)
-        own_keys, own_values = (
-            store[:, :, : self._tokens].view(count, self._beams, key_heads, self._tokens, width) for store in grown
-        )
-        scores = torch.cat([over_prompt, query @ own_keys.transpose(3, 4)], dim=-1)
+        count, groups = total // self._beams, heads // self._key_heads
+        query = query.view(count, self._beams, self._key_heads, groups, width) * width**-0.5
+        own_keys, own_values = (store.view(count, self._beams, *store.shape[1:]) for store in own)
+
+        def beside(x: Tensor) -> Tensor:  # (n, B, key heads, groups, any) -> (n, key heads, B * groups, any)
+            return x.transpose(1, 2).flatten(2, 3)
+
+        def apart(x: Tensor) -> Tensor:
+            return x.unflatten(2, (self._beams, groups)).transpose(1, 2)
+
+        over_prompt = (beside(query) @ prompt[0].transpose(2, 3)).add_(bias)
+        scores = torch.cat([over_prompt, beside(query @ own_keys.transpose(3, 4))], dim=-1)
         weights = scores.softmax(-1, dtype=torch.float32).to(self._dtype)
-        of_prompt, of_own = weights.split([length, self._tokens], dim=-1)
-        beside = of_prompt.transpose(1, 2).reshape(count, key_heads, self._beams * groups, length)
-        mixed = (beside @ prompt[1]).view(count, key_heads, self._beams, groups, width).transpose(1, 2)
-        return (mixed + of_own @ own_values).reshape(total, heads, 1, width)
+        of_prompt, of_own = weights.split([over_prompt.shape[-1], self._tokens], dim=-1)
+        mixed = apart(of_prompt @ prompt[1]) + apart(of_own) @ own_values
+        return mixed.reshape(total, heads, 1, width)
+
+
+def _alike(parts: Sequence[list[int]], lengths: Sequence[int]) -> list[list[list[int]]]:
+    """`parts` of rows (from `chunked`) put together as far as their longest rows are of like length, longest first."""
+    groups: list[list[list[int]]] = []
+    for part in reversed(parts):
+        if groups and lengths[part[-1]] >= ALIKE * lengths[groups[-1][0][-1]]:
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+    return groups

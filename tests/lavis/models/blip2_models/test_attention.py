@@ -13,7 +13,10 @@ class Causal(torch.nn.Module):
     """Stands for an attention layer of a decoder."""
 
     is_causal = True
-    num_key_value_groups = 1
+
+    def __init__(self, groups: int = 1) -> None:
+        super().__init__()
+        self.num_key_value_groups = groups
 
 
 def random(heads: int, length: int) -> torch.Tensor:
@@ -21,9 +24,13 @@ def random(heads: int, length: int) -> torch.Tensor:
     return torch.randn(3, heads, length, 8).bfloat16().requires_grad_()
 
 
+@pytest.mark.parametrize("amx", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("new", "seen", "key_heads"), [(7, 7, 4), (230, 230, 4), (1, 50, 4), (230, 240, 2)])
-def test_equals_pytorch(monkeypatch: pytest.MonkeyPatch, masked: bool, new: int, seen: int, key_heads: int) -> None:
+def test_equals_pytorch(
+    monkeypatch: pytest.MonkeyPatch, amx: bool, masked: bool, new: int, seen: int, key_heads: int
+) -> None:
+    monkeypatch.setattr(attention, "AMX", amx)
     monkeypatch.setattr(attention, "CACHE_BYTES", 4 * new * seen * 2 * 2)  # two of the three rows at a time
     torch.manual_seed(0)
     query, key, value = random(4, new), random(key_heads, seen), random(key_heads, seen)
@@ -31,7 +38,8 @@ def test_equals_pytorch(monkeypatch: pytest.MonkeyPatch, masked: bool, new: int,
     if masked:
         mask[1, :, :, 2:5] = False
         mask |= torch.eye(new, seen, dtype=torch.bool)
-    got, _ = attention.cpu_attention(Causal(), query, key, value, mask if masked else None)
+    unmasked = not masked and new in (1, seen)  # between these Transformers always gives a mask
+    got, _ = attention.cpu_attention(Causal(4 // key_heads), query, key, value, None if unmasked else mask)
     wide = [x.repeat_interleave(4 // key_heads, dim=1).float() for x in (key, value)]
     want = F.scaled_dot_product_attention(query.float(), *wide, attn_mask=mask).transpose(1, 2)
     assert torch.allclose(got.float(), want, atol=0.03)

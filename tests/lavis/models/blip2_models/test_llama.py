@@ -30,15 +30,23 @@ def small(**sizes: object) -> LlamaForCausalLM:
     return llm
 
 
+@pytest.fixture
+def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts are read 40 tokens at a time, in multiples of 4."""
+    monkeypatch.setitem(llama.PREFILL, "cpu", 40 * 24)
+    monkeypatch.setitem(llama.MULTIPLE, "cpu", 4)
+
+
+@pytest.mark.usefixtures("short_reads")
 @pytest.mark.parametrize("sizes", [{}, {"num_key_value_heads": 4}, {"head_dim": 10}, {"tie_word_embeddings": True}])
 @torch.no_grad()
 def test_equals_transformers(sizes: dict) -> None:
     llm = small(**sizes)
-    count, length = llama.ROWS + 3, 11  # more rows than are taken at a time
+    count, length = 11, 23
     embeds = torch.randn(count, length, 24)
     mask = torch.ones(count, length, dtype=torch.long)
     for row in range(count):
-        mask[row, 2 : 2 + row % 5] = 0  # left pads behind two image tokens
+        mask[row, 2 : 2 + (7 * row) % 20] = 0  # left pads behind two image tokens
     positions = decoding.position_ids(mask)
     mine, theirs = LlamaRunner(llm, torch.float32), decoding._TransformersRunner(llm)
     got, want = (runner.prefill(embeds, mask, positions, room=4) for runner in (mine, theirs))
@@ -56,7 +64,9 @@ def test_whole_rows_equal_transformers() -> None:
     seen[5, 2:4] = False
     seen = seen.expand(len(embeds), 1, 7, 7)
     want = llm.model(inputs_embeds=embeds, attention_mask=seen, position_ids=positions).last_hidden_state
-    assert torch.allclose(LlamaRunner(llm, torch.float32).read(embeds, seen, positions), want, atol=1e-5)
+    places = torch.arange(llama.ROWS + 1)[:, None].expand(-1, 2) % torch.tensor([7, 5])
+    got = LlamaRunner(llm, torch.float32).read(embeds, seen, positions, places)
+    assert torch.allclose(got, want.take_along_dim(places[..., None], dim=1), atol=1e-5)
 
 
 @torch.no_grad()
@@ -105,19 +115,21 @@ def test_chosen_places_equal_transformers_in_value_and_gradient() -> None:
     assert torch.allclose(results[0][1], results[1][1], atol=1e-4)
 
 
+@pytest.mark.usefixtures("short_reads")
 @torch.no_grad()
 def test_beams_read_their_prompt_and_their_own_tokens() -> None:
     llm, beams = small(), 3
-    embeds, mask = torch.randn(2, 6, 24), torch.tensor([[1] * 6, [1, 1, 0, 0, 1, 1]])
+    embeds, mask = torch.randn(3, 24, 24), torch.ones(3, 24, dtype=torch.long)
+    mask[1, 2:20] = 0
+    mask[2, 2:5] = 0
     mine, theirs = LlamaRunner(llm, torch.float32), decoding._TransformersRunner(llm)
     positions = decoding.position_ids(mask)
     for runner in (mine, theirs):
-        runner.prefill(embeds, mask, positions, room=4)
-        runner.expand(beams)
+        runner.prefill(embeds, mask, positions, room=4, beams=beams)
     positions = positions[:, -1:].repeat_interleave(beams, dim=0)
-    order = torch.tensor([2, 0, 0, 4, 3, 5])
+    order = torch.tensor([2, 0, 0, 4, 3, 5, 8, 8, 7])
     for step in range(4):
-        positions, tokens = positions + 1, torch.randint(0, 61, (6,))
+        positions, tokens = positions + 1, torch.randint(0, 61, (9,))
         if step:
             mine.reorder(order)
             theirs.reorder(order)
@@ -139,11 +151,12 @@ def test_every_tensor_is_made_where_the_model_is() -> None:
     places = torch.zeros(2, 3, dtype=torch.long, device="meta")
     assert llama.hidden_at(llm, embeds, allowed[:, :, 4:], positions, places, causal=4).is_meta
     runner = LlamaRunner(llm, torch.float32)
-    assert runner.read(embeds, allowed, positions).is_meta
-    runner._mask = torch.ones(2, 6, dtype=torch.bool, device="meta")
-    runner._room = 2
-    runner.expand(3)
-    tokens, after = torch.zeros(6, dtype=torch.long, device="meta"), torch.zeros(6, 1, dtype=torch.long, device="meta")
-    for _ in range(2):
-        runner.reorder(tokens)
-        assert runner.step(tokens, after).is_meta
+    assert runner.read(embeds, allowed, positions, places).is_meta
+    for beams in (1, 3):  # not `prefill`, which must know how long the prompts are
+        runner._beams, runner._tokens = beams, 0
+        runner._groups = [runner._new_group(0, [6, 5], 6, room=2)]
+        runner._expand([1, 0], room=2)
+        tokens, after = (torch.zeros(2 * beams, *shape, dtype=torch.long, device="meta") for shape in ((), (1,)))
+        for _ in range(2):
+            runner.reorder(tokens)
+            assert runner.step(tokens, after).is_meta
