@@ -103,13 +103,21 @@ class Inbox:
             self._changed.notify()
 
     def take(
-        self, max_items: int, timeout_s: float, window_s: float, complete: Callable[[], bool] = lambda: False
+        self,
+        max_items: int,
+        timeout_s: float,
+        window_s: float,
+        longest_s: float = 0.0,
+        complete: Callable[[], bool] = lambda: False,
     ) -> list[Pending]:
-        """Wait up to `timeout_s` for a first request, then gather more for `window_s` or until `complete()`."""
+        """Wait up to `timeout_s` for a first request, then gather more until `complete()`, or none comes any more.
+
+        That is, none for `window_s`, but for no longer than `longest_s` (or `window_s`, if that is longer) in all.
+        """
         taken = self._pop(max_items, time.monotonic() + timeout_s)
-        deadline = time.monotonic() + window_s
-        while taken and len(taken) < max_items and time.monotonic() < deadline and not complete():
-            more = self._pop(max_items - len(taken), deadline)
+        deadline = time.monotonic() + max(window_s, longest_s)
+        while taken and len(taken) < max_items and not complete():
+            more = self._pop(max_items - len(taken), min(time.monotonic() + window_s, deadline))
             if not more:
                 break
             taken += more

@@ -83,11 +83,11 @@ class RunConfig:
 
     `beta` is the expert-mixing probability of each round (Ross et al. 2011, DAgger's beta_i; its last value repeats):
     0 lets the policy drive always, as the original does. `repeat_limit` is how often in a row the same action may be
-    taken before an episode counts as stuck (0: never stuck). `max_batch` and `window_ms` bound how many waiting
-    observations the policy answers in one call. `num_threads` 0 leaves the choice to torch. `num_workers` games are
-    played at once by the pipeline's client (1: the original's order). The learner runs after every `train_every`
-    episodes. The trainer's state is saved at most every `state_interval_s` seconds (0: after every episode); a resume
-    repeats the updates since then.
+    taken before an episode counts as stuck (0: never stuck). The policy answers up to `max_batch` waiting observations
+    in one call, which begins when every session waits or no other has come for `window_ms`. `num_threads` 0 leaves the
+    choice to torch. `num_workers` games are played at once by the pipeline's client (1: the original's order). The
+    learner runs after every `train_every` episodes. The trainer's state is saved at most every `state_interval_s`
+    seconds (0: after every episode); a resume repeats the updates since then.
     """
 
     num_rounds: int = 2

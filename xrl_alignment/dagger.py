@@ -81,6 +81,7 @@ class DaggerLoop:
         self._episodes: dict[str, Episode] = {}  # by session
         self._sessions: set[str] = set()  # v2 sessions that have said hello and not bye
         self._warned = False
+        self._last_call_s = 0.0  # how long the policy's last call took: gathering more than that would not pay
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
@@ -93,7 +94,10 @@ class DaggerLoop:
         try:
             self.ledger.open()
             while not self.schedule.finished:
-                self._answer(self.server.take(self.max_batch, timeout_s=1.0, window_s=self.window_s))
+                taken = self.server.take(
+                    self.max_batch, timeout_s=1.0, window_s=self.window_s, longest_s=self._last_call_s
+                )
+                self._answer(taken)
         except DivergedError as error:
             self._log.error(str(error))
             raise
@@ -249,7 +253,9 @@ class DaggerLoop:
         ]
         asked = [i for i, expert_drives in enumerate(drives) if self.preferences or not expert_drives]
         inputs = [PolicyInput(prompts[i], seen[i].image, seen[i].admissible_commands, episodes[i].game) for i in asked]
+        began = time.monotonic()
         own = dict(zip(asked, self.policy.act(inputs) if inputs else [], strict=True))
+        self._last_call_s = time.monotonic() - began
         executed = []
         for i, episode in enumerate(episodes):
             # The original's rule for a filtered expert answer: the policy's own action becomes the label.

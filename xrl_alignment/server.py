@@ -99,12 +99,13 @@ class DaggerHTTPServer:
         self._http.close_connections(grace_s=2.0)
         self._http.server_close()
 
-    def take(self, max_items: int, timeout_s: float, window_s: float = 0.0) -> list[Pending]:
+    def take(self, max_items: int, timeout_s: float, window_s: float = 0.0, longest_s: float = 0.0) -> list[Pending]:
         """Up to `max_items` requests in the order of their arrival; [] after `timeout_s` without one, or after stop.
 
-        After the first, others are gathered for `window_s`, or until every session has its request here. A session
-        that has been silent for longer than the session timeout comes as a `Bye` with a reason (nobody waits for its
-        answer), so that its work can be handed out again.
+        After the first, others are gathered until every session has its request here, or none has come for `window_s`,
+        or `longest_s` (or `window_s`, if that is longer) has passed. A session that has been silent for longer than the
+        session timeout comes as a `Bye` with a reason (nobody waits for its answer), so that its work can be handed out
+        again.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -113,7 +114,7 @@ class DaggerHTTPServer:
                 return silent
             left = max(0.0, deadline - time.monotonic())
             step = min(left, self._silence_check_s)
-            taken = self._inbox.take(max_items, step, window_s, self._admission.all_waiting)
+            taken = self._inbox.take(max_items, step, window_s, longest_s, self._admission.all_waiting)
             if taken or step == left or self._inbox.closed:
                 return taken
 

@@ -1,5 +1,8 @@
 """Sessions, retries and the queue, without a socket."""
 
+import threading
+import time
+
 import pytest
 
 from xrl_alignment.admission import Admission, Inbox, Pending, Refusal
@@ -44,3 +47,36 @@ def test_take_keeps_order_and_respects_its_limit():
     for pending in sent:
         inbox.put(pending)
     assert inbox.take(3, 0, 0) == sent[:3] and inbox.take(3, 0, 0.01) == sent[3:] and inbox.take(3, 0.01, 1) == []
+
+
+def test_gathering_goes_on_while_others_come():
+    inbox = Inbox(8)
+    sent = [Pending(Next("s", seq), "v2") for seq in range(4)]
+    inbox.put(sent[0])
+
+    def send():
+        for pending in sent[1:]:
+            time.sleep(0.4)
+            inbox.put(pending)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert inbox.take(4, 0, window_s=1, longest_s=60) == sent  # the last one comes after 1.2 s
+    thread.join()
+
+
+def test_gathering_ends_though_others_come():
+    inbox = Inbox(2000)
+    stop = threading.Event()
+
+    def send():
+        for seq in range(1000):
+            inbox.put(Pending(Next("s", seq), "v2"))
+            if stop.wait(0.01):
+                break
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert 0 < len(inbox.take(1000, 1, window_s=5, longest_s=0.3)) < 1000
+    stop.set()
+    thread.join()

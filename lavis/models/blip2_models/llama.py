@@ -290,12 +290,7 @@ class LlamaRunner:
         """
         hidden = []
         for rows in torch.arange(len(embeds), device=embeds.device).split(ROWS):
-            bias = additive_mask(seen[rows], self._dtype)
-            at_places = bias.take_along_dim(places[rows][:, None, :, None], dim=2)
-
-            def mix(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-                return self._attention(query, key, value, at_places if layer == len(self._layers) - 1 else bias)
-
+            mix = self._under(additive_mask(seen[rows], self._dtype), places[rows])
             hidden.append(self._forward(embeds[rows], positions[rows], mix, places[rows]))
         return self._norm(torch.cat(hidden))
 
@@ -364,6 +359,15 @@ class LlamaRunner:
         groups = query.shape[1] // key.shape[1]
         key, value = repeat_kv(key, groups), repeat_kv(value, groups)
         return attend(query, key, value, bias, self._width**-0.5, causal=query.shape[2] == key.shape[2])
+
+    def _under(self, bias: Tensor, places: Tensor) -> Mix:
+        """Attention under `bias` (n, 1, T, T), in the last layer only at `places` (n, P)."""
+        at_places = bias.take_along_dim(places[:, None, :, None], dim=2)
+
+        def mix(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return self._attention(query, key, value, at_places if layer == len(self._layers) - 1 else bias)
+
+        return mix
 
     def _reading(self, group: _Group, first: int, ends: Tensor) -> Mix:
         """Attention of prompts that end at columns `ends` (n, 1), the `first` of their group and those behind it."""
