@@ -77,11 +77,12 @@ class Player:
             max_steps=MAX_STEPS,
             write_prompt=self.write_prompt,
         )
-        thread = threading.Thread(target=loop.run)
-        thread.start()
         job = {"server_url": f"http://127.0.0.1:{server.port}", "games": self.games, "num_workers": workers}
-        list(self.clients.run(client, [job | {"environment_factory": self.environment}]))
-        thread.join()
+        jobs = [job | {"environment_factory": self.environment}]
+        playing = threading.Thread(target=lambda: list(self.clients.run(client, jobs)))
+        playing.start()
+        loop.run()  # in the main thread, as in dagger_server.py
+        playing.join()
         server.stop()
         actions = {record.game: [action for action, _ in record.steps] for record in directory.episodes()}
         directory.close()
@@ -106,8 +107,6 @@ def measure() -> Result:
     with tempfile.TemporaryDirectory() as folder:
         games = choose_games("household", "household_train", data=folder, num=MANY, num_train=MANY, num_heldout=0)
         player = Player(games, Path(folder) / "runs")
-        # The server first: once OpenMP has threads for this one, those of the server's thread wait for cores in every
-        # operation (twice the time with one environment). In dagger_server.py there is one such thread.
         for name, way in (("server and client", player.serve), ("evaluation", player.evaluate)):
             (slow, alone), (fast, together) = speed(way, 1), speed(way, MANY)
             differ = sum(alone[game.id] != together[game.id] for game in games)

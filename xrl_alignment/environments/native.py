@@ -470,6 +470,7 @@ class NativeEnvironment:
         self._game: NativeGame | None = None
         self._steps = 0
         self._done = False
+        self._drawn: tuple[RoomState, np.ndarray] | None = None  # what was drawn last, and the picture
 
     def reset(self, game: Game) -> TimeStep:
         """Load `game` and return its opening text; FileNotFoundError or EnvironmentFault where it cannot be played."""
@@ -497,7 +498,10 @@ class NativeEnvironment:
         """The agent's view now: uint8, (height, width, 3), RGB."""
         from xrl_alignment.environments import frames
 
-        return frames.draw(self.room_state(), show_ids=self.show_ids)
+        state = self.room_state()
+        if self._drawn is None or self._drawn[0] != state:  # a rejected action changes nothing
+            self._drawn = state, frames.draw(state, show_ids=self.show_ids)
+        return self._drawn[1].copy()
 
     def room_state(self) -> RoomState:
         """What holds in the room now, by PDDL id."""

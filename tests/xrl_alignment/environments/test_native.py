@@ -185,6 +185,24 @@ def test_a_picture(games):
     assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
 
 
+def test_a_picture_is_of_the_present_and_the_callers_own(games):
+    environment = NativeEnvironment()
+    environment.reset(games[0])
+    first = environment.render()
+    kept = first.copy()
+    first[:] = 0
+    environment.step("fly to the moon")
+    assert np.array_equal(environment.render(), kept)
+    pictures = [kept]
+    for command in walkthrough(games[0]):
+        environment.step(command)
+        pictures.append(environment.render())
+    assert not np.array_equal(pictures[-1], kept)
+    for game in (games[1], games[0]):
+        environment.reset(game)
+        assert np.array_equal(environment.render(), kept) == (game == games[0])
+
+
 def test_games_read_beforehand_play_the_same(games):
     texts = read_games(game.path for game in games)
     for game in games[:3]:
