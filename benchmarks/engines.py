@@ -35,7 +35,7 @@ from xrl_alignment.actions import normalise
 from xrl_alignment.assembly import load_student, make_policy
 from xrl_alignment.config import PolicyConfig, run_program
 from xrl_alignment.policies import InProcessPolicy, Policy, PolicyInput, autocast
-from xrl_alignment.vllm_server import find_python
+from xrl_alignment.vllm_process import find_python
 
 VLLM_ARGUMENTS = {"cpu": ["--no-enforce-eager", "--max-num-batched-tokens", "16384"], "cuda": []}
 BACKBONE = {"llm_weights": "tiny/backbone.safetensors", "freeze_llm": True}

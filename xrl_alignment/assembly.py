@@ -52,7 +52,7 @@ def load_student(settings: dict[str, Any], device: torch.device) -> tuple[torch.
 
 
 def make_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: Callable, max_batch: int) -> Policy:
-    """The policy of a `policy:` section around a loaded model; close it, for it may have started a server.
+    """The policy of a `policy:` section around a loaded model; close it, for it may have started an engine.
 
     EngineFault where `policy.name=vllm` finds no server that it can use.
     """
@@ -75,22 +75,24 @@ def make_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: C
 
 def _vllm_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: Callable, max_batch: int) -> Policy:
     from xrl_alignment.engines import VllmPolicy  # here: most programs need neither
-    from xrl_alignment.vllm_server import ModelServer
+    from xrl_alignment.vllm_process import VllmProcess
 
-    own_server = None
+    own = None
     if not settings.base_urls:
-        own_server = ModelServer(model, python=settings.vllm_python, arguments=settings.vllm_args)
-        own_server.wait()
+        own = VllmProcess(
+            model, python=settings.vllm_python, arguments=settings.vllm_args, timeout_s=settings.timeout_s
+        )
+        own.wait()
     return VllmPolicy(
         model=model,
         vis_processor=vis_processor,
-        base_urls=settings.base_urls or [own_server.url],
+        base_urls=settings.base_urls or [own.url],
+        client=own,
         decode=settings.decode,
         max_length=settings.max_length,
         min_length=settings.min_length,
         max_batch=max_batch,
         timeout_s=settings.timeout_s,
-        own_server=own_server,
     )
 
 

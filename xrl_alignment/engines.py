@@ -16,7 +16,7 @@ import io
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import openai
 import torch
@@ -27,9 +27,9 @@ from xrl_alignment.actions import normalise
 from xrl_alignment.engine_pool import EngineFault, ServerGone, ServerPool
 from xrl_alignment.experts.call_pool import CallPool
 from xrl_alignment.policies import PolicyInput, autocast, require_commands
-from xrl_alignment.vllm_server import KEY_VARIABLE, ModelServer
 
 CHECK_TIMEOUT_S = 30.0
+KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own name
 PART = 16  # prompts of a batch that are encoded and sent together
 MOST_TOKENS = 128  # whose log-probabilities vLLM gives in one reply
 PROBES = (
@@ -56,19 +56,32 @@ class Request(NamedTuple):
     tokens: frozenset[int] = frozenset()
 
 
+class Client(Protocol):
+    """Speaks with inference engines: `VllmClient`, or `vllm_process.VllmProcess`."""
+
+    def complete(self, url: str, prompts: Sequence[Tensor], **options: Any) -> list[list[Weighed]]:
+        """What the engine at `url` writes after each prompt (T, H)."""
+        ...
+
+    def model_at(self, url: str) -> str:
+        """Name of the model there."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held."""
+        ...
+
+
 class VllmClient:
     """Speaks with vLLM servers: completions of prompts that are embeddings.
 
-    URLs end in `/v1`. `key` is what servers want to be shown; without one it is taken from the environment
-    (`VLLM_API_KEY`). Every method raises `ServerGone` where another server may be asked instead, `EngineFault` where
-    that would not help. Prompts are sent in `dtype`, or as they are without one: a server turns them into its model's
-    anyway, so that one in 16 bits halves messages and changes nothing.
+    URLs end in `/v1`. The key that servers want to be shown is taken from the environment (`VLLM_API_KEY`). Every
+    method raises `ServerGone` where another server may be asked instead, `EngineFault` where that would not help.
     """
 
-    def __init__(self, timeout_s: float, key: str = "", dtype: torch.dtype | None = None) -> None:
+    def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._dtype = dtype
-        self._key = key or os.environ.get(KEY_VARIABLE) or "none"
+        self._key = os.environ.get(KEY_VARIABLE) or "none"
         self._clients: dict[str, openai.OpenAI] = {}
         self._models: dict[str, str] = {}
 
@@ -78,7 +91,7 @@ class VllmClient:
         `options` are vLLM's sampling parameters (`max_tokens`, `logprobs`, …).
         """
         body = {
-            "prompt_embeds": [encode_tensor(prompt.to(self._dtype or prompt.dtype)) for prompt in prompts],
+            "prompt_embeds": [encode_tensor(prompt) for prompt in prompts],
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
             **options,
@@ -169,7 +182,7 @@ class Fingerprint:
         self._prompts = encode_prompts(model.llm_tokenizer, PROBES)
 
     @torch.no_grad()
-    def difference(self, client: VllmClient, url: str) -> float:
+    def difference(self, client: Client, url: str) -> float:
         """Mean absolute difference of log-probabilities between the server at `url` and ours."""
         embed = self._model.llm_model.get_input_embeddings()
         prompts = [embed(torch.tensor(ids, device=self._model.device)) for ids in self._prompts]
@@ -190,7 +203,7 @@ class Fingerprint:
         logits = self._model.llm_model(input_ids=ids).logits[0, len(prompt) - 1 :]
         return logits.float().log_softmax(-1).cpu()
 
-    def check(self, client: VllmClient, url: str) -> None:
+    def check(self, client: Client, url: str) -> None:
         """EngineFault where the server at `url` has another model, ServerGone where it does not answer."""
         name = client.model_at(url)
         difference = self.difference(client, url)
@@ -207,7 +220,8 @@ class VllmPolicy:
 
     `decode="free"` writes the action. `decode="admissible"` finds the most probable of the admissible commands, asking
     for the next words of the best command so far until one is whole (`best_answer`). All of `base_urls` are checked at
-    once (`Fingerprint`): EngineFault says which of them cannot be used and why. `own_server` is closed with the policy.
+    once (`Fingerprint`): EngineFault says which of them cannot be used and why. `client` speaks with them (None: over
+    HTTP) and is closed with the policy.
     """
 
     def __init__(
@@ -221,7 +235,7 @@ class VllmPolicy:
         min_length: int = 1,
         max_batch: int = 32,
         timeout_s: float = 300.0,
-        own_server: ModelServer | None = None,
+        client: Client | None = None,
         **pool_options: Any,
     ) -> None:
         self.model = model
@@ -230,9 +244,8 @@ class VllmPolicy:
         self.max_length = max_length
         self.min_length = min_length
         self.max_batch = max_batch
-        self._client = VllmClient(timeout_s, own_server.key, own_server.dtype) if own_server else VllmClient(timeout_s)
+        self._client = client or VllmClient(timeout_s)
         self._fingerprint = Fingerprint(model)
-        self._own_server = own_server
         self._threads = CallPool(4)
         self.pool = ServerPool(base_urls, call=self._call, check=self._check, **pool_options)
         try:
@@ -251,12 +264,10 @@ class VllmPolicy:
         return actions
 
     def close(self) -> None:
-        """Close the connections, and the server that was started for this policy."""
+        """Close the connections, and the engine that was started for this policy."""
         self._threads.shutdown()
         self.pool.close()
         self._client.close()
-        if self._own_server is not None:
-            self._own_server.close()
 
     @torch.no_grad()
     def _prompts(self, batch: Sequence[PolicyInput], room: int) -> list[Tensor]:

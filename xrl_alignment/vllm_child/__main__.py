@@ -1,0 +1,113 @@
+"""vLLM's engine as a child process: reads prompts from a pipe, writes token ids back.
+
+    python xrl_alignment/vllm_child FD --model FOLDER --enable-prompt-embeds …     # arguments as of `vllm serve`
+
+Runs under the interpreter that has vLLM, which knows nothing of this project; the other end is
+`xrl_alignment/vllm_process.py`. Both speak through `multiprocessing.connection`: a JSON text, and behind a question's
+its prompts' bytes. Prompts are read as they come, also while others are being written (continuous batching). Ends when
+the other end is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import RequestOutputKind
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.engine.llm_engine import LLMEngine
+
+
+def read(connection: Connection, questions: queue.SimpleQueue[tuple[dict[str, Any], bytes] | None]) -> None:
+    """Put every question and its prompts into the queue, and None at the end."""
+    try:
+        while True:
+            questions.put((json.loads(connection.recv_bytes()), connection.recv_bytes()))
+    except (EOFError, OSError):
+        questions.put(None)
+
+
+def prompts_of(question: dict[str, Any], data: bytes) -> list[torch.Tensor]:
+    """The prompts (T, H) of a question."""
+    values = torch.frombuffer(bytearray(data), dtype=getattr(torch, question["dtype"]))
+    return list(values.view(-1, question["width"]).split(question["lengths"]))
+
+
+def words_of(output: Any) -> list[list[Any]]:
+    """Of each written token its id, and the log-probabilities that were asked for as (id, value)."""
+    tops = output.logprobs or [{}] * len(output.token_ids)
+    return [
+        [token, [(word, top.logprob) for word, top in row.items()]]
+        for token, row in zip(output.token_ids, tops, strict=True)
+    ]
+
+
+class Engine:
+    """Requests in hand, by vLLM's names for them: question's number and place in it."""
+
+    def __init__(self, connection: Connection, engine: LLMEngine) -> None:
+        self.connection = connection
+        self.engine = engine
+        self.waiting: dict[str, tuple[int, int]] = {}
+        self.answers: dict[int, list[Any]] = {}
+
+    def add(self, question: dict[str, Any], data: bytes) -> None:
+        """Take a question in; one that vLLM refuses is answered with its reason."""
+        number, names = question["number"], []
+        options = {"temperature": 0, "output_kind": RequestOutputKind.FINAL_ONLY, "detokenize": False}
+        options |= question["options"]
+        if "logprob_token_ids" in options:
+            options["logprobs"] = len(options["logprob_token_ids"])  # vLLM's HTTP server does this by itself
+        try:
+            parameters = SamplingParams(**options)
+            prompts = [{"prompt_embeds": prompt} for prompt in prompts_of(question, data)]
+            for place, prompt in enumerate(self.engine.renderer.render_cmpl(prompts)):
+                names.append(f"{number}-{place}")
+                self.engine.add_request(names[-1], prompt, parameters)
+        except Exception as error:  # whatever it is: the other end waits for an answer
+            self.engine.abort_request(names)
+            self.tell({"number": number, "error": f"{type(error).__name__}: {error}"})
+            return
+        self.answers[number] = [None] * len(names)
+        self.waiting |= {name: (number, place) for place, name in enumerate(names)}
+
+    def step(self) -> None:
+        """Write a token of every request; answer the questions that are done."""
+        for output in self.engine.step():
+            if output.finished:
+                number, place = self.waiting.pop(output.request_id)
+                self.answers[number][place] = words_of(output.outputs[0])
+                if all(answer is not None for answer in self.answers[number]):
+                    self.tell({"number": number, "answers": self.answers.pop(number)})
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send a message."""
+        self.connection.send_bytes(json.dumps(message).encode())
+
+
+def main() -> None:
+    """Serve until the other end is closed."""
+    connection = Connection(int(sys.argv[1]))
+    arguments = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(sys.argv[2:])
+    engine = Engine(connection, LLMEngine.from_engine_args(EngineArgs.from_cli_args(arguments)))
+    questions: queue.SimpleQueue[tuple[dict[str, Any], bytes] | None] = queue.SimpleQueue()
+    threading.Thread(target=read, args=(connection, questions), daemon=True).start()
+    engine.tell({"ready": True})
+    while True:
+        while not (engine.waiting and questions.empty()):
+            question = questions.get()
+            if question is None:
+                return
+            engine.add(*question)
+        engine.step()
+
+
+if __name__ == "__main__":
+    main()
