@@ -94,10 +94,7 @@ class DaggerLoop:
         try:
             self.ledger.open()
             while not self.schedule.finished:
-                taken = self.server.take(
-                    self.max_batch, timeout_s=1.0, window_s=self.window_s, longest_s=self._last_call_s
-                )
-                self._answer(taken)
+                self._answer(self._take(self.max_batch, timeout_s=1.0))
         except DivergedError as error:
             self._log.error(str(error))
             raise
@@ -111,24 +108,38 @@ class DaggerLoop:
         """Progress for `/status` and the progress bar."""
         return {**self.ledger.status(), "playing": len(self._episodes)}
 
+    def _take(self, most: int, timeout_s: float) -> list[Pending]:
+        return self.server.take(most, timeout_s, window_s=self.window_s, longest_s=self._last_call_s)
+
     def _answer(self, pending: Sequence[Pending]) -> None:
         waiting: list[tuple[Pending, Episode]] = []
         ended: list[Episode] = []
+        # Who has just been given a game will send its first observation at once: others' wait for it.
+        while self._sort(pending, waiting, ended) and waiting and len(waiting) < self.max_batch:
+            pending = self._take(self.max_batch - len(waiting), timeout_s=self.window_s)
+        self._act(waiting)
+        for episode in ended:
+            self.ledger.commit(episode)
+
+    def _sort(self, pending: Sequence[Pending], waiting: list[tuple[Pending, Episode]], ended: list[Episode]) -> bool:
+        """Receive observations, answer the rest; whether a session has come or been given a game."""
+        begins = False
         for item in pending:
             match item.message:
                 case Observation():
                     self._receive(item, waiting, ended)
                 case Hello():
                     self._greet(item)
+                    begins = True
                 case Next():
-                    item.reply(self._assign(item.message.session))
+                    work = self._assign(item.message.session)
+                    item.reply(work)
+                    begins |= work["kind"] == "work"
                 case Bye():
                     self._give_back(item.message.session, item.message.reason or "left")
                     self._sessions.discard(item.message.session)
                     item.reply({"kind": "bye"})
-        self._act(waiting)
-        for episode in ended:
-            self.ledger.commit(episode)
+        return begins
 
     def _greet(self, item: Pending) -> None:
         try:

@@ -188,7 +188,10 @@ def training_rows(prompts: Sequence[list[int]], outputs: Sequence[list[int]], pa
 
 def prompt_rows(prompts: Sequence[list[int]], pad_id: int) -> Rows:
     """Rows `pads, prompt` for generation: the answer continues on the right; no labels are set."""
-    length = max(len(p) for p in prompts)
-    ids = torch.tensor([[pad_id] * (length - len(p)) + p for p in prompts])
-    mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in prompts])
+    ids = torch.full((len(prompts), max(map(len, prompts))), pad_id)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        start = ids.shape[1] - len(prompt)
+        ids[row, start:] = torch.tensor(prompt)
+        mask[row, start:] = 1
     return Rows(ids, mask, torch.full_like(ids, IGNORE))
