@@ -90,7 +90,7 @@ CONFIG_DEFAULTS: dict[str, object] = {
     "init_seed": 0,
 }
 # Tokens of language model input whose activations are kept at a time, where only what stands before it trains.
-CHUNK_TOKENS = {"cpu": 512, "cuda": 4096}
+CHUNK_TOKENS = {"cpu": 1024, "cuda": 4096}
 VISION = ("visual_encoder", "ln_vision", "Qformer", "query_tokens")
 PARTS = (*VISION, "llm_proj", "llm_model")
 

@@ -146,8 +146,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     What Transformers' `apply_rotary_pos_emb` gives, to the last bit, in fewer passes.
     """
-    half = x.shape[-1] // 2
-    swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
+    swapped = x.roll(x.shape[-1] // 2, dims=-1)  # its gradient is a roll again; slices would be filled up with zeros
     return (x * cos[:, :, None]).add_(swapped.mul_(sin[:, :, None]))
 
 
