@@ -22,7 +22,7 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
-demo: $(STAMP)  ## both training phases and all evaluations on a tiny model (6 minutes, 2 cores)
+demo: $(STAMP)  ## both training phases and all evaluations on a tiny model (6 to 8 minutes, 2 cores)
 	$(RUN) -m xrl_alignment.demo
 
 test: $(STAMP)  ## the test suite, without the tests marked slow

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config
 
-from lavis.models.blip2_models import decoding, llama
+from lavis.models.blip2_models import attention, decoding, llama
 from lavis.models.blip2_models.llama import LlamaRunner, supports
 
 
@@ -54,6 +54,32 @@ def test_equals_transformers(sizes: dict) -> None:
         assert torch.allclose(got, want, atol=1e-5)
         token, positions = want.argmax(-1), positions[:, -1:] + 1
         got, want = mine.step(token, positions), theirs.step(token, positions)
+
+
+@pytest.mark.parametrize("amx", [False, True])
+@torch.no_grad()
+def test_bfloat16_is_near_float32(monkeypatch: pytest.MonkeyPatch, amx: bool) -> None:
+    """Prompts longer than what attention computes at a time, on CPUs with and without AMX."""
+    monkeypatch.setattr(attention, "AMX", amx)
+    llm = small()
+    count, length = 3, 2 * attention.BLOCK + 40
+    embeds, positions = torch.randn(count, length, 24), torch.arange(length).expand(count, -1)
+    mask = torch.ones(count, length, dtype=torch.long)
+    mask[1, 5:60] = 0
+    seen = torch.ones(count, 1, length, length, dtype=torch.bool).tril()
+    places = torch.tensor([[0, 100, length - 1]]).expand(count, -1)
+    results = []
+    for dtype in (torch.float32, torch.bfloat16):
+        runner = LlamaRunner(llm, dtype)
+        found = [runner.read(embeds, seen, positions, places).float()]
+        for beams in (1, 2):
+            at = decoding.position_ids(mask)
+            found.append(runner.prefill(embeds, mask, at, room=2, beams=beams))
+            after = at[:, -1:].repeat_interleave(beams, dim=0)
+            found += [runner.step(torch.arange(beams * count), after + 1 + step) for step in range(2)]
+        results.append(found)
+    for exact, rounded in zip(*results, strict=True):
+        assert (exact - rounded).norm() < 0.03 * exact.norm()
 
 
 @torch.no_grad()
