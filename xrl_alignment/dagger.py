@@ -114,8 +114,9 @@ class DaggerLoop:
     def _answer(self, pending: Sequence[Pending]) -> None:
         waiting: list[tuple[Pending, Episode]] = []
         ended: list[Episode] = []
-        # Who has just been given a game will send its first observation at once: others' wait for it.
-        while self._sort(pending, waiting, ended) and waiting and len(waiting) < self.max_batch:
+        # Who has just been given a game will send its first observation at once: others' wait for it. But not those who
+        # have ended theirs: they will ask for another one, and must not before the first is committed.
+        while self._sort(pending, waiting, ended) and waiting and not ended and len(waiting) < self.max_batch:
             pending = self._take(self.max_batch - len(waiting), timeout_s=self.window_s)
         self._act(waiting)
         for episode in ended:

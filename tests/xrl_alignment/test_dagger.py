@@ -11,6 +11,7 @@ import pytest
 
 from lavis.datasets.shards import open_shard
 from xrl_alignment import protocol
+from xrl_alignment.admission import Pending
 from xrl_alignment.buffers import read_transition
 from xrl_alignment.environments import make_environment
 from xrl_alignment.experts.base import Label
@@ -217,6 +218,63 @@ def test_several_sessions_share_the_games_of_every_round(make_run, scripted, gam
     assert sorted((r.round, r.env, r.game) for r in run.journal) == sorted(
         (number, env, game.id) for number in range(2) for env, game in enumerate(games)
     )
+
+
+class Arrivals:
+    """Stands for the server's queue: what is taken is written down before."""
+
+    def __init__(self, *batches) -> None:
+        self.batches = list(batches)
+
+    def take(self, most: int, timeout_s: float, **window):
+        return self.batches.pop(0) if self.batches else []
+
+
+def ask(kind, session: str, seq: int, **fields) -> Pending:
+    return Pending(kind(session=session, seq=seq, **fields), "v2")
+
+
+def see(session: str, seq: int, game: str = "", done: bool = False) -> Pending:
+    return ask(Observation, session, seq, text=opening(game), task_type=game, done=done, image=PIXEL, information={})
+
+
+def said(pending: Pending):
+    return protocol.decode_reply_v2(pending.wait().body)
+
+
+@pytest.fixture
+def scripted_loop(make_run, scripted, games):
+    """A loop, its policy, and two games that sessions a and b have been given."""
+    run = make_run(policy=scripted("look"), games=games[:2], num_rounds=1, max_steps=5)
+    run.loop.ledger.open()
+    names = [game.id for game in games[:2]]
+    run.loop.server = Arrivals()
+    for session in "ab":
+        run.loop._answer([ask(Hello, session, 1, games=tuple(names))])
+        run.loop._answer([ask(Next, session, 2)])
+    yield run.loop, names
+    run.server.stop()
+    run.directory.close()
+
+
+def test_the_first_observation_of_who_has_just_come_is_waited_for(scripted_loop):
+    loop, names = scripted_loop
+    first, second = see("a", 3, names[0]), see("b", 3, names[1])
+    loop.server.batches = [[second]]
+    loop._answer([first, ask(Hello, "c", 1, games=tuple(names))])
+    assert loop.server.batches == [] and len(loop.policy.inputs) == 2
+    assert said(first)["action"] == said(second)["action"] == "look"
+
+
+def test_who_has_ended_a_game_is_not_given_it_again_before_it_is_committed(scripted_loop):
+    loop, names = scripted_loop
+    loop._answer([see("a", 3, names[0])])
+    another = ask(Next, "a", 5)
+    loop.server.batches = [[another]]
+    loop._answer([see("a", 4, done=True), see("b", 3, names[1]), ask(Hello, "c", 1, games=tuple(names))])
+    if loop.server.batches:
+        loop._answer(loop.server.batches.pop())
+    assert said(another)["kind"] == "wait"  # for b's game
 
 
 def test_hello_tells_rounds_games_and_expert(make_run, scripted):
