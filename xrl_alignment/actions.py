@@ -10,6 +10,7 @@ from __future__ import annotations
 import string
 
 DIALECTS = ("put", "move")
+MAX_THOUGHTS = 3  # thoughts in a row that are answered `OK.`; the next one goes to the environment like any action
 _EDGE = string.punctuation + string.whitespace
 _PREPOSITIONS = frozenset(("in", "on", "in/on", "into", "onto", "inside", "to"))
 

@@ -7,13 +7,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from xrl_alignment.actions import is_thought, normalise
+from xrl_alignment.actions import MAX_THOUGHTS, is_thought, normalise
 from xrl_alignment.buffers import Transition
 from xrl_alignment.experts.base import Expert, Label
 from xrl_alignment.history import EnvironmentHistory
 from xrl_alignment.protocol import Observation
-
-MAX_THOUGHTS = 3  # thoughts in a row that are answered `OK.`; the next one goes to the environment like any action
 
 
 def plain(text: str) -> str:

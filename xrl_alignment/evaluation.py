@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from xrl_alignment.actions import is_thought
+from xrl_alignment.actions import MAX_THOUGHTS, is_thought
 from xrl_alignment.environments.base import MAX_STEPS, Environment, Game, TimeStep
-from xrl_alignment.episode import MAX_THOUGHTS
 from xrl_alignment.experts.base import Expert, Label, act_all
 from xrl_alignment.history import EnvironmentHistory, EpisodeTrace, build_prompt, opening
 from xrl_alignment.policies import Policy, PolicyInput

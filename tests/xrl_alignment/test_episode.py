@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from xrl_alignment.actions import MAX_THOUGHTS
 from xrl_alignment.buffers import Transition
-from xrl_alignment.episode import MAX_THOUGHTS, Episode, plain
+from xrl_alignment.episode import Episode, plain
 from xrl_alignment.experts import Label, make_expert
 from xrl_alignment.history import EnvironmentHistory
 from xrl_alignment.protocol import Observation
