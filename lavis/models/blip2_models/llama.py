@@ -29,6 +29,7 @@ ROWS = 8  # whole rows read at a time
 PREFILL = {"cpu": 1 << 19, "cuda": 1 << 26}  # tokens x hidden size of the prompts read at a time
 MULTIPLE = {"cpu": 32, "cuda": 1}  # of tokens that prompts are read in: oneDNN builds kernels for every new length
 BLOCK_ROWS = 64  # of a weight that are multiplied at a time, see `linear_by_blocks`
+AHEAD = 128  # columns of new tokens that room is made for at a time
 ALIKE = 0.75  # of the longest prompt's length: those at least so long share its store
 FUSED_WIDTH = 256  # hidden size up to which copies of matrices, side by side, save more than they cost
 _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -221,14 +222,24 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Ten
 Mix = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Group:
-    """Prompts of like length, n of them, that stand together in reading order and share a store."""
+    """Prompts of like length, n of them, that stand together in reading order and share a store.
+
+    A prompt's beams share its row: behind its columns every step adds one for each beam, and these stay where they are
+    written. A beam sees those of its own answer (a tree of tokens under a mask: Miao et al. 2024, arXiv:2305.09781,
+    sec. 4.2), so to go on as another beam is to take over its row of the mask.
+    """
 
     rows: slice  # in reading order
     length: int  # columns for the prompts; those of new tokens follow
-    bias: Tensor  # (n, 1, 1, columns), additive: which columns are written
-    stores: list[tuple[Tensor, Tensor]]  # of each layer keys and values: (n, key heads, columns, width)
+    bias: Tensor  # (n, 1, B, columns), additive: which columns a beam sees
+    stores: list[tuple[Tensor, ...]]  # of each layer keys and values: (n, key heads, columns, width)
+
+    def widen(self, columns: int) -> None:
+        """Make so many columns more, which nobody sees yet: zeros, as a NaN would get through the mask."""
+        self.bias = F.pad(self.bias, (0, columns), value=torch.finfo(self.bias.dtype).min)
+        self.stores = [tuple(F.pad(store, (0, 0, 0, columns)) for store in stores) for stores in self.stores]
 
 
 class LlamaRunner:
@@ -246,17 +257,16 @@ class LlamaRunner:
         self._width = llm.model.layers[0].self_attn.head_dim
         self._vocabulary = llm.lm_head.weight.to(dtype)
         self._groups: list[_Group] = []
-        # The rows in reading order (those of like length together), and where each stands in it.
+        # The prompts in reading order (those of like length together), and where each stands in it.
         self._order = self._place = torch.empty(0, dtype=torch.long)
         self._beams = 1
-        self._grown: list[tuple[Tensor, Tensor]] = []  # of each beam's own tokens: (N * B, key heads, room, width)
-        self._tokens = 0  # written behind the prompts
+        self._tokens = 0  # that each beam has written
 
     def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int, beams: int = 1) -> Tensor:
         """Read prompts: `embeds` (N, T, H), `mask` (N, T) with 0 on pads (anywhere), `positions` (N, T).
 
-        Pads are left out: rows of like length are read together, each closed up. There is room for `room` more tokens
-        of each row, or of each of its `beams`; these read their prompt's keys and values where they are.
+        Pads are left out: rows of like length are read together, each closed up. At most `room` more tokens of each of
+        a row's `beams` will follow; these read their prompt's keys and values where they are.
         """
         device, hidden = embeds.device, embeds.shape[2]
         multiple = MULTIPLE.get(device.type, MULTIPLE["cuda"])
@@ -279,8 +289,9 @@ class LlamaRunner:
                 here = rows[:, None], real_first[rows, :read]
                 last.append(self._forward(embeds[here], positions[here], mix, ends)[:, 0])
                 order += part
-        self._expand(order, room)
-        return self._logits(torch.cat(last)[torch.tensor(order, device=device).argsort()])
+        prompts = torch.tensor(order, device=device)
+        self._order, self._place = prompts, prompts.argsort()
+        return self._logits(torch.cat(last)[self._place])
 
     def read(self, embeds: Tensor, seen: Tensor, positions: Tensor, places: Tensor) -> Tensor:
         """Hidden states (N, P, H) at `places` (N, P) of whole rows `embeds` (N, T, H), after the final norm.
@@ -295,39 +306,34 @@ class LlamaRunner:
 
     def reorder(self, beams: Tensor) -> None:
         """Row i goes on as row `beams[i]` (N * B,), one of the same prompt."""
-        rows = self._place[beams[self._order]]
-        for keys, values in self._grown:
-            for store in (keys, values):
-                store[:, :, : self._tokens] = store[rows, :, : self._tokens]
+        parents = (beams % self._beams).view(-1, self._beams)[self._order]
+        for group in self._groups:
+            seen = group.bias[..., group.length :]
+            seen.copy_(seen.take_along_dim(parents[group.rows, None, :, None], dim=2))
 
     def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Read one more token of each row: `tokens` (N,) or (N * B,), `positions` likewise (…, 1)."""
-        x = self._llm.model.embed_tokens(tokens[self._order, None])
-        if self._beams == 1:
-            for group in self._groups:
-                group.bias[..., group.length + self._tokens] = 0
+        for group in self._groups:
+            first = group.length + self._tokens * self._beams
+            if first == group.bias.shape[-1]:
+                group.widen(_columns_ahead(self._beams))
+            # Of the new columns each beam sees its own one.
+            group.bias[:, 0, :, first : first + self._beams].diagonal(dim1=1, dim2=2).zero_()
         self._tokens += 1
-        mix = self._continuing if self._beams == 1 else self._continuing_beams
-        return self._logits(self._forward(x, positions[self._order], mix)[:, -1][self._place])
-
-    def _expand(self, order: Sequence[int], room: int) -> None:
-        """Note in which order the prompts were read, and make room for each beam's own tokens."""
-        device = self._llm.device
-        prompts = torch.tensor(order, device=device)
-        self._order = (prompts[:, None] * self._beams + torch.arange(self._beams, device=device)).flatten()
-        self._place = self._order.argsort()
-        shape = (2, len(self._order), self._key_heads, room if self._beams > 1 else 0, self._width)
-        self._grown = [tuple(torch.empty(shape, dtype=self._dtype, device=device)) for _ in self._layers]
+        # A prompt's beams stand beside one another, like the positions of a text.
+        tokens, positions = (x.view(-1, self._beams)[self._order] for x in (tokens, positions))
+        hidden = self._forward(self._llm.model.embed_tokens(tokens), positions, self._continuing)
+        return self._logits(hidden[self._place].flatten(0, 1))
 
     def _new_group(self, first: int, lengths: Sequence[int], columns: int, room: int) -> _Group:
-        """The prompts of `lengths` from the `first` row on; new tokens get `room` beside them if they have no beams."""
-        total, device = columns + (room if self._beams == 1 else 0), self._llm.device
+        """The prompts of `lengths` from the `first` row on, with room for the next of `room` tokens of each beam."""
+        total, device = columns + min(room * self._beams, _columns_ahead(self._beams)), self._llm.device
         shape = (2, len(lengths), self._key_heads, total, self._width)
         written = torch.arange(total, device=device) < torch.tensor(lengths, device=device)[:, None]
         return _Group(
             rows=slice(first, first + len(lengths)),
             length=columns,
-            bias=additive_mask(written[:, None, None], self._dtype),
+            bias=additive_mask(written[:, None, None].repeat(1, 1, self._beams, 1), self._dtype),
             stores=[tuple(torch.empty(shape, dtype=self._dtype, device=device)) for _ in self._layers],
         )
 
@@ -385,51 +391,20 @@ class LlamaRunner:
         return mix
 
     def _continuing(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attention of one more token of each row."""
+        """Attention of one more token of each beam."""
         mixed = []
         for group in self._groups:
-            store, column = group.stores[layer], group.length + self._tokens - 1
-            for kept, new in zip(store, (key, value), strict=True):
-                kept[:, :, column : column + 1] = new[group.rows]
+            stop = group.length + self._tokens * self._beams
+            for store, new in zip(group.stores[layer], (key, value), strict=True):
+                store[:, :, stop - self._beams : stop] = new[group.rows]
             # All columns, whether written or not: a matrix product would copy a part of them first.
-            mixed.append(self._attention(query[group.rows], *store, group.bias))
+            mixed.append(self._attention(query[group.rows], *group.stores[layer], group.bias))
         return torch.cat(mixed)
 
-    def _continuing_beams(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attention of one more token of each beam."""
-        grown, mixed = self._grown[layer], []
-        for kept, new in zip(grown, (key, value), strict=True):
-            kept[:, :, self._tokens - 1 : self._tokens] = new
-        for group in self._groups:
-            rows = slice(group.rows.start * self._beams, group.rows.stop * self._beams)
-            own = [store[rows, :, : self._tokens] for store in grown]
-            mixed.append(self._beam_attention(query[rows], group.stores[layer], own, group.bias))
-        return torch.cat(mixed)
 
-    def _beam_attention(
-        self, query: Tensor, prompt: tuple[Tensor, Tensor], own: Sequence[Tensor], bias: Tensor
-    ) -> Tensor:
-        """Attention of `query` (n * B, heads, 1, width) over its prompt, read once for all beams, and its own tokens.
-
-        The beams (and the heads that share keys) of a prompt stand beside one another as rows of one matrix product.
-        """
-        total, heads, _, width = query.shape
-        count, groups = total // self._beams, heads // self._key_heads
-        query = query.view(count, self._beams, self._key_heads, groups, width) * width**-0.5
-        own_keys, own_values = (store.view(count, self._beams, *store.shape[1:]) for store in own)
-
-        def beside(x: Tensor) -> Tensor:  # (n, B, key heads, groups, any) -> (n, key heads, B * groups, any)
-            return x.transpose(1, 2).flatten(2, 3)
-
-        def apart(x: Tensor) -> Tensor:
-            return x.unflatten(2, (self._beams, groups)).transpose(1, 2)
-
-        over_prompt = (beside(query) @ prompt[0].transpose(2, 3)).add_(bias)
-        scores = torch.cat([over_prompt, beside(query @ own_keys.transpose(3, 4))], dim=-1)
-        weights = scores.softmax(-1, dtype=torch.float32).to(self._dtype)
-        of_prompt, of_own = weights.split([over_prompt.shape[-1], self._tokens], dim=-1)
-        mixed = apart(of_prompt @ prompt[1]) + apart(of_own) @ own_values
-        return mixed.reshape(total, heads, 1, width)
+def _columns_ahead(beams: int) -> int:
+    """How many columns of new tokens room is made for at a time: about `AHEAD`, whole tokens of all beams."""
+    return -(-AHEAD // beams) * beams
 
 
 def _alike(parts: Sequence[list[int]], lengths: Sequence[int]) -> list[list[list[int]]]:

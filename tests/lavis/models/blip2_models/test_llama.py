@@ -181,7 +181,7 @@ def test_every_tensor_is_made_where_the_model_is() -> None:
     for beams in (1, 3):  # not `prefill`, which must know how long the prompts are
         runner._beams, runner._tokens = beams, 0
         runner._groups = [runner._new_group(0, [6, 5], 6, room=2)]
-        runner._expand([1, 0], room=2)
+        runner._order = runner._place = torch.zeros(2, dtype=torch.long, device="meta")
         tokens, after = (torch.zeros(2 * beams, *shape, dtype=torch.long, device="meta") for shape in ((), (1,)))
         for _ in range(2):
             runner.reorder(tokens)
