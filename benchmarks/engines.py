@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from _bench import Result, run
 
+from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.processors.blip_processors import BlipImageEvalProcessor
 from xrl_alignment.actions import normalise
 from xrl_alignment.assembly import load_student, make_policy
@@ -37,7 +38,10 @@ from xrl_alignment.config import PolicyConfig, run_program
 from xrl_alignment.policies import InProcessPolicy, Policy, PolicyInput, autocast
 from xrl_alignment.vllm_process import find_python
 
-VLLM_ARGUMENTS = {"cpu": ["--no-enforce-eager", "--max-num-batched-tokens", "16384"], "cuda": []}
+VLLM_ARGUMENTS = {
+    "cpu": ["--no-enforce-eager", "--max-num-batched-tokens", "16384", "--no-enable-prefix-caching"],
+    "cuda": [],
+}
 BACKBONE = {"llm_weights": "tiny/backbone.safetensors", "freeze_llm": True}
 
 
@@ -110,6 +114,8 @@ def timed(policies: Mapping[str, Policy], work: Sequence[Sequence[PolicyInput]])
 
 def measure(device: str, shape: str, prompts: int, tokens: int, repeats: int, url: str, python: str) -> Result:
     """Both sides on the same batches. EngineFault where there is no vLLM."""
+    bound_kernel_cache()  # memory as in evaluate.py and dagger_server.py
+    keep_freed_memory()
     if not url:
         python = find_python(python)
     model, vis_processor = build(shape, device)

@@ -74,7 +74,7 @@ def make_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: C
 
 
 def _vllm_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: Callable, max_batch: int) -> Policy:
-    from xrl_alignment.engines import VllmPolicy  # here: most programs need neither
+    from xrl_alignment.engines import PART, VllmPolicy  # here: most programs need neither
     from xrl_alignment.vllm_process import VllmProcess
 
     own = None
@@ -92,6 +92,7 @@ def _vllm_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: 
         max_length=settings.max_length,
         min_length=settings.min_length,
         max_batch=max_batch,
+        part=max_batch if own and model.device.type == "cpu" else PART,
         timeout_s=settings.timeout_s,
     )
 

@@ -30,7 +30,7 @@ from xrl_alignment.policies import PolicyInput, autocast, require_commands
 
 CHECK_TIMEOUT_S = 30.0
 KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own name
-PART = 16  # prompts of a batch that are encoded and sent together
+PART = 16  # prompts that are encoded and sent together, where engines have processors of their own
 MOST_TOKENS = 128  # whose log-probabilities vLLM gives in one reply
 PROBES = (
     "You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a countertop 1 and a fridge 1.",
@@ -221,7 +221,8 @@ class VllmPolicy:
     `decode="free"` writes the action. `decode="admissible"` finds the most probable of the admissible commands, asking
     for the next words of the best command so far until one is whole (`best_answer`). All of `base_urls` are checked at
     once (`Fingerprint`): EngineFault says which of them cannot be used and why. `client` speaks with them (None: over
-    HTTP) and is closed with the policy.
+    HTTP) and is closed with the policy. `part` prompts are encoded and sent together; while engines read them, the next
+    ones' pictures are encoded, which pays unless both need the same processors.
     """
 
     def __init__(
@@ -234,6 +235,7 @@ class VllmPolicy:
         max_length: int = 128,
         min_length: int = 1,
         max_batch: int = 32,
+        part: int = PART,
         timeout_s: float = 300.0,
         client: Client | None = None,
         **pool_options: Any,
@@ -244,6 +246,7 @@ class VllmPolicy:
         self.max_length = max_length
         self.min_length = min_length
         self.max_batch = max_batch
+        self.part = part
         self._client = client or VllmClient(timeout_s)
         self._fingerprint = Fingerprint(model)
         self._threads = CallPool(4)
@@ -282,8 +285,8 @@ class VllmPolicy:
 
     def _write(self, batch: Sequence[PolicyInput]) -> list[str]:
         asked = []
-        for start in range(0, len(batch), PART):  # while engines read one part, the next one's pictures are encoded
-            part = batch[start : start + PART]
+        for start in range(0, len(batch), self.part):
+            part = batch[start : start + self.part]
             requests = [Request(prompt) for prompt in self._prompts(part, room=self.max_length - 1)]
             asked.append(self._threads.submit(self.pool.ask, requests, [item.session for item in part]))
         written = [words for future in asked for words in future.result()]

@@ -44,6 +44,9 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "OMP_NUM_THREADS": str(os.cpu_count() or 1),  # all cores: this program waits while it answers
 }
+# glibc keeps freed memory. Otherwise every large intermediate tensor is mapped, zeroed and unmapped again: two thirds
+# of the time that the tiny model needs to read 32 prompts (a Xeon: 310 instead of 115 ms).
+CPU_ENVIRONMENT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 
 
 def find_python(named: str = "") -> str:
@@ -101,10 +104,12 @@ class VllmProcess:
         limit = model.llm_model.config.max_position_embeddings
         command = [python, "-W", "ignore::DeprecationWarning", str(CHILD), str(theirs.fileno()), "--model", str(llm)]
         command += ["--dtype", DTYPES[dtype], "--max-model-len", str(limit), "--enable-prompt-embeds"]
+        environment = {**ENVIRONMENT, **os.environ}
         if torch.cuda.is_available():
             command += ["--gpu-memory-utilization", GPU_SHARE]
         else:
             command.append("--enforce-eager")  # compiling needs a C++ compiler and Python's headers
+            environment = CPU_ENVIRONMENT | environment
         with theirs, self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 [*command, *arguments],
@@ -112,7 +117,7 @@ class VllmProcess:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 cwd=llm,  # not here: this project's folders are no packages of that interpreter
-                env={**ENVIRONMENT, **os.environ},
+                env=environment,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # it may have children of its own; the group is ended as one
             )
