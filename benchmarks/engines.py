@@ -35,7 +35,7 @@ from lavis.processors.blip_processors import BlipImageEvalProcessor
 from xrl_alignment.actions import normalise
 from xrl_alignment.assembly import load_student, make_policy
 from xrl_alignment.config import PolicyConfig, run_program
-from xrl_alignment.policies import InProcessPolicy, Policy, PolicyInput, autocast
+from xrl_alignment.policies import InProcessPolicy, Policy, PolicyInput, autocast, stack_images
 from xrl_alignment.vllm_process import find_python
 
 VLLM_ARGUMENTS = {
@@ -50,7 +50,7 @@ class TransformersPolicy(InProcessPolicy):
 
     def _act(self, batch: Sequence[PolicyInput]) -> list[str]:
         samples = {
-            "image": torch.stack([self.vis_processor(item.image) for item in batch]).to(self.model.device),
+            "image": stack_images(self.vis_processor, [item.image for item in batch]).to(self.model.device),
             "prompt": [item.prompt for item in batch],
         }
         tokenizer = self.model.llm_tokenizer

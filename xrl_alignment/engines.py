@@ -26,7 +26,7 @@ from lavis.models.blip2_models.text import encode_output, encode_prompts
 from xrl_alignment.actions import normalise
 from xrl_alignment.engine_pool import EngineFault, ServerGone, ServerPool
 from xrl_alignment.experts.call_pool import CallPool
-from xrl_alignment.policies import PolicyInput, autocast, require_commands
+from xrl_alignment.policies import PolicyInput, autocast, require_commands, stack_images
 
 CHECK_TIMEOUT_S = 30.0
 KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own name
@@ -276,7 +276,7 @@ class VllmPolicy:
     def _prompts(self, batch: Sequence[PolicyInput], room: int) -> list[Tensor]:
         """What the language model reads of each input, (T, H), without pads."""
         samples = {
-            "image": torch.stack([self.vis_processor(item.image) for item in batch]).to(self.model.device),
+            "image": stack_images(self.vis_processor, [item.image for item in batch]).to(self.model.device),
             "prompt": [item.prompt for item in batch],
         }
         with autocast(self.model.device):

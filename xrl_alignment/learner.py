@@ -14,7 +14,7 @@ import torch
 
 from lavis.models.references import ReferenceLogps
 from xrl_alignment.buffers import ReplayBuffer
-from xrl_alignment.policies import autocast
+from xrl_alignment.policies import autocast, stack_images
 
 
 class DivergedError(ValueError):
@@ -101,7 +101,7 @@ class Learner:
     def _accumulate(self, epoch: int) -> TrainingMetrics:
         """Forward and backward of one batch, its gradient added to what the optimiser will use."""
         samples = self.buffer.sample(self.batch_size)
-        samples["image"] = torch.stack([self.vis_processor(image) for image in samples["image"]]).to(self.model.device)
+        samples["image"] = stack_images(self.vis_processor, samples["image"]).to(self.model.device)
         with autocast(self.model.device):
             if self.preferences:
                 self.references.add_to(samples, self.buffer.drawn)

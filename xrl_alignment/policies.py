@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -42,6 +45,18 @@ def autocast(device: torch.device) -> torch.autocast:
     import torch
 
     return torch.autocast(device.type, dtype=torch.float16 if device.type == "cuda" else torch.bfloat16)
+
+
+def stack_images(vis_processor: Callable[[np.ndarray], torch.Tensor], frames: Sequence[np.ndarray]) -> torch.Tensor:
+    """`vis_processor` of each of `frames`, (N, 3, H, W); several are made at once, as Pillow lets other threads run."""
+    import torch
+
+    return torch.stack(list((_threads().map if len(frames) > 1 else map)(vis_processor, frames)))
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="images")
 
 
 def require_commands(batch: Sequence[PolicyInput]) -> None:
@@ -95,7 +110,7 @@ class InProcessPolicy:
         import torch
 
         samples = {
-            "image": torch.stack([self.vis_processor(item.image) for item in batch]).to(self.model.device),
+            "image": stack_images(self.vis_processor, [item.image for item in batch]).to(self.model.device),
             "prompt": [item.prompt for item in batch],
         }
         with torch.no_grad(), autocast(self.model.device):
