@@ -228,7 +228,7 @@ class _Group:
 
     A prompt's beams share its row: behind its columns every step adds one for each beam, and these stay where they are
     written. A beam sees those of its own answer (a tree of tokens under a mask: Miao et al. 2024, arXiv:2305.09781,
-    sec. 4.2), so to go on as another beam is to take over its row of the mask.
+    sec. 4), so to go on as another beam is to take over its row of the mask.
     """
 
     rows: slice  # in reading order

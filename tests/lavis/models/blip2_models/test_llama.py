@@ -142,8 +142,10 @@ def test_chosen_places_equal_transformers_in_value_and_gradient() -> None:
 
 
 @pytest.mark.usefixtures("short_reads")
+@pytest.mark.parametrize("ahead", [1, 5, 100])
 @torch.no_grad()
-def test_beams_read_their_prompt_and_their_own_tokens() -> None:
+def test_beams_read_their_prompt_and_their_own_tokens(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama, "AHEAD", ahead)  # room is made for one token at a time, for two, for all at once
     llm, beams = small(), 3
     embeds, mask = torch.randn(3, 24, 24), torch.ones(3, 24, dtype=torch.long)
     mask[1, 2:20] = 0
