@@ -5,9 +5,10 @@
     python benchmarks/engines.py --device cuda --shape vicuna7b --prompts 64 [--url http://gpu2:8000/v1]
 
 Three policies take turns at the same batches: `vllm`, an engine in a process of the program's own (or a server at
-`--url`), `in_process` as users get it (this project's decoder, `lavis/models/blip2_models/decoding.py`), and `transformers`, which differs from it in one
-thing: Transformers' own `generate` writes the batch's answers, with this project's attention. All get pictures and
-prompts of 400 tokens and write exactly `--tokens` tokens each; pictures, projection and messages are in all times.
+`--url`), `in_process` as users get it (this project's decoder, `lavis/models/blip2_models/decoding.py`), and
+`transformers`, which differs from it in one thing: Transformers' own `generate` writes the batch's answers, with this
+project's attention. All get pictures and prompts of 400 tokens and write exactly `--tokens` tokens each; pictures,
+projection and messages are in all times.
 Every timed batch has new pictures, so that vLLM has read none of it before. On a CPU vLLM compiles the model and reads
 more prompts at a time than by default (`VLLM_ARGUMENTS`); on a GPU it does so by itself.
 
