@@ -79,9 +79,12 @@ class BatchQueue(Generic[JobT]):
         self._task = asyncio.get_running_loop().create_task(self._run(), name="batches")
 
     def check_room(self) -> None:
-        """Refusal (503) where nothing can be taken now."""
+        """Refusal (503) where nothing new can be let in now."""
         if self._closed:
             raise Refusal(503, "shutting_down", self._closed, retry_after_s=5)
+        self._check_full()
+
+    def _check_full(self) -> None:
         if len(self._waiting) >= self.limit:
             wait = self._batch_s * len(self._waiting) / self.max_batch
             raise Refusal(
@@ -91,9 +94,11 @@ class BatchQueue(Generic[JobT]):
     async def ask(self, model: str, job: JobT, timeout_s: float) -> Answered:
         """The model's answer; Refusal (503) where the queue is full or `timeout_s` passes, or what the model raised.
 
-        Whoever stops waiting (cancelled) leaves the queue.
+        Whoever stops waiting (cancelled) leaves the queue. While it drains, requests still ask that were let in before.
         """
-        self.check_room()
+        if self._ending:
+            raise Refusal(503, "shutting_down", self._closed, retry_after_s=5)
+        self._check_full()
         waiting = _Waiting(model, job, asyncio.get_running_loop().time())
         self._waiting.append(waiting)
         self._arrived.set()
@@ -108,7 +113,7 @@ class BatchQueue(Generic[JobT]):
                 self._waiting.remove(waiting)
 
     def drain(self, seconds: float) -> None:
-        """Take nothing new; whoever waits after `seconds` is refused."""
+        """Let nothing new in; whoever waits after `seconds` is refused."""
         if not self._closed:
             self._closed = "the server is shutting down"
             asyncio.get_running_loop().call_later(seconds, self._refuse_all)

@@ -187,7 +187,7 @@ def test_the_queue_survives_a_model_that_raises():
     assert asyncio.run(scenario()) == "stand"
 
 
-def test_draining_answers_what_waits_and_takes_nothing_new():
+def test_draining_lets_nothing_new_in_and_answers_who_was_let_in_before():
     async def scenario():
         desk = Desk(held=True)
         queue = queue_of(desk)
@@ -196,13 +196,16 @@ def test_draining_answers_what_waits_and_takes_nothing_new():
         tasks += await asked(queue, "b")
         queue.drain(60)
         with pytest.raises(Refusal, match="shutting down") as caught:
-            await queue.ask("m", "c", 60)
+            queue.check_room()
+        tasks += await asked(queue, "c")  # its picture was still being decoded
         desk.go.release(10)
         answers = [answer.text for answer in await asyncio.gather(*tasks)]
         await queue.stop()
+        with pytest.raises(Refusal, match="shutting down"):
+            await queue.ask("m", "d", 60)
         return caught.value.status, answers
 
-    assert asyncio.run(scenario()) == (503, ["A", "B"])
+    assert asyncio.run(scenario()) == (503, ["A", "B", "C"])
 
 
 def test_what_still_waits_when_the_time_is_over_is_refused():
