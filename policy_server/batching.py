@@ -81,8 +81,11 @@ class BatchQueue(Generic[JobT]):
     def check_room(self) -> None:
         """Refusal (503) where nothing new can be let in now."""
         if self._closed:
-            raise Refusal(503, "shutting_down", self._closed, retry_after_s=5)
+            raise self._shutting_down()
         self._check_full()
+
+    def _shutting_down(self) -> Refusal:
+        return Refusal(503, "shutting_down", self._closed, retry_after_s=5)
 
     def _check_full(self) -> None:
         if len(self._waiting) >= self.limit:
@@ -97,7 +100,7 @@ class BatchQueue(Generic[JobT]):
         Whoever stops waiting (cancelled) leaves the queue. While it drains, requests still ask that were let in before.
         """
         if self._ending:
-            raise Refusal(503, "shutting_down", self._closed, retry_after_s=5)
+            raise self._shutting_down()
         self._check_full()
         waiting = _Waiting(model, job, asyncio.get_running_loop().time())
         self._waiting.append(waiting)
@@ -131,7 +134,7 @@ class BatchQueue(Generic[JobT]):
     def _refuse_all(self) -> None:
         for waiting in self._waiting:
             if not waiting.answer.done():
-                waiting.answer.set_exception(Refusal(503, "shutting_down", self._closed, retry_after_s=5))
+                waiting.answer.set_exception(self._shutting_down())
 
     async def _run(self) -> None:
         while await self._gather():
