@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from lavis.common.failures import first_sentence
+from lavis.common.errors import first_sentence
 from xrl_alignment.paths import write_atomically
 
 FORMAT = "emac+ checkpoint"

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from lavis.common.failures import first_sentence
+from lavis.common.errors import first_sentence
 
 KEYS = ("model", "optimizer", "scaler", "config", "epoch")
 OWN_KEYS = ("batches", "arch", "base_hash", "global_batch", "accum_grad_iters", "random", "best", "averages")

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lavis.common.failures import first_sentence
+from lavis.common.errors import first_sentence
 
 # (LAVIS, native), as regular expressions' replacements in both directions; order matters.
 _VIT = r"visual_encoder\."

@@ -1,0 +1,47 @@
+"""The errors that a user can mend: one base class, which programs print as one line.
+
+Anything else that is raised is a fault of this code and shows its traceback. The subclasses here are also the built-in
+error that fits, for callers who catch that.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class EmacError(Exception):
+    """A user's mistake or a limit of the machine; the text says what happened, where, and how to fix it."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else type(self).__name__  # KeyError would print the text in quotes
+
+
+class ConfigError(EmacError, ValueError):
+    """A setting or argument that cannot be used; the text names it, its value and what is allowed."""
+
+
+class MissingFileError(EmacError, FileNotFoundError):
+    """A file or folder that is not there; the text names it and says where it should come from."""
+
+
+class FileError(EmacError, OSError):
+    """A file that cannot be read or written (rights, full disk, damaged); the text names it and the reason."""
+
+
+class MissingExtraError(EmacError, ImportError):
+    """A part that is not installed; the text names the extra that brings it."""
+
+
+def first_sentence(error: BaseException) -> str:
+    """The reason in an error's own words: what follows it in torch's texts is advice, some of it unsafe."""
+    lines = str(error).strip().splitlines()
+    return lines[0].split(". ")[0] if lines else f"{type(error).__name__}: it is empty or cut off"
+
+
+def unknown(kind: str, name: str, names: Iterable[str]) -> str:
+    """`unknown kind 'nmae': did you mean 'name'?`, or, where nothing is near, a list of what there is."""
+    known = sorted(map(str, names))
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known) or 'none'}"
+    return f"unknown {kind} {name!r}: {hint}"

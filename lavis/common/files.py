@@ -1,0 +1,64 @@
+"""Files that are whole or not there: everything that must survive a crash is written through this module."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from lavis.common.errors import FileError
+
+
+@contextlib.contextmanager
+def replaced(path: Path | str) -> Iterator[Path]:
+    """A temporary neighbour of `path` to write to; afterwards it is synced to disk and renamed to `path`.
+
+    Where the block raises, or the process is killed in it, an older file at `path` stays as it was.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():  # asking takes microseconds; mkdir on a busy disk takes milliseconds
+        path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path | str, write: Callable[[BinaryIO], Any]) -> None:
+    """Call `write(binary_file)`; the file appears at `path` only when it is whole and on disk.
+
+    Raises FileError, naming `path`, where it cannot be written (full disk, rights).
+    """
+    try:
+        with replaced(path) as temporary, open(temporary, "wb") as file:
+            write(file)
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"{path} could not be written: {error.strerror or error}") from error
+
+
+def write_json(path: Path | str, content: Any) -> None:
+    """Write `content` as JSON (UTF-8, one space of indentation); see `write_atomically`."""
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_cache(path: Path | str, write: Callable[[BinaryIO], Any]) -> None:
+    """`write_atomically` for a cache: a folder that cannot be written costs time only, so that is no error."""
+    with contextlib.suppress(OSError):
+        write_atomically(path, write)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

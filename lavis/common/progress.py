@@ -1,0 +1,73 @@
+"""The one progress bar: a bar with remaining time on a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TextIO, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+T = TypeVar("T")
+LINE_EVERY_S = 10.0
+
+
+class Bar:
+    """Shows how many of `what` ("games") are done; a context manager.
+
+    On a terminal it is a bar. Elsewhere it prints a plain line every ten seconds and at the end; with `quiet` nothing.
+    """
+
+    def __init__(self, what: str, *, stream: TextIO | None = None, quiet: bool = False) -> None:
+        self._what = what
+        self._stream = stream or sys.stdout
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        self._line_at = self._began = time.monotonic()
+        self._first: int | None = None
+
+    def __enter__(self) -> Bar:
+        """Open the bar if this is a terminal."""
+        if self._stream.isatty() and not self._quiet:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            times = (TimeElapsedColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, *times, console=Console(file=self._stream))
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Close the bar."""
+        if self._bar:
+            self._bar.stop()
+
+    def show(self, done: int, total: int, text: str) -> None:
+        """`done` of `total` are done; `text` says how it goes."""
+        if self._bar:
+            if not self._bar.tasks:
+                self._bar.add_task(text, total=total)
+            self._bar.update(self._bar.tasks[0].id, completed=done, total=total, description=text)
+            return
+        now = time.monotonic()
+        if self._first is None:
+            self._first = max(0, done - 1)  # a resumed run does not begin at nothing
+        if not self._quiet and (now - self._line_at >= LINE_EVERY_S or done == total):
+            self._line_at = now
+            left = (now - self._began) / max(1, done - self._first) * (total - done)
+            print(f"{text}, {done} of {total} {self._what}, about {left:.0f} s left", file=self._stream, flush=True)
+
+    def say(self, text: str) -> None:
+        """Print one line of text, above the bar."""
+        if self._bar:
+            self._bar.console.print(text, markup=False, highlight=False)
+        elif not self._quiet:
+            print(text, file=self._stream, flush=True)
+
+
+def progress(items: Iterable[T], text: str, total: int, *, what: str = "items", quiet: bool = False) -> Iterator[T]:
+    """Iterate over `items`, showing progress under the heading `text`."""
+    with Bar(what, quiet=quiet) as bar:
+        for done, item in enumerate(items, 1):
+            yield item
+            bar.show(done, total, text)
