@@ -12,12 +12,12 @@ import json
 import os
 from functools import partial
 
-from xrl_alignment.client import EXECUTORS, PATIENCE_S, play
-from xrl_alignment.config import run_program
+from xrl_alignment.client.client import EXECUTORS, PATIENCE_S, play
+from xrl_alignment.common.choices import STEP_TIMEOUT_S
+from xrl_alignment.common.program import run_program
 from xrl_alignment.environments import choose_games, make_environment
 from xrl_alignment.environments.base import MAX_STEPS
-from xrl_alignment.protocol import IMAGE_FORMATS
-from xrl_alignment.rollouts import STEP_TIMEOUT_S
+from xrl_alignment.wire.protocol import IMAGE_FORMATS
 
 EXPERTS = ("handcoded", "planner")
 SLOW = ("textworld", "thor")  # their steps hold the interpreter for 30 ms and more: threads would wait for one another

@@ -20,31 +20,27 @@ import torch
 
 from lavis.common import optims  # noqa: F401  (registers the schedulers)
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
+from lavis.common.devices import pick_device, set_seed, set_threads
+from lavis.common.errors import ConfigError
+from lavis.common.files import write_atomically
 from lavis.common.registry import registry
-from xrl_alignment.assembly import load_student, make_policy, prompt_writer, set_seed, set_threads
-from xrl_alignment.buffers import DPOReplayBuffer, ReplayBuffer
-from xrl_alignment.checkpoint import write_atomically
-from xrl_alignment.config import (
-    CLIENT_EXPERTS,
-    ConfigError,
-    DaggerConfig,
-    load_config,
-    parse_args,
-    run_program,
-    to_yaml,
-)
-from xrl_alignment.dagger import DaggerLoop
-from xrl_alignment.devices import pick_device
+from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+from xrl_alignment.builders.teacher import Teaching, build_teaching
+from xrl_alignment.common.choices import CLIENT_EXPERTS
+from xrl_alignment.common.program import parse_args, run_program
+from xrl_alignment.common.progress import RoundProgress
+from xrl_alignment.config.loading import load_config, to_yaml
+from xrl_alignment.config.resume import refuse_changes, saved_settings
+from xrl_alignment.config.schema import DaggerConfig
+from xrl_alignment.dagger.journal import Ledger
+from xrl_alignment.dagger.learner import Learner
+from xrl_alignment.dagger.loop import DaggerLoop
+from xrl_alignment.dagger.replay import DPOReplayBuffer, ReplayBuffer
+from xrl_alignment.dagger.run_directory import RunDirectory, new_run_directory
+from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.experts import make_expert
-from xrl_alignment.learner import Learner
-from xrl_alignment.ledger import Ledger
-from xrl_alignment.policies import Policy
-from xrl_alignment.progress import RoundProgress
-from xrl_alignment.resume import refuse_changes, saved_settings
-from xrl_alignment.run_directory import RunDirectory, new_run_directory
-from xrl_alignment.schedule import Schedule
-from xrl_alignment.server import DaggerHTTPServer
-from xrl_alignment.teaching import Teaching, build_teaching
+from xrl_alignment.policies.base import Policy
+from xrl_alignment.wire.http_server import DaggerHTTPServer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

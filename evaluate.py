@@ -25,29 +25,26 @@ from pathlib import Path
 from typing import Any
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from xrl_alignment import offline
-from xrl_alignment.assembly import (
-    environment_factory,
-    games_of,
-    load_student,
-    make_policy,
-    prompt_writer,
-    set_seed,
-    set_threads,
-)
-from xrl_alignment.checkpoint import write_atomically
-from xrl_alignment.config import CLIENT_EXPERTS, ConfigError, EvaluateConfig, load_config, parse_args, run_program
-from xrl_alignment.devices import pick_device
+from lavis.common.devices import pick_device, set_seed, set_threads
+from lavis.common.errors import ConfigError
+from lavis.common.files import write_atomically
+from xrl_alignment import lavis_task
+from xrl_alignment.builders.environments import environment_factory, games_of
+from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+from xrl_alignment.builders.teacher import Teaching, build_teaching
+from xrl_alignment.common.choices import CLIENT_EXPERTS
+from xrl_alignment.common.errors import EndpointFault
+from xrl_alignment.common.program import parse_args, run_program
+from xrl_alignment.common.progress import GameProgress
+from xrl_alignment.common.versions import versions
+from xrl_alignment.config.loading import load_config
+from xrl_alignment.config.schema import EvaluateConfig
+from xrl_alignment.dagger.run_directory import round_block
 from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.games import games_hash
-from xrl_alignment.evaluation import Actor, ExpertActor, PolicyActor, Trials, summarise, table
+from xrl_alignment.evaluation.episodes import Actor, ExpertActor, PolicyActor, Trials, summarise, table
 from xrl_alignment.experts import Expert, make_expert
-from xrl_alignment.experts.faults import EndpointFault
-from xrl_alignment.progress import GameProgress
-from xrl_alignment.rollouts import RolloutExecutor, make_executor
-from xrl_alignment.run_directory import round_block
-from xrl_alignment.teaching import Teaching, build_teaching
-from xrl_alignment.versions import versions
+from xrl_alignment.rollouts.executors import RolloutExecutor, make_executor
 
 
 def main() -> None:
@@ -55,8 +52,8 @@ def main() -> None:
     arguments = parse_args(__doc__)
     bound_kernel_cache()
     keep_freed_memory()
-    if offline.is_lavis_config(arguments.cfg_path):
-        offline.evaluate(arguments)
+    if lavis_task.is_lavis_config(arguments.cfg_path):
+        lavis_task.evaluate(arguments)
         return
     config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)
     run = config.run

@@ -13,12 +13,12 @@ import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
-from xrl_alignment.config import run_program
-from xrl_alignment.reflections import finished_rounds, reflect_on_round
-from xrl_alignment.reflexion import update_memory
-from xrl_alignment.resume import saved_settings
-from xrl_alignment.run_directory import RunDirectory, RunDirectoryError
-from xrl_alignment.teaching import build_teaching
+from xrl_alignment.builders.teacher import build_teaching
+from xrl_alignment.common.program import run_program
+from xrl_alignment.config.resume import saved_settings
+from xrl_alignment.dagger.past_rounds import finished_rounds, reflect_on_round
+from xrl_alignment.dagger.run_directory import RunDirectory, RunDirectoryError
+from xrl_alignment.reflexion.reflexion import update_memory
 
 __all__ = ["main", "update_memory"]  # the original keeps `update_memory` here
 

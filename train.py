@@ -12,8 +12,8 @@ from __future__ import annotations
 from lavis.common.dist_utils import end_distributed_mode, is_main_process
 from lavis.runners.launch import build_runner
 from lavis.runners.runner_base import Stopped
-from xrl_alignment import offline  # noqa: F401  (registers the task alfworld_episode and the actions' normaliser)
-from xrl_alignment.config import parse_args, run_program
+from xrl_alignment import lavis_task  # noqa: F401  (registers the task alfworld_episode and the actions' normaliser)
+from xrl_alignment.common.program import parse_args, run_program
 
 
 def main() -> None:

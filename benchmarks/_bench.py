@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rich.console import Console
 from rich.table import Table
 
-from xrl_alignment.versions import versions
+from xrl_alignment.common.versions import versions
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from xrl_alignment.client import play
-from xrl_alignment.client_report import ClientReport
-from xrl_alignment.environments import make_environment, world
+from xrl_alignment.client.client import play
+from xrl_alignment.client.report import ClientReport
+from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.base import Environment, Game, TimeStep
+from xrl_alignment.environments.native import world
 from xrl_alignment.experts import Expert, make_expert
 
 

@@ -20,19 +20,19 @@ from _bench import Result, run
 from _waiting import Waiting, client
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from xrl_alignment.assembly import load_student, make_policy, prompt_writer
-from xrl_alignment.config import PolicyConfig
-from xrl_alignment.dagger import DaggerLoop
+from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.dagger.journal import Ledger
+from xrl_alignment.dagger.loop import DaggerLoop
+from xrl_alignment.dagger.run_directory import RunDirectory
+from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import Game
-from xrl_alignment.evaluation import PolicyActor, play_games
+from xrl_alignment.evaluation.episodes import PolicyActor, play_games
 from xrl_alignment.experts import make_expert
-from xrl_alignment.ledger import Ledger
-from xrl_alignment.policies import Policy, PolicyInput
-from xrl_alignment.rollouts import make_executor
-from xrl_alignment.run_directory import RunDirectory
-from xrl_alignment.schedule import Schedule
-from xrl_alignment.server import DaggerHTTPServer
+from xrl_alignment.policies.base import Policy, PolicyInput
+from xrl_alignment.rollouts.executors import make_executor
+from xrl_alignment.wire.http_server import DaggerHTTPServer
 
 MANY = 16
 MAX_STEPS = 20

@@ -18,13 +18,15 @@ from pathlib import Path
 
 from _bench import Result, run
 
-from xrl_alignment.environments.base import TASK_TYPES, Environment, EnvironmentFault, Game
-from xrl_alignment.environments.gamefile import read_games
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.gym_env import ALFWorldVectorEnv
-from xrl_alignment.environments.native import NativeEnvironment
+from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.gamefile import read_games
+from xrl_alignment.environments.native.world import build_world, forget_worlds
 from xrl_alignment.environments.textworld import TextWorldEnvironment
-from xrl_alignment.environments.world import build_world, forget_worlds
+from xrl_alignment.language.sentences import TASK_TYPES
 
 STEPS = 30  # a game, on both engines
 NATIVE_REPEATS = 30  # the native engine is too fast to be timed once

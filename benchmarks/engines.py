@@ -34,11 +34,13 @@ from _bench import Result, run
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.processors.blip_processors import BlipImageEvalProcessor
-from xrl_alignment.actions import normalise
-from xrl_alignment.assembly import load_student, make_policy
-from xrl_alignment.config import PolicyConfig, run_program
-from xrl_alignment.policies import InProcessPolicy, Policy, PolicyInput, autocast, stack_images
-from xrl_alignment.vllm_process import find_python
+from xrl_alignment.builders.student import load_student, make_policy
+from xrl_alignment.common.program import run_program
+from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.language.commands import normalise
+from xrl_alignment.policies.base import Policy, PolicyInput, autocast, stack_images
+from xrl_alignment.policies.in_process import InProcessPolicy
+from xrl_alignment.policies.vllm.process import find_python
 
 VLLM_ARGUMENTS = {
     "cpu": ["--no-enforce-eager", "--max-num-batched-tokens", "16384", "--no-enable-prefix-caching"],

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from _bench import Result, run
 
+from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.experts import act_all
-from xrl_alignment.experts.answer_cache import AnswerCache, request_key
-from xrl_alignment.experts.endpoint import Endpoint
-from xrl_alignment.experts.openai import OpenAIExpert, Teacher
-from xrl_alignment.paths import REPO_ROOT
-from xrl_alignment.prompts import load_prompts
+from xrl_alignment.experts.llm.answer_cache import AnswerCache, request_key
+from xrl_alignment.experts.llm.endpoint import Endpoint
+from xrl_alignment.experts.llm.teacher import OpenAIExpert, Teacher
+from xrl_alignment.language.react import load_prompts
 
 LATENCY_S = 0.5
 EPISODES = 32

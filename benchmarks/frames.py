@@ -22,11 +22,11 @@ import numpy as np
 from _bench import Result, run
 from PIL import Image
 
-from xrl_alignment.environments import frames
-from xrl_alignment.environments.base import RoomState
+from xrl_alignment.environments.drawing import frames
+from xrl_alignment.environments.drawing.state import RoomState
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.household import generate
-from xrl_alignment.environments.native import NativeEnvironment
+from xrl_alignment.environments.household.generator import generate
+from xrl_alignment.environments.native.game import NativeEnvironment
 
 GAMES, STEPS = 24, 25
 LIMIT_MS = 10.0  # the most that a frame may cost

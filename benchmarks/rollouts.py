@@ -26,16 +26,16 @@ import torch
 from _bench import Result, run
 from _waiting import Waiting, explorer, files_read
 
-from xrl_alignment.assembly import load_student
-from xrl_alignment.buffers import ReplayBuffer
+from xrl_alignment.builders.student import load_student
 from xrl_alignment.collect import Plan, collect
+from xrl_alignment.dagger.learner import autocast
+from xrl_alignment.dagger.replay import ReplayBuffer
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.world import forget_worlds
-from xrl_alignment.evaluation import EpisodeResult, ExpertActor, play_games
-from xrl_alignment.learner import autocast
-from xrl_alignment.rollouts import ParallelExecutor, make_executor
+from xrl_alignment.environments.native.world import forget_worlds
+from xrl_alignment.evaluation.episodes import EpisodeResult, ExpertActor, play_games
+from xrl_alignment.rollouts.executors import ParallelExecutor, make_executor
 
 GAMES = WORKERS = 64
 STEP_S = 0.5

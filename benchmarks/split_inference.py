@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "split_inference
 from alfworld_server import TextWorldBackend, find_game
 from alfworld_vllm_client import Connection
 
-from xrl_alignment.environments.household import generate
+from xrl_alignment.environments.household.generator import generate
 
 CLIENTS = 8
 RAW_BYTES = 300 * 300 * 3

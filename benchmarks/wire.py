@@ -25,12 +25,13 @@ import numpy as np
 from _bench import Result, run
 from PIL import Image
 
-from xrl_alignment import protocol
-from xrl_alignment.client import Connection
-from xrl_alignment.environments import choose_games, frames
-from xrl_alignment.environments.native import NativeEnvironment
-from xrl_alignment.protocol import CONTENT_TYPE_V2, Hello, Observation, md5_hex
-from xrl_alignment.server import DaggerHTTPServer
+from xrl_alignment.client.client import Connection
+from xrl_alignment.environments import choose_games
+from xrl_alignment.environments.drawing import frames
+from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.wire import protocol
+from xrl_alignment.wire.http_server import DaggerHTTPServer
+from xrl_alignment.wire.protocol import CONTENT_TYPE_V2, Hello, Observation, md5_hex
 
 SIZE = 300  # AI2-THOR's frame in the original
 REPEATS = 15

@@ -1,7 +1,8 @@
 """ALFWorld's text actions: the answer is one command, such as `go to cabinet 1`.
 
-A request brings the episode's text as its `prompt` (`xrl_alignment.history.build_prompt` writes it) and, if it likes,
-the engine's admissible commands. `Blip2Emac` reads the prompt as it was trained to; a chat model is told the rules.
+A request brings the episode's text as its `prompt` (`xrl_alignment.language.prompt.build_prompt` writes it) and, if it
+likes, the engine's admissible commands. `Blip2Emac` reads the prompt as it was trained to; a chat model is told the
+rules.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 from policy_server.questions import Question, Reading, with_notes
-from xrl_alignment.actions import canonical, normalise
+from xrl_alignment.language.commands import canonical, normalise
 
 TASKS = {"ALFWorld": "household tasks in a text world"}
 FALLBACK = "look"  # does nothing but describe the room once more

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from policy_server.admission import Admission
 from policy_server.keys import KeyRing
 from policy_server.refusals import Refusal
-from xrl_alignment.server import is_loopback
+from xrl_alignment.common.network import is_loopback
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from lavis.common.errors import ConfigError
 from policy_server.refusals import Refusal
-from xrl_alignment.config import ConfigError
 
 KEYS_VARIABLE = "EMAC_POLICY_KEYS"
 SHORTEST = 16  # characters of a key

@@ -29,15 +29,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import uvicorn
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
+from lavis.common.errors import ConfigError
 from policy_server.admission import Admission
 from policy_server.http_server import SERVICE, create_app
 from policy_server.keys import KEYS_VARIABLE, KeyRing, read_keys
 from policy_server.metrics import Metrics
 from policy_server.model_pool import ModelPool
 from policy_server.settings import PolicyServerSettings, ServerSettings
-from xrl_alignment.config import ConfigError, load_config, parse_args, run_program
-from xrl_alignment.ports import process_on_port
-from xrl_alignment.server import is_loopback
+from xrl_alignment.common.network import is_loopback, process_on_port
+from xrl_alignment.common.program import parse_args, run_program
+from xrl_alignment.config.loading import load_config
 
 logger = logging.getLogger("policy_server")
 

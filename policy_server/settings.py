@@ -6,7 +6,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from xrl_alignment.config import ConfigError, check, check_choice, check_device, check_numbers, check_seconds
+from lavis.common.errors import ConfigError
+from xrl_alignment.config.checks import check, check_choice, check_device, check_numbers, check_seconds
 
 KINDS = ("auto", "transformers", "blip2_emac")
 QUANTIZATIONS = ("none", "int8", "int4")

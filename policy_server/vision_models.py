@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from lavis.common.devices import pick_device
 from policy_server.questions import Question
 from policy_server.settings import ModelSettings
-from xrl_alignment.devices import pick_device
 
 BLIP2_PREFIX = "blip2_emac:"
 
@@ -138,8 +138,8 @@ class EmacModel:
     MAX_LENGTH = 32  # tokens of a command; the original counts a BOS among them
 
     def __init__(self, settings: ModelSettings) -> None:
-        from xrl_alignment.assembly import load_student
-        from xrl_alignment.policies import InProcessPolicy
+        from xrl_alignment.builders.student import load_student
+        from xrl_alignment.policies.in_process import InProcessPolicy
 
         for key, default in (("quantization", "none"), ("dtype", "auto")):
             if getattr(settings, key) != default:
@@ -155,7 +155,7 @@ class EmacModel:
 
     def answer(self, jobs: Sequence[Job]) -> list[str]:
         """One command for each job."""
-        from xrl_alignment.policies import PolicyInput
+        from xrl_alignment.policies.base import PolicyInput
 
         return self.policy.act([PolicyInput(job.question.text, np.asarray(job.image)) for job in jobs])
 

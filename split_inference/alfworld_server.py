@@ -245,7 +245,7 @@ def drawing() -> Optional[Drawing]:
     try:
         from PIL import Image
 
-        from xrl_alignment.environments import frames
+        from xrl_alignment.environments.drawing import frames
         from xrl_alignment.environments.textworld import room_state
     except (ImportError, SyntaxError):
         return None
@@ -263,7 +263,7 @@ class HouseholdBackend:
     """The same games, generated or official, in emac-plus's own engine: more than 100 times as fast."""
 
     def __init__(self, max_steps: int) -> None:
-        from xrl_alignment.environments.native import NativeEnvironment
+        from xrl_alignment.environments.native.game import NativeEnvironment
 
         self._environment = NativeEnvironment(max_steps=max_steps)
 
@@ -272,7 +272,8 @@ class HouseholdBackend:
         """Import what playing needs."""
         _look_beside()
         try:
-            from xrl_alignment.environments import frames, native  # noqa: F401
+            from xrl_alignment.environments.drawing import frames  # noqa: F401
+            from xrl_alignment.environments.native import game  # noqa: F401
         except (ImportError, SyntaxError) as error:
             raise ImportError(
                 f"--env household needs emac-plus in this interpreter (Python 3.10 or newer): {error}"
@@ -301,7 +302,7 @@ class HouseholdBackend:
         """The room drawn."""
         from PIL import Image
 
-        from xrl_alignment.environments import frames
+        from xrl_alignment.environments.drawing import frames
 
         return Image.fromarray(frames.draw(self._environment.room_state(), size=size))
 

@@ -38,13 +38,14 @@ from typing import Any, NamedTuple, Protocol
 # Run as a file, Python looks beside it; the package lies one folder up (or is installed).
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from xrl_alignment.actions import is_thought, normalise
-from xrl_alignment.config import ConfigError, run_program
-from xrl_alignment.experts.answers import read_answer
-from xrl_alignment.experts.call_pool import CallPool
-from xrl_alignment.history import build_prompt
-from xrl_alignment.paths import write_atomically
-from xrl_alignment.progress import Bar
+from lavis.common.errors import ConfigError
+from lavis.common.files import write_atomically
+from lavis.common.progress import Bar
+from xrl_alignment.common.call_pool import CallPool
+from xrl_alignment.common.program import run_program
+from xrl_alignment.language.answers import read_answer
+from xrl_alignment.language.commands import is_thought, normalise
+from xrl_alignment.language.prompt import build_prompt
 
 LONGEST_LINE = 64 << 20  # bytes of an answer; a list of all 3,553 training games has 1 MB
 LONGEST_ACTION = 500  # characters; the server takes no more
@@ -240,9 +241,10 @@ class EmacModel:
     """
 
     def __init__(self, arguments: argparse.Namespace, instructions: str) -> None:
-        from xrl_alignment.assembly import load_student, make_policy, prompt_writer, set_threads
-        from xrl_alignment.config import EvaluateConfig, load_config
-        from xrl_alignment.devices import pick_device
+        from lavis.common.devices import pick_device, set_threads
+        from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+        from xrl_alignment.config.loading import load_config
+        from xrl_alignment.config.schema import EvaluateConfig
 
         config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)
         set_threads(config.run.num_threads)
@@ -255,7 +257,7 @@ class EmacModel:
         import numpy as np
         from PIL import Image
 
-        from xrl_alignment.policies import PolicyInput
+        from xrl_alignment.policies.base import PolicyInput
 
         frames = [np.asarray(Image.open(io.BytesIO(turn.image)).convert("RGB")) for turn in turns]
         return self._policy.act(
@@ -353,7 +355,10 @@ class Trajectories:
 
     def summarise(self, games: Sequence[str]) -> str:
         """Write `summary.json` of those of `games` that are finished; returns the table by task type."""
-        from xrl_alignment.evaluation import summarise, table  # here: it loads torch, which a served model needs not
+        from xrl_alignment.evaluation.episodes import (  # here: it loads torch, which a served model needs not
+            summarise,
+            table,
+        )
 
         summary = summarise([self._result(game) for game in games if self.finished(game)])
         text = json.dumps(summary, indent=1)
@@ -361,7 +366,7 @@ class Trajectories:
         return table(summary)
 
     def _result(self, game: str) -> Any:
-        from xrl_alignment.evaluation import EpisodeResult
+        from xrl_alignment.evaluation.episodes import EpisodeResult
 
         record = json.loads((self._place(game) / "trajectory.json").read_text(encoding="utf-8"))
         actions = [turn for turn in record["turns"] if turn["feedback"] != THOUGHT_FEEDBACK]

@@ -52,7 +52,7 @@ def golden_case() -> Path:
 @pytest.fixture(scope="session")
 def household_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a few generated games, splits `household_train` (12) and `household_heldout` (6)."""
-    from xrl_alignment.environments.household import generate
+    from xrl_alignment.environments.household.generator import generate
 
     out = tmp_path_factory.mktemp("household")
     generate(out, num_train=12, num_heldout=6, seed=0)

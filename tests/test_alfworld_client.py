@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.protocol import Bye, Hello, Observation
-from xrl_alignment.server import DaggerHTTPServer
+from xrl_alignment.wire.http_server import DaggerHTTPServer
+from xrl_alignment.wire.protocol import Bye, Hello, Observation
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 120  # far more than anything here takes, also on a busy machine

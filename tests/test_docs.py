@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from xrl_alignment import config
-from xrl_alignment.paths import REPO_ROOT
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.config import schema
 
 PAGES = [REPO_ROOT / "README.md", *sorted((REPO_ROOT / "docs").glob("*.md"))]
 SCHEMAS = [
-    config.RunConfig,
-    config.EvaluateRunConfig,
-    config.EnvironmentConfig,
-    config.ExpertConfig,
-    config.PolicyConfig,
-    config.ServerConfig,
-    config.ReflexionConfig,
+    schema.RunConfig,
+    schema.EvaluateRunConfig,
+    schema.EnvironmentConfig,
+    schema.ExpertConfig,
+    schema.PolicyConfig,
+    schema.ServerConfig,
+    schema.ReflexionConfig,
 ]
 
 
@@ -50,7 +50,7 @@ def test_modules_and_make_targets_exist(page: Path) -> None:
 COMMAND = re.compile(r"python[\w.]* (?:-m ((?:xrl_alignment|lavis)[\w.]*)|([\w/]+\.py))(.*)")
 # What a program takes beside the options in its own file: where these are defined.
 SHARED_OPTIONS = {
-    "parse_args(": "xrl_alignment/config.py",
+    "parse_args(": "xrl_alignment/common/program.py",
     "from _bench import": "benchmarks/_bench.py",
     "import _bench": "benchmarks/_bench.py",
     "All other options go to the client": "split_inference/alfworld_vllm_client.py",

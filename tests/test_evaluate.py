@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import evaluate
-from xrl_alignment.config import run_program
+from xrl_alignment.common.program import run_program
 from xrl_alignment.environments.games import find_games, games_hash
 
 ROOT = Path(__file__).resolve().parent.parent

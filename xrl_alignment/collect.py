@@ -33,27 +33,24 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 import lavis
-from xrl_alignment.buffers import Transition, shard_name, write_shard
-from xrl_alignment.config import (
-    CLIENT_EXPERTS,
-    ENVIRONMENT_NAMES,
-    ConfigError,
-    ExpertConfig,
-    ReflexionConfig,
-    run_program,
-)
+from lavis.common.errors import ConfigError
+from lavis.common.files import write_atomically
+from xrl_alignment.builders.teacher import build_teaching
+from xrl_alignment.common.choices import BACKENDS, CLIENT_EXPERTS, ENVIRONMENT_NAMES
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.common.intervals import wilson_interval
+from xrl_alignment.common.program import run_program
+from xrl_alignment.common.progress import GameProgress
+from xrl_alignment.common.versions import versions
+from xrl_alignment.config.resume import FREE_KEYS
+from xrl_alignment.config.schema import ExpertConfig, ReflexionConfig
+from xrl_alignment.dagger.replay import Transition, shard_name, write_shard
 from xrl_alignment.environments import choose_games, make_environment
-from xrl_alignment.environments.base import MAX_STEPS, Environment, EnvironmentFault, Game
+from xrl_alignment.environments.base import MAX_STEPS, Environment, Game
 from xrl_alignment.environments.games import games_hash
-from xrl_alignment.evaluation import wilson_interval
 from xrl_alignment.experts import Expert, Label, act_all, make_expert
-from xrl_alignment.history import build_prompt, token_counter
-from xrl_alignment.paths import write_atomically
-from xrl_alignment.progress import GameProgress
-from xrl_alignment.resume import FREE_KEYS
-from xrl_alignment.rollouts import BACKENDS, RolloutExecutor, SequentialExecutor, make_executor
-from xrl_alignment.teaching import build_teaching
-from xrl_alignment.versions import versions
+from xrl_alignment.language.prompt import build_prompt, token_counter
+from xrl_alignment.rollouts.executors import RolloutExecutor, SequentialExecutor, make_executor
 
 LANGUAGE_MODEL = "openai"
 EXPERTS = ("explorer", *CLIENT_EXPERTS, LANGUAGE_MODEL)

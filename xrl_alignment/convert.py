@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from lavis.common.errors import ConfigError
+from lavis.common.progress import Bar
 from lavis.datasets.annotations import AnnotationFile
 from lavis.datasets.shards import open_shard
-from xrl_alignment.buffers import Transition, read_transition, shard_name, write_shard
 from xrl_alignment.collect import annotation, save_image, write_list
-from xrl_alignment.config import ConfigError, run_program
-from xrl_alignment.progress import Bar
+from xrl_alignment.common.program import run_program
+from xrl_alignment.dagger.replay import Transition, read_transition, shard_name, write_shard
 
 LONGEST_SHARD = 100  # transitions of a shard where nothing tells episodes apart
 

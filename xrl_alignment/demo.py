@@ -24,25 +24,22 @@ import psutil
 import torch
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from xrl_alignment.assembly import (
-    environment_factory,
-    games_of,
-    load_student,
-    make_policy,
-    prompt_writer,
-    set_seed,
-    set_threads,
-)
-from xrl_alignment.checkpoint import write_atomically
-from xrl_alignment.config import DaggerConfig, EnvironmentConfig, PolicyConfig, load_config, run_program
-from xrl_alignment.environments.base import EnvironmentFault, Game
+from lavis.common.devices import set_seed, set_threads
+from lavis.common.files import write_atomically
+from xrl_alignment.builders.environments import environment_factory, games_of
+from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.common.program import run_program
+from xrl_alignment.common.progress import GameProgress
+from xrl_alignment.common.versions import versions
+from xrl_alignment.config.loading import load_config
+from xrl_alignment.config.schema import DaggerConfig, EnvironmentConfig, PolicyConfig
+from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games, games_hash
-from xrl_alignment.evaluation import PolicyActor, play_games, summarise
-from xrl_alignment.paths import REPO_ROOT
+from xrl_alignment.evaluation.episodes import PolicyActor, play_games, summarise
 from xrl_alignment.pipeline import hand_off, run_phase
-from xrl_alignment.progress import GameProgress
 from xrl_alignment.report import write_report
-from xrl_alignment.versions import versions
 
 HELDOUT_GAMES = 120  # twenty of each task type
 HOPELESS_GAMES = 60  # for policies that solve nothing, and so play every episode to its end

@@ -158,7 +158,9 @@ def _check_hub(name: str, what: str) -> Finding:
 
 def check_config_weights(cfg_path: str) -> Iterator[Finding]:
     """Every weight path that a config names under `model:`; a wrong config is one `fail`."""
-    from xrl_alignment.config import ConfigError, DaggerConfig, EvaluateConfig, load_config
+    from lavis.common.errors import ConfigError
+    from xrl_alignment.config.loading import load_config
+    from xrl_alignment.config.schema import DaggerConfig, EvaluateConfig
 
     config, faults = None, []
     for schema in (DaggerConfig, EvaluateConfig):
@@ -177,7 +179,7 @@ def check_config_weights(cfg_path: str) -> Iterator[Finding]:
 
 def _games_by_split(data: str | None) -> dict[str, list[Game]]:
     """Splits under `data` that hold games; a folder that holds none is passed over."""
-    from xrl_alignment.environments.base import EnvironmentFault
+    from xrl_alignment.common.errors import EnvironmentFault
     from xrl_alignment.environments.games import find_games, find_splits
 
     found = {}
@@ -217,7 +219,7 @@ def check_port(port: int, host: str = "127.0.0.1") -> Finding:
             fault = error
         else:
             return Finding("ok", f"port {port}", "free")
-    from xrl_alignment.ports import process_on_port
+    from xrl_alignment.common.network import process_on_port
 
     holder = process_on_port(port)
     detail = f"held by {holder}" if holder else f"not free ({fault})"

@@ -21,12 +21,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from xrl_alignment.checkpoint import load_checkpoint
-from xrl_alignment.config import CLIENT_EXPERTS, ConfigError, DaggerConfig, load_config, run_program
+from lavis.common.errors import ConfigError
+from xrl_alignment.common.choices import CLIENT_EXPERTS
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.common.program import run_program
+from xrl_alignment.config.loading import load_config
+from xrl_alignment.config.resume import changed_settings, saved_settings
+from xrl_alignment.config.schema import DaggerConfig
+from xrl_alignment.dagger.checkpoint import load_checkpoint
+from xrl_alignment.dagger.run_directory import new_run_directory, newest_checkpoint
 from xrl_alignment.environments import choose_games
-from xrl_alignment.paths import REPO_ROOT
-from xrl_alignment.resume import changed_settings, saved_settings
-from xrl_alignment.run_directory import new_run_directory, newest_checkpoint
 
 TAIL_LINES = 20
 GOODBYE_S = 60.0  # a client that has no more work knows it from its server, which then ends soon

@@ -21,10 +21,10 @@ import matplotlib
 from matplotlib.figure import Figure
 from PIL import Image
 
+from lavis.common.files import write_atomically
 from lavis.datasets.shards import ShardError, open_shard
-from xrl_alignment.buffers import Transition, read_transition
-from xrl_alignment.checkpoint import write_atomically
-from xrl_alignment.config import run_program
+from xrl_alignment.common.program import run_program
+from xrl_alignment.dagger.replay import Transition, read_transition
 
 Points = list[tuple[float, float]]
 

@@ -20,7 +20,7 @@ class Bar:
     On a terminal it is a bar. Elsewhere it prints a plain line every ten seconds and at the end; with `quiet` nothing.
     """
 
-    def __init__(self, what: str, *, stream: TextIO | None = None, quiet: bool = False) -> None:
+    def __init__(self, what: str, stream: TextIO | None = None, *, quiet: bool = False) -> None:
         self._what = what
         self._stream = stream or sys.stdout
         self._quiet = quiet

@@ -10,7 +10,7 @@ import pytest
 from policy_server.settings import PolicyServerSettings
 from policy_server.vision_models import VisionModel, load_model
 from tests.policy_server.servers import TINY, HeldModel, Running, ServerProcess, start_in_thread
-from xrl_alignment.config import load_config
+from xrl_alignment.config.loading import load_config
 
 
 @pytest.fixture(scope="session")

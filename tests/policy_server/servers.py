@@ -31,8 +31,8 @@ from policy_server.model_pool import ModelPool
 from policy_server.qwen_policy_server import open_port, uvicorn_config
 from policy_server.settings import PolicyServerSettings
 from policy_server.vision_models import Job, VisionModel
-from xrl_alignment.config import load_config
-from xrl_alignment.paths import REPO_ROOT
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.config.loading import load_config
 
 TINY = "blip2_emac:tiny"
 CAVE = "MineRLBasaltFindCave-v0"

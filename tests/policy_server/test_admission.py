@@ -14,7 +14,7 @@ from policy_server.refusals import Refusal
 from policy_server.settings import PolicyServerSettings
 from policy_server.vision_models import Job
 from tests.policy_server.servers import CAVE, ROOM, TINY, picture
-from xrl_alignment.config import load_config
+from xrl_alignment.config.loading import load_config
 
 
 class Scribe:

@@ -8,8 +8,8 @@ import shlex
 import sys
 
 from policy_server.qwen_policy_server import add_arguments, read_settings
-from xrl_alignment.config import parse_args
-from xrl_alignment.paths import REPO_ROOT
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.common.program import parse_args
 
 if sys.version_info >= (3, 11):
     import tomllib

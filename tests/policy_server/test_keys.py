@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from lavis.common.errors import ConfigError
 from policy_server.keys import KEYS_VARIABLE, KeyRing, RateLimiter, read_keys
 from policy_server.refusals import Refusal
-from xrl_alignment.config import ConfigError
 
 ONE, TWO, THREE = ("a" * 20, "b" * 20, "c" * 20)
 

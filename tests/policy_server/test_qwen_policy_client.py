@@ -21,7 +21,7 @@ from policy_server.qwen_policy_client import (
     step_environment,
 )
 from tests.policy_server.servers import CAVE, TINY, HeldModel, noise, wait_until_queued
-from xrl_alignment.paths import REPO_ROOT
+from xrl_alignment.common.paths import REPO_ROOT
 
 OBS = {"pov": noise((64, 36)), "inventory": {}}
 

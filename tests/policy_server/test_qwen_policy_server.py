@@ -14,13 +14,14 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+from lavis.common.errors import ConfigError
 from policy_server.keys import KEYS_VARIABLE
 from policy_server.minerl_actions import no_op
 from policy_server.qwen_policy_server import add_arguments, build, key_ring, open_port, read_settings
 from policy_server.settings import ServerSettings
 from tests.policy_server.servers import CAVE, TINY, ServerProcess, noise, picture
-from xrl_alignment.config import ConfigError, parse_args
-from xrl_alignment.paths import REPO_ROOT
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.common.program import parse_args
 
 VLLM_PYTHON = REPO_ROOT / ".venv-vllm" / "bin" / "python"
 PROGRAM = str(REPO_ROOT / "policy_server" / "qwen_policy_server.py")

@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 
+from lavis.common.errors import ConfigError
 from policy_server import settings
 from policy_server.settings import PolicyServerSettings
-from xrl_alignment.config import ConfigError, load_config
-from xrl_alignment.paths import REPO_ROOT
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.config.loading import load_config
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ from PIL import Image
 from split_inference import alfworld_server
 from tests.split_inference.malformed import malformed
 from tests.split_inference.servers import PATIENCE_S, SERVER, RawClient, children, wait_until
-from xrl_alignment import actions
 from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.base import Game
+from xrl_alignment.language import commands
 
 LIMIT = 1 << 16  # the server's --max-message
 
@@ -53,7 +53,7 @@ def test_an_episode_from_init_to_the_goal(client, trials):
         begin["game"] == f"{trial.parent.name}/{trial.name}" and begin["task_type"] == trial.parent.name.split("-")[0]
     )
     assert (picture(begin["initial_image"]).format, picture(begin["initial_image"]).size) == ("JPEG", (300, 300))
-    plan = [actions.canonical(command) for command in walkthrough(trial)]
+    plan = [commands.canonical(command) for command in walkthrough(trial)]
     trajectory = [begin["intro"]]
     for turn, action in enumerate(plan, start=1):
         assert client.ask("is_goal_satisfied") == {"success": True, "goal_satisfied": False}
@@ -399,8 +399,8 @@ words = st.text("abcdefgh 1 put move in/on to", max_size=30)
     st.one_of(words, st.builds("put {} in/on {}".format, words, words), st.builds("move {} to {}".format, words, words))
 )
 def test_dialects_agree_with_the_package(command):
-    assert alfworld_server.canonical(command) == actions.canonical(command)
-    assert alfworld_server.to_move(command) == actions.to_dialect(command, "move")
+    assert alfworld_server.canonical(command) == commands.canonical(command)
+    assert alfworld_server.to_move(command) == commands.to_dialect(command, "move")
 
 
 def test_games_that_alfworld_leaves_out_are_left_out(household_data, trials, tmp_path):
@@ -430,7 +430,7 @@ def test_frames_are_those_of_the_package(client, trials):
     environment = make_environment("native")
     environment.reset(Game(f"{trial.parent.name}/{trial.name}", trial / "game.tw-pddl"))
     environment.step("look")
-    from xrl_alignment.environments import frames
+    from xrl_alignment.environments.drawing import frames
 
     client.ask("init", traj_file=str(trial), image_format="png")
     shown = np.asarray(picture(client.ask("step", action="look")["current_image"]))

@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 from PIL import Image
 
+from lavis.common.errors import ConfigError
 from split_inference import alfworld_vllm_client
 from split_inference.alfworld_vllm_client import (
     Connection,
@@ -26,9 +27,8 @@ from split_inference.alfworld_vllm_client import (
 )
 from tests.split_inference.servers import PATIENCE_S, ServedModel, alive, children, wait_until
 from tests.tiny_checkpoints import write_qwen2vl
-from xrl_alignment.config import ConfigError
-from xrl_alignment.history import build_prompt, opening
-from xrl_alignment.paths import REPO_ROOT
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.language.prompt import build_prompt, opening
 
 CLIENT = REPO_ROOT / "split_inference" / "alfworld_vllm_client.py"
 VLLM_PYTHON = REPO_ROOT / ".venv-vllm" / "bin" / "python"
@@ -121,7 +121,7 @@ def test_games_are_played_in_batches_and_written(connections, games, planner, tm
 
 
 def canonical(plan):
-    from xrl_alignment.actions import canonical
+    from xrl_alignment.language.commands import canonical
 
     return [canonical(command) for command in plan]
 

@@ -13,7 +13,7 @@ import pytest
 
 from split_inference.run_split_inference import parse_arguments
 from tests.split_inference.servers import PATIENCE_S, alive, wait_until
-from xrl_alignment.paths import REPO_ROOT
+from xrl_alignment.common.paths import REPO_ROOT
 
 MANAGER = REPO_ROOT / "split_inference" / "run_split_inference.py"
 

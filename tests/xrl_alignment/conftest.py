@@ -8,22 +8,23 @@ import threading
 import pytest
 import torch
 
+from lavis.common.devices import set_seed
 from lavis.common.optims import LinearWarmupCosineLRScheduler
-from xrl_alignment.assembly import load_student, make_policy, prompt_writer, set_seed
-from xrl_alignment.buffers import DPOReplayBuffer, ReplayBuffer
-from xrl_alignment.client import play
-from xrl_alignment.client_report import ClientReport
-from xrl_alignment.config import PolicyConfig
-from xrl_alignment.dagger import DaggerLoop
+from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+from xrl_alignment.client.client import play
+from xrl_alignment.client.report import ClientReport
+from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.dagger.journal import Ledger
+from xrl_alignment.dagger.learner import Learner
+from xrl_alignment.dagger.loop import DaggerLoop
+from xrl_alignment.dagger.replay import DPOReplayBuffer, ReplayBuffer
+from xrl_alignment.dagger.run_directory import RunDirectory
+from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.experts import make_expert
-from xrl_alignment.learner import Learner
-from xrl_alignment.ledger import Ledger
-from xrl_alignment.reflexion import RuleReflector
-from xrl_alignment.run_directory import RunDirectory
-from xrl_alignment.schedule import Schedule
-from xrl_alignment.server import DaggerHTTPServer
+from xrl_alignment.reflexion.reflexion import RuleReflector
+from xrl_alignment.wire.http_server import DaggerHTTPServer
 
 MAX_STEPS = 6
 

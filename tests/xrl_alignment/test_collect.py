@@ -12,17 +12,17 @@ import pytest
 from PIL import Image
 
 from benchmarks._endpoint import FakeEndpoint
+from lavis.common.errors import ConfigError
 from lavis.datasets.annotations import AnnotationFile
 from lavis.datasets.shards import ShardFolder, open_shard
 from xrl_alignment import collect as module
-from xrl_alignment.buffers import FIELDS
 from xrl_alignment.collect import Collector, Plan, collect, counter, main, play
-from xrl_alignment.config import ConfigError
+from xrl_alignment.dagger.replay import FIELDS
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native import NativeEnvironment
-from xrl_alignment.history import build_prompt
-from xrl_alignment.rollouts import SequentialExecutor, make_executor
+from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.language.prompt import build_prompt
+from xrl_alignment.rollouts.executors import SequentialExecutor, make_executor
 
 
 @pytest.fixture(scope="module")

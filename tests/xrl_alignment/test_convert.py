@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lavis.common.errors import ConfigError
 from lavis.datasets import annotations
 from lavis.datasets.shards import open_shard
-from xrl_alignment.buffers import FIELDS, Transition, shard_name, write_shard
-from xrl_alignment.config import ConfigError
 from xrl_alignment.convert import main, to_lavis, to_shards
+from xrl_alignment.dagger.replay import FIELDS, Transition, shard_name, write_shard
 
 
 @pytest.fixture(autouse=True)

@@ -13,11 +13,14 @@ import pytest
 import torch
 import yaml
 
-from xrl_alignment.assembly import load_student
-from xrl_alignment.checkpoint import load_checkpoint, save_checkpoint
-from xrl_alignment.config import ConfigError, DaggerConfig, load_config, to_yaml
-from xrl_alignment.environments.base import EnvironmentFault
-from xrl_alignment.paths import REPO_ROOT
+from lavis.common.errors import ConfigError
+from xrl_alignment.builders.student import load_student
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.config.loading import load_config, to_yaml
+from xrl_alignment.config.resume import saved_settings
+from xrl_alignment.config.schema import DaggerConfig
+from xrl_alignment.dagger.checkpoint import load_checkpoint, save_checkpoint
 from xrl_alignment.pipeline import (
     PhaseError,
     client_command,
@@ -29,7 +32,6 @@ from xrl_alignment.pipeline import (
     run_pipeline,
     tail,
 )
-from xrl_alignment.resume import saved_settings
 
 FROZEN = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True}
 

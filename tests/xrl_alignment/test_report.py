@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xrl_alignment.buffers import Transition, shard_name, write_shard
+from xrl_alignment.dagger.replay import Transition, shard_name, write_shard
 from xrl_alignment.report import (
     find_runs,
     main,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 
-from xrl_alignment.environments.base import MAX_STEPS, Environment, EnvironmentFault, Game
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.base import MAX_STEPS, Environment, Game
 from xrl_alignment.environments.games import cache_root, find_games
 
 ENVIRONMENTS = {
-    "native": ("xrl_alignment.environments.native", "NativeEnvironment"),
+    "native": ("xrl_alignment.environments.native.game", "NativeEnvironment"),
     "textworld": ("xrl_alignment.environments.textworld", "TextWorldEnvironment"),
     "thor": ("xrl_alignment.environments.thor", "ThorEnvironment"),
 }
@@ -52,7 +53,9 @@ def choose_games(
     `data` holds other generated games.
     """
     if name == "household":
-        from xrl_alignment.environments.household import generate  # only then: it reads ALFWorld's floor plans
+        from xrl_alignment.environments.household.generator import (
+            generate,  # only then: it reads ALFWorld's floor plans
+        )
 
         own = not data  # the cache is ours to remake (for another version of the generator), a user's folder is not
         data = data or str(cache_root() / f"household-{num_train}-{num_heldout}-{seed}")

@@ -6,8 +6,9 @@ import argparse
 import sys
 from collections import Counter
 
-from xrl_alignment.environments.base import TASK_TYPES, EnvironmentFault
+from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.games import data_root, find_games, find_splits, games_hash
+from xrl_alignment.language.sentences import TASK_TYPES
 
 
 def main(arguments: list[str] | None = None) -> int:

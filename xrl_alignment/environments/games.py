@@ -19,7 +19,9 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
-from xrl_alignment.environments.base import TASK_TYPES, EnvironmentFault, Game
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.base import Game
+from xrl_alignment.language.sentences import TASK_TYPES
 
 RELEASE = "json_2.1.1"
 _CACHE_FORMAT = 1

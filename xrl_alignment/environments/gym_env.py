@@ -25,11 +25,12 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from xrl_alignment.environments import frames
-from xrl_alignment.environments.base import MAX_STEPS, EnvironmentFault, Game, TimeStep
-from xrl_alignment.environments.gamefile import read_games
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
+from xrl_alignment.environments.drawing import frames
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native import NativeEnvironment
+from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.gamefile import read_games
 
 ENV_ID = "EMAC/ALFWorld-v0"
 MAX_TEXT, MAX_COMMAND = 8192, 256  # characters; the longest official observation has about 2,000

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from xrl_alignment.environments.base import EnvironmentFault
-from xrl_alignment.environments.pddl import Fact
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.native.pddl import Fact
 
 
 class Answer(NamedTuple):

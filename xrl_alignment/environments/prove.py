@@ -31,13 +31,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from xrl_alignment.actions import to_dialect
-from xrl_alignment.environments.base import MAX_STEPS, EnvironmentFault
-from xrl_alignment.environments.gamefile import read_json
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.base import MAX_STEPS
 from xrl_alignment.environments.games import cache_root, data_root
-from xrl_alignment.environments.native import NativeGame
+from xrl_alignment.environments.native.game import NativeGame
+from xrl_alignment.environments.native.gamefile import read_json
 from xrl_alignment.environments.oracle import Answer, Oracle, shortcuts
 from xrl_alignment.experts.explorer import Explorer
+from xrl_alignment.language.commands import to_dialect
 
 DEFAULT_STEPS = 60
 GAMES_PER_PROCESS = 150  # then a fresh one: Fast Downward's library never frees a loaded problem

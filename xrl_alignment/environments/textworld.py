@@ -16,8 +16,10 @@ import numpy as np
 import textworld
 from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredExpert, AlfredInfos
 
-from xrl_alignment.actions import canonical, to_dialect
-from xrl_alignment.environments.base import MAX_STEPS, EnvironmentFault, Game, RoomState, TimeStep
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
+from xrl_alignment.environments.drawing.state import RoomState
+from xrl_alignment.language.commands import canonical, to_dialect
 
 EXPERTS = ("handcoded", "planner")
 
@@ -150,7 +152,7 @@ class TextWorldEnvironment:
 
     def render(self) -> np.ndarray:
         """The agent's view now, drawn from the game's state: uint8, (height, width, 3), RGB."""
-        from xrl_alignment.environments import frames
+        from xrl_alignment.environments.drawing import frames
 
         return frames.draw(self.room_state(), show_ids=self.show_ids)
 

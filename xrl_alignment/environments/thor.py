@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from xrl_alignment.actions import canonical, to_dialect
-from xrl_alignment.environments.base import MAX_STEPS, EnvironmentFault, Game, TimeStep
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
+from xrl_alignment.language.commands import canonical, to_dialect
 
 FRAME_SIZE = 300  # pixels, ALFWorld's own (and the original's) size
 _PACKAGES = {"ai2thor": "ai2thor", "cv2": "opencv-python", "torchvision": "torchvision"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xrl_alignment.environments.base import EnvironmentFault
+from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.experts.base import Expert, Label, act_all
 
 __all__ = ["EXPERTS", "Expert", "Label", "act_all", "make_expert"]
@@ -29,7 +29,7 @@ def make_expert(name: str, *, environment: Any = None, **options: Any) -> Expert
     if name == "openai":
         if set(options) != {"teacher"}:
             raise EnvironmentFault("expert 'openai' takes one option, teacher: the endpoint that all episodes share")
-        from xrl_alignment.experts.openai import OpenAIExpert
+        from xrl_alignment.experts.llm.teacher import OpenAIExpert
 
         return OpenAIExpert(options["teacher"])
     if options:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from xrl_alignment.actions import canonical
 from xrl_alignment.experts.base import Label
+from xrl_alignment.language.commands import canonical
 
 
 class AdvisedEnvironment(Protocol):

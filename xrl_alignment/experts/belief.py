@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from xrl_alignment.actions import canonical
-from xrl_alignment.experts.task import names_in
+from xrl_alignment.language.commands import canonical
+from xrl_alignment.language.sentences import names_in
 
 NOTHING = "Nothing happens."
 

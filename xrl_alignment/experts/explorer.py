@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from xrl_alignment.experts.base import Label
 from xrl_alignment.experts.belief import STATES, Belief
 from xrl_alignment.experts.statistics import Statistics, load_statistics, room_kind
-from xrl_alignment.experts.task import parse_opening, parse_task, type_of
+from xrl_alignment.language.sentences import parse_opening, parse_task, type_of
 
 ORDERS = ("likely", "listing")
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}

@@ -13,7 +13,7 @@ import pytest
 from lavis.datasets import annotations
 from lavis.datasets.annotations import AnnotationFile, scan
 from lavis.datasets.records import BadSampleError
-from xrl_alignment.paths import REPO_ROOT
+from xrl_alignment.common.paths import REPO_ROOT
 
 ENTRY = {"image": "a.png", "text_input": "> ", "text_output": "look"}
 

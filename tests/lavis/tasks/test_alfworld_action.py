@@ -8,7 +8,7 @@ from lavis.common.registry import registry
 from lavis.runners.settings import RunSettings
 from lavis.tasks.alfworld_action import AlfworldActionTask
 from lavis.tasks.captioning import CaptionTask
-from xrl_alignment.actions import normalise
+from xrl_alignment.language.commands import normalise
 
 PAIRS = [  # caption, label, task type
     ("put apple 1 on fridge 1.", "put apple 1 in/on fridge 1", "a"),  # equal after normalisation

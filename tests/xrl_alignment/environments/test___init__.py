@@ -2,7 +2,8 @@
 
 import pytest
 
-from xrl_alignment.environments import Environment, EnvironmentFault, make_environment
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments import Environment, make_environment
 
 
 @pytest.mark.parametrize(("name", "made"), [("native", "native"), ("household", "native"), ("thor", "thor")])

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments import games
-from xrl_alignment.environments.base import EnvironmentFault
 from xrl_alignment.environments.games import find_games, find_splits, games_hash
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from xrl_alignment.environments.base import EnvironmentFault
-from xrl_alignment.environments.gamefile import read_json
+from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.gym_env import ENV_ID, ALFWorldEnv, ALFWorldVectorEnv, register
+from xrl_alignment.environments.native.gamefile import read_json
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from xrl_alignment.environments.base import Environment, EnvironmentFault, Game
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native import NativeEnvironment
+from xrl_alignment.environments.native.game import NativeEnvironment
 from xrl_alignment.environments.textworld import TextWorldEnvironment, room_state
 
 

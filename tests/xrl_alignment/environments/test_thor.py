@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments import thor
-from xrl_alignment.environments.base import Environment, EnvironmentFault, Game
+from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.thor import ThorEnvironment, thor_config, write_names
 
 DESK, MUG = "Desk|+01.00|+00.00|+00.50", "Mug|+01.10|+00.70|+00.60"
@@ -181,7 +182,7 @@ def test_the_configuration_has_every_key_that_alfworld_reads():
     """Against alfworld's source: every literal key path that AlfredThorEnv asks its configuration for."""
     import re
 
-    from xrl_alignment.environments.rooms import alfworld_path
+    from xrl_alignment.environments.household.rooms import alfworld_path
 
     source = (alfworld_path() / "agents/environment/alfred_thor_env.py").read_text().replace('"', "'")
     paths = {tuple(re.findall(r"'(\w+)'", keys)) for keys in re.findall(r"config((?:\['\w+'\])+)", source)}

@@ -8,10 +8,11 @@ from collections import defaultdict
 
 import pytest
 
-from xrl_alignment.environments.base import MAX_STEPS, TASK_TYPES
+from xrl_alignment.environments.base import MAX_STEPS
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native import NativeEnvironment
+from xrl_alignment.environments.native.game import NativeEnvironment
 from xrl_alignment.experts.explorer import Explorer
+from xrl_alignment.language.sentences import TASK_TYPES
 
 GARBAGE = (
     "",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from xrl_alignment.environments.base import EnvironmentFault
+from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.experts import EXPERTS, make_expert
 from xrl_alignment.experts.alfworld import AlfworldExpert, ClientExpert
 

@@ -1,0 +1,141 @@
+"""A run with a language model as teacher: real server, client and engine, a local endpoint."""
+
+import json
+
+import pytest
+
+from benchmarks._endpoint import FakeEndpoint
+from lavis.common.errors import ConfigError
+from xrl_alignment.builders.teacher import build_teaching
+from xrl_alignment.common.errors import BudgetSpent, EndpointFault
+from xrl_alignment.config.loading import load_config
+from xrl_alignment.config.schema import EvaluateConfig, ExpertConfig, ReflexionConfig
+from xrl_alignment.experts import make_expert
+from xrl_alignment.reflexion.reflexion import LLMReflector, RuleReflector
+
+
+def answer(prompt):
+    if prompt.endswith("New plan:"):
+        return "**New plan:** I will open every drawer.\n\nGood luck!"
+    return "inventory" if prompt.endswith("nothing.\n> ") else "open drawer 1"
+
+
+@pytest.fixture
+def endpoint():
+    with FakeEndpoint(answer) as server:
+        yield server
+
+
+def settings(server, tmp_path, **more):
+    more = {"cache": str(tmp_path / "answers.sqlite"), **more}
+    return ExpertConfig(name="openai", base_url=server.url, model="m", **more)
+
+
+@pytest.fixture
+def teach(endpoint, tmp_path):
+    """`teach(run, …)`: the run's expert and reflector become the language model."""
+    opened = []
+
+    def teach(run, **more):
+        teaching = build_teaching(settings(endpoint, tmp_path, price_prompt=1.0, **more), ReflexionConfig())
+        opened.append(teaching)
+        teaching.account.keep(run.directory.expert_calls)
+        run.ledger.account, run.ledger.reflector = teaching.account, teaching.reflector
+        run.loop.make_expert = lambda: make_expert("openai", **teaching.expert_options)
+        return teaching
+
+    yield teach
+    for teaching in opened:
+        teaching.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "reflexion", "reflector", "options"),
+    [
+        ("explorer", ReflexionConfig(), RuleReflector, []),
+        ("explorer", ReflexionConfig(enabled=False, reflector="llm"), type(None), []),
+        ("explorer", ReflexionConfig(reflector="llm"), LLMReflector, []),
+        ("openai", ReflexionConfig(), LLMReflector, ["teacher"]),
+        ("openai", ReflexionConfig(reflector="rule"), RuleReflector, ["teacher"]),
+        ("openai", ReflexionConfig(enabled=False), type(None), ["teacher"]),
+    ],
+)
+def test_who_labels_and_who_reflects(name, reflexion, reflector, options):
+    expert = ExpertConfig(name=name, model="m", base_url="http://127.0.0.1:9/v1", cache="")
+    teaching = build_teaching(expert, reflexion)
+    assert type(teaching.reflector) is reflector and list(teaching.expert_options) == options
+    teaching.close()
+
+
+def test_a_run_with_labels_memories_and_costs(make_run, scripted, teach, endpoint):
+    run = make_run(policy=scripted("look"), train=False, num_rounds=2, max_steps=2)
+    teaching = teach(run)
+    run.play()
+    assert run.error is None
+    assert run.log.count("LLM Action: open drawer 1") == 4  # two games, two rounds: the first of two steps each
+    assert set(map(tuple, run.ledger.memories.values())) == {("I will open every drawer.",)}
+    world = (run.directory.results / "world.log").read_text()
+    first, second = world.split("\n-----\nROUND: ")[1:]
+    assert "TIME: " in first.partition("-----\n\n")[0] and "EXPERT: calls" in first.partition("-----\n\n")[2]
+    assert teaching.account.line(1) in second
+    assert run.loop.status()["expert"]["total"] == teaching.account.figures()
+    assert teaching.account.total.calls == len(endpoint.requests)
+    curves = [json.loads(line) for line in (run.directory.state / "metrics.jsonl").read_text().splitlines()]
+    costs = [point["value"] for point in curves if point["tag"] == "expert/cost_usd"]
+    assert len(costs) == 2 and sum(costs) == pytest.approx(teaching.account.cost_usd, abs=1e-5)
+
+
+def test_a_spent_budget_pauses_and_a_resume_pays_only_for_what_is_new(make_run, scripted, teach, endpoint):
+    whole = make_run("whole", policy=scripted("look"), train=False, num_rounds=2, max_steps=3)
+    calls = teach(whole, cache="").account
+    whole.play()
+    asked = len(endpoint.requests)
+    paused = make_run("paused", policy=scripted("look"), train=False, num_rounds=2, max_steps=3)
+    teach(paused, max_calls=3)
+    assert paused.play() is None
+    assert isinstance(paused.error, BudgetSpent) and "--resume" in str(paused.error)
+    assert "the expert's budget is spent: 3 calls" in paused.log
+    again = make_run("paused", policy=scripted("look"), train=False, num_rounds=2, max_steps=3)
+    account = teach(again, max_calls=100).account
+    again.play()
+    assert again.error is None and again.directory.done
+    assert account.total == calls.total  # not one call more than without the pause
+    assert len(endpoint.requests) == 2 * asked
+    assert again.ledger.memories == whole.ledger.memories
+
+
+def test_a_wrong_key_ends_the_run_at_once(make_run, scripted, teach, endpoint):
+    endpoint.fault = lambda number: (401, {}, b"{}")
+    run = make_run(policy=scripted("look"), train=False, max_steps=2)
+    teach(run)
+    run.play()
+    assert isinstance(run.error, EndpointFault) and "refuses the key (401): check OPENAI_API_KEY" in str(run.error)
+    assert len(endpoint.requests) <= 2 and not run.journal
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["expert.max_cost_usd=3"], "expert.max_cost_usd: 3.0 is not of use without expert.price_prompt"),
+        (["expert.api=socket"], "expert.api: 'socket' is not one of chat, completion"),
+        (["expert.concurency=3"], "did you mean expert.concurrency"),
+        (["expert.timeout_s=0"], "expert.timeout_s: 0.0 is not a number of seconds above 0"),
+        (["reflexion.reflector=me"], "reflexion.reflector: 'me' is not one of auto, rule, llm"),
+    ],
+)
+def test_settings_that_cannot_be(options, message):
+    with pytest.raises(ConfigError) as error:
+        load_config(EvaluateConfig, None, options)
+    assert message in str(error.value)
+
+
+def test_no_key_no_model_no_prompts(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    for more, message in (
+        ({"model": "m"}, "set the environment variable OPENAI_API_KEY"),
+        ({"base_url": "http://127.0.0.1:9/v1"}, "set expert.model"),
+        ({"model": "m", "base_url": "http://x", "prompts": str(tmp_path / "no.json")}, "no.json does not exist"),
+    ):
+        with pytest.raises((EndpointFault, FileNotFoundError), match=message):
+            build_teaching(ExpertConfig(name="openai", cache="", **more), ReflexionConfig())

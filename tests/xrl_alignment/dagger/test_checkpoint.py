@@ -1,0 +1,154 @@
+"""Checkpoints: what is in them, that a crash leaves the old one, and what is said of files that do not fit."""
+
+import errno
+import io
+import resource
+import zipfile
+
+import pytest
+import torch
+
+from lavis.common.files import write_atomically
+from xrl_alignment.builders.student import load_student
+from xrl_alignment.dagger.checkpoint import (
+    CheckpointError,
+    check_base,
+    load_checkpoint,
+    restore_model,
+    save_checkpoint,
+)
+
+FROZEN_LLM = {"freeze_llm": True, "freeze_vit": True, "freeze_qformer": True}
+
+
+def student(**settings):
+    return load_student(settings, torch.device("cpu"))[0]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return student(**FROZEN_LLM)
+
+
+@pytest.fixture
+def path(model, tmp_path):
+    return save_checkpoint(tmp_path / "emma_checkpoint_0.pth", model=model, round=3, training_step=7, episodes=5)
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    write_atomically(path, lambda file: file.write(b"old"))
+
+    def fails(file):
+        file.write(b"half of the n")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, fails)
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_checkpoint_that_does_not_fit_on_the_disk_is_named_and_leaves_the_old_one(model, path):
+    before, (soft, hard) = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="emma_checkpoint_0.pth could not be written"):
+            save_checkpoint(path, model=model)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+
+def test_an_interrupt_while_writing_is_no_error_of_the_disk(model, path, monkeypatch):
+    class Interrupted(io.BytesIO):
+        def write(self, data):
+            raise KeyboardInterrupt
+
+    save = torch.save
+    monkeypatch.setattr(torch, "save", lambda content, file: save(content, Interrupted()))
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(path, model=model)
+    assert list(path.parent.iterdir()) == [path] and load_checkpoint(path)["round"] == 3
+
+
+def test_only_what_trains_is_stored(model, path):
+    content = load_checkpoint(path)
+    assert set(content["model"]) == {"llm_proj.weight", "llm_proj.bias"}
+    assert (content["round"], content["training_step"], content["episodes"]) == (3, 7, 5)
+    assert path.stat().st_size < 100_000
+
+
+def test_weights_and_optimiser_come_back(model, tmp_path):
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    path = save_checkpoint(
+        tmp_path / "c.pth", model=model, optimizer=optimizer, random={"torch": torch.get_rng_state()}
+    )
+    other = student(**FROZEN_LLM)
+    restore_model(other, load_checkpoint(path), path)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True))
+    fresh = torch.optim.AdamW([p for p in other.parameters() if p.requires_grad])
+    fresh.load_state_dict(load_checkpoint(path)["optimizer"])
+    assert fresh.state_dict()["state"][0]["step"] == 1
+
+
+@pytest.mark.parametrize("cut", [0, 100, 0.5, -10])
+def test_a_truncated_file_is_named(path, cut):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * cut) if isinstance(cut, float) else cut])
+    with pytest.raises(CheckpointError, match=f"{path} cannot be read as a checkpoint"):
+        load_checkpoint(path)
+
+
+def test_other_files_are_named(path, tmp_path):
+    torch.save({"model": {}}, path)
+    with pytest.raises(CheckpointError, match="is not an EMAC. run checkpoint; it holds: model"):
+        load_checkpoint(path)
+    torch.save([1, 2], path)
+    with pytest.raises(CheckpointError, match="it holds: list"):
+        load_checkpoint(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_checkpoint(path)
+    with pytest.raises(FileNotFoundError, match="no checkpoint at"):
+        load_checkpoint(tmp_path / "nothing.pth")
+    with pytest.raises(FileNotFoundError, match="no checkpoint at"):
+        load_checkpoint(tmp_path)
+
+
+def test_code_in_a_file_is_not_run(path, tmp_path):
+    class Surprise:
+        def __reduce__(self):
+            return open, (str(tmp_path / "surprise"), "w")
+
+    torch.save(Surprise(), path)
+    with pytest.raises(CheckpointError):
+        load_checkpoint(path)
+    assert not (tmp_path / "surprise").exists()
+
+
+def test_a_newer_format_is_refused(path):
+    content = torch.load(path, weights_only=True) | {"version": 99}
+    torch.save(content, path)
+    with pytest.raises(CheckpointError, match="format version 99, this program reads up to 1"):
+        load_checkpoint(path)
+
+
+def test_another_frozen_base_is_refused_and_both_are_named(model, path):
+    other = student(**FROZEN_LLM, init_seed=1)
+    before = {name: value.clone() for name, value in other.state_dict().items()}
+    for refuse in (lambda: restore_model(other, load_checkpoint(path), path), lambda: check_base(other, path)):
+        with pytest.raises(CheckpointError, match=f"{model.base_hash()[:12]}.*{other.base_hash()[:12]}"):
+            refuse()
+    assert all(torch.equal(before[name], value) for name, value in other.state_dict().items())
+    check_base(model, path)
+
+
+def test_weights_of_another_shape_are_refused(path, model):
+    content = load_checkpoint(path)
+    content["model"]["llm_proj.bias"] = torch.zeros(3)
+    with pytest.raises(CheckpointError, match="does not fit this model: .*llm_proj.bias is .3,. in the file"):
+        restore_model(model, content, path)

@@ -1,0 +1,132 @@
+"""What a run keeps of its episodes, wherever it is killed."""
+
+import json
+import re
+
+import pytest
+
+from xrl_alignment.dagger.checkpoint import CheckpointError, load_checkpoint
+from xrl_alignment.dagger.journal import Ledger
+from xrl_alignment.dagger.run_directory import RunDirectory
+from xrl_alignment.dagger.schedule import Schedule
+from xrl_alignment.reflexion.reflexion import RuleReflector
+
+FILES = ("trial_0.log", "env_results_trial_0.json")
+
+
+@pytest.fixture
+def played(make_run, scripted):
+    """A run of two rounds in which nothing was solved."""
+    run = make_run(policy=scripted("look"), max_steps=2)
+    run.play()
+    return run
+
+
+def reopened(run, **options) -> Ledger:
+    """A ledger without learner over the run's directory, opened."""
+    ledger = Ledger(directory=RunDirectory(run.directory.path), schedule=Schedule(num_rounds=2, num_envs=2), **options)
+    ledger.open()
+    ledger.directory.close()
+    return ledger
+
+
+def test_a_rounds_end_leaves_its_files(played, games):
+    results = json.loads((played.directory.results / "env_results_trial_1.json").read_text())
+    assert [results[f"env_{i}"]["game"] for i in range(2)] == [game.id for game in games[:2]]
+    assert results["env_0"]["path_length"] == 2 and results["env_0"]["is_success"] is False
+    assert results["env_0"]["type"] == games[0].task_type and len(results["env_0"]["memory"]) >= 1
+    assert (played.directory.results / "world.log").read_text().count("ROUND: ") == 2
+    content = load_checkpoint(played.directory.checkpoint(1))
+    assert (content["round"], content["episodes"], content["training_step"]) == (1, 4, 4)
+
+
+def test_a_rounds_time_is_told_apart(played):
+    metrics = [json.loads(line) for line in (played.directory.state / "metrics.jsonl").read_text().splitlines()]
+    for round in range(2):
+        seconds = {m["tag"]: m["value"] for m in metrics if m["tag"].endswith("seconds") and m["step"] == round}
+        assert seconds["round/training_seconds"] > 0 and seconds["round/rollout_seconds"] > 0
+        parts = seconds["round/training_seconds"] + seconds["round/rollout_seconds"]
+        assert parts <= seconds["round/seconds"]
+    world = (played.directory.results / "world.log").read_text()
+    assert re.findall(r"^(ROLLOUT|TRAINING): \d+\.\d\d s$", world, re.MULTILINE) == ["ROLLOUT", "TRAINING"] * 2
+
+
+def test_a_failed_game_gets_a_memory_that_the_next_round_shows(make_run, scripted):
+    policy = scripted("look")
+    run = make_run(policy=policy, max_steps=2)
+    run.play()
+    assert not policy.inputs[0].prompt.startswith("Memory:")
+    assert policy.inputs[-1].prompt.startswith("Memory: (by rule)")
+
+
+def test_without_reflexion_there_are_no_memories(make_run, scripted):
+    run = make_run(policy=scripted("look"), max_steps=1, reflect=False)
+    run.play()
+    assert run.directory.memories() == (2, {})
+
+
+def test_the_length_of_a_solved_game_is_remembered(make_run, scripted, games):
+    run = make_run(policy=scripted("look"), games=games[:1], num_rounds=1, beta=[1.0], max_steps=50)
+    run.play()
+    path = run.directory.state / "episodes.jsonl"
+    path.write_text(path.read_text().replace('"assisted": true', '"assisted": false'))  # solved, then
+    ledger = Ledger(directory=RunDirectory(run.directory.path), schedule=Schedule(num_rounds=3, num_envs=1))
+    ledger.open()  # rounds 1 and 2 pass: nothing is left to play
+    results = json.loads((run.directory.results / "env_results_trial_2.json").read_text())
+    assert results["env_0"]["is_success"] and results["env_0"]["path_length"] == run.journal[0].actions > 2
+    ledger.directory.close()
+
+
+def test_training_waits_for_every_so_many_episodes(make_run, scripted):
+    run = make_run(policy=scripted("look"), max_steps=1, train_every=2)
+    run.play()
+    assert run.ledger.learner.training_step == 2 and len(run.ledger.learner.buffer) == 4
+
+
+def test_a_finished_run_that_is_opened_again_changes_nothing(played):
+    before = {name: (played.directory.results / name).read_bytes() for name in (*FILES, "world.log")}
+    ledger = reopened(played)
+    assert ledger.schedule.finished and ledger.episodes == 4
+    assert before == {name: (played.directory.results / name).read_bytes() for name in before}
+
+
+def test_killed_between_journal_and_round_end_the_round_is_ended_once(played):
+    memories = (played.directory.state / "memories.json").read_text()
+    world = (played.directory.results / "world.log").read_text()
+    lines = (played.directory.state / "episodes.jsonl").read_text().splitlines(keepends=True)
+    (played.directory.state / "episodes.jsonl").write_text("".join(lines[:2]))
+    (played.directory.state / "memories.json").unlink()
+    (played.directory.results / "world.log").write_text(world[: world.index("ROUND: 1") - 7])
+    ledger = reopened(played, reflector=RuleReflector())
+    assert ledger.schedule.round == 1 and not ledger.schedule.finished
+    number, after = ledger.directory.memories()
+    assert number == 1 and len(after) == 2 and all(len(texts) == 1 for texts in after.values())
+    assert (played.directory.results / "world.log").read_text().count("ROUND: 0\n") == 1
+    assert set(after) == set(json.loads(memories)["memories"])
+
+
+def test_the_trainers_state_is_there_before_the_first_episode(make_run, scripted):
+    run = make_run(policy=scripted("look", die_at=1))
+    run.play()
+    content = load_checkpoint(run.directory.trainer)
+    assert content["episodes"] == 0 and run.journal == []
+
+
+def test_a_state_that_is_ahead_of_its_journal_is_refused(make_run, scripted):
+    run = make_run(policy=scripted("look"), max_steps=1)
+    run.play()
+    path = run.directory.state / "episodes.jsonl"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+    again = make_run(policy=scripted("look"), max_steps=1)
+    assert again.play() is None
+    assert isinstance(again.error, CheckpointError)
+    assert "has learned from 4 episodes, the journal beside it holds 1" in str(again.error)
+
+
+def test_a_damaged_state_is_refused(make_run, scripted):
+    run = make_run(policy=scripted("look", die_at=2), max_steps=1)
+    run.play()
+    run.directory.trainer.write_bytes(run.directory.trainer.read_bytes()[:1000])
+    again = make_run(policy=scripted("look"), max_steps=1)
+    assert again.play() is None
+    assert isinstance(again.error, CheckpointError) and "trainer.pth cannot be read" in str(again.error)

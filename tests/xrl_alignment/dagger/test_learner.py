@@ -1,0 +1,170 @@
+"""The student's updates on the real tiny model: what moves, what is reported, what a restore continues."""
+
+import numpy as np
+import pytest
+import torch
+
+from xrl_alignment.builders.student import load_student
+from xrl_alignment.dagger.learner import DivergedError, TrainingMetrics
+from xrl_alignment.dagger.replay import Transition, shard_name, write_shard
+
+CPU = torch.device("cpu")
+FROZEN = {"freeze_llm": True, "freeze_vit": True, "freeze_qformer": True}
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A buffer folder with one shard of four transitions."""
+    rng = np.random.default_rng(0)
+    steps = [
+        Transition(
+            rng.integers(0, 255, (112, 112, 3), dtype=np.uint8), f"go to desk {i}\n> ", f"take mug {i}", "look", "", ""
+        )
+        for i in range(4)
+    ]
+    write_shard(tmp_path / shard_name(0, 0, 4), steps, {})
+    return tmp_path
+
+
+@pytest.fixture
+def make(stored, learner_maker):
+    def maker(preferences=False, settings=None, reference=False, **options):
+        model, vis_processor = load_student(settings or {}, CPU)
+        if preferences or reference:
+            model.set_reference()
+        learner = learner_maker(model, vis_processor, stored, preferences=preferences, **options)
+        learner.buffer.add_shard(shard_name(0, 0, 4))
+        return learner
+
+    return maker
+
+
+def weights(model) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("preferences", [False, True])
+def test_what_trains_moves_and_nothing_else(make, preferences):
+    learner = make(preferences, FROZEN, updates=2)
+    before = weights(learner.model)
+    learner.learn(1)
+    after = weights(learner.model)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {"llm_proj.weight", "llm_proj.bias"}
+    assert not learner.model.training and learner.training_step == 2
+
+
+def test_loss_falls_on_what_is_repeated(make):
+    learner = make(updates=12)
+    metrics: list[TrainingMetrics] = []
+    learner.learn(1, metrics.append)
+    losses = [m.loss for m in metrics]
+    assert len(losses) == 12 and sum(losses[-3:]) < 0.8 * sum(losses[:3])
+
+
+def test_dpo_prefers_the_experts_action_more_and_more(make):
+    learner = make(True, updates=10)
+    metrics: list[TrainingMetrics] = []
+    learner.learn(1, metrics.append)
+    assert abs(metrics[0].chosen_reward) < 1e-3 and abs(metrics[0].rejected_reward) < 1e-3  # policy = reference
+    assert metrics[-1].chosen_reward > metrics[-1].rejected_reward
+
+
+def test_the_original_warms_up_in_the_first_round_and_falls_along_a_cosine(make):
+    learner = make(updates=3, lr=1e-3, num_rounds=2)
+    rates = []
+    for round in range(2):
+        learner.learn(round, lambda metrics: rates.append(metrics.lr))
+    assert rates == pytest.approx([1e-8, 5e-4, 1e-3, 5e-4, 5e-4, 5e-4], rel=1e-3)
+
+
+def test_accumulated_batches_make_one_update(make):
+    one, four = make(updates=1), make(updates=1)
+    four.accum_grad_steps, four.batch_size, one.batch_size = 2, 2, 4
+    steps = []
+    four.optimizer.register_step_post_hook(lambda *_: steps.append(four.training_step))
+    four.learn(1)
+    one.learn(1)
+    assert steps == [1] and (four.training_step, one.training_step) == (2, 1)
+    assert all(p.grad is None for p in four.model.parameters())
+
+
+@pytest.mark.parametrize("preferences", [False, True])
+def test_a_restored_learner_continues_to_the_same_weights(make, preferences):
+    straight = make(preferences, updates=4)
+    straight.learn(1)
+    first = make(preferences, updates=2)
+    first.learn(1)
+    saved = {
+        "optimizer": first.optimizer.state_dict(),
+        "scaler": first.scaler.state_dict(),
+        "training_step": first.training_step,
+        "random": first.random_state(),
+        "references": first.references.state(),
+    }
+    second = make(preferences, updates=2)
+    second.model.load_trainable(first.model.trainable_state_dict())
+    second.restore(saved)
+    second.learn(1)
+    ends = weights(straight.model), weights(second.model)
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0]) and second.training_step == 4
+
+
+def test_the_reference_is_asked_once_for_each_transition(make, monkeypatch):
+    asked, losses = [], {}
+    for remembers in (True, False):
+        learner = make(True, {**FROZEN, "amp": ""}, updates=12)
+        torch.manual_seed(0)
+        torch.nn.init.normal_(learner.model.llm_proj.weight, std=0.05)
+        if not remembers:
+            monkeypatch.setattr(learner.references, "add_to", lambda samples, places: None)
+        plain = learner.model.reference_logps
+        monkeypatch.setattr(
+            learner.model, "reference_logps", lambda s, plain=plain: (asked.append(len(s["text_input"])), plain(s))[1]
+        )
+        metrics: list[TrainingMetrics] = []
+        learner.learn(1, metrics.append)
+        losses[remembers] = [m.loss for m in metrics]
+        assert sum(asked) == (4 if remembers else 24)  # transitions, draws
+        asked.clear()
+    assert losses[True] == pytest.approx(losses[False], rel=1e-4)
+
+
+def test_remembered_answers_are_dropped_when_the_reference_changes(make):
+    learner = make(True, FROZEN)
+    samples = learner.buffer.sample(3)
+    samples["image"] = torch.stack([learner.vis_processor(image) for image in samples["image"]])
+    learner.references.add_to(first := dict(samples), learner.buffer.drawn)
+    assert torch.allclose(first["ref_logps_pos"], learner.model.reference_logps(samples)[0], atol=1e-5)
+    with torch.no_grad():
+        learner.model.llm_proj.weight.normal_(std=0.1)
+    learner.references.add_to(second := dict(samples), learner.buffer.drawn)
+    assert torch.equal(first["ref_logps_pos"], second["ref_logps_pos"])  # the policy moved, the reference did not
+    learner.model.set_reference()
+    learner.references.add_to(third := dict(samples), learner.buffer.drawn)
+    assert torch.allclose(third["ref_logps_neg"], learner.model.reference_logps(samples)[1], atol=1e-5)
+    assert not torch.allclose(third["ref_logps_pos"], first["ref_logps_pos"])
+    state = learner.references.state()
+    again = make(True, FROZEN).references
+    again.restore(state)
+    assert again.state()["places"].equal(state["places"]) and again.state()["logps"].equal(state["logps"])
+
+
+def test_the_first_loss_that_is_not_finite_stops_before_it_does_harm(make):
+    learner = make(updates=3)
+    learner.model.llm_proj.bias.data[0] = float("inf")
+    before = weights(learner.model)
+    with pytest.raises(DivergedError, match="training step 0: lower run.init_lr.*round000_env0000_steps004.h5 step"):
+        learner.learn(0)
+    after = weights(learner.model)
+    assert all(torch.equal(before[name], after[name]) for name in before if "llm_proj" not in name)
+    assert not learner.model.training
+
+
+def test_log_lines_have_the_originals_form():
+    cloning = TrainingMetrics(step=3, lr=1e-5, loss=0.25)
+    assert cloning.line(0) == "Epoch: [0], Iter: [3], Lr: [0.000010], Loss: [0.2500]"
+    assert cloning.scalars() == [("loss", 0.25), ("lr", 1e-5)]
+    pairs = TrainingMetrics(step=3, lr=1e-5, loss=0.25, chosen_reward=0.1, rejected_reward=-0.1, nll=2.0)
+    assert pairs.line(0).endswith("Loss: [0.2500], W_reward: [0.1000], L_reward: [-0.1000], NLL: [2.0000]")
+    assert [name for name, _ in pairs.scalars()] == ["loss", "lr", "chosen_reward", "rejected_reward", "nll"]

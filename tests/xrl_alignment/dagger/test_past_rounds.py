@@ -1,0 +1,91 @@
+"""Memories for a round that has ended, written anew."""
+
+import pytest
+import yaml
+
+from benchmarks._endpoint import FakeEndpoint
+from generate_reflections import main
+from xrl_alignment.dagger.past_rounds import finished_rounds, reflect_on_round
+from xrl_alignment.dagger.run_directory import RunDirectory, RunDirectoryError
+
+
+class Numbering:
+    """A reflector whose texts tell how many memories it saw."""
+
+    name = "numbering"
+
+    def reflect(self, trace, memories):
+        return f"after {len(memories)}"
+
+
+@pytest.fixture
+def ended(make_run, scripted):
+    """The path of a run of two rounds in which every game failed, with memories by rule."""
+    run = make_run(policy=scripted("look"), train=False, num_rounds=2, max_steps=1)
+    run.play()
+    (run.directory.path / "config.yaml").write_text(yaml.safe_dump({"run": {"num_rounds": 2}}))
+    return run.directory.path
+
+
+def texts(memories):
+    return sorted(map(tuple, memories.values()))
+
+
+def test_the_last_rounds_memories_are_replaced_and_twice_is_once(ended):
+    directory = RunDirectory(ended)
+    before = directory.memories()[1]
+    assert finished_rounds(ended) == [0, 1]
+    after = reflect_on_round(directory, 1, Numbering())
+    assert all(len(after[game]) == 2 and after[game][0] == before[game][0] for game in before)
+    assert {memories[-1] for memories in after.values()} == {"after 1"}
+    assert directory.memories() == (2, after) == (2, reflect_on_round(directory, 1, Numbering()))
+    directory.close()
+
+
+def test_an_earlier_rounds_memories_do_not_touch_what_a_resume_starts_with(ended):
+    directory = RunDirectory(ended)
+    before = directory.memories()
+    assert texts(reflect_on_round(directory, 0, Numbering())) == [("after 0",)] * 2
+    assert directory.memories() == before
+    with pytest.raises(RunDirectoryError, match="round 7 of .* has not ended; ended are: 0, 1"):
+        reflect_on_round(directory, 7, Numbering())
+    directory.close()
+
+
+def test_a_failing_reflector_changes_nothing(ended):
+    class Failing:
+        name = "failing"
+
+        def reflect(self, trace, memories):
+            raise ValueError("down")
+
+    directory = RunDirectory(ended)
+    before = directory.memories(), (directory.results / "env_results_trial_1.json").read_text()
+    with pytest.raises(ValueError, match="down"):
+        reflect_on_round(directory, 1, Failing())
+    assert before == (directory.memories(), (directory.results / "env_results_trial_1.json").read_text())
+    directory.close()
+
+
+def test_the_program_asks_a_language_model_and_pays_once(ended, tmp_path, capsys):
+    with FakeEndpoint(lambda prompt: "I will look in the fridge.") as server:
+        options = ["reflexion.reflector=llm", f"expert.base_url={server.url}", "expert.model=m"]
+        options.append(f"expert.cache={tmp_path / 'answers.sqlite'}")
+        for _ in range(2):
+            main([str(ended), "--options", *options])
+        assert len(server.requests) == 2
+        prompt = server.requests[0]["messages"][-1]["content"]
+        assert "STATUS: FAIL\n\nPlans from past attempts:\nTrial #0: (by rule)" in prompt and prompt.endswith(
+            "New plan:"
+        )
+    output = capsys.readouterr().out
+    assert "round 1: 2 games have memories, the newest by llm" in output and "EXPERT: calls 2" in output
+    directory = RunDirectory(ended)
+    assert all(memories[-1] == "I will look in the fridge." for memories in directory.memories()[1].values())
+    directory.close()
+
+
+def test_the_program_without_a_finished_round(tmp_path):
+    (tmp_path / "config.yaml").write_text("run: {num_rounds: 2}")
+    with pytest.raises(RunDirectoryError, match="no round of .* has ended yet"):
+        main([str(tmp_path)])

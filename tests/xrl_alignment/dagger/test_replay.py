@@ -1,0 +1,135 @@
+"""Shards on disk and the index over them."""
+
+import time
+import tracemalloc
+
+import h5py
+import numpy as np
+import pytest
+
+from lavis.datasets.shards import ShardError
+from xrl_alignment.dagger.replay import (
+    DPOReplayBuffer,
+    ReplayBuffer,
+    Transition,
+    read_transition,
+    shard_name,
+    write_shard,
+)
+
+
+def transition(number: int, side: int = 8) -> Transition:
+    image = np.full((side, side, 3), number, np.uint8)
+    return Transition(image, f"prompt {number}", f"label {number}", f"own ü {number}", f"done {number}", "heard")
+
+
+def store(folder, round: int, env: int, numbers) -> str:
+    numbers = list(numbers)
+    name = shard_name(round, env, len(numbers))
+    write_shard(folder / name, [transition(n) for n in numbers], {"game": f"pick/{env}", "won": True})
+    return name
+
+
+def test_a_shard_reads_back_what_was_written(tmp_path):
+    name = store(tmp_path, 1, 12, range(3))
+    assert name == "round001_env0012_steps003.h5"
+    back, given = read_transition(tmp_path / name, 2), transition(2)
+    assert (back.image == given.image).all() and back.image.dtype == np.uint8
+    for field in ("text_input", "text_output", "text_output_neg", "executed", "feedback"):
+        assert getattr(back, field) == getattr(given, field)
+    with h5py.File(tmp_path / name) as file:
+        assert file.attrs["game"] == "pick/12" and file["image"].dtype == np.uint8
+
+
+def test_a_shard_that_cannot_be_finished_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError, match="all input arrays must have the same shape"):
+        write_shard(tmp_path / "round000_env0000_steps002.h5", [transition(0), transition(1, side=9)], {})
+    with pytest.raises(ValueError, match="length of at least 1"):
+        write_shard(tmp_path / "round000_env0000_steps000.h5", [], {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_samples_come_from_every_shard_alike(tmp_path):
+    buffer = ReplayBuffer(tmp_path, seed=0)
+    for env, numbers in enumerate(([0], range(1, 7), range(7, 10))):
+        buffer.add_shard(store(tmp_path, 0, env, numbers))
+    assert len(buffer) == 10
+    drawn = [int(image[0, 0, 0]) for image in buffer.sample(400)["image"]]
+    counts = np.bincount(drawn, minlength=10)
+    assert counts.min() > 15 and counts.max() < 75  # 40 expected
+
+
+def test_a_batch_has_the_fields_that_the_models_loss_reads(tmp_path):
+    name = store(tmp_path, 0, 0, [5])
+    batches = []
+    for kind in (ReplayBuffer, DPOReplayBuffer):
+        buffer = kind(tmp_path)
+        buffer.add_shard(name)
+        batches.append(buffer.sample(2))
+        assert buffer.drawn == [(name, 0)] * 2
+    cloning, preferences = batches
+    assert set(cloning) == {"image", "text_input", "text_output"} and cloning["text_output"] == ["label 5"] * 2
+    assert preferences["text_output_pos"] == ["label 5"] * 2 and preferences["text_output_neg"] == ["own ü 5"] * 2
+    assert cloning["text_input"] == preferences["text_input"] == ["prompt 5"] * 2
+
+
+def test_a_seed_or_a_saved_state_gives_the_same_samples(tmp_path):
+    name = store(tmp_path, 0, 0, range(9))
+    one, two = (ReplayBuffer(tmp_path, seed=3) for _ in range(2))
+    for buffer in (one, two):
+        buffer.add_shard(name)
+    assert one.sample(20)["text_input"] == two.sample(20)["text_input"]
+    two.random.bit_generator.state = one.random.bit_generator.state
+    assert one.sample(20)["text_input"] == two.sample(20)["text_input"]
+
+
+def test_the_oldest_shards_leave_the_index_not_the_disk(tmp_path):
+    buffer = ReplayBuffer(tmp_path, capacity=5)
+    names = [store(tmp_path, 0, env, range(3 * env, 3 * env + 3)) for env in range(3)]
+    for name in names:
+        buffer.add_shard(name)
+    buffer.sample(20)
+    assert len(buffer) == 3 and {name for name, _ in buffer.drawn} == {names[2]}
+    assert (tmp_path / names[0]).exists()
+    buffer.add_shard(store(tmp_path, 0, 3, range(40)))
+    assert len(buffer) == 40  # the newest stays, whatever its size
+
+
+def test_an_index_over_100_000_transitions_is_small_and_quick(tmp_path):
+    names = [shard_name(number // 1000, number % 1000, 10) for number in range(10_000)]
+    tracemalloc.start()
+    began = time.process_time()
+    buffer = ReplayBuffer(tmp_path)
+    for name in names:
+        buffer.add_shard(name)
+    seconds, (size, _) = time.process_time() - began, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(buffer) == 100_000 and size < 4 << 20 and seconds < 2.0  # with tracemalloc, about 0.1 s
+
+
+def test_damaged_missing_and_foreign_shards_are_named(tmp_path):
+    name = store(tmp_path, 0, 0, range(4))
+    buffer = ReplayBuffer(tmp_path)
+    buffer.add_shard(name)
+    whole = (tmp_path / name).read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"PK\x03\x04 something else"):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ShardError, match=name):
+            buffer.sample(1)
+    (tmp_path / name).unlink()
+    with pytest.raises(ShardError, match=name):
+        buffer.sample(1)
+    with pytest.raises(ValueError, match="is not a shard's name"):
+        buffer.add_shard("../../etc/passwd")
+
+
+def test_an_empty_buffer_says_so(tmp_path):
+    with pytest.raises(ValueError, match="no episode has been stored yet"):
+        ReplayBuffer(tmp_path).sample(1)
+
+
+def test_the_last_batch_can_be_named(tmp_path):
+    buffer = ReplayBuffer(tmp_path)
+    buffer.add_shard(store(tmp_path, 0, 7, [1]))
+    buffer.sample(6)
+    assert buffer.describe_drawn(limit=1) == "round000_env0007_steps001.h5 step 0 (pick/7) and 5 more"

@@ -1,0 +1,141 @@
+"""The files of a run: names and forms fixed since the original, and what a kill leaves of them."""
+
+import json
+import os
+
+import pytest
+
+from xrl_alignment.dagger.run_directory import (
+    EpisodeRecord,
+    RunDirectory,
+    RunDirectoryError,
+    cut_half_line,
+    new_run_directory,
+    newest_checkpoint,
+)
+
+
+def record(env: int = 3, *, won: bool = True, assisted: bool = False, round: int = 0) -> EpisodeRecord:
+    steps = [["go to desk 1", "On the desk 1, you see nothing."], ["look", "You are facing the desk 1."]]
+    opening = "You are in the middle of a room.\nYour task is to: look at a mug."
+    game = f"look_at_obj_in_light-Mug-None-DeskLamp-308/trial_{env}"
+    return EpisodeRecord(round, env, game, won, assisted, 2, opening, steps, f"round000_env000{env}_steps002.h5", 1.5)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    made = RunDirectory(tmp_path / "run")
+    yield made
+    made.close()
+
+
+def test_a_new_directory_is_named_as_the_originals_and_never_twice_the_same(tmp_path):
+    made = [new_run_directory(tmp_path, enable_dpo=True, enable_tc=False) for _ in range(3)]
+    assert len(set(made)) == 3 and all(path.is_dir() for path in made)
+    assert made[0].name.startswith("with_bc_dpo-True-tc-False-2")
+
+
+def test_the_newest_checkpoint_is_that_of_the_latest_round(tmp_path):
+    assert newest_checkpoint(tmp_path) is None
+    for number in (2, 10, 9):
+        (tmp_path / f"emma_checkpoint_{number}.pth").touch()
+    assert newest_checkpoint(tmp_path).name == "emma_checkpoint_10.pth"
+
+
+def test_only_an_unassisted_win_is_solved():
+    assert record().solved and not record(assisted=True).solved and not record(won=False).solved
+    assert record().task_type == "look_at_obj_in_light"
+
+
+def test_the_journal_reads_back_and_loses_only_a_half_line(directory):
+    for env in range(2):
+        directory.append_episode(record(env))
+    path = directory.state / "episodes.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[: len(whole) // 3])
+    assert directory.episodes() == [record(0), record(1)] and path.read_bytes() == whole
+
+
+def test_a_journal_that_somebody_wrote_into_is_named(directory):
+    (directory.state / "episodes.jsonl").write_text('{"round": 0}\n')
+    with pytest.raises(RunDirectoryError, match="episodes.jsonl is damaged"):
+        directory.episodes()
+
+
+def test_games_and_memories_read_back(directory):
+    assert directory.games() == [] and directory.memories() == (0, {})
+    directory.save_games(["pick/a", "pick/b"])
+    directory.save_memories(1, {"pick/a": ["(by rule) é"]})
+    assert directory.games() == ["pick/a", "pick/b"] and directory.memories() == (1, {"pick/a": ["(by rule) é"]})
+
+
+@pytest.mark.parametrize(("name", "read"), [("games.json", "games"), ("memories.json", "memories")])
+def test_a_damaged_file_of_the_state_is_named(directory, name, read):
+    (directory.state / name).write_text("{")
+    with pytest.raises(RunDirectoryError, match=f"{name} is damaged"):
+        getattr(directory, read)()
+
+
+def test_a_second_process_is_refused_and_told_who_writes(directory):
+    with pytest.raises(RunDirectoryError, match=f"process {os.getpid()} is writing to {directory.path}"):
+        RunDirectory(directory.path)
+    directory.close()
+    RunDirectory(directory.path).close()
+
+
+def test_world_log_has_the_originals_form_and_each_round_once(directory):
+    for _ in range(2):
+        directory.write_round(0, solved=26, newly_solved=26, total=134, seconds=45442.87)
+    assert (directory.results / "world.log").read_text() == (
+        "\n-----\nROUND: 0\nSUCCESS: 26\nADDITIONAL SUCCESS: 26\nFAIL: 108\nTOTAL: 134\nACCURACY: 0.19\n"
+        "TIME: 45442.87 s\n-----\n\n"
+    )
+
+
+def test_trial_log_tells_episodes_in_words_and_can_be_begun_anew(directory):
+    directory.write_trial(record(0, won=False), ["I should look."])
+    directory.write_trial(record(1), [])
+    text = (directory.results / "trial_0.log").read_text()
+    assert "Environment #0:" in text and "I should look." in text and "STATUS: FAIL" in text and "STATUS: OK" in text
+    assert "> go to desk 1\nOn the desk 1, you see nothing.\n> look\n" in text
+    directory.write_trial(record(1), [], afresh=True)
+    assert "Environment #0:" not in (directory.results / "trial_0.log").read_text()
+
+
+def test_results_and_scalars_are_json(directory):
+    directory.write_results(1, {"env_0": {"game": "pick/a", "is_success": True, "path_length": 9, "memory": []}})
+    assert json.loads((directory.results / "env_results_trial_1.json").read_text())["env_0"]["path_length"] == 9
+    directory.scalar("train/loss", 0.5, 7)
+    line = json.loads((directory.state / "metrics.jsonl").read_text())  # there before anything is closed
+    assert (line["tag"], line["value"], line["step"]) == ("train/loss", 0.5, 7)
+    assert list((directory.path / "tensorboard").iterdir())
+
+
+def test_curves_go_on_after_a_half_written_line(directory):
+    directory.scalar("a", 1.0, 0)
+    directory.close()
+    path = directory.state / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 1, "ta')
+    again = RunDirectory(directory.path)
+    again.scalar("a", 2.0, 1)
+    again.close()
+    assert [json.loads(line)["value"] for line in path.read_text().splitlines()] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("a\nb\n", "a\nb\n"), ("a\nb", "a\n"), ("half", ""), ("", ""), ("ü\nü", "ü\n")]
+)
+def test_cutting_a_half_line(tmp_path, before, after):
+    path = tmp_path / "log"
+    path.write_text(before, encoding="utf-8")
+    cut_half_line(path)
+    assert path.read_text(encoding="utf-8") == after
+    cut_half_line(tmp_path / "nothing")
+
+
+def test_log_lines_have_the_originals_form_and_done_is_written(directory):
+    directory.logger.info("Task: [0], Iter: [1]")
+    text = (directory.path / "running_nb01.log").read_text()
+    assert text == "INFO:dagger_server_running:Task: [0], Iter: [1]\n" and not directory.done
+    directory.mark_done()
+    assert directory.done and (directory.path / "DONE").exists()

@@ -1,0 +1,167 @@
+"""Whole episodes without learning, on the native engine and generated games."""
+
+import numpy as np
+import pytest
+
+from xrl_alignment.common.intervals import wilson_interval
+from xrl_alignment.environments import make_environment
+from xrl_alignment.evaluation.episodes import (
+    EpisodeResult,
+    ExpertActor,
+    PolicyActor,
+    Trials,
+    play_games,
+    summarise,
+    table,
+)
+from xrl_alignment.experts import Label, make_expert
+from xrl_alignment.reflexion.reflexion import RuleReflector
+
+
+def native():
+    return make_environment("native")
+
+
+def explorer():
+    return ExpertActor(lambda environment: make_expert("explorer", environment=environment))
+
+
+def test_an_expert_plays_every_game_once_in_the_order_of_the_list(games):
+    results = play_games(explorer(), games, native, concurrency=3)
+    assert [r.game for r in results] == [game.id for game in games]
+    assert all(r.won and 0 < r.actions <= 50 and r.task_type == r.game.split("-")[0] for r in results)
+
+
+def test_concurrency_changes_nothing(games):
+    assert play_games(explorer(), games, native, concurrency=1) == play_games(explorer(), games, native)
+
+
+def test_the_policy_sees_prompt_frame_and_commands(games, scripted):
+    policy = scripted("look")
+    results = play_games(PolicyActor(policy=policy), games[:1], native, max_steps=2, memories={games[0].id: ["Try."]})
+    first, second = policy.inputs
+    assert first.prompt.startswith("Memory: Try.\nYou are in the middle of a room.") and first.image.any()
+    assert "\n> look\n" in second.prompt and "look" in first.admissible_commands
+    assert results == [EpisodeResult(games[0].id, games[0].task_type, False, 2, 0)]
+
+
+def test_training_and_evaluation_show_the_policy_the_same(make_run, games, scripted):
+    online, offline = scripted("look", "inventory"), scripted("look", "inventory")
+    make_run(policy=online, games=games[:1], num_rounds=1, max_steps=3).play()
+    play_games(PolicyActor(policy=offline), games[:1], native, max_steps=3)
+    for one, other in zip(online.inputs, offline.inputs, strict=True):
+        assert one.prompt == other.prompt and (one.image == other.image).all()
+        assert list(one.admissible_commands) == list(other.admissible_commands)
+
+
+def test_blank_frames_are_black(games, scripted):
+    policy = scripted("look")
+    play_games(PolicyActor(policy=policy, blank_frames=True), games[:1], native, max_steps=1)
+    assert policy.inputs[0].image.shape == (224, 224, 3) and not policy.inputs[0].image.any()
+
+
+def test_thoughts_cost_no_step_where_they_are_enabled(games, scripted):
+    plain, thinking = (
+        play_games(
+            PolicyActor(policy=scripted("think: where?", "look")), games[:1], native, max_steps=2, enable_tc=enable
+        )[0]
+        for enable in (False, True)
+    )
+    assert (plain.actions, plain.rejected) == (2, 1) and (thinking.actions, thinking.rejected) == (2, 0)
+
+
+def test_endless_thinking_ends(games, scripted):
+    traces = []
+    play_games(
+        PolicyActor(policy=scripted("think: hm")),
+        games[:1],
+        native,
+        max_steps=1,
+        enable_tc=True,
+        on_result=lambda result, trace: traces.append(trace),
+    )
+    assert [feedback for _, feedback in traces[0].steps] == ["OK.", "OK.", "OK.", "Nothing happens."]
+
+
+def test_stuck_games_end_early(games, scripted):
+    result = play_games(PolicyActor(policy=scripted("dance")), games[:1], native, repeat_limit=3)[0]
+    assert (result.actions, result.rejected, result.won) == (3, 3, False)
+
+
+def test_an_expert_without_an_answer_looks(games):
+    class Silent:
+        name = "silent"
+
+        def begin(self, intro, **context):
+            pass
+
+        def observe(self, action, feedback):
+            assert action == "look"
+
+        def act(self, information=None):
+            return Label(None)
+
+    results = play_games(ExpertActor(lambda environment: Silent()), games[:1], native, max_steps=2)
+    assert results[0].actions == 2
+
+
+def test_environments_are_closed_also_after_an_error(games):
+    closed = []
+
+    class Closing:
+        def __init__(self):
+            self.inner = native()
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def close(self):
+            closed.append(self)
+
+    class Broken(PolicyActor):
+        def answer(self, questions):
+            raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        play_games(Broken(policy=None), games, Closing, concurrency=2)
+    assert len(closed) == 2
+
+
+def test_trials_leave_solved_games_and_give_memories_to_the_others(games, scripted):
+    policy = scripted("look")
+    trials = Trials(
+        actor=PolicyActor(policy=policy),
+        games=games[:1],
+        make_environment=native,
+        reflector=RuleReflector(),
+        max_steps=1,
+    )
+    for _ in range(2):
+        trials.play(lambda result, trace: None)
+    assert policy.inputs[1].prompt.startswith("Memory: (by rule)") and len(trials.results) == 2
+    won = Trials(actor=explorer(), games=games, make_environment=native)
+    for _ in range(2):
+        won.play(lambda result, trace: None)
+    assert won.results[1] == [] and won.best == won.first and len(won.best) == len(games)
+
+
+def test_wilsons_interval():
+    low, high = wilson_interval(8, 10)  # Wilson 1927; agrees with R's prop.test(8, 10, correct=FALSE)
+    assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+    assert wilson_interval(0, 20)[0] == pytest.approx(0, abs=1e-12) and wilson_interval(20, 20)[1] == pytest.approx(1)
+
+
+def test_a_summary_counts_by_task_type():
+    results = [
+        EpisodeResult("a-1", "a", True, 10, 1),
+        EpisodeResult("a-2", "a", False, 50, 24),
+        EpisodeResult("b-1", "b", True, 20, 0),
+    ]
+    summary = summarise(results)
+    assert (summary["games"], summary["solved"], summary["mean_steps"]) == (3, 2, 15.0)
+    assert summary["success"] == pytest.approx(2 / 3) and summary["rejected"] == pytest.approx(25 / 80)
+    assert summary["per_task_type"]["a"]["success"] == 0.5 and summary["per_task_type"]["b"]["mean_steps"] == 20
+    text = table(summary)
+    assert text.splitlines()[-1].startswith("all ") and "0.667" in text
+    assert np.isfinite(summarise([])["success"]) and " - " in table(summarise([]))

@@ -1,0 +1,178 @@
+"""One call to an endpoint, with everything that can go wrong on the way, against a local server that does it."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from benchmarks._endpoint import FakeEndpoint
+from xrl_alignment.common.errors import BudgetSpent, EndpointFault, PromptTooLong
+from xrl_alignment.experts.llm.accounting import Account
+from xrl_alignment.experts.llm.answer_cache import AnswerCache
+from xrl_alignment.experts.llm.endpoint import Completion, Endpoint, retry_after
+
+
+class Waits(list):
+    """A sleep that only notes how long it was meant to be."""
+
+    def __call__(self, seconds):
+        self.append(seconds)
+
+
+def error(message, code=None, param=None):
+    return json.dumps({"error": {"message": message, "code": code, "param": param}}).encode()
+
+
+@pytest.fixture
+def connect():
+    """Endpoints for a server, closed at the end."""
+    opened = []
+
+    def connect(server, **options):
+        options = {"sleep": Waits(), "timeout_s": 60.0, "environ": {}, **options}
+        opened.append(Endpoint(model="m", base_url=getattr(server, "url", server), **options))
+        return opened[-1]
+
+    yield connect
+    for endpoint in opened:
+        endpoint.close()
+
+
+@pytest.mark.parametrize("api", ["chat", "completion"])
+def test_an_answer_and_its_cost(connect, api):
+    with FakeEndpoint(lambda prompt: f"go to {prompt}") as server:
+        endpoint = connect(server, api=api)
+        assert endpoint.complete("desk 1", system="one action", stop=["\n"]) == Completion("go to desk 1")
+        (body,) = server.requests
+        assert body["stop"] == ["\n"] and body["max_tokens"] == 256 and body["temperature"] == 0
+        if api == "chat":
+            assert [message["role"] for message in body["messages"]] == ["system", "user"]
+        assert endpoint.account.total.calls == 1 and endpoint.account.total.completion == 3
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "cut", "malformed", "latin1", "slow"])
+def test_passing_faults_are_tried_again_and_paid_once(connect, fault):
+    with FakeEndpoint(fault=lambda number: fault if number < 2 else None, slow_s=3.0) as server:
+        endpoint = connect(server, timeout_s=1.0 if fault == "slow" else 60.0)
+        assert endpoint.complete("x").text == "look"
+        assert len(server.requests) == 3 and list(server.billed.values()) == [1]
+        assert endpoint.account.total.calls == 1 and endpoint.account.counts["retries"] == 2
+        if fault == "429":
+            assert endpoint._sleep == [1.0, 1.0]  # what the server asked for
+
+
+@pytest.mark.parametrize("fault", ["filtered", "refusal"])
+def test_filtered_answers_are_typed_and_not_tried_again(connect, fault):
+    with FakeEndpoint(fault=lambda number: fault) as server:
+        completion = connect(server).complete("x")
+        assert completion.filtered and not completion.text and len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "message"),
+    [
+        (401, error("bad key"), EndpointFault, "refuses the key \\(401\\): check OPENAI_API_KEY"),
+        (404, error("no such model"), EndpointFault, "has no model 'm'.*expert.model, expert.base_url"),
+        (400, error("too long", "context_length_exceeded"), PromptTooLong, "lower expert.context_tokens"),
+        (429, error("pay first", "insufficient_quota"), EndpointFault, "quota is used up"),
+        (422, b"what?", EndpointFault, "refuses the request \\(422\\)"),
+    ],
+)
+def test_lasting_faults_end_at_once(connect, status, body, kind, message):
+    with FakeEndpoint(fault=lambda number: (status, {}, body)) as server:
+        with pytest.raises(kind, match=message):
+            connect(server).complete("x")
+        assert len(server.requests) == 1
+
+
+def test_an_endpoint_that_stays_broken_ends_after_max_attempts(connect):
+    with FakeEndpoint(fault=lambda number: "500") as server:
+        with pytest.raises(EndpointFault, match="no answer in 20 attempts: status 500"):
+            connect(server).complete("x")
+        assert len(server.requests) == 20
+
+
+def test_an_address_where_nobody_is_ends_soon(connect):
+    endpoint = connect("http://127.0.0.1:9/v1")
+    with pytest.raises(EndpointFault, match="no answer in 3 attempts: no connection"):
+        endpoint.complete("x")
+    assert len(endpoint._sleep) == 2
+
+
+def test_parameters_that_a_model_refuses_are_left_out(connect):
+    def fault(number):
+        body = server.requests[number]
+        for name in ("max_tokens", "temperature"):
+            if name in body:
+                return 400, {}, error(f"no {name}", "unsupported_parameter", name)
+        return None
+
+    with FakeEndpoint(fault=fault) as server:
+        endpoint = connect(server)
+        assert endpoint.complete("x").text == endpoint.complete("y").text == "look"
+        assert len(server.requests) == 4 and server.requests[-1]["max_completion_tokens"] == 256
+
+
+def test_the_key_comes_from_the_environment(connect):
+    with FakeEndpoint() as server:
+        connect(server, environ={"MINE": "secret"}, key_variable="MINE").complete("x")
+        assert server.headers[0]["authorization"] == "Bearer secret"
+    with pytest.raises(EndpointFault, match="set the environment variable OPENAI_API_KEY"):
+        Endpoint(model="m", environ={})
+    with pytest.raises(EndpointFault, match="begins with http://"):
+        Endpoint(model="m", base_url="localhost:8000", environ={})
+    with pytest.raises(EndpointFault, match="set expert.model"):
+        Endpoint(model="", environ={"OPENAI_API_KEY": "k"})
+
+
+def test_azure_deployments(connect):
+    with FakeEndpoint() as server:
+        root = server.url.removesuffix("/v1")
+        connect(root, api_version="2024-10-21", environ={"OPENAI_API_KEY": "k"}).complete("x")
+        assert server.headers[0]["api-key"] == "k"
+
+
+def test_the_same_request_is_paid_once_also_from_many_threads_and_by_the_next_process(connect, tmp_path):
+    with FakeEndpoint(latency_s=0.05) as server:
+        endpoint = connect(server, cache=AnswerCache(tmp_path / "answers.sqlite"))
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _: endpoint.complete("x").text, range(8)))
+        assert answers == ["look"] * 8 and len(server.requests) == 1
+        assert endpoint.account.counts["cache_hits"] == 7
+        endpoint.cache.close()
+        again = connect(server, cache=AnswerCache(tmp_path / "answers.sqlite"))
+        assert again.complete("x").text == "look" and len(server.requests) == 1
+        again.complete("x", temperature=0.2)
+        assert len(server.requests) == 2
+
+
+def test_the_budget_stops_before_the_call(connect):
+    with FakeEndpoint() as server:
+        endpoint = connect(server, account=Account(max_calls=2))
+        endpoint.complete("a"), endpoint.complete("b"), endpoint.complete("a")
+        with pytest.raises(BudgetSpent, match="expert.max_calls=2; raise it"):
+            endpoint.complete("c")
+        assert len(server.requests) == 2
+
+
+NOW = "Fri, 20 Nov 2026 10:00:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7),
+        ({"retry-after-ms": "250"}, 0.25),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "86400"}, 120),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "Fri, 20 Nov 2026 10:00:30 GMT", "date": NOW}, 30),
+        ({"retry-after": "Mon, 01 Jan 2018 00:00:30 GMT", "date": "Mon, 01 Jan 2018 00:00:00 GMT"}, 30),  # clock skew
+        ({"retry-after": "Fri, 20 Nov 2026 09:00:00 GMT", "date": NOW}, None),
+        ({"retry-after": "Fri, 20 Nov 2026 10:00:30 GMT"}, None),
+    ],
+)
+def test_retry_after(headers, seconds):
+    assert retry_after(headers) == seconds

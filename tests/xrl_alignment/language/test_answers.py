@@ -1,0 +1,79 @@
+"""What counts as a command in a language model's answer."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xrl_alignment.language.answers import Answer, ground, read_answer
+from xrl_alignment.language.commands import normalise
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("go to desk 1", "go to desk 1"),
+        ("\n\n> go to desk 1\nYou arrive at desk 1.", "go to desk 1"),
+        ("- Take the mug 1 from desk 1.", "take mug 1 from desk 1"),
+        ("1. open drawer 2\n2. close drawer 2", "open drawer 2"),
+        ("**Action:** put mug 1 in desk 1", "put mug 1 in/on desk 1"),
+        ("Next action: move mug 1 to desk 1", "put mug 1 in/on desk 1"),
+        ("The next action is: use desklamp 1", "use desklamp 1"),
+        ("```\nheat egg 1 with microwave 1\n```", "heat egg 1 with microwave 1"),
+        ("You should `go to fridge 1` to find it.", "go to fridge 1"),
+        ('I would say "open fridge 1".', "open fridge 1"),
+        ("take egg 1 from fridge 1, then go to microwave 1", "take egg 1 from fridge 1"),
+        ("take egg 1 from fridge 1; close fridge 1", "take egg 1 from fridge 1"),
+        ("go to desk 1 > look", "go to desk 1"),
+        ("<think>The mug is\non desk 1.</think>\n\ngo to desk 1", "go to desk 1"),
+        ("so it is on the desk</think>go to desk 1", "go to desk 1"),
+        ("<think>go to desk 1\nand then", ""),
+        ("Sure! Here is my answer:\n\ngo to desk 1", "go to desk 1"),
+        ("look", "look"),
+        ("I cannot help with that.", ""),
+        ("", ""),
+        ("9", ""),
+    ],
+)
+def test_the_command(text, action):
+    assert read_answer(text).action == action
+
+
+def test_thoughts_are_kept_apart():
+    assert read_answer("think: The mug may be\n> go to desk 1") == Answer("go to desk 1", "The mug may be")
+    assert read_answer("> think: I look around.") == Answer("", "I look around.")
+    assert read_answer("Thought: first\nThought: second\nlook") == Answer("look", "first second")
+
+
+@given(st.text())
+def test_any_text_gives_a_clean_command_or_none(text):
+    action = read_answer(text).action
+    assert action == normalise(action) and "\n" not in action and ">" not in action
+
+
+COMMANDS = [
+    "look",
+    "go to cabinet 2",
+    "go to countertop 1",
+    "take apple 1 from countertop 1",
+    "put apple 1 in/on fridge 1",
+]
+
+
+@pytest.mark.parametrize(
+    ("action", "grounded"),
+    [
+        ("look", "look"),
+        ("go to counter top 1", "go to countertop 1"),
+        ("take apple from countertop 1", "take apple 1 from countertop 1"),
+        ("put apple 1 fridge 1", "put apple 1 in/on fridge 1"),
+        ("go to cabinet 1", "go to cabinet 1"),  # another number is another thing
+        ("open countertop 1", "open countertop 1"),  # another verb is another action
+        ("go to sofa 1", "go to sofa 1"),
+    ],
+)
+def test_grounding_mends_near_misses_only(action, grounded):
+    assert ground(action, COMMANDS) == grounded
+
+
+def test_grounding_without_commands_changes_nothing():
+    assert ground("go to desk 1", []) == "go to desk 1"

@@ -1,0 +1,81 @@
+"""Opening texts and task sentences."""
+
+import pytest
+
+from xrl_alignment.experts.statistics import load_statistics
+from xrl_alignment.language.sentences import Task, names_in, parse_opening, parse_task, type_of
+
+OPENING = """-= Welcome to TextWorld, ALFRED! =-
+
+You are in the middle of a room. Looking quickly around you, you see a cabinet 2, a cabinet 1, and a desk 1.
+
+Your task is to: put some mug on desk."""
+
+
+@pytest.mark.parametrize(
+    ("sentence", "task"),
+    [
+        ("put a mug in desk", Task("mug", "desk")),
+        ("put some mug on desk", Task("mug", "desk")),
+        ("put a clean mug in desk", Task("mug", "desk", "clean")),
+        ("clean some mug and put it in desk", Task("mug", "desk", "clean")),
+        ("put a hot mug in desk", Task("mug", "desk", "heat")),
+        ("heat some mug and put it in desk", Task("mug", "desk", "heat")),
+        ("put a cool mug in desk", Task("mug", "desk", "cool")),
+        ("cool some mug and put it in desk", Task("mug", "desk", "cool")),
+        ("put two mug in desk", Task("mug", "desk", "", 2)),
+        ("find two mug and put them in desk", Task("mug", "desk", "", 2)),
+        ("look at mug under the desklamp", Task("mug", "desklamp", "look")),
+        ("examine the mug with the desklamp", Task("mug", "desklamp", "look")),
+    ],
+)
+def test_templates_of_the_goal_library(sentence, task):
+    assert parse_task(sentence) == task
+
+
+@pytest.mark.parametrize(
+    ("sentence", "task"),
+    [
+        ("place a clean ladle on a counter", Task("ladle", "countertop", "clean")),
+        ("put a heated egg in the trash can", Task("egg", "garbagecan", "heat")),
+        ("put a chilled apple in the microwave", Task("apple", "microwave", "cool")),
+        ("move two cell phones to the couch", Task("cellphone", "sofa", "", 2)),
+        ("look at the book by the light of the lamp", Task("book", "desklamp", "look")),
+        ("examine a credit card under the floor lamp", Task("creditcard", "floorlamp", "look")),
+    ],
+)
+def test_sentences_of_people_get_a_reading(sentence, task):
+    known = load_statistics()
+    assert parse_task(sentence, known.object_types, known.receptacle_types) == task
+
+
+@pytest.mark.parametrize("sentence", ["dance", "", "put the mug where it belongs"])
+def test_no_reading(sentence):
+    known = load_statistics()
+    assert parse_task(sentence, known.object_types, known.receptacle_types) is None
+
+
+def test_every_official_sentence_says_what_the_game_id_says(alfworld_data):
+    treatments = {"clean": "clean", "heat": "heat", "cool": "cool", "look": "look", "two": "", "and": ""}
+    paths = sorted((alfworld_data / "json_2.1.1").glob("*/*/*/game.tw-pddl"))[::9]
+    assert paths
+    for path in paths:
+        kind, thing, _, target, _ = path.parts[-3].rsplit("-", 4)
+        sentence = path.read_text("utf-8").split("Your task is to: ", 1)[1].split(".", 1)[0]
+        word = "look" if kind.startswith("look") else kind.split("_")[1]
+        count = 2 if word == "two" else 1
+        assert parse_task(sentence) == Task(thing.lower(), target.lower(), treatments[word], count), path
+
+
+def test_opening():
+    assert parse_opening(OPENING) == (["cabinet 2", "cabinet 1", "desk 1"], "put some mug on desk")
+    assert parse_opening("hello") == ([], "")
+    assert parse_opening("Your task is to: put a Mug in desk.") == ([], "put a mug in desk")
+
+
+def test_listings():
+    assert names_in("nothing") == []
+    assert names_in("a cd 1") == ["cd 1"]
+    assert names_in("a cd 1, and an egg 2") == ["cd 1", "egg 2"]
+    assert names_in("a handtowel 1, a cup 2, and a soapbar 1") == ["handtowel 1", "cup 2", "soapbar 1"]
+    assert type_of("soapbottle 12") == "soapbottle"

@@ -1,0 +1,74 @@
+"""The policy around the real tiny model."""
+
+import numpy as np
+import pytest
+import torch
+
+from xrl_alignment.builders.student import load_student
+from xrl_alignment.language.commands import normalise
+from xrl_alignment.policies.base import PolicyInput, autocast
+from xrl_alignment.policies.in_process import InProcessPolicy
+
+
+@pytest.fixture(scope="module")
+def student():
+    return load_student({}, torch.device("cpu"))
+
+
+@pytest.fixture
+def make(student):
+    return lambda **options: InProcessPolicy(model=student[0], vis_processor=student[1], num_beams=1, **options)
+
+
+def inputs(count: int, commands=("look", "go to desk 1")) -> list[PolicyInput]:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (count, 224, 224, 3), dtype=np.uint8)
+    return [PolicyInput(f"Task {i}.\n> ", image, commands) for i, image in enumerate(images)]
+
+
+def test_free_text_is_one_normalised_action_for_each_input(make):
+    actions = make(max_length=8).act(inputs(3))
+    assert len(actions) == 3 and all(isinstance(a, str) and normalise(a) == a for a in actions)
+
+
+def test_admissible_takes_the_most_probable_command_of_each_input(make, student):
+    model, vis_processor = student
+    batch = inputs(2, ("look", "inventory", "go to desk 1", "open fridge 1"))
+    chosen = make(decode="admissible").act(batch)
+    for item, action in zip(batch, chosen, strict=True):
+        samples = {"image": vis_processor(item.image)[None], "prompt": [item.prompt]}
+        with torch.no_grad(), autocast(torch.device("cpu")):
+            scores = model.score(samples, [list(item.admissible_commands)])[0]
+        assert action == item.admissible_commands[int(np.argmax(scores))]
+
+
+def test_admissible_without_commands_is_a_clear_error(make):
+    with pytest.raises(ValueError, match="policy.decode=admissible: an observation came without admissible_commands"):
+        make(decode="admissible").act(inputs(1, ()))
+
+
+def test_a_batch_over_the_limit_is_answered_in_parts_and_in_order(make, student, monkeypatch):
+    sizes = []
+    answer = student[0].generate
+
+    def counted(samples, **options):
+        sizes.append(len(samples["prompt"]))
+        return [f"look {len(sizes)}"] * len(samples["prompt"]) or answer(samples, **options)
+
+    monkeypatch.setattr(student[0], "generate", counted)
+    assert make(max_batch=2).act(inputs(5)) == ["look 1"] * 2 + ["look 2"] * 2 + ["look 3"]
+    assert sizes == [2, 2, 1] and make().act([]) == []
+
+
+def test_the_search_is_the_originals(make, student, monkeypatch):
+    given = {}
+    monkeypatch.setattr(student[0], "generate", lambda samples, **options: given.update(options) or ["look"])
+    make(max_length=128, min_length=5).act(inputs(1))
+    assert given == {
+        "num_beams": 1, "max_length": 128, "min_length": 5, "length_penalty": 0, "repetition_penalty": 1.0,
+    }  # fmt: skip
+
+
+def test_an_unknown_way_to_decode_is_refused(make):
+    with pytest.raises(ValueError, match="policy.decode is 'best'"):
+        make(decode="best")

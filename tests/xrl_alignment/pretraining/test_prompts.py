@@ -1,0 +1,86 @@
+"""The program that writes `prompts/` plays real games, and the same seed gives the same files."""
+
+import random
+
+import pytest
+
+from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.experts.explorer import Explorer
+from xrl_alignment.language.history import EpisodeTrace
+from xrl_alignment.language.react import load_prompts, load_reflection_examples
+from xrl_alignment.pretraining.prompts import PROMPTS_FILE, REFLECTIONS_FILE, main, play, react_examples
+from xrl_alignment.reflexion.reflexion import RULE_MARK, RuleReflector
+
+
+@pytest.fixture(scope="module")
+def games(household_data):
+    return find_games("household_train", data=household_data)
+
+
+def test_same_seed_same_files(tmp_path, capsys):
+    for name in ("a", "b"):
+        main(["--out", str(tmp_path / name), "--games", "150", "--seed", "3"])
+    assert "18 examples" in capsys.readouterr().out
+    for file in (PROMPTS_FILE, REFLECTIONS_FILE):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    load_prompts(tmp_path / "a" / PROMPTS_FILE)
+    load_reflection_examples(tmp_path / "a" / REFLECTIONS_FILE)
+
+
+def test_too_few_games_are_an_error(games):
+    with pytest.raises(ValueError, match="only . examples of pick_and_place_simple; generate more games"):
+        react_examples(games[:3], NativeEnvironment())
+
+
+def test_thoughts_are_answered_and_not_sent_to_the_environment(games):
+    trace = play(games[0], NativeEnvironment(), Explorer())
+    assert trace.won
+    thoughts = [feedback for action, feedback in trace.steps if action.startswith("think: ")]
+    assert thoughts and set(thoughts) == {"OK."}
+
+
+def wanders(game, seed, steps=25):
+    """A failed episode of an agent that does anything admissible, and sometimes the same nonsense."""
+    environment, draw, done = NativeEnvironment(), random.Random(seed), []
+    now = opening = environment.reset(game)
+    for _ in range(steps):
+        action = draw.choice([*now.admissible_commands, "open the door", "open the door"])
+        now = environment.step(action)
+        done.append((action, now.text))
+        if now.done:
+            break
+    return EpisodeTrace(game.id, game.task_type, opening.text, tuple(done), now.won)
+
+
+def test_rule_reflector_on_real_failures_keeps_to_one_short_paragraph(games):
+    texts = []
+    for game in games:
+        traces = [wanders(game, seed) for seed in range(5)]
+        traces += [play(game, NativeEnvironment(), Explorer(), max_steps=limit) for limit in (2, 4, 6, 8)]
+        texts += [RuleReflector().reflect(trace, ()) for trace in traces if not trace.won]
+    assert len(texts) > 50
+    for text in texts:
+        assert text.startswith(RULE_MARK) and "\n" not in text and len(text.split()) <= 80, text
+
+
+def test_the_plan_of_a_failed_run_works_when_the_objects_are_known(games):
+    """What the reflector says to do next is what the engine accepts: follow the commands of the plan."""
+    followed = solved = 0
+    for game in games:
+        if game.task_type.startswith("pick_two"):
+            continue
+        whole = play(game, NativeEnvironment(), Explorer())
+        taken = next(i for i, (action, _) in enumerate(whole.steps) if action.startswith("take "))
+        cut = EpisodeTrace(whole.game_id, whole.task_type, whole.opening, whole.steps[:taken], won=False)
+        text = RuleReflector().reflect(cut, ())
+        if "look for" in text:  # a lamp that was not seen yet
+            continue
+        environment = NativeEnvironment()
+        environment.reset(game)
+        for command in text.partition("Next time I will ")[2].rstrip(".").split(", "):
+            now = environment.step(command)
+            if now.done:
+                break
+        followed, solved = followed + 1, solved + now.won
+    assert followed >= 5 and solved >= 0.8 * followed

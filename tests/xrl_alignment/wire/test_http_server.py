@@ -1,0 +1,446 @@
+"""The server over real sockets: what it lets in, what it answers, and that nobody can hold it up."""
+
+import http.client
+import json
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xrl_alignment.wire import protocol
+from xrl_alignment.wire.http_server import DaggerHTTPServer, Limits, ServerError
+from xrl_alignment.wire.protocol import CONTENT_TYPE_V2, Bye, Hello, Observation, md5_hex
+
+IMAGE = np.zeros((4, 4, 3), np.uint8)
+V1_BODY = protocol.encode_v1(Observation("You see a desk 1.", "text", {"won": False}, "pick-1/t", False, IMAGE))
+HELLO = protocol.encode_v2(Hello("s", 0, ("g",)))
+PATIENCE_S = 60  # far more than anything here takes, also on a busy machine
+
+
+def observation(seq: int, session: str = "s", text: str = "You see a desk 1.") -> bytes:
+    return protocol.encode_v2(Observation(text, image=IMAGE, session=session, seq=seq))
+
+
+class Loop(threading.Thread):
+    """The smallest user of the transport: answers observations with the number of messages it has seen."""
+
+    def __init__(self, server: DaggerHTTPServer) -> None:
+        super().__init__(daemon=True)
+        self.server = server
+        self.seen = []
+        self.over = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            for pending in self.server.take(8, timeout_s=0.05):
+                self.seen.append(pending.message)
+                if isinstance(pending.message, Observation):
+                    pending.reply([f"action {len(self.seen)}"])
+                else:
+                    pending.reply({"kind": type(pending.message).__name__.lower()})
+
+
+@pytest.fixture
+def start():
+    """Starts servers (`loop=False`: nobody answers) and stops them all at the end."""
+    running = []
+
+    def make(loop: bool = True, host: str = "127.0.0.1", **options):
+        server = DaggerHTTPServer(host, 0, **options)
+        server.start()
+        running.append((server, Loop(server) if loop else None))
+        return running[-1]
+
+    yield make
+    for server, loop in running:
+        if loop:
+            loop.over.set()
+            loop.join(PATIENCE_S)
+        server.stop()
+
+
+def connect(server: DaggerHTTPServer) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
+
+
+def ask(connection, body: bytes, content_type: str = CONTENT_TYPE_V2, **headers: str) -> tuple[int, bytes]:
+    connection.request("POST", "/", body, {"MD5": md5_hex(body), "Content-Type": content_type, **headers})
+    response = connection.getresponse()
+    return response.status, response.read()
+
+
+def post(server: DaggerHTTPServer, body: bytes, content_type: str = CONTENT_TYPE_V2, **headers: str):
+    with closing(connect(server)) as connection:
+        return ask(connection, body, content_type, **headers)
+
+
+def post_v1(server: DaggerHTTPServer, body: bytes = V1_BODY) -> tuple[int, bytes]:
+    return post(server, body, "text/plain")
+
+
+def get(server: DaggerHTTPServer, path: str, **headers: str) -> tuple[int, bytes]:
+    with closing(connect(server)) as connection:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+def raw(server: DaggerHTTPServer, data: bytes, pause_s: float = 0.0, *, last: bool = False) -> bytes:
+    """Send `data` (a byte at a time when pausing), perhaps as the last of it, and return all that comes back."""
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)) as connection:
+        try:
+            if pause_s:
+                for at in range(len(data)):
+                    connection.sendall(data[at : at + 1])
+                    time.sleep(pause_s)
+            else:
+                connection.sendall(data)
+            if last:
+                connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # refused before everything was sent: the answer is still there to be read
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+        return received
+
+
+class InThread(threading.Thread):
+    """Runs a function in a thread; `result()` waits for what it returns."""
+
+    def __init__(self, function, *arguments) -> None:
+        super().__init__(daemon=True)
+        self._call = lambda: function(*arguments)
+        self._results = []
+        self.start()
+
+    def run(self) -> None:
+        self._results.append(self._call())
+
+    def result(self):
+        self.join(PATIENCE_S)
+        assert self._results, f"no answer within {PATIENCE_S} s"
+        return self._results[0]
+
+
+# --- v1 ---------------------------------------------------------------------------------------------------------------
+
+
+def test_v1_client_written_like_the_originals(start):
+    server, loop = start()
+    image = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
+    body = (
+        "[#OBSERVATION]You are in the middle of a room.\nYour task is to: put a mug in desk."
+        "[#HISTORY]Interact with a household to solve a task.\n> [#INFORMATION]{'won': False, 'admissible_commands': "
+        "[['look', 'go to desk 1']]}[#TYPE]pick_and_place_simple-Mug-None-Desk-308/trial_1[#DONE]False[#IMAGE]"
+        + json.dumps(image.tolist())
+    ).encode("utf-8")
+    with closing(connect(server)) as connection:
+        headers = {"Content-Length": str(len(body)), "MD5": md5_hex(body)}
+        connection.request("POST", "/", body=body, headers=headers)
+        response = connection.getresponse()
+        reply = response.read()
+    assert (response.status, reply) == (200, b"['action 1']") and response.headers["MD5"] == md5_hex(reply)
+    seen = loop.seen[0]
+    assert (seen.image == image).all() and seen.task_type.startswith("pick_and_place_simple-")
+    assert seen.admissible_commands == ["look", "go to desk 1"] and not seen.done
+
+
+def test_v1_replies_to_every_answer_form(start):
+    server, _ = start(loop=False)
+    for answer, body in ([], b"[]"), (["SKIP"], b"['SKIP']"), ({"kind": "action", "action": "look"}, b"['look']"):
+        result = InThread(post_v1, server)
+        (pending,) = server.take(1, timeout_s=PATIENCE_S)
+        pending.reply(answer)
+        assert result.result() == (200, body)
+
+
+def test_v1_client_that_dies_while_it_waits_does_not_hold_up_the_loop(start):
+    server, _ = start(loop=False)
+    head = f"POST / HTTP/1.1\r\nContent-Length: {len(V1_BODY)}\r\nMD5: {md5_hex(V1_BODY)}\r\n\r\n"
+    with closing(socket.create_connection(("127.0.0.1", server.port))) as connection:
+        connection.sendall(head.encode() + V1_BODY)
+        (pending,) = server.take(1, timeout_s=PATIENCE_S)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset, not a polite end
+    pending.reply(["look"])
+    result = InThread(post_v1, server)
+    server.take(1, timeout_s=PATIENCE_S)[0].reply(["go to desk 1"])
+    assert result.result() == (200, b"['go to desk 1']")
+
+
+# --- v2 ---------------------------------------------------------------------------------------------------------------
+
+
+def test_v2_retry_gets_the_same_reply_and_moves_nothing(start):
+    server, loop = start()
+    post(server, HELLO)
+    first = post(server, observation(1))
+    assert first == (200, b'{"kind": "action", "action": "action 2"}')
+    assert post(server, observation(1)) == first and post(server, observation(1)) == first
+    assert len(loop.seen) == 2
+    assert post(server, observation(2))[1] == b'{"kind": "action", "action": "action 3"}'
+
+
+def test_v2_reply_to_a_dead_connection_is_kept_for_the_retry(start):
+    server, _ = start(loop=False)
+    hello = InThread(post, server, HELLO)
+    server.take(1, timeout_s=PATIENCE_S)[0].reply({"kind": "welcome"})
+    assert hello.result()[0] == 200
+    body = observation(1)
+    head = f"POST / HTTP/1.1\r\nContent-Type: {CONTENT_TYPE_V2}\r\nContent-Length: {len(body)}\r\nMD5: {md5_hex(body)}"
+    with closing(socket.create_connection(("127.0.0.1", server.port))) as connection:
+        connection.sendall(head.encode() + b"\r\n\r\n" + body)
+        (pending,) = server.take(1, timeout_s=PATIENCE_S)
+    waiting = InThread(post, server, body)  # retried while the loop still thinks
+    assert server.take(1, timeout_s=0.1) == []
+    pending.reply(["go to desk 1"])
+    expected = (200, b'{"kind": "action", "action": "go to desk 1"}')
+    assert waiting.result() == expected and post(server, body) == expected
+
+
+def test_v2_stale_conflicting_and_unknown_requests_are_refused(start):
+    server, loop = start()
+    assert post(server, observation(1))[0] == 410
+    post(server, HELLO)
+    post(server, observation(5))
+    assert post(server, observation(4))[0] == 409
+    status, reason = post(server, observation(5, text="something else"))
+    assert status == 409 and b"another body" in reason
+    assert len(loop.seen) == 2
+
+
+def test_v2_bye_ends_a_session_and_may_be_repeated(start):
+    server, loop = start()
+    post(server, HELLO)
+    bye = protocol.encode_v2(Bye("s", 1))
+    assert post(server, bye) == post(server, bye) == (200, b'{"kind": "bye"}')
+    assert loop.seen[1:] == [Bye("s", 1)] and post(server, observation(2))[0] == 410
+
+
+def test_two_sessions_are_taken_together_without_waiting_out_the_window(start):
+    server, _ = start(loop=False)
+    for name in "ab":
+        hello = InThread(post, server, protocol.encode_v2(Hello(name, 0, ())))
+        server.take(1, timeout_s=PATIENCE_S)[0].reply({"kind": "welcome"})
+        hello.result()
+    results = [InThread(post, server, observation(1, name)) for name in "ab"]
+    taken = server.take(8, timeout_s=PATIENCE_S, window_s=3600)  # who waited it out would end the test
+    assert sorted(pending.message.session for pending in taken) == ["a", "b"]
+    for pending in taken:
+        pending.reply([f"for {pending.message.session}"])
+    for name, result in zip("ab", results, strict=True):
+        assert json.loads(result.result()[1])["action"] == f"for {name}"
+
+
+def test_answers_on_a_kept_connection_are_sent_at_once(start):
+    """Nagle's algorithm against delayed acknowledgements would cost 40 ms a round trip."""
+    server, _ = start()
+    with closing(connect(server)) as connection:
+        ask(connection, HELLO)
+        kept = connection.sock
+        for seq in range(1, 21):
+            assert ask(connection, observation(seq))[0] == 200
+        assert connection.sock is kept
+        (accepted,) = server._http._connections
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        body = observation(21)
+        kept.sendall(
+            f"POST / HTTP/1.1\r\nContent-Type: {CONTENT_TYPE_V2}\r\nContent-Length: {len(body)}\r\n"
+            f"MD5: {md5_hex(body)}\r\n\r\n".encode()
+            + body
+        )
+        answer = kept.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b'"action": "action 22"}')  # one segment
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "status", "reason"),
+    [
+        ({"MD5": "0" * 32}, V1_BODY, 400, "damaged"),
+        ({"MD5": None}, V1_BODY, 400, "MD5 is missing"),
+        ({"Content-Length": None}, b"", 411, "Content-Length is missing"),
+        ({"Content-Length": "-1"}, b"", 400, "no count"),
+        ({"Content-Length": "1e3"}, b"", 400, "no count"),
+        ({}, V1_BODY.replace(b"[#TYPE]", b""), 400, "[#TYPE] is missing"),
+        ({}, V1_BODY[: V1_BODY.index(b"[[[")] + b"[[1, 2, 3]]", 400, "height \u00d7 width \u00d7 3"),
+        ({}, V1_BODY.replace(b"{'won': False}", b"open('x')"), 400, "Python literal"),
+        ({}, b"", 400, "missing"),
+        ({"Content-Type": CONTENT_TYPE_V2}, V1_BODY, 400, "claims"),
+    ],
+)
+def test_bad_requests_get_a_reason_and_queue_nothing(start, head, body, status, reason):
+    server, _ = start(loop=False)
+    headers = {"Content-Length": str(len(body)), "MD5": md5_hex(body), "Content-Type": "text/plain"} | head
+    lines = [f"{name}: {value}" for name, value in headers.items() if value is not None]
+    answer = raw(server, "\r\n".join(["POST / HTTP/1.1", *lines, "", ""]).encode() + body)
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode()) and reason in answer.decode()
+    assert server.take(1, timeout_s=0) == [] and get(server, "/health")[0] == 200
+
+
+def test_hundred_megabytes_are_refused_with_a_reason(start):
+    server, _ = start(loop=False, limits=Limits(drain_s=PATIENCE_S))
+    status, reason = post_v1(server, bytes(100_000_000))
+    assert status == 413 and b"at most 67108864" in reason
+    polite = b"POST / HTTP/1.1\r\nContent-Length: 100000000\r\nMD5: x\r\nExpect: 100-continue\r\n\r\n"
+    assert raw(server, polite).startswith(b"HTTP/1.1 413 ")
+
+
+def test_expect_100_continue_is_honoured(start):
+    server, _ = start()
+    head = f"POST / HTTP/1.1\r\nContent-Length: {len(V1_BODY)}\r\nMD5: {md5_hex(V1_BODY)}\r\nConnection: close\r\n"
+    answer = raw(server, head.encode() + b"Expect: 100-continue\r\n\r\n" + V1_BODY)
+    assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK") and answer.endswith(b"['action 1']")
+
+
+def test_client_that_dies_in_the_middle_of_its_body(start):
+    server, loop = start()
+    with closing(socket.create_connection(("127.0.0.1", server.port))) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nContent-Length: 5000\r\nMD5: x\r\n\r\n" + V1_BODY[:100])
+    assert post_v1(server)[0] == 200 and len(loop.seen) == 1
+
+
+def test_slow_headers_and_slow_bodies_time_out(start):
+    server, _ = start(loop=False, limits=Limits(header_s=0.5, body_s=0.2))
+    answer = raw(server, b"POST / HTTP/1.1\r\nX: " + b"y" * 60, pause_s=0.01)
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"the headers took longer than 0.5 s" in answer
+    answer = raw(server, b"POST / HTTP/1.1\r\nContent-Length: 10\r\nMD5: x\r\n\r\nabc")
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"the body took longer than 0.2 s" in answer
+
+
+def test_idle_connections_are_closed_without_a_word(start):
+    """`raw` returns when the server closes: the limit that is long here would end the test."""
+    stranger, _ = start(limits=Limits(header_s=0.1, idle_s=3600))
+    assert raw(stranger, b"") == b""
+    known, _ = start(limits=Limits(header_s=3600, idle_s=0.1))
+    head = f"POST / HTTP/1.1\r\nContent-Length: {len(V1_BODY)}\r\nMD5: {md5_hex(V1_BODY)}\r\n\r\n"
+    assert raw(known, head.encode() + V1_BODY).endswith(b"['action 1']")
+
+
+def test_number_of_connections_is_bounded(start):
+    server, _ = start(loop=False, limits=Limits(max_connections=2, header_s=3600))
+    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
+    deadline = time.monotonic() + PATIENCE_S
+    while raw(server, b"")[:12] != b"HTTP/1.1 503" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert time.monotonic() < deadline
+    for connection in idle:
+        connection.close()
+    while True:  # the places are free again as soon as the server has noticed
+        try:
+            assert get(server, "/health")[0] == 200
+            break
+        except (AssertionError, ConnectionError, http.client.HTTPException):
+            assert time.monotonic() < deadline
+
+
+@given(data=st.binary(min_size=1, max_size=300), prefix=st.sampled_from([b"", b"POST / HTTP/1.1\r\n", b"GET /"]))
+@settings(max_examples=25, deadline=None)
+def test_random_bytes_do_not_hurt(fuzzed_server, data, prefix):
+    raw(fuzzed_server, prefix + data + b"\r\n\r\n", last=True)
+    assert get(fuzzed_server, "/health") == (200, b'{"status": "ok"}')
+    assert fuzzed_server.take(1, timeout_s=0) == []
+
+
+@pytest.fixture(scope="module")
+def fuzzed_server():
+    server = DaggerHTTPServer("127.0.0.1", 0)
+    server.start()
+    yield server
+    server.stop()
+
+
+# --- the server itself ------------------------------------------------------------------------------------------------
+
+
+def test_health_and_status(start):
+    server, _ = start(status=lambda: {"round": 2})
+    post(server, HELLO)
+    assert json.loads(get(server, "/status?x=1")[1]) == {"round": 2, "wire": {"sessions": 1, "queued": 0}}
+    assert get(server, "/elsewhere")[0] == 404
+    assert raw(server, b"PUT / HTTP/1.1\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 405 ")
+
+
+def test_another_host_needs_a_token(start):
+    with pytest.raises(ValueError, match=r"server\.host=0\.0\.0\.0.*server\.token"):
+        DaggerHTTPServer("0.0.0.0", 0)
+    server, loop = start(host="0.0.0.0", token="sesame")
+    assert post_v1(server)[0] == 401 and post(server, HELLO, Authorization="Bearer wrong")[0] == 401
+    assert get(server, "/status")[0] == 401 and get(server, "/health")[0] == 200
+    assert get(server, "/status", Authorization="Bearer sesame")[0] == 200
+    assert loop.seen == [] and post(server, HELLO, Authorization="Bearer sesame")[0] == 200
+
+
+def test_busy_port_names_the_process_and_leaves_it_alone():
+    listen = "s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+    holder = f"import socket, sys; {listen}; sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        port = int(process.stdout.readline())
+        with pytest.raises(ServerError, match=rf"port {port} is held by .*python.*\(process {process.pid}\)"):
+            DaggerHTTPServer("127.0.0.1", port)
+        assert process.poll() is None
+        process.stdin.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "reason"), [("127.0.0.1", 70_000, "0 to 65535"), ("192.0.2.1", 0, "192.0.2.1")]
+)
+def test_a_port_that_cannot_be_opened(host, port, reason):
+    with pytest.raises(ServerError, match=reason):
+        DaggerHTTPServer(host, port, token="t")
+
+
+def test_stop_releases_everyone(start, monkeypatch):
+    server, _ = start(loop=False)
+    results = [InThread(post_v1, server), InThread(post, server, HELLO)]
+    while len(server._inbox) < 2:
+        time.sleep(0.005)
+    (taken,) = server.take(1, timeout_s=0)
+    idle = connect(server)
+    idle.connect()
+    close = server._http.close_connections
+    monkeypatch.setattr(server._http, "close_connections", lambda grace_s: close(PATIENCE_S))
+    server.stop()
+    assert not server._http._connections  # each has ended by itself, the idle one too
+    assert [result.result()[0] for result in results] == [503, 503]
+    assert server.take(1, timeout_s=PATIENCE_S) == []
+    taken.reply(["look"])  # the loop may still answer: nobody hears it
+    with pytest.raises(ConnectionRefusedError):
+        connect(server).connect()
+
+
+def test_full_queue_says_when_to_come_again(start):
+    server, _ = start(loop=False, queue_limit=1)
+    waiting = InThread(post_v1, server)
+    while len(server._inbox) < 1:
+        time.sleep(0.005)
+    with closing(connect(server)) as connection:
+        connection.request("POST", "/", HELLO, {"MD5": md5_hex(HELLO), "Content-Type": CONTENT_TYPE_V2})
+        response = connection.getresponse()
+        assert (response.status, response.headers["Retry-After"]) == (503, "1")
+    server.take(1, timeout_s=0)[0].reply(["look"])
+    assert waiting.result()[0] == 200
+    again = InThread(post, server, HELLO)  # the refused request left no trace
+    server.take(1, timeout_s=PATIENCE_S)[0].reply({"kind": "welcome"})
+    assert again.result()[0] == 200
+
+
+def test_silent_session_comes_as_bye_and_must_say_hello_again(start):
+    server, loop = start(session_timeout_s=0.2)
+    post(server, HELLO)
+    deadline = time.monotonic() + PATIENCE_S
+    while len(loop.seen) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert loop.seen[1] == Bye("s", 0, "silent for 0.2 s")
+    assert post(server, observation(1))[0] == 410 and post(server, HELLO)[0] == 200

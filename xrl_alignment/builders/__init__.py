@@ -1,0 +1,1 @@
+"""Builds models, policies, environments and teachers from their settings."""

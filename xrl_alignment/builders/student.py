@@ -1,0 +1,86 @@
+"""Builds the parts that the root programs share from their settings: model, policy, games, environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from lavis.models import load_model_and_preprocess
+from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.dagger.checkpoint import check_base
+from xrl_alignment.language.prompt import build_prompt, token_counter
+from xrl_alignment.policies.base import Policy
+from xrl_alignment.policies.in_process import InProcessPolicy
+
+
+def load_student(settings: dict[str, Any], device: torch.device) -> tuple[torch.nn.Module, Callable]:
+    """The model of a `model:` section and its image processor for evaluation (uint8 H × W × 3 -> float 3 × S × S).
+
+    `arch` and `model_type` choose the LAVIS default yaml, everything else overrides keys of it. `pretrained` and
+    `ref_pretrained` may name checkpoints of an earlier run; CheckpointError where that run had another frozen base.
+    """
+    settings = dict(settings)
+    arch, model_type = settings.pop("arch", "blip2_emac"), settings.pop("model_type", "tiny")
+    model, vis_processors, _ = load_model_and_preprocess(
+        arch, model_type, is_eval=True, device=device, options=settings
+    )
+    for key in ("pretrained", "ref_pretrained"):
+        if settings.get(key) and settings.get("load_pretrained", True):
+            check_base(model, settings[key])
+    return model, vis_processors["eval"]
+
+
+def make_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: Callable, max_batch: int) -> Policy:
+    """The policy of a `policy:` section around a loaded model; close it, for it may have started an engine.
+
+    EngineFault where `policy.name=vllm` finds no server that it can use.
+    """
+    if settings.name == "vllm":
+        return _vllm_policy(settings, model, vis_processor, max_batch)
+    if settings.name == "http":
+        from xrl_alignment.policies.http import HttpPolicy  # here: most programs have no httpx
+
+        return HttpPolicy(settings.base_urls[0], decode=settings.decode, timeout_s=settings.timeout_s)
+    return InProcessPolicy(
+        model=model,
+        vis_processor=vis_processor,
+        decode=settings.decode,
+        num_beams=settings.num_beams,
+        max_length=settings.max_length,
+        min_length=settings.min_length,
+        max_batch=max_batch,
+    )
+
+
+def _vllm_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: Callable, max_batch: int) -> Policy:
+    from xrl_alignment.policies.vllm.policy import PART, VllmPolicy  # here: most programs need neither
+    from xrl_alignment.policies.vllm.process import VllmProcess
+
+    own = None
+    if not settings.base_urls:
+        own = VllmProcess(
+            model, python=settings.vllm_python, arguments=settings.vllm_args, timeout_s=settings.timeout_s
+        )
+        own.wait()
+    return VllmPolicy(
+        model=model,
+        vis_processor=vis_processor,
+        base_urls=settings.base_urls or [own.url],
+        client=own,
+        decode=settings.decode,
+        max_length=settings.max_length,
+        min_length=settings.min_length,
+        max_batch=max_batch,
+        part=max_batch if own and model.device.type == "cpu" else PART,
+        timeout_s=settings.timeout_s,
+    )
+
+
+def prompt_writer(model: torch.nn.Module, *, tell_objects: bool = True) -> Callable[..., str]:
+    """`history.build_prompt` for this model: counts with its tokens, so that it never has to cut."""
+    # One token less than max_txt_len, for the BOS token that the model puts in front.
+    limits = {"budget": model.max_txt_len - 1, "count": token_counter(model.llm_tokenizer.encode)}
+    return partial(build_prompt, tell_objects=tell_objects, **limits)

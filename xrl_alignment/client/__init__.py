@@ -1,0 +1,1 @@
+"""The client: plays environments and asks the server for every action."""

@@ -1,0 +1,1 @@
+"""What every other room stands on: errors, names, network, programs. Knows no other room."""

@@ -1,0 +1,35 @@
+"""Progress of rounds and games."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lavis.common.progress import Bar
+
+
+class RoundProgress(Bar):
+    """Shows `DaggerLoop.status()`."""
+
+    def __init__(self) -> None:
+        super().__init__("episodes")
+
+    def update(self, status: dict[str, Any]) -> None:
+        """Show a new status, after every episode."""
+        done = status["round"] * status["num_envs"] + status["played_in_round"]
+        text = f"round {status['round'] + 1}/{status['num_rounds']}, {status['solved']} solved by the policy"
+        self.show(done, status["num_rounds"] * status["num_envs"], text)
+
+
+class GameProgress(Bar):
+    """Counts games as they end."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__("games")
+        self._total = total
+        self._won = self._played = 0
+
+    def advance(self, won: bool) -> None:
+        """One more game has ended."""
+        self._played += 1
+        self._won += won
+        self.show(self._played, max(self._total, self._played), f"{self._won} solved")

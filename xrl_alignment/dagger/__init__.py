@@ -1,0 +1,1 @@
+"""The DAgger server's loop: collect, store, update, end of round."""

@@ -1,0 +1,131 @@
+"""Checkpoints: only what trains, written atomically, read with a clear error when they do not fit.
+
+A checkpoint file (`emma_checkpoint_<round>.pth`, `state/trainer.pth`) is one dictionary:
+
+    format        "emac+ checkpoint"
+    version       1
+    model         {name: tensor}, the trainable part of the model, LAVIS names
+    base_hash     hash of the frozen part that these weights belong to
+    optimizer, scaler    their state dictionaries, or None
+    round, training_step, episodes    how far the run was
+    random        states of the random generators that the run draws from
+    config        the resolved configuration, plain containers
+    references    what DPO's reference policy said of the transitions drawn so far (trainer.pth, phase 2)
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lavis.common.errors import first_sentence
+from lavis.common.files import write_atomically
+
+FORMAT = "emac+ checkpoint"
+VERSION = 1
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is truncated, foreign, or belongs to another model; the text names both sides."""
+
+
+def save_checkpoint(
+    path: Path | str,
+    *,
+    model,
+    optimizer: torch.optim.Optimizer | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    round: int = 0,
+    training_step: int = 0,
+    episodes: int = 0,
+    random: dict[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
+    references: dict[str, Any] | None = None,
+) -> Path:
+    """Write a checkpoint of `model.trainable_state_dict()` and what a resume needs; returns the path.
+
+    OSError where it cannot be written; an older file there is untouched.
+    """
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": model.trainable_state_dict(),
+        "base_hash": model.base_hash(),
+        "optimizer": optimizer.state_dict() if optimizer else None,
+        "scaler": scaler.state_dict() if scaler else None,
+        "round": round,
+        "training_step": training_step,
+        "episodes": episodes,
+        "random": random or {},
+        "config": config or {},
+        "references": references or {},
+    }
+    path = Path(path)
+    try:
+        write_atomically(path, lambda file: torch.save(content, file))
+    except (OSError, RuntimeError) as error:
+        # Closing its zip file, torch raises a RuntimeError of its own over what broke the writing off.
+        first = error.__context__ or error
+        if isinstance(first, KeyboardInterrupt):
+            raise first from None
+        raise OSError(f"checkpoint {path} could not be written: {first_sentence(first)}") from error
+    return path
+
+
+def load_checkpoint(path: Path | str, map_location: str | torch.device = "cpu") -> dict[str, Any]:
+    """Read a checkpoint file as written by `save_checkpoint`.
+
+    Raises FileNotFoundError, or CheckpointError when the file is truncated, is not a checkpoint of ours or comes from
+    a newer version of the format.
+    """
+    content = _read(Path(path), map_location)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        keys = ", ".join(list(content)[:5]) if isinstance(content, dict) else type(content).__name__
+        raise CheckpointError(f"{path} is not an EMAC+ run checkpoint; it holds: {keys}")
+    if content["version"] > VERSION:
+        raise CheckpointError(f"{path} has format version {content['version']}, this program reads up to {VERSION}")
+    return content
+
+
+def restore_model(model, content: dict[str, Any], path: Path | str) -> None:
+    """Put a checkpoint's weights into `model`; CheckpointError when they belong to another frozen base or shape."""
+    _refuse_other_base(model, content, path)
+    try:
+        model.load_trainable(content["model"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} does not fit this model: {error}") from error
+
+
+def check_base(model, path: Path | str) -> None:
+    """CheckpointError when `path` is a run's checkpoint that was trained on another frozen base than `model`'s.
+
+    Weight files of other kinds (LAVIS's, safetensors) say nothing of a base and pass.
+    """
+    if Path(path).suffix == ".safetensors":
+        return
+    content = _read(Path(path), "cpu")
+    if isinstance(content, dict) and content.get("format") == FORMAT:
+        _refuse_other_base(model, content, path)
+
+
+def _refuse_other_base(model, content: dict[str, Any], path: Path | str) -> None:
+    if content["base_hash"] != model.base_hash():
+        raise CheckpointError(
+            f"{path} was trained on the frozen base {content['base_hash'][:12]}, "
+            f"this model's frozen base is {model.base_hash()[:12]}: load the same base weights"
+        )
+
+
+def _read(path: Path, map_location: str | torch.device) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(f"no checkpoint at {path}")
+    try:
+        return torch.load(path, map_location=map_location, weights_only=True)
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        reason = first_sentence(error)
+        raise CheckpointError(
+            f"{path} cannot be read as a checkpoint (truncated or another format): {reason}"
+        ) from error

@@ -1,0 +1,58 @@
+"""Memories for a round that has ended: written anew, for instance by a language model where the run had rules.
+
+Begins with the memories that the round began with, so doing it twice changes nothing and loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from xrl_alignment.dagger.run_directory import RunDirectory, RunDirectoryError
+from xrl_alignment.language.history import EpisodeTrace
+from xrl_alignment.reflexion.reflexion import Reflector, update_memories
+
+
+def finished_rounds(run_dir: Path) -> list[int]:
+    """The rounds of a run directory that have ended, in order."""
+    files = (run_dir / "logging_results").glob("env_results_trial_*.json")
+    return sorted(int(file.stem.rpartition("_")[2]) for file in files)
+
+
+def reflect_on_round(directory: RunDirectory, round: int, reflector: Reflector) -> dict[str, list[str]]:
+    """Give every game that failed in `round` a new memory in place of the one that it got; returns all memories.
+
+    They go into `env_results_trial_<round>.json` and, where no later round has begun, into what a resume starts with.
+    Raises RunDirectoryError for a round that has not ended, and what `reflector` raises (then nothing is changed).
+    """
+    rounds = finished_rounds(directory.path)
+    if round not in rounds:
+        known = ", ".join(map(str, rounds)) or "none"
+        raise RunDirectoryError(f"round {round} of {directory.path} has not ended; ended are: {known}")
+    before = _memories(_results(directory, round - 1)) if round else {}
+    traces = [
+        EpisodeTrace(record.game, record.task_type, record.opening, tuple(map(tuple, record.steps)), record.won)
+        for record in directory.episodes()
+        if record.round == round
+    ]
+    memories = update_memories(traces, before, reflector)
+    results = _results(directory, round)
+    for result in results.values():
+        result["memory"] = memories.get(result["game"], [])
+    directory.write_results(round, results)
+    if directory.memories()[0] == round + 1 and not any(r.round > round for r in directory.episodes()):
+        directory.save_memories(round + 1, memories)
+    return memories
+
+
+def _results(directory: RunDirectory, round: int) -> dict[str, dict[str, Any]]:
+    path = directory.results / f"env_results_trial_{round}.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"{path} cannot be read: {error}") from error
+
+
+def _memories(results: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+    return {result["game"]: result["memory"] for result in results.values()}

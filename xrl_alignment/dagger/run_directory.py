@@ -1,0 +1,262 @@
+"""The directory of one run: names fixed since the original, ours beside them.
+
+output/<method>/with_bc_dpo-<enable_dpo>-tc-<enable_tc>-<timestamp>/
+    running_nb01.log                    everything, one line a step
+    logging_results/world.log           a block a round
+    logging_results/trial_<round>.log   every episode of a round in words
+    logging_results/env_results_trial_<round>.json
+    emma_checkpoint_<round>.pth         what trains, after each round
+    DONE                                written last
+    config.yaml                         the resolved configuration
+    tensorboard/                        curves
+    report.html
+    state/                              what a resume needs
+        episodes.jsonl                  the journal: one line a finished episode, the truth about the run
+        games.json                      the games in the order of their `env` numbers
+        memories.json                   Reflexion memories by game, and the round that they are for
+        metrics.jsonl                   every scalar, for the report
+        trainer.pth                     weights and optimiser at some episode of the journal
+        expert_calls.jsonl              what was paid for, where the expert is a language model
+        server.json                     port and process id
+        lock                            held by the process that writes here
+        buffer/                         shards; one that no journal line names is a killed episode's
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from torch.utils.tensorboard import SummaryWriter
+
+from lavis.common.files import write_atomically
+from xrl_alignment.language.history import EnvironmentHistory
+
+LOGGER_NAME = "dagger_server_running"  # the original's, part of its log lines
+
+
+class RunDirectoryError(ValueError):
+    """A run directory that cannot be used; the text says why."""
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """One finished episode as the journal keeps it.
+
+    `won` is the environment's verdict, `assisted` says that the expert drove at least one step: only an unassisted win
+    counts as solved. `actions` went to the environment; `steps` are (text, feedback), thoughts among them. `shard` is
+    empty where nothing was stored (evaluation).
+    """
+
+    round: int
+    env: int
+    game: str
+    won: bool
+    assisted: bool
+    actions: int
+    opening: str
+    steps: list[tuple[str, str]]
+    shard: str
+    seconds: float
+
+    @property
+    def solved(self) -> bool:
+        """The policy won by itself."""
+        return self.won and not self.assisted
+
+    @property
+    def task_type(self) -> str:
+        """The game's ALFWorld task type."""
+        return self.game.split("-", 1)[0]
+
+
+def new_run_directory(output_dir: Path | str, *, enable_dpo: bool, enable_tc: bool) -> Path:
+    """Create `<output_dir>/with_bc_dpo-…-<timestamp>` (a number is added where that exists) and return it."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    base = Path(output_dir) / f"with_bc_dpo-{enable_dpo}-tc-{enable_tc}-{stamp}"
+    path, number = base, 1
+    while True:
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            number += 1
+            path = base.with_name(f"{base.name}-{number}")
+
+
+def round_block(round: int, *, solved: int, newly_solved: int, total: int, seconds: float) -> str:
+    """A round in `world.log`, to the letter as in the original's logs; `solved` counts all rounds so far."""
+    return (
+        f"\n-----\nROUND: {round}\nSUCCESS: {solved}\nADDITIONAL SUCCESS: {newly_solved}\nFAIL: {total - solved}\n"
+        f"TOTAL: {total}\nACCURACY: {solved / total:.2f}\nTIME: {seconds:.2f} s\n-----\n\n"
+    )
+
+
+def newest_checkpoint(directory: Path | str) -> Path | None:
+    """The `emma_checkpoint_<round>.pth` of the latest round in a run directory, or None."""
+    found = sorted(Path(directory).glob("emma_checkpoint_*.pth"), key=lambda path: int(path.stem.rsplit("_", 1)[1]))
+    return found[-1] if found else None
+
+
+class RunDirectory:
+    """Writes and reads a run's files; holds no opinion on what a run does.
+
+    Only one process at a time may: a second one gets a RunDirectoryError.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.results = self.path / "logging_results"
+        self.state = self.path / "state"
+        self.buffer = self.state / "buffer"
+        self.trainer = self.state / "trainer.pth"
+        self.expert_calls = self.state / "expert_calls.jsonl"
+        for folder in (self.results, self.buffer):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self.state / "lock", self.path)
+        self._tensorboard = SummaryWriter(str(self.path / "tensorboard"))
+        cut_half_line(self.state / "metrics.jsonl")
+        # Line by line: what a killed run has lost is never needed again, its curves are.
+        self._metrics = open(self.state / "metrics.jsonl", "a", buffering=1, encoding="utf-8")
+        self.logger = logging.getLogger(f"{LOGGER_NAME}.{id(self)}")
+        self.logger.setLevel(logging.INFO)
+        self.logger.propagate = False
+        self._handler = logging.FileHandler(self.path / "running_nb01.log", encoding="utf-8")
+        self._handler.setFormatter(logging.Formatter(f"%(levelname)s:{LOGGER_NAME}:%(message)s"))
+        self.logger.addHandler(self._handler)
+
+    def close(self) -> None:
+        """Flush and close what is open."""
+        self.logger.removeHandler(self._handler)
+        self._handler.close()
+        self._metrics.close()
+        self._tensorboard.close()
+        self._lock.close()
+
+    def checkpoint(self, round: int) -> Path:
+        """Path of the checkpoint after `round`."""
+        return self.path / f"emma_checkpoint_{round}.pth"
+
+    @property
+    def done(self) -> bool:
+        """All rounds have ended."""
+        return (self.path / "DONE").exists()
+
+    def mark_done(self) -> None:
+        """Write the DONE file that pipelines wait for."""
+        write_atomically(self.path / "DONE", lambda file: file.write(b"done\n"))
+
+    # --- the journal -----------------------------------------------------------------------------------------------
+
+    def append_episode(self, record: EpisodeRecord) -> None:
+        """Add a finished episode to the journal, on disk before this returns."""
+        with open(self.state / "episodes.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(record)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def episodes(self) -> list[EpisodeRecord]:
+        """The journal; a half-written last line (killed while writing) is cut off, on disk as well."""
+        path = self.state / "episodes.jsonl"
+        cut_half_line(path)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        try:
+            return [EpisodeRecord(**json.loads(line)) for line in lines]
+        except (ValueError, TypeError) as error:
+            raise RunDirectoryError(f"{path} is damaged: {error}") from error
+
+    def save_games(self, games: Sequence[str]) -> None:
+        """Keep the run's games in their order."""
+        self._write_json(self.state / "games.json", list(games))
+
+    def games(self) -> list[str]:
+        """The run's games in their order, as far as they are known."""
+        return self._read_json(self.state / "games.json", [])
+
+    def save_memories(self, round: int, memories: dict[str, list[str]]) -> None:
+        """Keep the memories with which `round` starts."""
+        self._write_json(self.state / "memories.json", {"round": round, "memories": memories})
+
+    def memories(self) -> tuple[int, dict[str, list[str]]]:
+        """The newest saved memories and the round that they are for; (0, {}) before the first round's end."""
+        content = self._read_json(self.state / "memories.json", {"round": 0, "memories": {}})
+        return content["round"], content["memories"]
+
+    def _write_json(self, path: Path, content: Any) -> None:
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        write_atomically(path, lambda file: file.write(text.encode()))
+
+    def _read_json(self, path: Path, otherwise: Any) -> Any:
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) if path.exists() else otherwise
+        except ValueError as error:
+            raise RunDirectoryError(f"{path} is damaged: {error}") from error
+
+    # --- logs ------------------------------------------------------------------------------------------------------
+
+    def scalar(self, tag: str, value: float, step: int) -> None:
+        """One point of a curve, for TensorBoard and the report."""
+        self._tensorboard.add_scalar(tag, value, step)
+        self._metrics.write(json.dumps({"step": step, "tag": tag, "value": value, "time": time.time()}) + "\n")
+
+    def write_trial(self, record: EpisodeRecord, memories: Sequence[str], *, afresh: bool = False) -> None:
+        """Append an episode in words to `trial_<round>.log` (Reflexion's format); `afresh` begins the file anew."""
+        history = EnvironmentHistory("", record.opening, memories)
+        for action, feedback in record.steps:
+            history.add("action", action)
+            history.add("observation", feedback)
+        status = "OK" if record.solved else "FAIL"
+        with open(self.results / f"trial_{record.round}.log", "w" if afresh else "a", encoding="utf-8") as file:
+            file.write(f"\n#####\n\nEnvironment #{record.env}:\n{history}\nSTATUS: {status}\n\n#####\n")
+
+    def write_round(
+        self, round: int, *, solved: int, newly_solved: int, total: int, seconds: float, note: str = ""
+    ) -> None:
+        """Append a round's block to `world.log`, unless it is there (killed right after writing it).
+
+        `note` is text of our own after it: the block stays as the original's readers know it.
+        """
+        path = self.results / "world.log"
+        if path.exists() and f"\nROUND: {round}\n" in path.read_text(encoding="utf-8"):
+            return
+        text = round_block(round, solved=solved, newly_solved=newly_solved, total=total, seconds=seconds)
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text + (f"{note}\n" if note else ""))
+
+    def write_results(self, round: int, results: dict[str, dict[str, Any]]) -> None:
+        """Write `env_results_trial_<round>.json`: `env_<i>` → game, type, is_success, path_length, memory."""
+        self._write_json(self.results / f"env_results_trial_{round}.json", results)
+
+
+def cut_half_line(path: Path) -> None:
+    """Cut off what stands after the last newline of a log: its writer was killed while it wrote."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        write_atomically(path, lambda file: file.write(whole))
+
+
+def _locked(path: Path, directory: Path) -> TextIO:
+    """An open file that holds the lock until it is closed or its process ends, however it ends."""
+    file = open(path, "a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = file.read().strip()
+        file.close()
+        raise RunDirectoryError(f"process {holder} is writing to {directory}: wait for its end, or stop it") from error
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file

@@ -1,0 +1,1 @@
+"""Renders frames of a room from its state. Knows nothing of agents, experts or training."""

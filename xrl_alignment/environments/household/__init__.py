@@ -1,0 +1,1 @@
+"""Generates new ALFWorld games in ALFRED's rooms."""

@@ -1,0 +1,210 @@
+"""ALFWorld's game files, `game.tw-pddl`: reading one, and reading thousands again in a second.
+
+The native engine implements the meaning of particular texts: `alfred.pddl` and the grammar inside the game file. Both
+are known here by hash, the grammar with its task sentence masked. A game with other texts is refused, because nobody
+has proven (`prove.py`) that the engine equals TextWorld on it.
+
+`read_games` keeps what it read in one JSON file a split, `native/<hash of the folder>.json` in the project's cache,
+where each game is known by its file's size and time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.games import cache_root
+from xrl_alignment.environments.native.pddl import Facts, parse_facts, parse_goal, sections
+
+
+class Wording(NamedTuple):
+    """What differs between the proven versions of ALFWorld's grammar."""
+
+    dialect: str  # "move": `move X to Y`; "put": `put X in/on Y`
+    arrival: str  # "receptacle": `You arrive at desk 1.`; "location": `You arrive at loc 12.`
+
+
+class Rules(NamedTuple):
+    """What differs between the proven versions of alfred.pddl."""
+
+    cleaners: frozenset[str]  # receptacle types that clean
+    help: bool  # whether there is a `help` action
+
+
+_BASIN, _BASIN_OR_SINK = frozenset(("sinkbasintype",)), frozenset(("sinkbasintype", "sinktype"))
+DOMAINS = {  # by fingerprint
+    "0af55e7f92d12b09": Rules(_BASIN_OR_SINK, help=True),  # in the official games of ALFWorld 0.4
+    "f1473041ed01da51": Rules(_BASIN, help=True),  # alfworld/data of the packages 0.4.0 to 0.4.2
+    "e64e8c0002648c40": Rules(_BASIN, help=False),  # alfworld/data of the packages 0.2.2 to 0.3.5
+}
+GRAMMARS = {
+    "10da93e13b58e1a6": Wording("move", "receptacle"),  # in the official games of ALFWorld 0.4
+    "c294eb280206a442": Wording("move", "receptacle"),  # alfworld/data of the packages 0.4.0 to 0.4.2
+    "de0a5951f63a9b4f": Wording("put", "location"),  # alfworld/data of the packages 0.2.2 to 0.3.5
+}
+_TEXTS = ("pddl_domain", "grammar", "pddl_problem")
+_TASK = re.compile(r'("rhs": "Your task is to: )(.*)(")')
+_PLAIN = re.compile(r"[A-Za-z0-9 .,:!?'()/_-]*")  # a task sentence that the grammar's own syntax leaves alone
+_CACHE_FORMAT = 1
+_WORTH_A_CACHE = 100  # files; fewer are read faster than a large split's cache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GameText:
+    """What a game file says, without what all games have in common. Compared by identity."""
+
+    domain: str  # fingerprint, one of DOMAINS
+    grammar: str  # fingerprint, one of GRAMMARS
+    task: str  # "Your task is to: …"
+    goal: str  # the `(:goal …)` section
+    facts: Facts
+
+
+def fingerprint(text: str) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of `text`, its task sentence masked."""
+    return hashlib.sha256(_TASK.sub(r"\1\3", text).encode()).hexdigest()[:16]
+
+
+def read_game(path: Path | str) -> GameText:
+    """Read a `game.tw-pddl`.
+
+    Raises FileNotFoundError, or EnvironmentFault where the file is truncated, foreign, or of an unproven version.
+    """
+    data = read_json(path)
+    if data.get("solvable") is False:
+        raise EnvironmentFault(f"game file {path} is marked as unsolvable; leave it out, as ALFWorld does")
+    try:
+        return _extract(data)
+    except EnvironmentFault as error:
+        raise EnvironmentFault(f"game file {path}: {error}") from None
+
+
+def file_stamp(path: Path | str) -> tuple[int, int]:
+    """Size in bytes and modification time in ns: while they stay, the file is taken to be the same."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"game file {path} does not exist") from None
+    return status.st_size, status.st_mtime_ns
+
+
+def read_json(path: Path | str) -> dict:
+    """The content of a `game.tw-pddl`: its three texts are there; errors as `read_game`."""
+    try:
+        with open(path, "rb") as file:
+            data = json.loads(file.read())
+    except FileNotFoundError:
+        raise FileNotFoundError(f"game file {path} does not exist") from None
+    except IsADirectoryError:
+        raise EnvironmentFault(f"game file {path} is a folder; give the game.tw-pddl inside it") from None
+    except ValueError as error:
+        raise EnvironmentFault(f"game file {path} is truncated or no JSON ({error}); fetch it again") from None
+    missing = [key for key in _TEXTS if not isinstance(data, dict) or not isinstance(data.get(key), str)]
+    if missing:
+        raise EnvironmentFault(f"game file {path} is no ALFWorld game: it lacks {', '.join(missing)}")
+    return data
+
+
+def _extract(data: dict) -> GameText:
+    domain, grammar = fingerprint(data["pddl_domain"]), fingerprint(data["grammar"])
+    for kind, found, proven in (("domain", domain, DOMAINS), ("grammar", grammar, GRAMMARS)):
+        if found not in proven:
+            raise EnvironmentFault(
+                f"its PDDL {kind} (fingerprint {found}) is none that the native engine was proven on; "
+                "environment.name=textworld plays it"
+            )
+    sentences = [match[1] for match in _TASK.findall(data["grammar"])]
+    if len(sentences) != 1 or not _PLAIN.fullmatch(sentences[0]):
+        raise EnvironmentFault(
+            f"its task sentence {sentences} is not one line of plain text; environment.name=textworld plays it"
+        )
+    init, goal = sections(data["pddl_problem"])
+    goal = " ".join(goal.split())
+    parse_goal(goal)
+    return GameText(domain, grammar, f"Your task is to: {sentences[0]}", goal, parse_facts(init))
+
+
+def read_games(paths: Iterable[Path | str], cache: Path | None = None) -> dict[Path, GameText]:
+    """Read many game files, unchanged ones from the cache, and add the others to it; errors as `read_game`.
+
+    `cache` is the folder of cache files, by default `native` in the project's own.
+    """
+    splits: dict[Path, list[Path]] = {}
+    for path in map(Path, paths):
+        splits.setdefault(path.parent.parent.parent, []).append(path)
+    folder = cache or cache_root() / "native"
+    games: dict[Path, GameText] = {}
+    for split, members in splits.items():
+        if len(members) < _WORTH_A_CACHE:
+            games.update((path, read_game(path)) for path in members)
+        else:
+            name = hashlib.sha256(str(split.resolve()).encode()).hexdigest()[:24]
+            games.update(_read_split(members, folder / f"{name}.json"))
+    return games
+
+
+def _read_split(paths: list[Path], cache: Path) -> dict[Path, GameText]:
+    known = _read_cache(cache)
+    games, fresh = {}, False
+    for path in paths:
+        key = f"{path.parent.parent.name}/{path.parent.name}"
+        stamp = file_stamp(path)
+        old, text = known.get(key, (None, None))
+        if old != stamp:
+            text, fresh = read_game(path), True
+            known[key] = (stamp, text)
+        games[path] = text
+    if fresh:
+        _write_cache(cache, known)
+    return games
+
+
+def _read_cache(path: Path) -> dict[str, tuple[tuple[int, int], GameText]]:
+    """Key -> stamp and game; empty where there is no cache file of this format."""
+    try:
+        data = json.loads(path.read_bytes())
+        if data["format"] != _CACHE_FORMAT:
+            return {}
+        word = list(map(sys.intern, data["words"])).__getitem__
+        return {
+            key: (
+                tuple(stamp),
+                GameText(*map(word, texts), {name: tuple(map(word, ids)) for name, ids in facts.items()}),
+            )
+            for key, (stamp, texts, facts) in data["games"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return {}  # absent, half written or foreign: the files themselves are read
+
+
+def _write_cache(path: Path, games: dict[str, tuple[tuple[int, int], GameText]]) -> None:
+    """Write atomically; a cache folder that cannot be written only costs time.
+
+    Each distinct word stands in the file once; games refer to it by its number.
+    """
+    numbers: dict[str, int] = {}
+
+    def number(word: str) -> int:
+        return numbers.setdefault(word, len(numbers))
+
+    content = {}
+    for key, (stamp, text) in games.items():
+        facts = {name: list(map(number, ids)) for name, ids in text.facts.items()}
+        content[key] = [stamp, list(map(number, (text.domain, text.grammar, text.task, text.goal))), facts]
+    temporary = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps({"format": _CACHE_FORMAT, "words": list(numbers), "games": content}))
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()

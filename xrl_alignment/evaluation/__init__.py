@@ -1,0 +1,1 @@
+"""Plays episodes without learning, and counts."""

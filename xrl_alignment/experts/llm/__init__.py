@@ -1,0 +1,1 @@
+"""A language model as expert: asking, reading, paying for and remembering its answers."""

@@ -1,0 +1,287 @@
+"""One OpenAI-compatible endpoint: a prompt in, text out, whatever happens on the way.
+
+Works with OpenAI, vLLM, `transformers serve`, Azure and others; chat completions and legacy completions. Passing faults
+(no connection, timeouts, 408, 409, 429, 5xx, answers that cannot be read) are tried again with random exponential
+back-off, as the original does, or after as long as the endpoint asks for; others raise EndpointFault at once. A request
+is answered from the cache where it has been answered before.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import openai
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
+
+from xrl_alignment.common.call_pool import CallPool
+from xrl_alignment.common.errors import EndpointFault, PromptTooLong
+from xrl_alignment.experts.llm.accounting import Account, Pace, Usage
+from xrl_alignment.experts.llm.answer_cache import AnswerCache, request_key
+from xrl_alignment.experts.llm.tokens import estimate
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+APIS = ("chat", "completion")
+MAX_ATTEMPTS = 20  # the original's
+ATTEMPTS_UNSAID = 3
+FIRST_ATTEMPTS = 3  # for an address where nothing has ever answered: it is probably wrong
+MAX_BACKOFF_S = 60.0  # the original's
+MAX_RETRY_AFTER_S = 120.0  # an endpoint that asks for more has a wrong clock, or is asked again sooner
+PROMPT_OVERHEAD = 32  # tokens that a chat template adds, at most
+_FILTER_CODES = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer. `filtered` says why there is none (content filter, refusal); `cut` that `max_tokens` ended it."""
+
+    text: str
+    filtered: str = ""
+    cut: bool = False
+
+
+class _PassingFault(Exception):
+    """Worth another try; `after` is how many seconds the endpoint asks to wait, if it does."""
+
+    def __init__(self, reason: str, after: float | None = None, unreachable: bool = False) -> None:
+        super().__init__(reason)
+        self.after = after
+        self.unreachable = unreachable
+
+
+class Endpoint:
+    """Asks one model. Safe to use from many threads; `pool` runs `concurrency` calls at once.
+
+    The key comes from the environment variable `key_variable` and from nowhere else; without `base_url` (OpenAI's own
+    address) it must be there. `api_version` makes it an Azure deployment of the older kind. Raises EndpointFault.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        base_url: str = "",
+        api: str = "chat",
+        api_version: str = "",
+        key_variable: str = KEY_VARIABLE,
+        timeout_s: float = 60.0,
+        max_attempts: int = MAX_ATTEMPTS,
+        concurrency: int = 32,
+        pace: Pace | None = None,
+        account: Account | None = None,
+        cache: AnswerCache | None = None,
+        count: Callable[[str], int] = estimate,
+        sleep: Callable[[float], Any] | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        if not model:
+            raise EndpointFault("no model is named: set expert.model to one that the endpoint serves")
+        self.model = model
+        self.api = api
+        self.key_variable = key_variable
+        self.timeout_s = timeout_s
+        self.max_attempts = max_attempts
+        self.pace = Pace() if pace is None else pace
+        self.account = Account() if account is None else account
+        self.cache = AnswerCache(None) if cache is None else cache
+        self.count = count
+        self.pool = CallPool(concurrency)
+        self._closing = threading.Event()
+        self._sleep = self._closing.wait if sleep is None else sleep
+        self._heard = False  # something has answered at this address
+        self._unsupported: set[str] = set()  # parameters that the model refuses
+        self._client = _client(base_url, api_version, environ.get(key_variable, ""), key_variable, timeout_s)
+        self.address = str(self._client.base_url)
+
+    def complete(
+        self,
+        prompt: str,
+        *,
+        system: str = "",
+        temperature: float = 0.0,
+        max_tokens: int = 256,
+        stop: Sequence[str] = (),
+    ) -> Completion:
+        """The model's answer; the same request gets the same answer, from the cache.
+
+        Raises EndpointFault where asking again cannot help, or did not in `max_attempts` attempts, and BudgetSpent
+        where the call would go over the account's limits.
+        """
+        request = {"address": self.address, "model": self.model, "api": self.api, "system": system, "prompt": prompt}
+        request |= {"temperature": round(temperature, 3), "max_tokens": max_tokens, "stop": list(stop)}
+        answer, known = self.cache.get_or_ask(request_key(request), lambda: asdict(self._pay(request)))
+        if known:
+            self.account.count("cache_hits")
+        return Completion(**answer)
+
+    def close(self) -> None:
+        """End waits and connections; calls on their way fail."""
+        self._closing.set()
+        self.pool.shutdown()
+        self._client.close()
+
+    def _pay(self, request: Mapping[str, Any]) -> Completion:
+        size = self.count(request["system"]) + self.count(request["prompt"]) + PROMPT_OVERHEAD
+        with self.account.paying(prompt=size, completion=request["max_tokens"]) as book:
+            attempts = Retrying(
+                retry=retry_if_exception_type(_PassingFault),
+                stop=self._enough,
+                wait=_wait,
+                sleep=self._sleep,
+                before_sleep=self._note,
+                reraise=True,
+            )
+            try:
+                completion, usage = attempts(self._ask, request)
+            except _PassingFault as fault:
+                message = f"{self.address} gave no answer in {attempts.statistics['attempt_number']} attempts: {fault}"
+                raise EndpointFault(message) from fault
+            book(usage)
+        return completion
+
+    def _enough(self, state: RetryCallState) -> bool:
+        unreachable = state.outcome.exception().unreachable and not self._heard
+        limit = min(FIRST_ATTEMPTS, self.max_attempts) if unreachable else self.max_attempts
+        return state.attempt_number >= limit or self._closing.is_set()
+
+    def _note(self, state: RetryCallState) -> None:
+        self.account.count("retries")
+        reason, pause = state.outcome.exception(), state.next_action.sleep
+        # A single failure is daily life; a row of them is worth a line on the screen.
+        level = logging.INFO if state.attempt_number < ATTEMPTS_UNSAID else logging.WARNING
+        _log.log(level, "attempt %d: %s; again in %.1f s", state.attempt_number, reason, pause)
+
+    def _ask(self, request: Mapping[str, Any]) -> tuple[Completion, Usage]:
+        """One attempt."""
+        self.pace.wait()
+        try:
+            response = self._send(request)
+        except openai.APITimeoutError as error:
+            raise _PassingFault(f"no answer within {self.timeout_s:g} s", unreachable=True) from error
+        except openai.APIConnectionError as error:
+            raise _PassingFault(f"no connection ({error.__cause__ or error})", unreachable=True) from error
+        except openai.APIStatusError as error:
+            self._heard = True
+            return self._judge(error)
+        self._heard = True
+        try:
+            document = json.loads(response.content.decode("utf-8"))
+            completion, usage = _read(document, self.api)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _PassingFault(f"the answer cannot be read ({error})") from error
+        if not usage.prompt:
+            usage = Usage(
+                1, self.count(request["system"]) + self.count(request["prompt"]), 0, self.count(completion.text)
+            )
+        return completion, usage
+
+    def _send(self, request: Mapping[str, Any]) -> Any:
+        options = {"temperature": request["temperature"], "max_tokens": request["max_tokens"]}
+        if request["stop"]:
+            options["stop"] = request["stop"]
+        if "max_tokens" in self._unsupported:
+            options["max_completion_tokens"] = options.pop("max_tokens")
+        options = {name: value for name, value in options.items() if name not in self._unsupported}
+        # Where an endpoint knows the header, an answer that was cut off on its way is not billed twice.
+        options["extra_headers"] = {"Idempotency-Key": request_key(request)}
+        if self.api == "completion":
+            return self._client.completions.with_raw_response.create(
+                model=self.model, prompt=request["prompt"], **options
+            )
+        messages = [{"role": "system", "content": request["system"]}] if request["system"] else []
+        messages.append({"role": "user", "content": request["prompt"]})
+        return self._client.chat.completions.with_raw_response.create(model=self.model, messages=messages, **options)
+
+    def _judge(self, error: openai.APIStatusError) -> tuple[Completion, Usage]:
+        """What an HTTP error means: a filtered answer, another try, or the end."""
+        status, code, text = error.status_code, error.code or "", " ".join(str(error.message).split())[:300]
+        if status == 400 and (code in _FILTER_CODES or "content_filter" in str(error.body)):
+            return Completion("", filtered="content filter"), Usage(1)
+        if status == 400 and (code == "context_length_exceeded" or "maximum context length" in text):
+            raise PromptTooLong(f"the prompt is too long for {self.model}: {text}; lower expert.context_tokens")
+        if status == 400 and code in ("unsupported_parameter", "unsupported_value") and error.param:
+            if error.param not in self._unsupported:
+                _log.warning("%s does not take %s; going on without", self.model, error.param)
+            self._unsupported.add(error.param)
+            raise _PassingFault(f"parameter {error.param} is not supported", after=0.0)
+        if status == 429 and code in ("insufficient_quota", "billing_hard_limit_reached"):
+            raise EndpointFault(f"{self.address}: the account's quota is used up ({text})")
+        if status in (408, 409, 429) or status >= 500:
+            raise _PassingFault(f"status {status} ({text})", after=retry_after(error.response.headers))
+        if status in (401, 403):
+            raise EndpointFault(f"{self.address} refuses the key ({status}): check {self.key_variable}")
+        if status == 404:
+            raise EndpointFault(
+                f"{self.address} has no model {self.model!r}, or no such address (404): check expert.model, "
+                f"expert.base_url and expert.api ({text})"
+            )
+        raise EndpointFault(f"{self.address} refuses the request ({status}): {text}")
+
+
+def _client(base_url: str, api_version: str, key: str, key_variable: str, timeout_s: float) -> openai.OpenAI:
+    if not key and not base_url:
+        raise EndpointFault(
+            f"no key: set the environment variable {key_variable} (or expert.base_url to your own server)"
+        )
+    if base_url and not base_url.startswith(("http://", "https://")):
+        raise EndpointFault(f"expert.base_url {base_url!r} is no address; it begins with http:// or https://")
+    # Local servers want no key, but the library does; retries are ours (`Retrying`), so that they are counted.
+    options: dict[str, Any] = {"api_key": key or "none", "timeout": timeout_s, "max_retries": 0}
+    if api_version:
+        return openai.AzureOpenAI(azure_endpoint=base_url, api_version=api_version, **options)
+    return openai.OpenAI(base_url=base_url or None, **options)
+
+
+def _wait(state: RetryCallState) -> float:
+    """Seconds until the next attempt: what the endpoint asks for, else random exponential back-off."""
+    after = state.outcome.exception().after
+    return wait_random_exponential(multiplier=1, max=MAX_BACKOFF_S)(state) if after is None else after
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds from `Retry-After` (seconds or a date) or `retry-after-ms`; None where there is none that makes sense.
+
+    A date is compared with the endpoint's own `Date`, so that a wrong clock, theirs or ours, does no harm. At most two
+    minutes.
+    """
+    try:
+        seconds = float(headers["retry-after-ms"]) / 1000
+    except (KeyError, ValueError):
+        seconds = _retry_after_seconds(headers.get("retry-after", ""), headers.get("date", ""))
+    return min(seconds, MAX_RETRY_AFTER_S) if seconds is not None and seconds >= 0 else None
+
+
+def _retry_after_seconds(value: str, now: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        pass  # not a number of seconds: a date, or nothing
+    try:
+        return (email.utils.parsedate_to_datetime(value) - email.utils.parsedate_to_datetime(now)).total_seconds()
+    except (ValueError, TypeError):
+        return None
+
+
+def _read(document: Mapping[str, Any], api: str) -> tuple[Completion, Usage]:
+    """Text and usage of an answer; KeyError, TypeError or AttributeError where it does not have an answer's form."""
+    used = document.get("usage") or {}
+    cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    usage = Usage(1, used.get("prompt_tokens") or 0, cached, used.get("completion_tokens") or 0)
+    if not document["choices"]:
+        return Completion(""), usage
+    choice = document["choices"][0]
+    reason = choice.get("finish_reason")
+    message = choice.get("message") or {}
+    text = choice.get("text") if api == "completion" else message.get("content")
+    if isinstance(text, list):  # content in parts
+        text = "".join(part.get("text", "") for part in text)
+    if reason == "content_filter" or message.get("refusal"):
+        return Completion("", filtered=message.get("refusal") or "content filter"), usage
+    return Completion(text or "", cut=reason == "length"), usage

@@ -1,0 +1,73 @@
+"""The original's three functions around a language model, for code that imports them from `xrl_alignment.utils`.
+
+Address and key come from the environment (`OPENAI_BASE_URL`, `OPENAI_API_KEY`). A filtered answer is returned as the
+original's callers expect it: as a text that begins with `9`. New code uses `experts.openai.Teacher`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+
+from xrl_alignment.experts.llm.endpoint import Completion, Endpoint
+from xrl_alignment.experts.llm.teacher import FILTERED, TEMPERATURE_STEP, TRIES, system_message
+from xrl_alignment.language.answers import MIN_ANSWER, without_reasoning
+
+_COMPLETION_MODELS = ("davinci", "curie", "babbage", "ada", "-instruct")
+
+
+def get_completion(
+    prompt: str,
+    model: str = "text-davinci-003",
+    temperature: float = 0.0,
+    max_tokens: int = 256,
+    stop_strs: Sequence[str] | None = None,
+) -> str:
+    """The first line that a completion model continues `prompt` with. Raises EndpointFault."""
+    endpoint = _endpoint(model, "completion", os.environ.get("OPENAI_BASE_URL", ""))
+    completion = endpoint.complete(prompt, temperature=temperature, max_tokens=max_tokens, stop=stop_strs or ())
+    return _text(completion).split("\n")[0]
+
+
+def get_chat(
+    prompt: str,
+    model: str,
+    temperature: float = 0.0,
+    max_tokens: int = 256,
+    stop_strs: Sequence[str] | None = None,
+) -> str:
+    """What a chat model, told to give one action on one line, answers to `prompt`. Raises EndpointFault."""
+    endpoint = _endpoint(model, "chat", os.environ.get("OPENAI_BASE_URL", ""))
+    completion = endpoint.complete(
+        prompt,
+        system=system_message(thinking=True),
+        temperature=temperature,
+        max_tokens=max_tokens,
+        stop=stop_strs or (),
+    )
+    return without_reasoning(_text(completion)).strip()
+
+
+def llm_forward(prompt: str, model: str, stop: Sequence[str] = ("\n",)) -> str:
+    """One line from either kind of model; an answer shorter than five characters is asked for again, ever hotter."""
+    text = ""
+    for attempt in range(TRIES):
+        heat = attempt * TEMPERATURE_STEP
+        if any(part in model for part in _COMPLETION_MODELS):
+            text = get_completion(prompt, model, heat, stop_strs=stop)
+        else:
+            # Not `stop`: a chat model's answer may begin with an empty line, which would be all of it.
+            text = get_chat(prompt, model, heat).split("\n")[0]
+        if len(text.strip()) >= MIN_ANSWER or text.startswith(FILTERED):
+            break
+    return text
+
+
+def _text(completion: Completion) -> str:
+    return f"{FILTERED}: {completion.filtered}" if completion.filtered else completion.text
+
+
+@lru_cache(maxsize=16)
+def _endpoint(model: str, api: str, base_url: str) -> Endpoint:
+    return Endpoint(model=model, api=api, base_url=base_url)

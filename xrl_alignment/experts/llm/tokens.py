@@ -1,0 +1,74 @@
+"""How many tokens a text has for a model that runs elsewhere: exactly where its tokenizer is at hand, or estimated."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from xrl_alignment.language.prompt import token_counter
+
+BYTES_PER_TOKEN = (
+    3  # ALFWorld's compounds (`sinkbasin 1`) cost more tokens than prose (4): rather too many than too few
+)
+DOWNLOAD_S = 10.0
+_log = logging.getLogger(__name__)
+
+
+def estimate(text: str) -> int:
+    """Tokens of `text` by its length: one for every three bytes, rounded up."""
+    return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
+
+
+def counter_for(model: str, tokenizer: str = "") -> Callable[[str], int]:
+    """A function that counts the tokens of a text for `model`; what it is based on is said once in the log.
+
+    In this order: `tokenizer`, a name or folder that Transformers can load without a network; tiktoken's table for an
+    OpenAI model (which it downloads at first use, for at most ten seconds); a local tokenizer by the model's own name;
+    the estimate. Raises ValueError for a `tokenizer` that cannot be loaded.
+    """
+    if tokenizer:
+        encode = _local_tokenizer(tokenizer)
+        if encode is None:
+            raise ValueError(f"expert.tokenizer {tokenizer!r} cannot be loaded: give a folder with a tokenizer's files")
+        return token_counter(encode)
+    if encode := _tiktoken_encoding(model):
+        _log.info("prompt tokens are counted with tiktoken's table for %s", model)
+        return token_counter(encode)
+    if encode := _local_tokenizer(model):
+        _log.info("prompt tokens are counted with the tokenizer of %s", model)
+        return token_counter(encode)
+    _log.warning("no tokenizer for %s is at hand: prompt tokens are estimated as bytes / %d", model, BYTES_PER_TOKEN)
+    return estimate
+
+
+def _tiktoken_encoding(model: str) -> Callable[[str], list[int]] | None:
+    import tiktoken
+
+    try:
+        name = tiktoken.encoding_name_for_model(model)
+    except KeyError:
+        return None
+    found: list[tiktoken.Encoding] = []
+
+    def fetch() -> None:
+        try:
+            found.append(tiktoken.get_encoding(name))
+        except Exception as error:  # whatever a failed download raises, in any of its libraries
+            _log.info("tiktoken's table %s cannot be had: %s", name, error)
+
+    # tiktoken downloads without a time limit, so it may not do so in a thread that somebody waits for.
+    thread = threading.Thread(target=fetch, daemon=True)
+    thread.start()
+    thread.join(DOWNLOAD_S)
+    return found[0].encode_ordinary if found else None
+
+
+def _local_tokenizer(name: str) -> Callable[[str], list[int]] | None:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True)
+    except (OSError, ValueError, KeyError):
+        return None
+    return lambda text: tokenizer.encode(text, add_special_tokens=False)

@@ -1,0 +1,1 @@
+"""ALFWorld's sentences and commands, and the texts that models are shown."""

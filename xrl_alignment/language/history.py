@@ -1,0 +1,82 @@
+"""The history of an episode: as ReAct text for a language model that acts, and as a record for a reflector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from xrl_alignment.language.prompt import MEMORIES_SHOWN
+
+_FORMS = {"action": "> {}\n", "observation": "{}\n", "human_edit": "[human edit]: {}\n"}
+
+
+@dataclass(frozen=True)
+class EpisodeTrace:
+    """One finished episode: what a reflector reads. `steps` are (action, feedback), oldest first."""
+
+    game_id: str
+    task_type: str
+    opening: str
+    steps: tuple[tuple[str, str], ...]
+    won: bool
+
+
+class EnvironmentHistory:
+    """The ReAct text of one episode for an LLM expert: examples, memories, opening, then actions and observations.
+
+    `history` are dicts with `label` (`action`, `observation` or `human_edit`) and `value`. The episode counts as
+    exhausted once the same action came `repeat_limit` times in a row (2: the original's rule; 0: never).
+    """
+
+    def __init__(
+        self,
+        base_query: str,
+        start_info: str,
+        memory: Sequence[str] = (),
+        history: Iterable[dict[str, str]] = (),
+        *,
+        repeat_limit: int = 2,
+    ) -> None:
+        if repeat_limit < 0 or repeat_limit == 1:
+            raise ValueError(f"repeat_limit is {repeat_limit}; use 0 (off) or at least 2 (the same action twice)")
+        self._repeat_limit = repeat_limit
+        self._query = _query(base_query, start_info, memory)
+        self.reset()
+        for item in history:
+            self.add(item["label"], item["value"])
+
+    def add(self, label: str, value: str) -> None:
+        """Append one entry; raises ValueError for another label than action, observation, human_edit."""
+        if label not in _FORMS:
+            raise ValueError(f"history label {label!r} is unknown; use one of {', '.join(_FORMS)}")
+        self._history.append({"label": label, "value": value})
+        if label != "action":
+            return
+        self._repeats = self._repeats + 1 if value == self._last_action else 1
+        self._last_action = value
+        if self._repeat_limit and self._repeats >= self._repeat_limit:
+            self._is_exhausted = True
+
+    def check_is_exhausted(self) -> bool:
+        """True once the same action came `repeat_limit` times in a row."""
+        return self._is_exhausted
+
+    def reset(self) -> None:
+        """Forget all actions and observations; examples, memories and opening stay."""
+        self._history: list[dict[str, str]] = []
+        self._last_action: str | None = None
+        self._repeats = 0
+        self._is_exhausted = False
+
+    def __str__(self) -> str:
+        return self._query + "\n" + "".join(_FORMS[item["label"]].format(item["value"]) for item in self._history)
+
+
+def _query(base_query: str, start_info: str, memory: Sequence[str]) -> str:
+    parts = [base_query.rstrip()] if base_query.strip() else []
+    if memory:
+        parts.append("\nYour memory for the task below:")
+        first = max(0, len(memory) - MEMORIES_SHOWN)
+        parts.extend(f"Trial {first + i}:\n{text.strip()}" for i, text in enumerate(memory[first:]))
+    parts.append(f"Here is the task:\n{start_info.strip()}")
+    return "\n".join(parts)

@@ -1,0 +1,133 @@
+"""What LAVIS's side does not know: how actions are normalised, and how episodes are played.
+
+Importing this module registers both with LAVIS's registry; train.py and evaluate.py do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from lavis.common.config import Config
+from lavis.common.dist_utils import end_distributed_mode, get_rank, get_world_size
+from lavis.common.registry import registry
+from lavis.models import BaseModel, load_preprocess
+from lavis.runners.launch import build_runner
+from lavis.tasks.base_task import BaseTask
+from xrl_alignment.builders.environments import environment_factory, games_of
+from xrl_alignment.builders.student import make_policy, prompt_writer
+from xrl_alignment.common.progress import GameProgress
+from xrl_alignment.config.checks import check_numbers
+from xrl_alignment.config.schema import EnvironmentConfig, PolicyConfig
+from xrl_alignment.environments.base import MAX_STEPS
+from xrl_alignment.environments.games import games_hash
+from xrl_alignment.evaluation.episodes import EpisodeResult, PolicyActor, play_games, summarise, table
+from xrl_alignment.language.commands import normalise
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+registry.register("action_normaliser", normalise)
+SectionT = TypeVar("SectionT")
+
+
+@dataclass
+class EpisodesConfig(EnvironmentConfig):
+    """`run.environment`: which games on which engine, how many of them, and how long each may last."""
+
+    num_envs: int = 140
+    max_steps: int = MAX_STEPS
+
+    def __post_init__(self) -> None:
+        """Check every value's range."""
+        super().__post_init__()
+        check_numbers("environment", self, ("num_envs", "max_steps"), 1)
+
+
+@registry.register_task("alfworld_episode")
+class AlfworldEpisodeTask(BaseTask):
+    """Plays whole episodes: success with Wilson's interval, steps, by task type (`evaluation.summarise`).
+
+    Games and engine are those of `run.environment` (the keys of `EpisodesConfig`), the decoding that of `run.policy`.
+    Games are shared among processes. A sharded model (run.fsdp) cannot play: its processes would have to act in step.
+    """
+
+    needs_data = False
+
+    @classmethod
+    def setup_task(cls, cfg: Config) -> Self:
+        """From a config; ValueError names a key of `run.environment` or `run.policy` that does not exist."""
+        task = super().setup_task(cfg)
+        if task.settings.fsdp:
+            raise ValueError("run.task=alfworld_episode cannot be combined with run.fsdp=True: evaluate without it")
+        task.environment = section(EpisodesConfig, task.settings.environment, "run.environment")
+        task.policy = section(PolicyConfig, task.settings.policy, "run.policy")
+        task.vis_processor = load_preprocess(cfg.config.get("preprocess") or {})[0]["eval"]
+        return task
+
+    def evaluation(self, model: BaseModel, data_loader: None, device: Any) -> list[dict[str, Any]]:
+        """This process's games, each played once."""
+        self.games = games_of(self.environment, self.environment.num_envs)
+        games = self.games[get_rank() :: get_world_size()]
+        policy = make_policy(self.policy, model, self.vis_processor, self.settings.batch_size_eval)
+        blank = self.environment.blank_frames
+        write_prompt = prompt_writer(model, tell_objects=self.environment.tell_objects)
+        with closing(policy), GameProgress(len(games)) as progress:
+            results = play_games(
+                PolicyActor(policy=policy, blank_frames=blank, write_prompt=write_prompt),
+                games,
+                environment_factory(self.environment, self.environment.max_steps),
+                max_steps=self.environment.max_steps,
+                concurrency=self.settings.batch_size_eval,
+                on_result=lambda result, trace: progress.advance(result.won),
+            )
+        return [{"instance_id": result.game, **vars(result)} for result in results]
+
+    def report(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        """`evaluation.summarise` of the episodes, and what they depend on; `agg_metrics` is the success rate."""
+        names = ("game", "task_type", "won", "actions", "rejected")
+        summary = summarise([EpisodeResult(**{name: row[name] for name in names}) for row in results])
+        facts = {"engine": self.environment.name, "split": self.environment.split, "decode": self.policy.decode}
+        return {"agg_metrics": summary["success"], **summary, **facts, "games_hash": games_hash(self.games)}
+
+
+def section(schema: type[SectionT], given: Mapping[str, Any], name: str) -> SectionT:
+    """A settings dataclass from a plain section; ValueError names an unknown key or a value of the wrong type."""
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(given)))
+    except OmegaConfBaseException as error:
+        raise ValueError(f"{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}") from error
+
+
+def is_lavis_config(cfg_path: str) -> bool:
+    """Whether a yaml is a LAVIS config (`run.task` says what to do) rather than one of `configs/evaluate`.
+
+    What cannot be read is none: whoever reads it next says why.
+    """
+    with suppress(OSError, ValueError, YAMLError, OmegaConfBaseException):
+        return "task" in (OmegaConf.load(cfg_path).get("run") or {})
+    return False
+
+
+def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Evaluate as a LAVIS config says, print the figures, return them by split."""
+    arguments.options = [*arguments.options, "run.evaluate=True"]
+    try:
+        runner = build_runner(arguments)
+        found = runner.evaluate("final")
+        runner.log.close()
+    finally:
+        end_distributed_mode()
+    if runner.is_main:
+        for split, figures in found.items():
+            print(f"{split}:\n{table(figures) if 'interval' in figures else json.dumps(figures, indent=1)}")
+        print(f"written to {runner.output_dir}")
+    return found

@@ -1,0 +1,1 @@
+"""Policies: a batch of observations in, a batch of actions out."""

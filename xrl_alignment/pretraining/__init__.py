@@ -1,0 +1,1 @@
+"""How the demo's frozen parts and the prompts were made."""

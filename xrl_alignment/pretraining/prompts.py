@@ -1,0 +1,136 @@
+"""Make `prompts/` from real runs: `python -m xrl_alignment.make_prompts --out prompts`.
+
+The explorer plays generated household games in the native engine, thinking aloud; three solved episodes for each task
+type, of different objects, become the ReAct examples. Two agents that fail on purpose, one that never treats the
+object and one that runs out of steps, give the traces of the reflection examples. No official game's text gets into the
+files, and the same seed writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from xrl_alignment.environments.base import MAX_STEPS, Environment, Game
+from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.household.generator import generate
+from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.experts.explorer import Explorer
+from xrl_alignment.language.history import EpisodeTrace
+from xrl_alignment.language.react import EXAMPLES_PER_TYPE, prompt_name, react_text
+from xrl_alignment.language.sentences import NOTHING_HAPPENS, TASK_TYPES, parse_opening, parse_task
+from xrl_alignment.reflexion.reflexion import RULE_MARK, RuleReflector
+
+PROMPTS_FILE = "alfworld_3prompts.json"
+REFLECTIONS_FILE = "reflexion_few_shot_examples.txt"
+LENGTHS = range(6, 16)  # actions: long enough to show a search, short enough for three in a prompt
+FAILED_STEPS = 12
+
+
+def play(
+    game: Game,
+    environment: Environment,
+    expert: Explorer,
+    *,
+    forget: Sequence[str] = (),
+    max_steps: int = MAX_STEPS,
+) -> EpisodeTrace:
+    """One episode of the expert, thinking aloud (a thought is a step answered `OK.`).
+
+    `forget` are words of the task sentence that the expert does not get to read: a way to fail like a hasty agent.
+    """
+    now = environment.reset(game)
+    opening, steps = now.text, []
+    room, marker, task = opening.partition("Your task is to: ")
+    expert.begin(room + marker + " ".join(word for word in task.split() if word not in forget))
+    for _ in range(max_steps):
+        label = expert.act()
+        if now.done or label.action is None:
+            break
+        if label.thought:
+            steps.append((f"think: {label.thought}", "OK."))
+        now = environment.step(label.action)
+        expert.observe(label.action, now.text)
+        steps.append((label.action, now.text))
+    return EpisodeTrace(game.id, game.task_type, opening, tuple(steps), now.won)
+
+
+def react_examples(games: Iterable[Game], environment: Environment) -> dict[str, str]:
+    """`react_<name>_<i>` -> episode: for each task type three solved games with different objects.
+
+    Raises ValueError where the games do not suffice, naming the task type.
+    """
+    chosen: dict[str, dict[str, str]] = {task_type: {} for task_type in TASK_TYPES}
+    for game in games:
+        examples = chosen[game.task_type]
+        trace = play(game, environment, Explorer()) if len(examples) < EXAMPLES_PER_TYPE else None
+        if trace and trace.won and _is_exemplary(trace):
+            examples.setdefault(
+                parse_task(parse_opening(trace.opening)[1]).object_type, react_text(trace.opening, trace.steps)
+            )
+    for task_type, examples in chosen.items():
+        if len(examples) < EXAMPLES_PER_TYPE:
+            raise ValueError(f"only {len(examples)} examples of {task_type}; generate more games (--games)")
+    return {
+        f"react_{prompt_name(task_type)}_{i}": text
+        for task_type, examples in chosen.items()
+        for i, text in enumerate(examples.values())
+    }
+
+
+def reflection_examples(games: Sequence[Game], environment: Environment) -> str:
+    """Two failed episodes, each with the plan that a reader of its trace would make: one agent forgot to heat, one
+    went through the room in the order of its listing until the steps were used up.
+
+    Raises ValueError where the games do not suffice.
+    """
+    hasty = (
+        play(game, environment, Explorer(), forget=["hot"], max_steps=FAILED_STEPS)
+        for game in games
+        if game.task_type.startswith("pick_heat")
+    )
+    slow = (
+        play(game, environment, Explorer(order="listing"), max_steps=FAILED_STEPS)
+        for game in games
+        if game.task_type.startswith("pick_and_place")
+    )
+    texts = [_first_failure(hasty, "did not heat it"), _first_failure(slow, "and saw no")]
+    return "\n\n".join(texts) + "\n"
+
+
+def _first_failure(traces: Iterable[EpisodeTrace], reason: str) -> str:
+    for trace in traces:
+        plan = RuleReflector().reflect(trace, ()).removeprefix(RULE_MARK).strip()
+        if not trace.won and reason in plan:
+            return f"{react_text(trace.opening, trace.steps)}\nSTATUS: FAIL\n\nNew plan: {plan}"
+    raise ValueError(f"no failed episode in which the agent {reason!r}; generate more games (--games)")
+
+
+def _is_exemplary(trace: EpisodeTrace) -> bool:
+    """Of a good length, and nothing in it failed (an agent learns late that it stands at two places at once)."""
+    actions = sum(not action.startswith("think:") for action, _ in trace.steps)
+    return actions in LENGTHS and all(feedback != NOTHING_HAPPENS for _, feedback in trace.steps)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse the command line, generate games in a temporary folder, play, write the two files."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("prompts"), help="folder to write to (default: prompts)")
+    parser.add_argument("--games", type=int, default=300, help="games to generate and choose from (default: 300)")
+    parser.add_argument("--seed", type=int, default=7, help="seed of the generated games (default: 7)")
+    chosen = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        generate(Path(folder), num_train=chosen.games, num_heldout=1, seed=chosen.seed)
+        games = find_games("household_train", data=folder)
+        random.Random(chosen.seed).shuffle(games)  # they come sorted: the examples would all be about apples
+        environment = NativeEnvironment()
+        examples = react_examples(games, environment)
+        reflections = reflection_examples(games, environment)
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    (chosen.out / PROMPTS_FILE).write_text(json.dumps(examples, indent=1) + "\n", encoding="utf-8")
+    (chosen.out / REFLECTIONS_FILE).write_text(reflections, encoding="utf-8")
+    print(f"wrote {len(examples)} examples to {chosen.out / PROMPTS_FILE}, 2 to {chosen.out / REFLECTIONS_FILE}")

@@ -1,0 +1,1 @@
+"""Memories for failed episodes (Reflexion, Shinn et al. 2023)."""

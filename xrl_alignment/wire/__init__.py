@@ -1,0 +1,1 @@
+"""The messages between client and server, and the server's HTTP side."""
