@@ -32,12 +32,15 @@ from xrl_alignment.common.progress import RoundProgress
 from xrl_alignment.config.loading import load_config, to_yaml
 from xrl_alignment.config.resume import refuse_changes, saved_settings
 from xrl_alignment.config.schema import DaggerConfig
-from xrl_alignment.dagger.journal import Ledger
+from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.loop import DaggerLoop
 from xrl_alignment.dagger.replay import DPOReplayBuffer, ReplayBuffer
+from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.run_directory import RunDirectory, new_run_directory
 from xrl_alignment.dagger.schedule import Schedule
+from xrl_alignment.dagger.sessions import Sessions
+from xrl_alignment.dagger.training import Training
 from xrl_alignment.experts import make_expert
 from xrl_alignment.policies.base import Policy
 from xrl_alignment.wire.http_server import DaggerHTTPServer
@@ -153,34 +156,46 @@ def build_loop(
     expert = config.expert.name
     settings = dataclasses.asdict(config)
     settings["server"]["token"] = ""  # checkpoints are passed on
-    ledger = Ledger(
-        directory=directory,
-        schedule=Schedule(num_rounds=run.num_rounds, num_envs=run.num_envs),
-        learner=learner,
+    rounds = Rounds(
+        directory,
+        Schedule(num_rounds=run.num_rounds, num_envs=run.num_envs),
         reflector=teaching.reflector,
         account=teaching.account,
-        config=settings,
+        say=progress.say,
+    )
+    sessions = Sessions(
+        rounds,
+        make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert, **teaching.expert_options),
+        client_expert=expert if expert in CLIENT_EXPERTS else "",
+        beta=run.beta if learner else [0.0],  # an evaluation shows the policy alone
+        max_steps=run.max_steps,
+        repeat_limit=run.repeat_limit,
+    )
+    driver = Driver(
+        policy=policy,
+        log=directory.logger,
+        preferences=run.enable_dpo and run.run_training,
+        enable_tc=run.enable_tc,
+        seed=run.seed,
+        write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects),
+    )
+    training = learner and Training(
+        learner,
+        directory,
         train_every=run.train_every,
         save_ckpt=run.save_ckpt,
         state_interval_s=run.state_interval_s,
-        on_progress=progress.update,
-        say=progress.say,
+        config=settings,
     )
     return DaggerLoop(
         server=server,
-        policy=policy,
-        make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert, **teaching.expert_options),
-        ledger=ledger,
-        client_expert=expert if expert in CLIENT_EXPERTS else "",
-        preferences=run.enable_dpo and run.run_training,
-        enable_tc=run.enable_tc,
-        beta=run.beta,
-        max_steps=run.max_steps,
-        repeat_limit=run.repeat_limit,
-        seed=run.seed,
+        sessions=sessions,
+        driver=driver,
+        rounds=rounds,
+        training=training,
         max_batch=run.max_batch,
         window_s=run.window_ms / 1000,
-        write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects),
+        on_progress=progress.update,
     )
 
 

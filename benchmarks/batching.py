@@ -22,10 +22,12 @@ from _waiting import Waiting, client
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
 from xrl_alignment.config.schema import PolicyConfig
-from xrl_alignment.dagger.journal import Ledger
+from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.loop import DaggerLoop
+from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.run_directory import RunDirectory
 from xrl_alignment.dagger.schedule import Schedule
+from xrl_alignment.dagger.sessions import Sessions
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import Game
 from xrl_alignment.evaluation.episodes import PolicyActor, play_games
@@ -87,13 +89,12 @@ class Player:
         """A server's loop and a client with so many workers, over HTTP."""
         directory = RunDirectory(self.folder / f"{workers}-{time.monotonic_ns()}")
         server = DaggerHTTPServer("127.0.0.1", 0).start()
+        rounds = Rounds(directory, Schedule(num_rounds=1, num_envs=len(self.games)))
         loop = DaggerLoop(
             server=server,
-            policy=self.policy,
-            make_expert=lambda: make_expert("explorer"),
-            ledger=Ledger(directory=directory, schedule=Schedule(num_rounds=1, num_envs=len(self.games))),
-            max_steps=MAX_STEPS,
-            write_prompt=self.write_prompt,
+            sessions=Sessions(rounds, make_expert=lambda: make_expert("explorer"), max_steps=MAX_STEPS),
+            driver=Driver(policy=self.policy, log=directory.logger, write_prompt=self.write_prompt),
+            rounds=rounds,
         )
         job = {"server_url": f"http://127.0.0.1:{server.port}", "games": self.games, "num_workers": workers}
         jobs = [job | {"environment_factory": self.environment}]

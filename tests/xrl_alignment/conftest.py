@@ -14,12 +14,15 @@ from xrl_alignment.builders.student import load_student, make_policy, prompt_wri
 from xrl_alignment.client.client import play
 from xrl_alignment.client.report import ClientReport
 from xrl_alignment.config.schema import PolicyConfig
-from xrl_alignment.dagger.journal import Ledger
+from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.loop import DaggerLoop
 from xrl_alignment.dagger.replay import DPOReplayBuffer, ReplayBuffer
+from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.run_directory import RunDirectory
 from xrl_alignment.dagger.schedule import Schedule
+from xrl_alignment.dagger.sessions import Sessions
+from xrl_alignment.dagger.training import Training
 from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.experts import make_expert
@@ -97,25 +100,38 @@ class Run:
         self.model, vis_processor = load_student({}, torch.device("cpu"))
         if preferences:
             self.model.set_reference()
-        self.ledger = Ledger(
-            directory=self.directory,
-            schedule=Schedule(num_rounds=num_rounds, num_envs=num_envs or len(self.games)),
-            learner=make_learner(self.model, vis_processor, self.directory.buffer, preferences=preferences, seed=seed)
-            if train
-            else None,
+        self.rounds = Rounds(
+            self.directory,
+            Schedule(num_rounds=num_rounds, num_envs=num_envs or len(self.games)),
             reflector=RuleReflector() if reflect else None,
-            train_every=train_every,
-            state_interval_s=state_interval_s,
         )
+        self.training = None
+        if train:
+            learner = make_learner(self.model, vis_processor, self.directory.buffer, preferences=preferences, seed=seed)
+            self.training = Training(
+                learner, self.directory, train_every=train_every, state_interval_s=state_interval_s
+            )
+        beta = options.pop("beta", [0.0])
         self.loop = DaggerLoop(
             server=self.server,
-            policy=policy or make_policy(PolicyConfig(num_beams=1, max_length=8), self.model, vis_processor, 32),
-            make_expert=lambda: make_expert(expert),
-            ledger=self.ledger,
-            preferences=preferences,
-            max_steps=options.pop("max_steps", MAX_STEPS),
-            seed=seed,
-            write_prompt=prompt_writer(self.model),
+            sessions=Sessions(
+                self.rounds,
+                make_expert=lambda: make_expert(expert),
+                client_expert=options.pop("client_expert", ""),
+                beta=beta if train else [0.0],
+                max_steps=options.pop("max_steps", MAX_STEPS),
+                repeat_limit=options.pop("repeat_limit", 0),
+            ),
+            driver=Driver(
+                policy=policy or make_policy(PolicyConfig(num_beams=1, max_length=8), self.model, vis_processor, 32),
+                log=self.directory.logger,
+                preferences=preferences,
+                enable_tc=options.pop("enable_tc", False),
+                seed=seed,
+                write_prompt=prompt_writer(self.model),
+            ),
+            rounds=self.rounds,
+            training=self.training,
             **options,
         )
         self.error: BaseException | None = None

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from xrl_alignment.dagger.run_directory import RunDirectory, RunDirectoryError
-from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.reflexion.reflexion import Reflector, update_memories
 
 
@@ -31,11 +30,7 @@ def reflect_on_round(directory: RunDirectory, round: int, reflector: Reflector) 
         known = ", ".join(map(str, rounds)) or "none"
         raise RunDirectoryError(f"round {round} of {directory.path} has not ended; ended are: {known}")
     before = _memories(_results(directory, round - 1)) if round else {}
-    traces = [
-        EpisodeTrace(record.game, record.task_type, record.opening, tuple(map(tuple, record.steps)), record.won)
-        for record in directory.episodes()
-        if record.round == round
-    ]
+    traces = [record.trace() for record in directory.episodes() if record.round == round]
     memories = update_memories(traces, before, reflector)
     results = _results(directory, round)
     for result in results.values():

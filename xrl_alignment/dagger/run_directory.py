@@ -38,7 +38,7 @@ from typing import Any, TextIO
 from torch.utils.tensorboard import SummaryWriter
 
 from lavis.common.files import write_atomically
-from xrl_alignment.language.history import EnvironmentHistory
+from xrl_alignment.language.history import EnvironmentHistory, EpisodeTrace
 
 LOGGER_NAME = "dagger_server_running"  # the original's, part of its log lines
 
@@ -76,6 +76,11 @@ class EpisodeRecord:
     def task_type(self) -> str:
         """The game's ALFWorld task type."""
         return self.game.split("-", 1)[0]
+
+    def trace(self) -> EpisodeTrace:
+        """The episode as a reflector reads it."""
+        steps = tuple((action, feedback) for action, feedback in self.steps)
+        return EpisodeTrace(self.game, self.task_type, self.opening, steps, self.won)
 
 
 def new_run_directory(output_dir: Path | str, *, enable_dpo: bool, enable_tc: bool) -> Path:

@@ -30,7 +30,7 @@ class Episode:
     actions: int = 0  # sent to the environment
     won: bool = False
     done: bool = False
-    _awaiting: str = ""  # the action whose feedback has not come yet
+    awaiting: str = ""  # the action whose feedback has not come yet
     _thoughts: int = 0  # in a row
     _repeats: int = 0  # how often in a row the newest action was taken
 
@@ -71,13 +71,13 @@ class Episode:
         """Note that `action` goes to the environment; returns it."""
         self._thoughts = 0
         self.actions += 1
-        self._awaiting = action
+        self.awaiting = action
         return action
 
     def hear(self, feedback: str, *, won: bool = False, done: bool = False) -> None:
         """Take in what the environment answered to the action that was sent."""
         self.won, self.done = won, done
-        self._add(self._awaiting, feedback)
+        self._add(self.awaiting, feedback)
 
     def may_think(self, text: str) -> bool:
         """Whether `text` is a thought, and not one too many in a row: such a one goes to the environment."""

@@ -40,7 +40,7 @@ def teach(endpoint, tmp_path):
         teaching = build_teaching(settings(endpoint, tmp_path, price_prompt=1.0, **more), ReflexionConfig())
         opened.append(teaching)
         teaching.account.keep(run.directory.expert_calls)
-        run.ledger.account, run.ledger.reflector = teaching.account, teaching.reflector
+        run.rounds.account, run.rounds.reflector = teaching.account, teaching.reflector
         run.loop.make_expert = lambda: make_expert("openai", **teaching.expert_options)
         return teaching
 
@@ -73,7 +73,7 @@ def test_a_run_with_labels_memories_and_costs(make_run, scripted, teach, endpoin
     run.play()
     assert run.error is None
     assert run.log.count("LLM Action: open drawer 1") == 4  # two games, two rounds: the first of two steps each
-    assert set(map(tuple, run.ledger.memories.values())) == {("I will open every drawer.",)}
+    assert set(map(tuple, run.rounds.memories.values())) == {("I will open every drawer.",)}
     world = (run.directory.results / "world.log").read_text()
     first, second = world.split("\n-----\nROUND: ")[1:]
     assert "TIME: " in first.partition("-----\n\n")[0] and "EXPERT: calls" in first.partition("-----\n\n")[2]
@@ -101,7 +101,7 @@ def test_a_spent_budget_pauses_and_a_resume_pays_only_for_what_is_new(make_run, 
     assert again.error is None and again.directory.done
     assert account.total == calls.total  # not one call more than without the pause
     assert len(endpoint.requests) == 2 * asked
-    assert again.ledger.memories == whole.ledger.memories
+    assert again.rounds.memories == whole.rounds.memories
 
 
 def test_a_wrong_key_ends_the_run_at_once(make_run, scripted, teach, endpoint):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, FileError, MissingFileError
 from xrl_alignment.common.choices import ENVIRONMENT_NAMES, EXPERT_NAMES
 from xrl_alignment.common.errors import EnvironmentFault, RolloutError
 from xrl_alignment.common.paths import REPO_ROOT
@@ -148,9 +148,9 @@ def fail_with(error: BaseException):
     "error",
     [
         ConfigError("bad thing"),
-        FileNotFoundError("bad\n  thing"),
+        MissingFileError("bad thing"),
         EnvironmentFault("bad thing"),
-        OSError("bad thing"),
+        FileError("bad thing"),
         RolloutError("bad thing"),
     ],
 )

@@ -3,37 +3,34 @@
 import numpy as np
 import pytest
 
-from xrl_alignment.dagger.episode import Episode, plain
+from xrl_alignment.dagger.episode import LabelledEpisode, plain
 from xrl_alignment.dagger.replay import Transition
 from xrl_alignment.experts import Label, make_expert
-from xrl_alignment.language.commands import MAX_THOUGHTS
-from xrl_alignment.language.history import EnvironmentHistory
 from xrl_alignment.wire.protocol import Observation
 
 
-def episode(repeat_limit: int = 0, game: str = "pick/a", **information) -> Episode:
+def episode(repeat_limit: int = 0, game: str = "pick/a", beta: float = 0.0, **information) -> LabelledEpisode:
     expert = make_expert("client")
     expert.begin("")
-    return Episode(
-        env=0,
+    return LabelledEpisode(
         game=game,
+        text="A room.\nYour task is to: look.",
+        repeat_limit=repeat_limit,
+        env=0,
         round=1,
-        beta=0.0,
-        opening="A room.\nYour task is to: look.",
-        memories=(),
+        beta=beta,
         expert=expert,
-        history=EnvironmentHistory("", "A room.", repeat_limit=repeat_limit),
         observation=Observation("A room.", information=information),
     )
 
 
-def decide(e: Episode, action: str) -> None:
+def decide(e: LabelledEpisode, action: str) -> None:
     e.transitions.append(Transition(np.zeros((1, 1, 3), np.uint8), "p", action, "", action, ""))
 
 
-def step(e: Episode, action: str, feedback: str = "Nothing happens.", **fields) -> None:
+def step(e: LabelledEpisode, action: str, feedback: str = "Nothing happens.", **fields) -> None:
     decide(e, action)
-    e.send(action)
+    e.act(action)
     e.receive(Observation(feedback, **fields))
 
 
@@ -41,18 +38,14 @@ def test_an_answer_joins_the_action_it_answers():
     e = episode()
     step(e, "look", "You see\na desk.")
     assert e.steps == [("look", "You see\na desk.")] and e.transitions[0].feedback == "You see\na desk."
-    assert e.actions == 1 and e.heard == "You see a desk."
+    assert e.actions == 1 and e.newest_text == "You see\na desk."
 
 
-def test_thoughts_count_until_an_action_is_sent():
+def test_a_thoughts_answer_joins_its_transition():
     e = episode()
-    for _ in range(MAX_THOUGHTS):
-        decide(e, "think: hm")
-        assert e.thinks("think: hm")
-    assert not e.thinks("think: hm") and not e.thinks("look") and e.actions == 0
-    step(e, "look")
-    decide(e, "think: again")
-    assert e.thinks("think: again") and e.steps[-1] == ("think: again", "OK.")
+    decide(e, "think: hm")
+    e.think("think: hm")
+    assert e.transitions[0].feedback == "OK." and e.actions == 0
 
 
 @pytest.mark.parametrize(
@@ -65,34 +58,28 @@ def test_without_a_verdict_done_means_won(information, done, won):
     assert e.won is won and e.over(50) is (won or done)
 
 
-def test_the_step_limit_and_repeated_actions_end_it():
-    e = episode(repeat_limit=3)
-    for number in range(3):
-        assert not e.over(3)
-        step(e, "look" if number else "inventory")
-    assert e.over(3) and not e.over(4)
-    step(e, "look")
-    assert e.over(99)
-
-
 def test_the_label_is_a_new_thought_then_the_action_in_canonical_words():
     e = episode(expert_action="Move the Mug 1 to desk 1.", expert_thought="I have it.")
     advice = e.expert.act(e.observation.information)
     assert e.label(advice, thoughts=False) == "put mug 1 in/on desk 1"
     assert e.label(advice, thoughts=True) == "think: i have it"
     decide(e, "think: i have it")
-    e.thinks("think: i have it")
+    e.think("think: i have it")
     assert e.label(advice, thoughts=True) == "put mug 1 in/on desk 1"
     assert episode().label(Label(None), thoughts=True) is None
 
 
-def test_the_coin_depends_on_seed_round_game_and_step_alone():
-    e = episode()
-    assert e.coin(1) == episode().coin(1) and 0 <= e.coin(1) < 1
-    other = episode(game="pick/b")
-    late = episode()
-    step(late, "look")
-    assert len({e.coin(1), e.coin(2), other.coin(1), late.coin(1)}) == 4
+def test_who_drives_depends_on_seed_round_game_and_step_alone():
+    def drives(seed=1, game="pick/a", steps=0, beta=0.5) -> list[bool]:
+        e, found = episode(game=game, beta=beta), []
+        for _ in range(steps + 40):
+            found.append(e.expert_drives(seed))
+            step(e, "look")
+        return found[steps:]
+
+    assert drives() == drives()
+    assert len({tuple(drives()), tuple(drives(seed=2)), tuple(drives(game="pick/b")), tuple(drives(steps=1))}) == 4
+    assert all(drives(beta=1.0)) and not any(drives(beta=0.0))
 
 
 def test_text_that_no_file_can_hold_becomes_plain():

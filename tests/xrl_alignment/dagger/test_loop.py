@@ -111,7 +111,7 @@ def test_with_preferences_the_policy_is_asked_while_the_expert_drives(make_run, 
 
 def test_a_filtered_expert_answer_makes_the_policys_action_the_label(make_run, scripted):
     run = make_run(policy=scripted("inventory"), num_rounds=1, beta=[1.0], max_steps=3)
-    run.loop.make_expert = lambda: FixedExpert(None)
+    run.loop.sessions.make_expert = lambda: FixedExpert(None)
     run.play()
     assert [(t.executed, t.text_output) for t in transitions(run)] == [("inventory", "inventory")] * 3
     assert not run.journal[0].assisted
@@ -149,7 +149,7 @@ def test_thoughts_are_answered_ok_without_the_environment(make_run, scripted):
 
 def test_an_expert_who_drives_thinks_once_then_acts(make_run, scripted):
     run = make_run(policy=scripted("look"), num_rounds=1, enable_tc=True, beta=[1.0], max_steps=2)
-    run.loop.make_expert = lambda: FixedExpert("inventory", "I need a Mug.")
+    run.loop.sessions.make_expert = lambda: FixedExpert("inventory", "I need a Mug.")
     run.play()
     assert [t.text_output for t in transitions(run)] == ["think: i need a mug", "inventory", "inventory"]
 
@@ -230,6 +230,14 @@ class Arrivals:
         return self.batches.pop(0) if self.batches else []
 
 
+def answer(loop, pending) -> None:
+    """Let the loop answer `pending`, and what else stands in its queue if it asks for it."""
+    loop.server.batches.insert(0, pending)
+    for episode in loop.collect():
+        loop.store(episode)
+        loop.end_round()
+
+
 def ask(kind, session: str, seq: int, **fields) -> Pending:
     return Pending(kind(session=session, seq=seq, **fields), "v2")
 
@@ -246,12 +254,12 @@ def said(pending: Pending):
 def scripted_loop(make_run, scripted, games):
     """A loop, its policy, and two games that sessions a and b have been given."""
     run = make_run(policy=scripted("look"), games=games[:2], num_rounds=1, max_steps=5)
-    run.loop.ledger.open()
+    run.loop.recover()
     names = [game.id for game in games[:2]]
     run.loop.server = Arrivals()
     for session in "ab":
-        run.loop._answer([ask(Hello, session, 1, games=tuple(names))])
-        run.loop._answer([ask(Next, session, 2)])
+        answer(run.loop, [ask(Hello, session, 1, games=tuple(names))])
+        answer(run.loop, [ask(Next, session, 2)])
     yield run.loop, names
     run.server.stop()
     run.directory.close()
@@ -261,19 +269,19 @@ def test_the_first_observation_of_who_has_just_come_is_waited_for(scripted_loop)
     loop, names = scripted_loop
     first, second = see("a", 3, names[0]), see("b", 3, names[1])
     loop.server.batches = [[second]]
-    loop._answer([first, ask(Hello, "c", 1, games=tuple(names))])
-    assert loop.server.batches == [] and len(loop.policy.inputs) == 2
+    answer(loop, [first, ask(Hello, "c", 1, games=tuple(names))])
+    assert loop.server.batches == [] and len(loop.driver.policy.inputs) == 2
     assert said(first)["action"] == said(second)["action"] == "look"
 
 
 def test_who_has_ended_a_game_is_not_given_it_again_before_it_is_committed(scripted_loop):
     loop, names = scripted_loop
-    loop._answer([see("a", 3, names[0])])
+    answer(loop, [see("a", 3, names[0])])
     another = ask(Next, "a", 5)
     loop.server.batches = [[another]]
-    loop._answer([see("a", 4, done=True), see("b", 3, names[1]), ask(Hello, "c", 1, games=tuple(names))])
+    answer(loop, [see("a", 4, done=True), see("b", 3, names[1]), ask(Hello, "c", 1, games=tuple(names))])
     if loop.server.batches:
-        loop._answer(loop.server.batches.pop())
+        answer(loop, loop.server.batches.pop())
     assert said(another)["kind"] == "wait"  # for b's game
 
 

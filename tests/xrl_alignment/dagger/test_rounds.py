@@ -6,9 +6,13 @@ import re
 import pytest
 
 from xrl_alignment.dagger.checkpoint import CheckpointError, load_checkpoint
-from xrl_alignment.dagger.journal import Ledger
+from xrl_alignment.dagger.driver import Driver
+from xrl_alignment.dagger.loop import DaggerLoop
+from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.run_directory import RunDirectory
 from xrl_alignment.dagger.schedule import Schedule
+from xrl_alignment.dagger.sessions import Sessions
+from xrl_alignment.experts import make_expert
 from xrl_alignment.reflexion.reflexion import RuleReflector
 
 FILES = ("trial_0.log", "env_results_trial_0.json")
@@ -22,12 +26,14 @@ def played(make_run, scripted):
     return run
 
 
-def reopened(run, **options) -> Ledger:
-    """A ledger without learner over the run's directory, opened."""
-    ledger = Ledger(directory=RunDirectory(run.directory.path), schedule=Schedule(num_rounds=2, num_envs=2), **options)
-    ledger.open()
-    ledger.directory.close()
-    return ledger
+def reopened(path, num_rounds: int = 2, num_envs: int = 2, **options) -> Rounds:
+    """The rounds of a run directory after a resume that plays nothing and has no learner."""
+    rounds = Rounds(RunDirectory(path), Schedule(num_rounds=num_rounds, num_envs=num_envs), **options)
+    sessions = Sessions(rounds, make_expert=lambda: make_expert("explorer"))
+    driver = Driver(policy=None, log=rounds.directory.logger)
+    DaggerLoop(server=None, sessions=sessions, driver=driver, rounds=rounds).recover()
+    rounds.directory.close()
+    return rounds
 
 
 def test_a_rounds_end_leaves_its_files(played, games):
@@ -70,23 +76,21 @@ def test_the_length_of_a_solved_game_is_remembered(make_run, scripted, games):
     run.play()
     path = run.directory.state / "episodes.jsonl"
     path.write_text(path.read_text().replace('"assisted": true', '"assisted": false'))  # solved, then
-    ledger = Ledger(directory=RunDirectory(run.directory.path), schedule=Schedule(num_rounds=3, num_envs=1))
-    ledger.open()  # rounds 1 and 2 pass: nothing is left to play
+    reopened(run.directory.path, num_rounds=3, num_envs=1)  # rounds 1 and 2 pass: nothing is left to play
     results = json.loads((run.directory.results / "env_results_trial_2.json").read_text())
     assert results["env_0"]["is_success"] and results["env_0"]["path_length"] == run.journal[0].actions > 2
-    ledger.directory.close()
 
 
 def test_training_waits_for_every_so_many_episodes(make_run, scripted):
     run = make_run(policy=scripted("look"), max_steps=1, train_every=2)
     run.play()
-    assert run.ledger.learner.training_step == 2 and len(run.ledger.learner.buffer) == 4
+    assert run.training.learner.training_step == 2 and len(run.training.learner.buffer) == 4
 
 
 def test_a_finished_run_that_is_opened_again_changes_nothing(played):
     before = {name: (played.directory.results / name).read_bytes() for name in (*FILES, "world.log")}
-    ledger = reopened(played)
-    assert ledger.schedule.finished and ledger.episodes == 4
+    rounds = reopened(played.directory.path)
+    assert rounds.schedule.finished and rounds.episodes == 4
     assert before == {name: (played.directory.results / name).read_bytes() for name in before}
 
 
@@ -97,9 +101,9 @@ def test_killed_between_journal_and_round_end_the_round_is_ended_once(played):
     (played.directory.state / "episodes.jsonl").write_text("".join(lines[:2]))
     (played.directory.state / "memories.json").unlink()
     (played.directory.results / "world.log").write_text(world[: world.index("ROUND: 1") - 7])
-    ledger = reopened(played, reflector=RuleReflector())
-    assert ledger.schedule.round == 1 and not ledger.schedule.finished
-    number, after = ledger.directory.memories()
+    rounds = reopened(played.directory.path, reflector=RuleReflector())
+    assert rounds.schedule.round == 1 and not rounds.schedule.finished
+    number, after = rounds.directory.memories()
     assert number == 1 and len(after) == 2 and all(len(texts) == 1 for texts in after.values())
     assert (played.directory.results / "world.log").read_text().count("ROUND: 0\n") == 1
     assert set(after) == set(json.loads(memories)["memories"])

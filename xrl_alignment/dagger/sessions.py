@@ -1,0 +1,185 @@
+"""The sessions of a run: who has said hello, who plays which game, and whose episode has ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from xrl_alignment.dagger.episode import LabelledEpisode, plain
+from xrl_alignment.dagger.rounds import Rounds
+from xrl_alignment.dagger.schedule import ScheduleError
+from xrl_alignment.experts.base import Expert
+from xrl_alignment.wire.admission import Pending
+from xrl_alignment.wire.protocol import SKIP, Bye, Hello, Next, Observation
+
+V1_SESSION = "v1"  # wire v1 knows no sessions: there is one client
+WAIT_S = 0.2  # until a session without work asks again
+
+logger = logging.getLogger(__name__)
+
+
+class Arrival(NamedTuple):
+    """What a request brought: an episode that waits for an action or has ended, or a session that begins a game."""
+
+    waiting: LabelledEpisode | None = None
+    ended: LabelledEpisode | None = None
+    begins: bool = False  # the session will send its first observation at once
+
+
+class Sessions:
+    """Answers greetings and requests for work, and keeps every session's episode in progress.
+
+    `make_expert` gives a fresh expert for every episode; `client_expert` is the one that clients are asked to compute
+    beside their environment instead (handcoded, planner), or empty. `beta` gives each round's probability that the
+    expert drives; its last value repeats.
+    """
+
+    def __init__(
+        self,
+        rounds: Rounds,
+        *,
+        make_expert: Callable[[], Expert],
+        client_expert: str = "",
+        beta: Sequence[float] = (0.0,),
+        max_steps: int = 50,
+        repeat_limit: int = 0,
+    ) -> None:
+        self.make_expert = make_expert
+        self.client_expert = client_expert
+        self.beta = beta
+        self.max_steps = max_steps
+        self.repeat_limit = repeat_limit
+        self._rounds = rounds
+        self._schedule = rounds.schedule
+        self._log = rounds.directory.logger
+        self._episodes: dict[str, LabelledEpisode] = {}  # by session
+        self._greeted: set[str] = set()  # v2 sessions that have said hello and not bye
+        self._warned = False
+
+    @property
+    def playing(self) -> int:
+        """Number of episodes in progress."""
+        return len(self._episodes)
+
+    @property
+    def all_left(self) -> bool:
+        """Whether every session that has greeted has said bye."""
+        return not self._greeted
+
+    def abandoned_by(self, item: Pending) -> LabelledEpisode | None:
+        """The episode that ends, unsolved, because wire v1's only client begins another game."""
+        message = item.message
+        if isinstance(message, Observation) and message.task_type and not message.session:
+            if episode := self._episodes.pop(V1_SESSION, None):
+                episode.won = False
+            return episode
+        return None
+
+    def receive(self, item: Pending) -> Arrival:
+        """Take in one request; all but an observation that needs an action are answered here."""
+        match item.message:
+            case Observation():
+                return self._observe(item, item.message)
+            case Hello():
+                self._greet(item, item.message)
+                return Arrival(begins=True)
+            case Next(session=session):
+                work = self._assign(session)
+                item.reply(work)
+                return Arrival(begins=work["kind"] == "work")
+            case Bye(session=session, reason=reason):
+                self._give_back(session, reason or "left")
+                self._greeted.discard(session)
+                item.reply({"kind": "bye"})
+        return Arrival()
+
+    # --- who plays what --------------------------------------------------------------------------------------------
+
+    def _greet(self, item: Pending, hello: Hello) -> None:
+        try:
+            self._schedule.offer([plain(game) for game in hello.games])
+        except ScheduleError as error:
+            item.reply({"kind": "error", "reason": str(error)})
+            return
+        self._rounds.note_games()
+        self._greeted.add(hello.session)
+        size = {"num_rounds": self._schedule.num_rounds, "num_envs": self._schedule.num_envs}
+        item.reply({"kind": "welcome", "expert": self.client_expert, **size})
+
+    def _assign(self, session: str) -> dict[str, Any]:
+        """Answer a session that asks for work."""
+        self._give_back(session, "asked for new work")
+        if self._schedule.finished:
+            return {"kind": "finished"}
+        game = self._schedule.next_game(session)
+        if game is None:
+            return {"kind": "wait", "seconds": WAIT_S}
+        return {"kind": "work", "env": self._schedule.env_of(game), "game": game, "round": self._schedule.round}
+
+    def _give_back(self, session: str, why: str) -> None:
+        """Forget a session's unfinished episode; its game goes to whoever asks next."""
+        episode = self._episodes.pop(session, None)
+        self._schedule.release(session)
+        if episode:
+            self._log.info(f"Task: [{episode.env}] given back: its client {why}")
+
+    # --- one observation -------------------------------------------------------------------------------------------
+
+    def _observe(self, item: Pending, observation: Observation) -> Arrival:
+        """Add an observation to its session's episode."""
+        session = observation.session or V1_SESSION
+        if observation.task_type:
+            if session in self._episodes:
+                self._give_back(session, "began another game")
+            episode = self._begin(session, observation)
+        elif episode := self._episodes.get(session):
+            episode.receive(observation)
+        if episode is None:  # no use for this game, or an episode from before a restart: the client goes on
+            _answer_end(item)
+            return Arrival()
+        if episode.over(self.max_steps):
+            del self._episodes[session]
+            _answer_end(item)
+            return Arrival(ended=episode)
+        return Arrival(waiting=episode)
+
+    def _begin(self, session: str, observation: Observation) -> LabelledEpisode | None:
+        """Start an episode, or None where this run has no use for that game now."""
+        game = plain(observation.task_type)
+        schedule = self._schedule
+        env = schedule.env_of(game)
+        if env < 0 or not schedule.open(game) or not schedule.hold(game, session):
+            self._warn_of_few_games()
+            return None
+        self._rounds.note_games()
+        memories = self._rounds.memories.get(game, [])
+        text = plain(observation.text)
+        expert = self.make_expert()
+        expert.begin(text, task_type=game, memories=memories)
+        self._episodes[session] = LabelledEpisode(
+            game=game,
+            text=text,
+            memories=memories,
+            repeat_limit=self.repeat_limit,
+            env=env,
+            round=schedule.round,
+            beta=self.beta[min(schedule.round, len(self.beta) - 1)],
+            expert=expert,
+            observation=observation,
+        )
+        return self._episodes[session]
+
+    def _warn_of_few_games(self) -> None:
+        """A v1 client that starts over before all games of a round came has too few: the round cannot end."""
+        known, wanted = len(self._schedule.games), self._schedule.num_envs
+        if not self._warned and not self._schedule.finished and known < wanted:
+            self._warned = True
+            logger.warning("the client begins again after %d games, the run has %d (run.num_envs)", known, wanted)
+
+
+def _answer_end(item: Pending) -> None:
+    """Answer an observation after which there is nothing to do: a final one, or a game that is not to be played."""
+    message = item.message
+    over = message.session or (isinstance(message, Observation) and message.done)
+    item.reply([] if over else [SKIP])

@@ -1,0 +1,106 @@
+"""The learner's place in a run: when it updates, and what of it survives a crash."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from xrl_alignment.dagger.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint
+from xrl_alignment.dagger.learner import Learner, TrainingMetrics
+from xrl_alignment.dagger.run_directory import EpisodeRecord, RunDirectory
+
+
+class Training:
+    """Updates `learner` after every `train_every` episodes and saves its state (`state/trainer.pth`).
+
+    The state is saved at most every `state_interval_s` seconds (0: after every episode); a resume repeats the updates
+    since then. A checkpoint is written after each round where `save_ckpt`. `config` (plain containers) goes into both.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        directory: RunDirectory,
+        *,
+        train_every: int = 1,
+        save_ckpt: bool = True,
+        state_interval_s: float = 30.0,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        self.learner = learner
+        self.directory = directory
+        self.train_every = train_every
+        self.save_ckpt = save_ckpt
+        self.state_interval_s = state_interval_s
+        self.config = config or {}
+        self.seconds: dict[int, float] = defaultdict(float)  # by round
+        self._saved_at = time.monotonic()
+
+    def take(self, record: EpisodeRecord) -> None:
+        """Let the learner draw from a stored episode."""
+        if record.shard:
+            self.learner.buffer.add_shard(record.shard)
+
+    def update(self, record: EpisodeRecord, episodes: int) -> None:
+        """Train if it is the turn: `episodes` have ended, `record` is the newest."""
+        if not record.shard or episodes % self.train_every:
+            return
+        self.directory.logger.info("*************Start Training*************")
+        began = time.monotonic()
+        self.learner.learn(record.round, lambda metrics: self._log(record.round, metrics))
+        self.seconds[record.round] += time.monotonic() - began
+
+    def restore(self, journaled: int) -> int | None:
+        """Restore model and learner; returns how many episodes they had learned from, None without a saved state.
+
+        Raises CheckpointError when the state is damaged, of another frozen base, or has learned from more episodes
+        than the `journaled` ones.
+        """
+        path = self.directory.trainer
+        if not path.exists():
+            return None
+        checkpoint = load_checkpoint(path)
+        if checkpoint["episodes"] > journaled:
+            raise CheckpointError(
+                f"{path} has learned from {checkpoint['episodes']} episodes, the journal beside it holds {journaled}: "
+                "they are not of one run"
+            )
+        restore_model(self.learner.model, checkpoint, path)
+        self.learner.restore(checkpoint)
+        return checkpoint["episodes"]
+
+    def save_if_due(self, round: int, episodes: int) -> None:
+        """Save the state unless that was done a moment ago."""
+        if time.monotonic() - self._saved_at >= self.state_interval_s:
+            self.save(round, episodes)
+
+    def save(self, round: int, episodes: int) -> None:
+        """Save the state."""
+        self._write(self.directory.trainer, round, episodes, references=self.learner.references.state())
+        self._saved_at = time.monotonic()
+
+    def end_round(self, round: int, episodes: int) -> None:
+        """Write the round's checkpoint."""
+        if self.save_ckpt:
+            self._write(self.directory.checkpoint(round), round, episodes)
+
+    def _write(self, path: Path, round: int, episodes: int, references: dict[str, Any] | None = None) -> None:
+        save_checkpoint(
+            path,
+            model=self.learner.model,
+            optimizer=self.learner.optimizer,
+            scaler=self.learner.scaler,
+            round=round,
+            training_step=self.learner.training_step,
+            episodes=episodes,
+            random=self.learner.random_state(),
+            config=self.config,
+            references=references,
+        )
+
+    def _log(self, epoch: int, metrics: TrainingMetrics) -> None:
+        self.directory.logger.info(metrics.line(epoch))
+        for tag, value in metrics.scalars():
+            self.directory.scalar(f"train/{tag}", value, metrics.step)
