@@ -42,7 +42,9 @@ from xrl_alignment.config.schema import EvaluateConfig
 from xrl_alignment.dagger.run_directory import round_block
 from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.games import games_hash
-from xrl_alignment.evaluation.episodes import Actor, ExpertActor, PolicyActor, Trials, summarise, table
+from xrl_alignment.evaluation.actors import Actor, ExpertActor, PolicyActor
+from xrl_alignment.evaluation.metrics import summarise, table
+from xrl_alignment.evaluation.trials import Trials
 from xrl_alignment.experts import Expert, make_expert
 from xrl_alignment.rollouts.executors import RolloutExecutor, make_executor
 

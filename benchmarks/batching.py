@@ -30,7 +30,8 @@ from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.dagger.sessions import Sessions
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import Game
-from xrl_alignment.evaluation.episodes import PolicyActor, play_games
+from xrl_alignment.evaluation.actors import PolicyActor
+from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.experts import make_expert
 from xrl_alignment.policies.base import Policy, PolicyInput
 from xrl_alignment.rollouts.executors import make_executor

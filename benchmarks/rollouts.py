@@ -34,7 +34,9 @@ from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native.world import forget_worlds
-from xrl_alignment.evaluation.episodes import EpisodeResult, ExpertActor, play_games
+from xrl_alignment.evaluation.actors import ExpertActor
+from xrl_alignment.evaluation.metrics import EpisodeResult
+from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.rollouts.executors import ParallelExecutor, make_executor
 
 GAMES = WORKERS = 64

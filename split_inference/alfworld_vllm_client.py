@@ -355,10 +355,7 @@ class Trajectories:
 
     def summarise(self, games: Sequence[str]) -> str:
         """Write `summary.json` of those of `games` that are finished; returns the table by task type."""
-        from xrl_alignment.evaluation.episodes import (  # here: it loads torch, which a served model needs not
-            summarise,
-            table,
-        )
+        from xrl_alignment.evaluation.metrics import summarise, table
 
         summary = summarise([self._result(game) for game in games if self.finished(game)])
         text = json.dumps(summary, indent=1)
@@ -366,7 +363,7 @@ class Trajectories:
         return table(summary)
 
     def _result(self, game: str) -> Any:
-        from xrl_alignment.evaluation.episodes import EpisodeResult
+        from xrl_alignment.evaluation.metrics import EpisodeResult
 
         record = json.loads((self._place(game) / "trajectory.json").read_text(encoding="utf-8"))
         actions = [turn for turn in record["turns"] if turn["feedback"] != THOUGHT_FEEDBACK]

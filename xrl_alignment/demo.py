@@ -37,7 +37,9 @@ from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import DaggerConfig, EnvironmentConfig, PolicyConfig
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games, games_hash
-from xrl_alignment.evaluation.episodes import PolicyActor, play_games, summarise
+from xrl_alignment.evaluation.actors import PolicyActor
+from xrl_alignment.evaluation.metrics import summarise
+from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.pipeline import hand_off, run_phase
 from xrl_alignment.report import write_report
 

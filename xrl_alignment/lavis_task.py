@@ -29,7 +29,9 @@ from xrl_alignment.config.checks import check_numbers
 from xrl_alignment.config.schema import EnvironmentConfig, PolicyConfig
 from xrl_alignment.environments.base import MAX_STEPS
 from xrl_alignment.environments.games import games_hash
-from xrl_alignment.evaluation.episodes import EpisodeResult, PolicyActor, play_games, summarise, table
+from xrl_alignment.evaluation.actors import PolicyActor
+from xrl_alignment.evaluation.metrics import EpisodeResult, summarise, table
+from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.language.commands import normalise
 
 if TYPE_CHECKING:

@@ -65,14 +65,14 @@ def test_every_state_of_food(alfworld_data):
     texts = set()
     plans = ((g, cooking(load_world(g.path))) for g in find_games("train", data=alfworld_data, seed=0))
     for game, commands in islice(((game, plan) for game, plan in plans if plan), 2):
-        game, oracle = NativeGame.load(game.path), Oracle()
+        native, oracle = NativeGame.load(game.path), Oracle()
         with shortcuts():
-            assert game.reset() == oracle.reset(game.path).text
+            assert native.reset() == oracle.reset(game.path).text
             for command in commands:
                 answer = oracle.step(command)
-                assert game.step(command) == answer.text
-                assert game.admissible_commands() == answer.commands
-                assert (game.won, game.facts()) == (answer.won, answer.facts)
+                assert native.step(command) == answer.text
+                assert native.admissible_commands() == answer.commands
+                assert (native.won, native.facts()) == (answer.won, answer.facts)
                 texts.add(re.sub(r"\w+ \d+", "it", answer.text))
     states = ("sliced", "hot sliced", "cool sliced", "clean sliced", "cool and clean sliced", "hot and clean sliced")
     assert texts >= {f"This is a {words} it." for words in states}

@@ -15,7 +15,8 @@ import pytest
 
 from xrl_alignment.common.errors import RolloutError
 from xrl_alignment.environments import make_environment
-from xrl_alignment.evaluation.episodes import PolicyActor, play_games
+from xrl_alignment.evaluation.actors import PolicyActor
+from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.rollouts.executors import Board, SequentialExecutor, make_executor
 
 

@@ -12,7 +12,8 @@ from tests.split_inference.servers import ServedModel
 from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.environments import make_environment
-from xrl_alignment.evaluation.episodes import ExpertActor, play_games
+from xrl_alignment.evaluation.actors import ExpertActor
+from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.experts import Label
 from xrl_alignment.experts.llm.endpoint import Endpoint
 from xrl_alignment.experts.llm.teacher import OpenAIExpert, Teacher

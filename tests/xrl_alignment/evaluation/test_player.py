@@ -1,21 +1,12 @@
 """Whole episodes without learning, on the native engine and generated games."""
 
-import numpy as np
 import pytest
 
-from xrl_alignment.common.intervals import wilson_interval
 from xrl_alignment.environments import make_environment
-from xrl_alignment.evaluation.episodes import (
-    EpisodeResult,
-    ExpertActor,
-    PolicyActor,
-    Trials,
-    play_games,
-    summarise,
-    table,
-)
+from xrl_alignment.evaluation.actors import ExpertActor, PolicyActor
+from xrl_alignment.evaluation.metrics import EpisodeResult
+from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.experts import Label, make_expert
-from xrl_alignment.reflexion.reflexion import RuleReflector
 
 
 def native():
@@ -125,43 +116,3 @@ def test_environments_are_closed_also_after_an_error(games):
     with pytest.raises(RuntimeError, match="broken"):
         play_games(Broken(policy=None), games, Closing, concurrency=2)
     assert len(closed) == 2
-
-
-def test_trials_leave_solved_games_and_give_memories_to_the_others(games, scripted):
-    policy = scripted("look")
-    trials = Trials(
-        actor=PolicyActor(policy=policy),
-        games=games[:1],
-        make_environment=native,
-        reflector=RuleReflector(),
-        max_steps=1,
-    )
-    for _ in range(2):
-        trials.play(lambda result, trace: None)
-    assert policy.inputs[1].prompt.startswith("Memory: (by rule)") and len(trials.results) == 2
-    won = Trials(actor=explorer(), games=games, make_environment=native)
-    for _ in range(2):
-        won.play(lambda result, trace: None)
-    assert won.results[1] == [] and won.best == won.first and len(won.best) == len(games)
-
-
-def test_wilsons_interval():
-    low, high = wilson_interval(8, 10)  # Wilson 1927; agrees with R's prop.test(8, 10, correct=FALSE)
-    assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
-    assert wilson_interval(0, 0) == (0.0, 1.0)
-    assert wilson_interval(0, 20)[0] == pytest.approx(0, abs=1e-12) and wilson_interval(20, 20)[1] == pytest.approx(1)
-
-
-def test_a_summary_counts_by_task_type():
-    results = [
-        EpisodeResult("a-1", "a", True, 10, 1),
-        EpisodeResult("a-2", "a", False, 50, 24),
-        EpisodeResult("b-1", "b", True, 20, 0),
-    ]
-    summary = summarise(results)
-    assert (summary["games"], summary["solved"], summary["mean_steps"]) == (3, 2, 15.0)
-    assert summary["success"] == pytest.approx(2 / 3) and summary["rejected"] == pytest.approx(25 / 80)
-    assert summary["per_task_type"]["a"]["success"] == 0.5 and summary["per_task_type"]["b"]["mean_steps"] == 20
-    text = table(summary)
-    assert text.splitlines()[-1].startswith("all ") and "0.667" in text
-    assert np.isfinite(summarise([])["success"]) and " - " in table(summarise([]))

@@ -1,0 +1,33 @@
+"""The same games again and again, with memories of the failures between trials."""
+
+from xrl_alignment.environments import make_environment
+from xrl_alignment.evaluation.actors import ExpertActor, PolicyActor
+from xrl_alignment.evaluation.trials import Trials
+from xrl_alignment.experts import make_expert
+from xrl_alignment.reflexion.reflexion import RuleReflector
+
+
+def native():
+    return make_environment("native")
+
+
+def explorer():
+    return ExpertActor(lambda environment: make_expert("explorer", environment=environment))
+
+
+def test_trials_leave_solved_games_and_give_memories_to_the_others(games, scripted):
+    policy = scripted("look")
+    trials = Trials(
+        actor=PolicyActor(policy=policy),
+        games=games[:1],
+        make_environment=native,
+        reflector=RuleReflector(),
+        max_steps=1,
+    )
+    for _ in range(2):
+        trials.play(lambda result, trace: None)
+    assert policy.inputs[1].prompt.startswith("Memory: (by rule)") and len(trials.results) == 2
+    won = Trials(actor=explorer(), games=games, make_environment=native)
+    for _ in range(2):
+        won.play(lambda result, trace: None)
+    assert won.results[1] == [] and won.best == won.first and len(won.best) == len(games)

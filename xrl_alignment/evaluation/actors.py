@@ -1,0 +1,80 @@
+"""Who plays in an evaluation: a policy, which answers for many episodes at once, or an expert alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from xrl_alignment.environments.base import Environment
+from xrl_alignment.experts.base import Expert, Label, act_all
+from xrl_alignment.language.prompt import build_prompt
+from xrl_alignment.policies.base import Policy, PolicyInput
+
+
+class PolicyQuestion(NamedTuple):
+    """What a policy may know of an episode: it travels from where the environment is to where the policy is."""
+
+    opening: str
+    memories: Sequence[str]
+    steps: Sequence[tuple[str, str]]
+    image: np.ndarray  # uint8 (H, W, 3)
+    admissible_commands: Sequence[str]
+    game: str = ""
+
+
+class ExpertQuestion(NamedTuple):
+    """An expert that waits for a network, and what it is told: answered with its `Label`, many at once."""
+
+    expert: Expert
+    information: dict[str, Any]
+
+
+class Actor(Protocol):
+    """Who plays: `make_expert` beside the environment, or where that is None, whoever answers `PolicyQuestion`s."""
+
+    make_expert: Callable[[Environment], Expert] | None
+    blank_frames: bool
+
+    def answer(self, questions: Sequence[Any]) -> Sequence[Any]:
+        """Answer in order: an action for each `PolicyQuestion`, a `Label` for each `ExpertQuestion`."""
+        ...
+
+
+class PolicyActor:
+    """A policy plays; it sees what `write_prompt` writes and the frame (black with `blank_frames`)."""
+
+    make_expert: Callable[[Environment], Expert] | None = None
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        write_prompt: Callable[..., str] = build_prompt,
+        blank_frames: bool = False,
+    ) -> None:
+        self.policy = policy
+        self.write_prompt = write_prompt
+        self.blank_frames = blank_frames
+
+    def answer(self, questions: Sequence[PolicyQuestion]) -> list[str]:
+        """Ask the policy once for all episodes."""
+        return self.policy.act([self._input(question) for question in questions])
+
+    def _input(self, asked: PolicyQuestion) -> PolicyInput:
+        prompt = self.write_prompt(asked.opening, asked.memories, asked.steps)
+        return PolicyInput(prompt, asked.image, asked.admissible_commands, asked.game)
+
+
+class ExpertActor:
+    """An expert plays alone; a fresh one for every game. No answer (filtered) becomes `look`."""
+
+    blank_frames = False
+
+    def __init__(self, make_expert: Callable[[Environment], Expert]) -> None:
+        self.make_expert: Callable[[Environment], Expert] | None = make_expert
+
+    def answer(self, questions: Sequence[ExpertQuestion]) -> list[Label]:
+        """Ask all experts that wait for a network at once."""
+        return act_all([asked.expert for asked in questions], [asked.information for asked in questions])
