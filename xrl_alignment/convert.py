@@ -22,7 +22,7 @@ from lavis.common.errors import ConfigError
 from lavis.common.progress import Bar
 from lavis.datasets.annotations import AnnotationFile
 from lavis.datasets.shards import open_shard
-from xrl_alignment.collect import annotation, save_image, write_list
+from xrl_alignment.collection.storage import annotation, save_image, write_list
 from xrl_alignment.common.program import run_program
 from xrl_alignment.dagger.replay import Transition, read_transition, shard_name, write_shard
 

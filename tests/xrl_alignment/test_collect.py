@@ -16,7 +16,8 @@ from lavis.common.errors import ConfigError
 from lavis.datasets.annotations import AnnotationFile
 from lavis.datasets.shards import ShardFolder, open_shard
 from xrl_alignment import collect as module
-from xrl_alignment.collect import Collector, Plan, collect, counter, main, play
+from xrl_alignment.collect import Plan, collect, main
+from xrl_alignment.collection.player import CollectingPlayer
 from xrl_alignment.dagger.replay import FIELDS
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
@@ -30,9 +31,10 @@ def games(household_data: Path) -> list[Game]:
     return find_games("household_train", data=household_data, num=4, seed=0)
 
 
-def played(game: Game, plan: Plan, count=len):
-    """What `play` returns."""
-    (outcome,) = SequentialExecutor().run(lambda job: play(NativeEnvironment(), job, plan, count=count), [game])
+def played(game: Game, plan: Plan):
+    """What `CollectingPlayer.play` returns."""
+    player = CollectingPlayer(plan, Path())
+    (outcome,) = SequentialExecutor().run(lambda job: player.play(NativeEnvironment(), job), [game])
     return outcome.value
 
 
@@ -52,7 +54,7 @@ def content(folder: Path) -> dict[str, object]:
 
 def test_transitions_are_what_the_model_would_see(games: list[Game]) -> None:
     plan = Plan(negatives=True)
-    transitions, won = played(games[0], plan, counter("tiny"))
+    transitions, won = played(games[0], plan)
     assert won
     environment = NativeEnvironment()
     now = environment.reset(games[0])
@@ -91,23 +93,23 @@ def test_goes_on_after_an_interruption(games: list[Game], tmp_path: Path, monkey
     collect(plan, games, tmp_path / "whole")
     played = []
 
-    def interrupted(self: Collector, job: tuple[int, Game]):
+    def interrupted(self: CollectingPlayer, job: tuple[int, Game]):
         if len(played) == 2:
             raise KeyboardInterrupt
         played.append(job[0])
         return (yield from original(self, job))
 
-    original = Collector.__call__
-    monkeypatch.setattr(Collector, "__call__", interrupted)
+    original = CollectingPlayer.__call__
+    monkeypatch.setattr(CollectingPlayer, "__call__", interrupted)
     with pytest.raises(KeyboardInterrupt):
         collect(plan, games, tmp_path / "cut")
-    monkeypatch.setattr(Collector, "__call__", original)
+    monkeypatch.setattr(CollectingPlayer, "__call__", original)
     for name in ("episodes.jsonl", ".annotations.jsonl"):  # a crash in the middle of a write
         with open(tmp_path / "cut" / name, "a") as file:
             file.write('{"half')
     assert len(collect(plan, games, tmp_path / "cut")) == 4
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
-    monkeypatch.setattr(module, "Collector", None)  # all is done: nothing is played again
+    monkeypatch.setattr(module, "CollectingPlayer", None)  # all is done: nothing is played again
     assert len(collect(plan, games, tmp_path / "cut")) == 4
 
 

@@ -24,6 +24,7 @@ from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.language.react import EXAMPLES_PER_TYPE, prompt_name, react_text
 from xrl_alignment.language.sentences import NOTHING_HAPPENS, TASK_TYPES, parse_opening, parse_task
 from xrl_alignment.reflexion.reflexion import RULE_MARK, RuleReflector
+from xrl_alignment.rollouts.episode import Episode
 
 PROMPTS_FILE = "alfworld_3prompts.json"
 REFLECTIONS_FILE = "reflexion_few_shot_examples.txt"
@@ -44,19 +45,19 @@ def play(
     `forget` are words of the task sentence that the expert does not get to read: a way to fail like a hasty agent.
     """
     now = environment.reset(game)
-    opening, steps = now.text, []
-    room, marker, task = opening.partition("Your task is to: ")
+    episode = Episode(game=game.id, text=now.text)
+    room, marker, task = now.text.partition("Your task is to: ")
     expert.begin(room + marker + " ".join(word for word in task.split() if word not in forget))
-    for _ in range(max_steps):
+    while not episode.over(max_steps):
         label = expert.act()
-        if now.done or label.action is None:
+        if label.action is None:
             break
         if label.thought:
-            steps.append((f"think: {label.thought}", "OK."))
-        now = environment.step(label.action)
+            episode.think(f"think: {label.thought}")
+        now = environment.step(episode.act(label.action))
+        episode.hear(now.text, won=now.won, done=now.done)
         expert.observe(label.action, now.text)
-        steps.append((label.action, now.text))
-    return EpisodeTrace(game.id, game.task_type, opening, tuple(steps), now.won)
+    return EpisodeTrace(game.id, game.task_type, episode.text, tuple(episode.steps), episode.won)
 
 
 def react_examples(games: Iterable[Game], environment: Environment) -> dict[str, str]:

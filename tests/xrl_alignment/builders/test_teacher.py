@@ -41,7 +41,7 @@ def teach(endpoint, tmp_path):
         opened.append(teaching)
         teaching.account.keep(run.directory.expert_calls)
         run.rounds.account, run.rounds.reflector = teaching.account, teaching.reflector
-        run.loop.make_expert = lambda: make_expert("openai", **teaching.expert_options)
+        run.loop.sessions.make_expert = lambda: make_expert("openai", **teaching.expert_options)
         return teaching
 
     yield teach

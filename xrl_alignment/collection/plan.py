@@ -1,0 +1,68 @@
+"""What is collected and how, and what became of each game."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lavis.common.errors import ConfigError
+from xrl_alignment.common.choices import CLIENT_EXPERTS, EXPERT_NAMES
+from xrl_alignment.environments.base import MAX_STEPS
+
+LANGUAGE_MODEL = "openai"
+EXPERTS = tuple(name for name in EXPERT_NAMES if name != "client")  # there is no client here
+FORMATS = ("shards", "lavis")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is collected and how: the same plan gives the same data, whatever the number of workers.
+
+    Prompts are shortened to `budget` tokens of `tokenizer` (`tiny`, or a folder with a language model's tokenizer), so
+    that the model does not cut them. With probability `noise` an admissible command drawn at random is executed instead
+    of the label (the states around the expert's path, as in DART, Laskey et al. 2017). `negatives` stores a random
+    other admissible command as `text_output_neg`, for DPO without a policy. `expert_options` are
+    the `openai` expert's settings, without those that only decide where, how fast and for how much it runs.
+    """
+
+    env: str = "native"
+    split: str = "train"
+    expert: str = "explorer"
+    num_games: int = 0
+    data: str = ""
+    seed: int = 0
+    max_steps: int = MAX_STEPS
+    format: str = "shards"
+    image_format: str = "png"
+    frames: bool = True
+    keep_failed: bool = False
+    noise: float = 0.0
+    negatives: bool = False
+    tokenizer: str = "tiny"
+    budget: int = 1023
+    expert_options: dict[str, Any] = field(default_factory=dict)
+    games: str = ""  # hash of the game list
+
+    def __post_init__(self) -> None:
+        """Check values and combinations."""
+        if self.num_games < 0 or self.max_steps < 1 or self.budget < 1:
+            raise ConfigError("--num-games must be 0 (all) or more, --max-steps and --budget at least 1")
+        if not 0 <= self.noise <= 1:
+            raise ConfigError(f"--noise {self.noise} is no probability")
+        if not self.frames and self.format == "shards":
+            raise ConfigError("--no-frames writes texts only: use it with --format lavis")
+        if self.expert in CLIENT_EXPERTS and self.env not in ("textworld", "thor"):
+            raise ConfigError(f"--expert {self.expert} reads the engine's state: use --env textworld")
+
+
+@dataclass(frozen=True)
+class Collected:
+    """One episode: its line in `episodes.jsonl`, and for --format lavis its annotation entries."""
+
+    env: int
+    game: str
+    task_type: str
+    won: bool
+    steps: int
+    stored: int
+    seconds: float

@@ -1,0 +1,115 @@
+"""Plays games by a plan and stores them, for an executor of `rollouts`: one player in every worker."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import lavis
+from xrl_alignment.collection.plan import LANGUAGE_MODEL, Collected, Plan
+from xrl_alignment.collection.storage import annotation, save_image
+from xrl_alignment.common.choices import CLIENT_EXPERTS
+from xrl_alignment.dagger.replay import Transition, shard_name, write_shard
+from xrl_alignment.environments import make_environment
+from xrl_alignment.environments.base import Environment, Game
+from xrl_alignment.environments.reuse import ReusedEnvironments
+from xrl_alignment.experts import Expert, Label, make_expert
+from xrl_alignment.language.prompt import build_prompt, token_counter
+from xrl_alignment.rollouts.episode import Episode
+
+
+class CollectingPlayer:
+    """Called with `(env, game)`, it plays and stores the game; returns its line and its annotation entries.
+
+    A generator, as executors want it: it yields None after each step, and the expert where that is a language model, so
+    that those of several episodes are asked at once.
+    """
+
+    def __init__(self, plan: Plan, out: Path, expert_options: Mapping[str, Any] | None = None) -> None:
+        self.plan = plan
+        self.out = out
+        self.expert_options = dict(expert_options or {})
+        self._environments = ReusedEnvironments(self._make_environment)
+
+    def __call__(
+        self, job: tuple[int, Game]
+    ) -> Generator[Expert | None, Label | None, tuple[Collected, list[dict[str, str]]]]:
+        """Play and store one game; the entries are those of --format lavis."""
+        env, game = job
+        began = time.perf_counter()
+        with self._environments.lend() as environment:
+            transitions, won = yield from self.play(environment, game)
+        kept = transitions if won or self.plan.keep_failed else []
+        entries: list[dict[str, str]] = []
+        if kept and self.plan.format == "shards":
+            facts = {"game": game.id, "won": won, "expert": self.plan.expert, "engine": self.plan.env}
+            write_shard(self.out / shard_name(0, env, len(kept)), kept, facts)
+        elif kept:
+            entries = [self._entry(env, step, game, item) for step, item in enumerate(kept)]
+        seconds = round(time.perf_counter() - began, 3)
+        return Collected(env, game.id, game.task_type, won, len(transitions), len(kept), seconds), entries
+
+    def play(
+        self, environment: Environment, game: Game
+    ) -> Generator[Expert | None, Label | None, tuple[list[Transition], bool]]:
+        """Play one game with the plan's expert; returns the labelled transitions and whether it was won.
+
+        A state for which the expert has no label is not stored; `look` is executed in it.
+        """
+        plan, count = self.plan, counter(self.plan.tokenizer)
+        rng = random.Random(f"{plan.seed} {game.id}")
+        expert = make_expert(plan.expert, environment=environment, **self.expert_options)
+        now = environment.reset(game)
+        episode = Episode(game=game.id, text=now.text)
+        expert.begin(now.text, task_type=game.task_type)
+        transitions = []
+        while not episode.over(plan.max_steps):
+            advice = (yield expert) if plan.expert == LANGUAGE_MODEL else expert.act()
+            assert advice is not None  # who is given an expert answers with its label
+            label = advice.action
+            others = [command for command in now.admissible_commands if command != label]
+            rejected = rng.choice(others) if plan.negatives and others else ""
+            action = rng.choice(others) if plan.noise and others and rng.random() < plan.noise else label or "look"
+            image = environment.render() if plan.frames else None
+            prompt = build_prompt(episode.text, (), episode.steps, budget=plan.budget, count=count)
+            now = environment.step(episode.act(action))
+            episode.hear(now.text, won=now.won, done=now.done)
+            expert.observe(action, now.text)
+            if label is not None:
+                transitions.append(Transition(image, prompt, label, rejected, action, now.text))
+            yield None
+        return transitions, episode.won
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._environments.close()
+
+    def _make_environment(self) -> Environment:
+        expert = self.plan.expert if self.plan.expert in CLIENT_EXPERTS else None
+        return make_environment(self.plan.env, max_steps=self.plan.max_steps, expert=expert)
+
+    def _entry(self, env: int, step: int, game: Game, item: Transition) -> dict[str, str]:
+        entry = annotation(item, game.id)
+        if item.image is not None:
+            name = f"images/env{env:04d}_step{step:03d}.{self.plan.image_format}"
+            save_image(self.out / name, item)
+            entry = {"image": name, **entry}
+        return entry
+
+
+@lru_cache(maxsize=1)
+def counter(tokenizer: str) -> Callable[[str], int]:
+    """Counts the tokens of a text as the model does."""
+    path = Path(lavis.__file__).parent / "models" / tokenizer / "tokenizer.json"
+    if path.is_file():
+        from tokenizers import Tokenizer  # the package's own tokenizer needs neither torch nor transformers
+
+        tokens = Tokenizer.from_file(str(path))
+        return token_counter(lambda text: tokens.encode(text, add_special_tokens=False).ids)
+    from lavis.models.blip2_models.text import load_llm_tokenizer
+
+    return token_counter(load_llm_tokenizer(tokenizer).encode)

@@ -1,0 +1,88 @@
+"""The files of a collection: annotations and images in LAVIS's form, and the list of what is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from lavis.common.files import write_atomically
+from xrl_alignment.collection.plan import Collected
+from xrl_alignment.dagger.replay import Transition
+
+
+def annotation(item: Transition, game: str) -> dict[str, str]:
+    """A transition's texts as a LAVIS annotation entry; what is empty is left out."""
+    entry = {"text_input": item.text_input, "text_output": item.text_output, "text_output_neg": item.text_output_neg}
+    entry |= {"task_type": game.split("-", 1)[0], "game": game, "executed": item.executed, "feedback": item.feedback}
+    return {key: value for key, value in entry.items() if value or key in ("text_input", "text_output")}
+
+
+def save_image(path: Path, item: Transition) -> None:
+    """Write a frame; the ending says whether as PNG (exact) or JPEG (quality 95)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options = {"compress_level": 1} if path.suffix == ".png" else {"quality": 95}
+    Image.fromarray(item.image).save(path, **options)
+
+
+class CollectionJournal:
+    """`episodes.jsonl` and the growing annotations: what is done, and where to go on after a crash.
+
+    A line stands in `episodes.jsonl` only when its data is written; `at` in it is the length of the annotations then.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._episodes = out / "episodes.jsonl"
+        self._annotations = out / ".annotations.jsonl"
+        self.done: list[Collected] = []
+        whole, at = b"", 0
+        if self._episodes.is_file():
+            whole = self._episodes.read_bytes().rpartition(b"\n")[0]
+            whole += b"\n" if whole else b""
+            for line in whole.splitlines():
+                content = json.loads(line)
+                at = content.pop("at")
+                self.done.append(Collected(**content))
+        for path, length in ((self._episodes, len(whole)), (self._annotations, at)):
+            with open(path, "ab") as file:
+                file.truncate(length)
+
+    @contextmanager
+    def writing(self) -> Iterator[Callable[[Collected, list[dict[str, str]]], None]]:
+        """A function that adds an episode."""
+        with open(self._episodes, "a", encoding="utf-8") as episodes, open(self._annotations, "ab") as annotations:
+
+            def add(episode: Collected, entries: list[dict[str, str]]) -> None:
+                lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+                annotations.write(lines.encode())
+                annotations.flush()
+                self.done.append(episode)
+                episodes.write(json.dumps({**asdict(episode), "at": annotations.tell()}) + "\n")
+                episodes.flush()
+
+            yield add
+
+    def finish(self, out: Path) -> None:
+        """Make `annotations.json`, one JSON list, of the lines; nothing where there are none."""
+        if self._annotations.stat().st_size:
+            with open(self._annotations, "rb") as lines:
+                write_list(out / "annotations.json", (line.strip() for line in lines))
+        self._annotations.unlink()
+
+
+def write_list(path: Path, entries: Iterator[bytes]) -> None:
+    """Write encoded JSON values as one list, a value a line."""
+
+    def write(file: Any) -> None:
+        separator = b"[\n"
+        for entry in entries:
+            file.write(separator + entry)
+            separator = b",\n"
+        file.write(b"\n]\n" if separator == b",\n" else b"[]\n")
+
+    write_atomically(path, write)
