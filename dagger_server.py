@@ -24,7 +24,8 @@ from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.errors import ConfigError
 from lavis.common.files import write_atomically
 from lavis.common.registry import registry
-from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from xrl_alignment.builders.student import ImageProcessor, load_student, make_policy, prompt_writer
 from xrl_alignment.builders.teacher import Teaching, build_teaching
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.common.program import parse_args, run_program
@@ -120,7 +121,7 @@ def open_directory(arguments: argparse.Namespace, config: DaggerConfig) -> RunDi
     return directory
 
 
-def check_student(config: DaggerConfig, model: torch.nn.Module) -> None:
+def check_student(config: DaggerConfig, model: Blip2Emac) -> None:
     """ConfigError where the model cannot be trained as the settings ask."""
     run = config.run
     if run.run_training and not any(parameter.requires_grad for parameter in model.parameters()):
@@ -145,7 +146,7 @@ def build_loop(
     config: DaggerConfig,
     server: DaggerHTTPServer,
     directory: RunDirectory,
-    model: torch.nn.Module,
+    model: Blip2Emac,
     policy: Policy,
     learner: Learner | None,
     teaching: Teaching,
@@ -179,14 +180,16 @@ def build_loop(
         seed=run.seed,
         write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects),
     )
-    training = learner and Training(
-        learner,
-        directory,
-        train_every=run.train_every,
-        save_ckpt=run.save_ckpt,
-        state_interval_s=run.state_interval_s,
-        config=settings,
-    )
+    training = None
+    if learner:
+        training = Training(
+            learner,
+            directory,
+            train_every=run.train_every,
+            save_ckpt=run.save_ckpt,
+            state_interval_s=run.state_interval_s,
+            config=settings,
+        )
     return DaggerLoop(
         server=server,
         sessions=sessions,
@@ -199,7 +202,9 @@ def build_loop(
     )
 
 
-def build_learner(config: DaggerConfig, directory: RunDirectory, model: torch.nn.Module, vis_processor) -> Learner:
+def build_learner(
+    config: DaggerConfig, directory: RunDirectory, model: Blip2Emac, vis_processor: ImageProcessor
+) -> Learner:
     """The original's optimiser and schedule over the parameters that train."""
     run = config.run
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

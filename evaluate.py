@@ -7,6 +7,9 @@
         run.num_trials=12 run.output=result.json            # docs/teacher.md
     python evaluate.py --cfg-path lavis/projects/instructblip/finetuning/alfworld_eval.yaml     # docs/offline.md
 
+A config whose `run:` section has the key `task` is a LAVIS config: that task evaluates (docs/offline.md). Any other
+config has the keys of docs/settings.md, and this program plays whole episodes.
+
 With `run.executor=local run.num_workers=8` (or `ray`) environments run in processes of their own (docs/rollouts.md).
 
 Writes `run.output`: the figures of the first trial and of the best of `run.num_trials`, every episode, and what they
@@ -55,6 +58,7 @@ def main() -> None:
     bound_kernel_cache()
     keep_freed_memory()
     if lavis_task.is_lavis_config(arguments.cfg_path):
+        print(f"{arguments.cfg_path} has run.task: LAVIS evaluation", flush=True)
         lavis_task.evaluate(arguments)
         return
     config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)

@@ -8,22 +8,22 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from lavis.common.config import Config
+from lavis.common.config import Config, load_yaml
 from lavis.common.dist_utils import end_distributed_mode, get_rank, get_world_size
+from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.models import BaseModel, load_preprocess
 from lavis.runners.launch import build_runner
 from lavis.tasks.base_task import BaseTask
 from xrl_alignment.builders.environments import environment_factory, games_of
-from xrl_alignment.builders.student import make_policy, prompt_writer
+from xrl_alignment.builders.student import ImageProcessor, make_policy, prompt_writer
 from xrl_alignment.common.progress import GameProgress
 from xrl_alignment.config.checks import check_numbers
 from xrl_alignment.config.schema import EnvironmentConfig, PolicyConfig
@@ -63,13 +63,16 @@ class AlfworldEpisodeTask(BaseTask):
     """
 
     needs_data = False
+    environment: EpisodesConfig
+    policy: PolicyConfig
+    vis_processor: ImageProcessor
 
     @classmethod
     def setup_task(cls, cfg: Config) -> Self:
-        """From a config; ValueError names a key of `run.environment` or `run.policy` that does not exist."""
+        """From a config; ConfigError names a key of `run.environment` or `run.policy` that does not exist."""
         task = super().setup_task(cfg)
         if task.settings.fsdp:
-            raise ValueError("run.task=alfworld_episode cannot be combined with run.fsdp=True: evaluate without it")
+            raise ConfigError("run.task=alfworld_episode cannot be combined with run.fsdp=True: evaluate without it")
         task.environment = section(EpisodesConfig, task.settings.environment, "run.environment")
         task.policy = section(PolicyConfig, task.settings.policy, "run.policy")
         task.vis_processor = load_preprocess(cfg.config.get("preprocess") or {})[0]["eval"]
@@ -102,21 +105,19 @@ class AlfworldEpisodeTask(BaseTask):
 
 
 def section(schema: type[SectionT], given: Mapping[str, Any], name: str) -> SectionT:
-    """A settings dataclass from a plain section; ValueError names an unknown key or a value of the wrong type."""
+    """A settings dataclass from a plain section; ConfigError names an unknown key or a value of the wrong type."""
     try:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(given)))
     except OmegaConfBaseException as error:
-        raise ValueError(f"{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}") from error
 
 
 def is_lavis_config(cfg_path: str) -> bool:
-    """Whether a yaml is a LAVIS config (`run.task` says what to do) rather than one of `configs/evaluate`.
+    """Whether a yaml is a LAVIS config: its `run:` section has the key `task`.
 
-    What cannot be read is none: whoever reads it next says why.
+    Raises MissingFileError or ConfigError for a file that cannot be read.
     """
-    with suppress(OSError, ValueError, YAMLError, OmegaConfBaseException):
-        return "task" in (OmegaConf.load(cfg_path).get("run") or {})
-    return False
+    return "task" in (load_yaml(cfg_path).get("run") or {})
 
 
 def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:

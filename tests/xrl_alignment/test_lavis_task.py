@@ -56,7 +56,8 @@ def test_settings_that_do_not_exist(household_data: Path, tmp_path: Path, more: 
 def test_which_files_are_lavis_configs() -> None:
     assert lavis_task.is_lavis_config(str(CONFIG))
     assert not lavis_task.is_lavis_config(str(REPO_ROOT / "configs/evaluate/episodes.yaml"))
-    assert not lavis_task.is_lavis_config("absent.yaml")
+    with pytest.raises(FileNotFoundError, match="config file not found: absent.yaml"):
+        lavis_task.is_lavis_config("absent.yaml")
 
 
 def test_actions_are_normalised_as_online() -> None:

@@ -6,17 +6,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from lavis.models import load_model_and_preprocess
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from xrl_alignment.config.schema import PolicyConfig
 from xrl_alignment.dagger.checkpoint import check_base
 from xrl_alignment.language.prompt import build_prompt, token_counter
 from xrl_alignment.policies.base import Policy
 from xrl_alignment.policies.in_process import InProcessPolicy
 
+ImageProcessor = Callable[[np.ndarray], torch.Tensor]  # uint8 (H, W, 3) -> float32 (3, S, S)
 
-def load_student(settings: dict[str, Any], device: torch.device) -> tuple[torch.nn.Module, Callable]:
+
+def load_student(settings: dict[str, Any], device: torch.device) -> tuple[Blip2Emac, ImageProcessor]:
     """The model of a `model:` section and its image processor for evaluation (uint8 H × W × 3 -> float 3 × S × S).
 
     `arch` and `model_type` choose the LAVIS default yaml, everything else overrides keys of it. `pretrained` and
@@ -33,7 +37,7 @@ def load_student(settings: dict[str, Any], device: torch.device) -> tuple[torch.
     return model, vis_processors["eval"]
 
 
-def make_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: Callable, max_batch: int) -> Policy:
+def make_policy(settings: PolicyConfig, model: Blip2Emac, vis_processor: ImageProcessor, max_batch: int) -> Policy:
     """The policy of a `policy:` section around a loaded model; close it, for it may have started an engine.
 
     EngineFault where `policy.name=vllm` finds no server that it can use.
@@ -55,20 +59,22 @@ def make_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: C
     )
 
 
-def _vllm_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: Callable, max_batch: int) -> Policy:
+def _vllm_policy(settings: PolicyConfig, model: Blip2Emac, vis_processor: ImageProcessor, max_batch: int) -> Policy:
     from xrl_alignment.policies.vllm.policy import PART, VllmPolicy  # here: most programs need neither
     from xrl_alignment.policies.vllm.process import VllmProcess
 
-    own = None
+    own: VllmProcess | None = None
+    base_urls = settings.base_urls
     if not settings.base_urls:
         own = VllmProcess(
             model, python=settings.vllm_python, arguments=settings.vllm_args, timeout_s=settings.timeout_s
         )
         own.wait()
+        base_urls = [own.url]
     return VllmPolicy(
         model=model,
         vis_processor=vis_processor,
-        base_urls=settings.base_urls or [own.url],
+        base_urls=base_urls,
         client=own,
         decode=settings.decode,
         max_length=settings.max_length,
@@ -79,8 +85,8 @@ def _vllm_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: 
     )
 
 
-def prompt_writer(model: torch.nn.Module, *, tell_objects: bool = True) -> Callable[..., str]:
-    """`history.build_prompt` for this model: counts with its tokens, so that it never has to cut."""
+def prompt_writer(model: Blip2Emac, *, tell_objects: bool = True) -> Callable[..., str]:
+    """`language.prompt.build_prompt` for this model: counts with its tokens, so that it never has to cut."""
     # One token less than max_txt_len, for the BOS token that the model puts in front.
-    limits = {"budget": model.max_txt_len - 1, "count": token_counter(model.llm_tokenizer.encode)}
-    return partial(build_prompt, tell_objects=tell_objects, **limits)
+    count = token_counter(model.llm_tokenizer.encode)
+    return partial(build_prompt, tell_objects=tell_objects, budget=model.max_txt_len - 1, count=count)

@@ -74,7 +74,7 @@ class CollectingPlayer:
             others = [command for command in now.admissible_commands if command != label]
             rejected = rng.choice(others) if plan.negatives and others else ""
             action = rng.choice(others) if plan.noise and others and rng.random() < plan.noise else label or "look"
-            image = environment.render() if plan.frames else None
+            image = environment.render() if plan.frames else None  # then only texts are kept
             prompt = build_prompt(episode.text, (), episode.steps, budget=plan.budget, count=count)
             now = environment.step(episode.act(action))
             episode.hear(now.text, won=now.won, done=now.done)

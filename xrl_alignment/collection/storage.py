@@ -26,8 +26,11 @@ def annotation(item: Transition, game: str) -> dict[str, str]:
 def save_image(path: Path, item: Transition) -> None:
     """Write a frame; the ending says whether as PNG (exact) or JPEG (quality 95)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    options = {"compress_level": 1} if path.suffix == ".png" else {"quality": 95}
-    Image.fromarray(item.image).save(path, **options)
+    image = Image.fromarray(item.image)
+    if path.suffix == ".png":
+        image.save(path, compress_level=1)
+    else:
+        image.save(path, quality=95)
 
 
 class CollectionJournal:

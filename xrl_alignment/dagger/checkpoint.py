@@ -21,21 +21,22 @@ from typing import Any
 
 import torch
 
-from lavis.common.errors import first_sentence
+from lavis.common.errors import EmacError, FileError, MissingFileError, first_sentence
 from lavis.common.files import write_atomically
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
 
 FORMAT = "emac+ checkpoint"
 VERSION = 1
 
 
-class CheckpointError(ValueError):
+class CheckpointError(EmacError, ValueError):
     """A checkpoint that is truncated, foreign, or belongs to another model; the text names both sides."""
 
 
 def save_checkpoint(
     path: Path | str,
     *,
-    model,
+    model: Blip2Emac,
     optimizer: torch.optim.Optimizer | None = None,
     scaler: torch.amp.GradScaler | None = None,
     round: int = 0,
@@ -47,7 +48,7 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint of `model.trainable_state_dict()` and what a resume needs; returns the path.
 
-    OSError where it cannot be written; an older file there is untouched.
+    FileError where it cannot be written; an older file there is untouched.
     """
     content = {
         "format": FORMAT,
@@ -71,14 +72,14 @@ def save_checkpoint(
         first = error.__context__ or error
         if isinstance(first, KeyboardInterrupt):
             raise first from None
-        raise OSError(f"checkpoint {path} could not be written: {first_sentence(first)}") from error
+        raise FileError(f"checkpoint {path} could not be written: {first_sentence(first)}") from error
     return path
 
 
 def load_checkpoint(path: Path | str, map_location: str | torch.device = "cpu") -> dict[str, Any]:
     """Read a checkpoint file as written by `save_checkpoint`.
 
-    Raises FileNotFoundError, or CheckpointError when the file is truncated, is not a checkpoint of ours or comes from
+    Raises MissingFileError, or CheckpointError when the file is truncated, is not a checkpoint of ours or comes from
     a newer version of the format.
     """
     content = _read(Path(path), map_location)
@@ -90,7 +91,7 @@ def load_checkpoint(path: Path | str, map_location: str | torch.device = "cpu") 
     return content
 
 
-def restore_model(model, content: dict[str, Any], path: Path | str) -> None:
+def restore_model(model: Blip2Emac, content: dict[str, Any], path: Path | str) -> None:
     """Put a checkpoint's weights into `model`; CheckpointError when they belong to another frozen base or shape."""
     _refuse_other_base(model, content, path)
     try:
@@ -99,7 +100,7 @@ def restore_model(model, content: dict[str, Any], path: Path | str) -> None:
         raise CheckpointError(f"{path} does not fit this model: {error}") from error
 
 
-def check_base(model, path: Path | str) -> None:
+def check_base(model: Blip2Emac, path: Path | str) -> None:
     """CheckpointError when `path` is a run's checkpoint that was trained on another frozen base than `model`'s.
 
     Weight files of other kinds (LAVIS's, safetensors) say nothing of a base and pass.
@@ -111,7 +112,7 @@ def check_base(model, path: Path | str) -> None:
         _refuse_other_base(model, content, path)
 
 
-def _refuse_other_base(model, content: dict[str, Any], path: Path | str) -> None:
+def _refuse_other_base(model: Blip2Emac, content: dict[str, Any], path: Path | str) -> None:
     if content["base_hash"] != model.base_hash():
         raise CheckpointError(
             f"{path} was trained on the frozen base {content['base_hash'][:12]}, "
@@ -121,7 +122,7 @@ def _refuse_other_base(model, content: dict[str, Any], path: Path | str) -> None
 
 def _read(path: Path, map_location: str | torch.device) -> Any:
     if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {path}")
+        raise MissingFileError(f"no checkpoint at {path}")
     try:
         return torch.load(path, map_location=map_location, weights_only=True)
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:

@@ -9,15 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
+from lavis.common.errors import EmacError
+from lavis.common.optims import LinearWarmupCosineLRScheduler
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.references import ReferenceLogps
 from xrl_alignment.dagger.replay import ReplayBuffer
 from xrl_alignment.policies.base import autocast, stack_images
 
 
-class DivergedError(ValueError):
+class DivergedError(EmacError, ValueError):
     """The loss is no longer finite; the text says where."""
 
 
@@ -34,9 +39,8 @@ class TrainingMetrics:
 
     def scalars(self) -> list[tuple[str, float]]:
         """The figures by name, for curves."""
-        named = (("loss", self.loss), ("lr", self.lr), ("chosen_reward", self.chosen_reward))
-        named += (("rejected_reward", self.rejected_reward), ("nll", self.nll))
-        return [(name, value) for name, value in named if value is not None]
+        names = ("loss", "lr", "chosen_reward", "rejected_reward", "nll")
+        return [(name, value) for name in names if (value := getattr(self, name)) is not None]
 
     def line(self, epoch: int) -> str:
         """The log line in the original's form."""
@@ -57,11 +61,11 @@ class Learner:
     def __init__(
         self,
         *,
-        model,
-        vis_processor,
+        model: Blip2Emac,
+        vis_processor: Callable[[np.ndarray], torch.Tensor],
         buffer: ReplayBuffer,
         optimizer: torch.optim.Optimizer,
-        lr_scheduler,
+        lr_scheduler: LinearWarmupCosineLRScheduler,
         batch_size: int,
         accum_grad_steps: int,
         updates: int,
@@ -100,7 +104,7 @@ class Learner:
 
     def _accumulate(self, epoch: int) -> TrainingMetrics:
         """Forward and backward of one batch, its gradient added to what the optimiser will use."""
-        samples = self.buffer.sample(self.batch_size)
+        samples: dict[str, Any] = self.buffer.sample(self.batch_size)
         samples["image"] = stack_images(self.vis_processor, samples["image"]).to(self.model.device)
         with autocast(self.model.device):
             if self.preferences:

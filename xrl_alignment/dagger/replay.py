@@ -25,10 +25,11 @@ _SHARD_NAME = re.compile(r"round(\d+)_env(\d+)_steps(\d+)\.h5")
 class Transition:
     """One labelled step: what the model saw, what the expert would have done, what was done.
 
-    `image` is uint8 (H, W, 3); `text_output_neg` is the policy's own answer, empty where it was not asked.
+    `image` is uint8 (H, W, 3), None where only texts are collected; `text_output_neg` is the policy's own answer, empty
+    where it was not asked.
     """
 
-    image: np.ndarray
+    image: np.ndarray | None
     text_input: str
     text_output: str
     text_output_neg: str

@@ -37,13 +37,14 @@ from typing import Any, TextIO
 
 from torch.utils.tensorboard import SummaryWriter
 
+from lavis.common.errors import EmacError
 from lavis.common.files import write_atomically
 from xrl_alignment.language.history import EnvironmentHistory, EpisodeTrace
 
 LOGGER_NAME = "dagger_server_running"  # the original's, part of its log lines
 
 
-class RunDirectoryError(ValueError):
+class RunDirectoryError(EmacError, ValueError):
     """A run directory that cannot be used; the text says why."""
 
 

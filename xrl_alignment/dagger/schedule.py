@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lavis.common.errors import EmacError
 
-class ScheduleError(ValueError):
+
+class ScheduleError(EmacError, ValueError):
     """A client's games do not fit this run; the text says how."""
 
 

@@ -29,10 +29,13 @@ import torch
 from safetensors.torch import save as serialize
 from torch import Tensor
 from torch.nn import functional
+from transformers import PreTrainedModel
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.files import write_atomically
 from lavis.models import load_model_and_preprocess
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.text import LlmTokenizer
 from xrl_alignment.environments.base import Game, TimeStep
 from xrl_alignment.environments.drawing import frames
 from xrl_alignment.environments.games import find_games
@@ -91,7 +94,9 @@ def names_in_reach(environment: NativeEnvironment) -> list[str]:
 def wander(environment: NativeEnvironment, game: Game, rng: random.Random, limit: int) -> tuple[str, list[Step], bool]:
     """Play without a goal: look into what was not looked into, pick things up, put them anywhere."""
     now = environment.reset(game)
-    text, steps, tried = now.text, [], set()
+    text = now.text
+    steps: list[Step] = []
+    tried: set[str] = set()
     while not now.done and len(steps) < limit:
         reach, action = names_in_reach(environment), _whim(now, tried, rng)
         tried.add(action)
@@ -151,7 +156,13 @@ class RowWriter:
     """Plays games and writes them down as rows for `tokenizer` (Blip2Emac's)."""
 
     def __init__(
-        self, tokenizer, games: Sequence[Game], seed: int, *, told: float = TOLD, captions: float = CAPTIONS
+        self,
+        tokenizer: LlmTokenizer,
+        games: Sequence[Game],
+        seed: int,
+        *,
+        told: float = TOLD,
+        captions: float = CAPTIONS,
     ) -> None:
         self.tokenizer = tokenizer
         self.games = games
@@ -284,7 +295,7 @@ def prefix(embedding: Tensor, call: int, rows: Sequence[Row], generator: torch.G
     return noise + embedding[names].sum(2) * loud + embedding[call] * loud_call
 
 
-def loss_of(llm, call: int, rows: Sequence[Row], pad: int, generator: torch.Generator) -> Tensor:
+def loss_of(llm: PreTrainedModel, call: int, rows: Sequence[Row], pad: int, generator: torch.Generator) -> Tensor:
     """Weighted mean cross-entropy of what follows, over all rows."""
     longest = max(len(row.ids) for row in rows)
     ids = torch.full((len(rows), longest), pad)
@@ -303,7 +314,7 @@ def loss_of(llm, call: int, rows: Sequence[Row], pad: int, generator: torch.Gene
     return (losses * weights[scored]).sum() / weights[scored].sum()
 
 
-def train(model, writer: RowWriter, *, tokens: int, lr: float, seed: int, out: Path) -> None:
+def train(model: Blip2Emac, writer: RowWriter, *, tokens: int, lr: float, seed: int, out: Path) -> None:
     """Train `model.llm_model` on `tokens` tokens; prints a line and writes `out` after every pool of rows."""
     llm, tokenizer = model.llm_model.requires_grad_(True).train(), model.llm_tokenizer
     generator = torch.Generator().manual_seed(seed)
@@ -333,7 +344,7 @@ def train(model, writer: RowWriter, *, tokens: int, lr: float, seed: int, out: P
         )
 
 
-def save(llm, out: Path) -> None:
+def save(llm: PreTrainedModel, out: Path) -> None:
     """Write the language model in bfloat16 under Transformers' names; the output layer is tied to the embedding."""
     write_bfloat16({k: v for k, v in llm.state_dict().items() if k != "lm_head.weight"}, out)
 

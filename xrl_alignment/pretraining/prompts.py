@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from lavis.common.errors import ConfigError
 from xrl_alignment.environments.base import MAX_STEPS, Environment, Game
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.household.generator import generate
@@ -63,19 +64,19 @@ def play(
 def react_examples(games: Iterable[Game], environment: Environment) -> dict[str, str]:
     """`react_<name>_<i>` -> episode: for each task type three solved games with different objects.
 
-    Raises ValueError where the games do not suffice, naming the task type.
+    Raises ConfigError where the games do not suffice, naming the task type.
     """
     chosen: dict[str, dict[str, str]] = {task_type: {} for task_type in TASK_TYPES}
     for game in games:
         examples = chosen[game.task_type]
         trace = play(game, environment, Explorer()) if len(examples) < EXAMPLES_PER_TYPE else None
         if trace and trace.won and _is_exemplary(trace):
-            examples.setdefault(
-                parse_task(parse_opening(trace.opening)[1]).object_type, react_text(trace.opening, trace.steps)
-            )
+            task = parse_task(parse_opening(trace.opening)[1])
+            assert task is not None  # the generator writes ALFWorld's own sentences
+            examples.setdefault(task.object_type, react_text(trace.opening, trace.steps))
     for task_type, examples in chosen.items():
         if len(examples) < EXAMPLES_PER_TYPE:
-            raise ValueError(f"only {len(examples)} examples of {task_type}; generate more games (--games)")
+            raise ConfigError(f"only {len(examples)} examples of {task_type}; generate more games (--games)")
     return {
         f"react_{prompt_name(task_type)}_{i}": text
         for task_type, examples in chosen.items()
@@ -87,7 +88,7 @@ def reflection_examples(games: Sequence[Game], environment: Environment) -> str:
     """Two failed episodes, each with the plan that a reader of its trace would make: one agent forgot to heat, one
     went through the room in the order of its listing until the steps were used up.
 
-    Raises ValueError where the games do not suffice.
+    Raises ConfigError where the games do not suffice.
     """
     hasty = (
         play(game, environment, Explorer(), forget=["hot"], max_steps=FAILED_STEPS)
@@ -108,7 +109,7 @@ def _first_failure(traces: Iterable[EpisodeTrace], reason: str) -> str:
         plan = RuleReflector().reflect(trace, ()).removeprefix(RULE_MARK).strip()
         if not trace.won and reason in plan:
             return f"{react_text(trace.opening, trace.steps)}\nSTATUS: FAIL\n\nNew plan: {plan}"
-    raise ValueError(f"no failed episode in which the agent {reason!r}; generate more games (--games)")
+    raise ConfigError(f"no failed episode in which the agent {reason!r}; generate more games (--games)")
 
 
 def _is_exemplary(trace: EpisodeTrace) -> bool:

@@ -28,6 +28,9 @@ from torch.nn import functional
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.models import load_model_and_preprocess
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.text import LlmTokenizer
+from xrl_alignment.builders.student import ImageProcessor
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.drawing import frames
 from xrl_alignment.environments.drawing.state import RoomState
@@ -192,7 +195,7 @@ def found_rate(values: Tensor, kinds: Tensor, numbers: Tensor) -> tuple[float, f
     return right[found].float().mean().item(), (best[~found] <= 0.5).float().mean().item()
 
 
-def projection(head: nn.Linear, embedding: Tensor, tokenizer) -> tuple[Tensor, Tensor]:
+def projection(head: nn.Linear, embedding: Tensor, tokenizer: LlmTokenizer) -> tuple[Tensor, Tensor]:
     """Weight (H, queries' width) and bias (H,) of the projection: the head, its values replaced by word vectors."""
     words = [*TYPES, *(str(number + 1) for number in range(NUMBERS))]
     ids = [tokenizer.encode(f" {word}") for word in words]
@@ -202,7 +205,16 @@ def projection(head: nn.Linear, embedding: Tensor, tokenizer) -> tuple[Tensor, T
     return vectors.T @ head.weight, vectors.T @ head.bias
 
 
-def train(model, vis_processor, games: Sequence[Game], *, steps: int, lr: float, seed: int, out: Path) -> None:
+def train(
+    model: Blip2Emac,
+    vis_processor: ImageProcessor,
+    games: Sequence[Game],
+    *,
+    steps: int,
+    lr: float,
+    seed: int,
+    out: Path,
+) -> None:
     """Train vision model, Q-Former and head for `steps` batches or a few more; prints and saves after every pool."""
     rng = random.Random(seed)
     source = moments(games, rng)
@@ -258,12 +270,12 @@ def shuffled_batches(pool: Sequence[Seen], rng: random.Random) -> Iterator[list[
         yield [pool[i] for i in order[start : start + BATCH]]
 
 
-def stacked_images(batch: Sequence[Seen], vis_processor) -> Tensor:
+def stacked_images(batch: Sequence[Seen], vis_processor: ImageProcessor) -> Tensor:
     """Images (N, 3, S, S) float32."""
     return torch.stack([vis_processor(seen.frame) for seen in batch])
 
 
-def read(model, images: Tensor) -> tuple[Tensor, Tensor]:
+def read(model: Blip2Emac, images: Tensor) -> tuple[Tensor, Tensor]:
     """Features of the patches (N, 256, width) and of the queries (N, queries, width) for `images`, float32."""
     with torch.autocast("cpu", torch.bfloat16):
         features = model.encode_image(images)
@@ -273,14 +285,16 @@ def read(model, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def evaluate(model, head: nn.Linear, vis_processor, seen: Sequence[Seen]) -> tuple[float, float]:
+def evaluate(
+    model: Blip2Emac, head: nn.Linear, vis_processor: ImageProcessor, seen: Sequence[Seen]
+) -> tuple[float, float]:
     """`found_rate` on frames that were not trained on."""
     parts = [seen[i : i + BATCH] for i in range(0, len(seen), BATCH)]
     values = torch.cat([head(read(model, stacked_images(part, vis_processor))[1]) for part in parts])
     return found_rate(values, torch.stack([one.kinds for one in seen]), torch.stack([one.numbers for one in seen]))
 
 
-def save(model, head: nn.Linear, out: Path) -> None:
+def save(model: Blip2Emac, head: nn.Linear, out: Path) -> None:
     """Write vision model, Q-Former and projection in bfloat16 under the model's own names."""
     weight, bias = projection(head, model.llm_model.get_input_embeddings().weight.detach(), model.llm_tokenizer)
     state: Mapping[str, Tensor] = model.policy_state_dict()
