@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from policy_server.minerl_actions import CAMERA_LIMIT, TASKS, no_op
+from policy_server.games.minerl import CAMERA_LIMIT, TASKS, no_op
 
 HEIGHT, WIDTH = 360, 640  # pixels of MineRL's view
 FIELD_OF_VIEW = 70.0  # degrees, Minecraft's default

@@ -29,12 +29,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import uvicorn
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from policy_server.admission import Admission
-from policy_server.http_server import SERVICE, create_app
-from policy_server.keys import KEYS_VARIABLE, KeyRing, read_keys
+from policy_server.admission.control import Admission
 from policy_server.metrics import Metrics
-from policy_server.model_pool import ModelPool
+from policy_server.models.pool import ModelPool
 from policy_server.settings import PolicyServerSettings, ServerSettings
+from policy_server.web.api_keys import KEYS_VARIABLE, KeyRing, read_keys
+from policy_server.web.app import SERVICE, create_app
 from xrl_alignment.config import ConfigError, load_config, parse_args, run_program
 from xrl_alignment.ports import process_on_port
 from xrl_alignment.server import is_loopback

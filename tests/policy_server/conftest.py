@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from policy_server.models.transformers_model import VisionModel, load_model
 from policy_server.settings import PolicyServerSettings
-from policy_server.vision_models import VisionModel, load_model
 from tests.policy_server.servers import TINY, HeldModel, Running, ServerProcess, start_in_thread
 from xrl_alignment.config import load_config
 

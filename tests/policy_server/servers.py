@@ -23,14 +23,14 @@ import numpy as np
 import uvicorn
 from PIL import Image
 
-from policy_server.admission import Admission
-from policy_server.http_server import create_app
-from policy_server.keys import KeyRing
+from policy_server.admission.control import Admission
 from policy_server.metrics import Metrics
-from policy_server.model_pool import ModelPool
+from policy_server.models.pool import ModelPool
+from policy_server.models.transformers_model import Job, VisionModel
 from policy_server.qwen_policy_server import open_port, uvicorn_config
 from policy_server.settings import PolicyServerSettings
-from policy_server.vision_models import Job, VisionModel
+from policy_server.web.api_keys import KeyRing
+from policy_server.web.app import create_app
 from xrl_alignment.config import load_config
 from xrl_alignment.paths import REPO_ROOT
 

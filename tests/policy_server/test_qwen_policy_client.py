@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from policy_server.basalt_stand_in import BasaltStandIn
-from policy_server.minerl_actions import no_op
+from policy_server.games.minerl import no_op
 from policy_server.qwen_policy_client import (
     AsyncQwenPolicyClient,
     PolicyServerError,

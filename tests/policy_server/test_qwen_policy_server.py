@@ -14,10 +14,10 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from policy_server.keys import KEYS_VARIABLE
-from policy_server.minerl_actions import no_op
+from policy_server.games.minerl import no_op
 from policy_server.qwen_policy_server import add_arguments, build, key_ring, open_port, read_settings
 from policy_server.settings import ServerSettings
+from policy_server.web.api_keys import KEYS_VARIABLE
 from tests.policy_server.servers import CAVE, TINY, ServerProcess, noise, picture
 from xrl_alignment.config import ConfigError, parse_args
 from xrl_alignment.paths import REPO_ROOT

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
+from policy_server.models.transformers_model import EmacModel, load_model
 from policy_server.qwen_policy_client import PolicyServerError
 from policy_server.settings import ModelSettings
-from policy_server.vision_models import EmacModel, load_model
 from tests.policy_server.servers import ROOM, TINY, ServerProcess, start_in_thread
 from xrl_alignment.config import ConfigError, EvaluateConfig, load_config
 from xrl_alignment.http_policy import HttpPolicy

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from policy_server.questions import Reading
+from policy_server.games.prompts import Reading
 from tests.policy_server.servers import CAVE, picture
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")

@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from policy_server.questions import Reading
+from policy_server.games.prompts import Reading
 
 
 @dataclass

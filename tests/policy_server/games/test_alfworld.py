@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_server.alfworld_actions import FALLBACK, parse, question
+from policy_server.games.alfworld import FALLBACK, parse, question
 
 POSSIBLE = ("go to cabinet 1", "move mug 1 to cabinet 1", "look")
 

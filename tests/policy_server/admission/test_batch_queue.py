@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from policy_server.batching import BatchQueue
+from policy_server.admission.batch_queue import BatchQueue
 from policy_server.metrics import Metrics
 from policy_server.refusals import Refusal
 

@@ -15,13 +15,13 @@ from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-from policy_server import images
-from policy_server.admission import Admission, Ask, Outcome, Seen
-from policy_server.gate import ACTIONS, CALLER, Gate, refusal_headers
-from policy_server.keys import KeyRing
+from policy_server.admission import images
+from policy_server.admission.control import Admission, Ask, Outcome, Seen
 from policy_server.metrics import Metrics
 from policy_server.refusals import Refusal
-from policy_server.schemas import (
+from policy_server.web.api_keys import KeyRing
+from policy_server.web.gate import ACTIONS, CALLER, Gate, refusal_headers
+from policy_server.web.schemas import (
     ActionFields,
     ActionRequest,
     ActionResponse,

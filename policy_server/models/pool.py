@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from policy_server.metrics import Metrics
+from policy_server.models.transformers_model import Job, VisionModel, expected_bytes, load_model
 from policy_server.refusals import Refusal
 from policy_server.settings import ModelSettings
-from policy_server.vision_models import Job, VisionModel, expected_bytes, load_model
 
 logger = logging.getLogger(__name__)
 

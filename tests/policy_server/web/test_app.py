@@ -14,7 +14,7 @@ from PIL import Image
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from policy_server.minerl_actions import no_op
+from policy_server.games.minerl import no_op
 from tests.policy_server.servers import CAVE, ROOM, TINY, HeldModel, picture, wait_until_queued
 
 KEY, OTHER = "k" * 20, "o" * 20

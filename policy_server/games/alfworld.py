@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
-from policy_server.questions import Question, Reading, with_notes
+from policy_server.games.prompts import Question, Reading, with_notes
 from xrl_alignment.actions import canonical, normalise
 
 TASKS = {"ALFWorld": "household tasks in a text world"}

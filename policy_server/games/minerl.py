@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from policy_server.questions import Question, Reading, with_notes
+from policy_server.games.prompts import Question, Reading, with_notes
 
 BUTTONS = (
     *("forward", "back", "left", "right", "jump", "sneak", "sprint", "attack", "use", "drop", "inventory"),

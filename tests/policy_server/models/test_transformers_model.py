@@ -5,8 +5,8 @@ import importlib.util
 import pytest
 import torch
 
+from policy_server.models.transformers_model import by_row, load_model
 from policy_server.settings import ModelSettings
-from policy_server.vision_models import by_row, load_model
 from tests.policy_server.servers import TINY
 
 

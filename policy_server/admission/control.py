@@ -18,17 +18,17 @@ from typing import Any, TypeVar
 
 from PIL import Image
 
-from policy_server import images
-from policy_server.action_spaces import space_of
-from policy_server.batching import BatchQueue
-from policy_server.keys import RateLimiter
-from policy_server.memory import ActionCache, Sessions
+from policy_server.admission import images
+from policy_server.admission.batch_queue import BatchQueue
+from policy_server.admission.sessions import ActionCache, Sessions
+from policy_server.games.action_spaces import space_of
+from policy_server.games.prompts import Reading
 from policy_server.metrics import Metrics
-from policy_server.model_pool import ModelPool
-from policy_server.questions import Reading
+from policy_server.models.pool import ModelPool
+from policy_server.models.transformers_model import Job
 from policy_server.refusals import Refusal
 from policy_server.settings import PolicyServerSettings
-from policy_server.vision_models import Job
+from policy_server.web.api_keys import RateLimiter
 
 logger = logging.getLogger("policy_server.requests")
 

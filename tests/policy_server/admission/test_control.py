@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from policy_server.admission import Admission, Ask, Outcome
+from policy_server.admission.control import Admission, Ask, Outcome
 from policy_server.metrics import Metrics
-from policy_server.model_pool import ModelPool
+from policy_server.models.pool import ModelPool
+from policy_server.models.transformers_model import Job
 from policy_server.refusals import Refusal
 from policy_server.settings import PolicyServerSettings
-from policy_server.vision_models import Job
 from tests.policy_server.servers import CAVE, ROOM, TINY, picture
 from xrl_alignment.config import load_config
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from policy_server.keys import KEYS_VARIABLE, KeyRing, RateLimiter, read_keys
 from policy_server.refusals import Refusal
+from policy_server.web.api_keys import KEYS_VARIABLE, KeyRing, RateLimiter, read_keys
 from xrl_alignment.config import ConfigError
 
 ONE, TWO, THREE = ("a" * 20, "b" * 20, "c" * 20)

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from policy_server.admission import Admission
-from policy_server.keys import KeyRing
+from policy_server.admission.control import Admission
 from policy_server.refusals import Refusal
+from policy_server.web.api_keys import KeyRing
 from xrl_alignment.server import is_loopback
 
 Scope = MutableMapping[str, Any]

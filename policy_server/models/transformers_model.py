@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from policy_server.questions import Question
+from policy_server.games.prompts import Question
 from policy_server.settings import ModelSettings
 from xrl_alignment.devices import pick_device
 

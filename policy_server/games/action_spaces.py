@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from policy_server import alfworld_actions, minerl_actions
-from policy_server.questions import Question, Reading
+from policy_server.games import alfworld, minerl
+from policy_server.games.prompts import Question, Reading
 
 
 class ActionSpace(Protocol):
@@ -30,7 +30,7 @@ class ActionSpace(Protocol):
         ...
 
 
-SPACES: dict[str, ActionSpace] = {task: space for space in (minerl_actions, alfworld_actions) for task in space.TASKS}
+SPACES: dict[str, ActionSpace] = {task: space for space in ((minerl, alfworld)) for task in space.TASKS}
 
 
 def space_of(task: str) -> ActionSpace:

@@ -6,12 +6,12 @@ import weakref
 import pytest
 from PIL import Image
 
+from policy_server.games.prompts import Question
 from policy_server.metrics import Metrics
-from policy_server.model_pool import ModelPool
-from policy_server.questions import Question
+from policy_server.models.pool import ModelPool
+from policy_server.models.transformers_model import Job
 from policy_server.refusals import Refusal
 from policy_server.settings import ModelSettings
-from policy_server.vision_models import Job
 from tests.policy_server.servers import ROOM, TINY
 
 TABLE = {name: ModelSettings(path=TINY) for name in "abc"}

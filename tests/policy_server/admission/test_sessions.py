@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from policy_server.memory import ActionCache, Sessions
-from policy_server.questions import Reading
+from policy_server.admission.sessions import ActionCache, Sessions
+from policy_server.games.prompts import Reading
 
 
 class Clock:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy_server.basalt_stand_in import BasaltStandIn
-from policy_server.minerl_actions import TASKS, no_op, parse, question
+from policy_server.games.minerl import TASKS, no_op, parse, question
 
 SPACE = BasaltStandIn().action_space
 

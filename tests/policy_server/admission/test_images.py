@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from policy_server import images
+from policy_server.admission import images
 from policy_server.refusals import Refusal
 from tests.policy_server.servers import picture
 
