@@ -1,7 +1,8 @@
-"""Between the wire and the model: what an accepted request goes through, whichever way it came.
+"""Admission control: the way of one request, from the encoded image to the action.
 
-`Admission.act` is the whole way of one request: checks, picture, question (with the session's history), cache, queue,
-reading. It knows nothing of HTTP, and of models only what `ModelPool` and `BatchQueue` offer.
+`AdmissionControl.act` checks the request, decodes the image, makes the prompt (with the session's history), looks into
+the cache, waits in the queue for the model's answer, and parses it. It knows nothing of HTTP, and of models only
+`ModelPool` and `BatchQueue`.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from PIL import Image
 
 from policy_server.admission import images
+from policy_server.admission.action_cache import ActionCache
 from policy_server.admission.batch_queue import BatchQueue
-from policy_server.admission.sessions import ActionCache, Sessions
-from policy_server.games.action_spaces import space_of
-from policy_server.games.prompts import Reading
+from policy_server.admission.rate_limit import RateLimiter
+from policy_server.admission.sessions import Sessions
+from policy_server.games.action_spaces import ActionSpace, UnknownTask, space_of
+from policy_server.games.prompts import ParsedAction, PromptError
 from policy_server.metrics import Metrics
 from policy_server.models.pool import ModelPool
-from policy_server.models.transformers_model import Job
-from policy_server.refusals import Refusal
+from policy_server.models.vision_model import ModelJob
+from policy_server.refusals import RequestRefused
 from policy_server.settings import PolicyServerSettings
-from policy_server.web.api_keys import RateLimiter
 
 logger = logging.getLogger("policy_server.requests")
 
@@ -36,8 +38,8 @@ ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One request for an action: the encoded picture and what came with it (the fields of `schemas.ActionFields`)."""
+class ActionQuery:
+    """One request for an action: the encoded image and the fields of `web.schemas.ActionFields`."""
 
     image: bytes
     task: str
@@ -51,28 +53,28 @@ class Ask:
 
 
 @dataclass
-class Outcome:
-    """The answer, and where the time went: stage -> seconds."""
+class ActionResult:
+    """The action, the model that chose it, and the seconds of each stage (decode, queue, model, total)."""
 
-    reading: Reading
+    parsed: ParsedAction
     model: str
     cached: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A step as `/ui` shows it; `ask` is without its picture."""
+class RecentStep:
+    """A step as `/ui` shows it. `query` has no image; `thumbnail` is a small copy. `when` is Unix time in seconds."""
 
     caller: str
-    ask: Ask
-    outcome: Outcome
+    query: ActionQuery
+    result: ActionResult
     thumbnail: Image.Image
     when: float
 
 
-class Admission:
-    """Admission control: rate limits, sessions, cache, bounded queue with batches and deadlines."""
+class AdmissionControl:
+    """Rate limits, sessions, cache, and the bounded queue; one object for the whole server."""
 
     def __init__(self, settings: PolicyServerSettings, pool: ModelPool, metrics: Metrics) -> None:
         self.settings = settings
@@ -82,23 +84,23 @@ class Admission:
         self.limiter = RateLimiter(server.rate_per_s, server.burst)
         self.sessions = Sessions(memory.sessions, memory.history, memory.session_idle_s)
         self.cache = ActionCache(memory.cache)
-        self.recent: deque[Seen] = deque(maxlen=server.recent)
-        self.queue: BatchQueue[Job] = BatchQueue(
+        self.recent: deque[RecentStep] = deque(maxlen=server.recent)
+        self.queue: BatchQueue[ModelJob] = BatchQueue(
             pool.answer,
             limit=queue.limit,
             max_batch=queue.max_batch,
             window_s=queue.window_ms / 1000,
             metrics=metrics,
         )
-        self.loop: asyncio.AbstractEventLoop | None = None  # where all of this runs, once it does
+        self.loop: asyncio.AbstractEventLoop | None = None  # the event loop, after `start`
         self.draining = False
-        self._in_hand = 0
+        self._in_hand = 0  # accepted requests without a response yet
         self._idle = asyncio.Event()
         self._idle.set()
         self._helpers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="helper")
         metrics.watch("policy_queue_length", "Requests that wait for the model", lambda: len(self.queue))
         metrics.watch("policy_in_hand", "Requests that are not answered yet", lambda: self._in_hand)
-        metrics.watch("policy_sessions", "Sessions that are remembered", lambda: len(self.sessions))
+        metrics.watch("policy_sessions", "Sessions in memory", lambda: len(self.sessions))
 
     def start(self) -> None:
         """Begin to answer; call it on the running event loop."""
@@ -106,12 +108,12 @@ class Admission:
         self.queue.start()
 
     def drain(self) -> None:
-        """Take nothing new; who waits is answered, for `server.drain_s` at most. Call it on the event loop."""
+        """Refuse new requests, answer accepted ones for at most `server.drain_s`. Call it on the event loop."""
         self.draining = True
         self.queue.drain(self.settings.server.drain_s)
 
     async def drained(self) -> None:
-        """Until no request is in hand any more, but no longer than `server.drain_s`."""
+        """Return when every accepted request is answered, at the latest after `server.drain_s`."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._idle.wait(), self.settings.server.drain_s)
 
@@ -121,90 +123,96 @@ class Admission:
         self._helpers.shutdown(wait=False)
 
     def admit(self, caller: str) -> None:
-        """Before anything of a request is read: Refusal 429 (too often) or 503 (no room)."""
+        """Check rate limit and queue before the request's body is read; RequestRefused 429 or 503."""
         self.limiter.take(caller)
         self.queue.check_room()
 
-    async def act(self, caller: str, ask: Ask, transport: str) -> Outcome:
-        """The action for one observation, counted and logged; Refusal where there is none (`refused` counts those)."""
+    async def act(self, caller: str, query: ActionQuery, transport: str) -> ActionResult:
+        """The action for one observation, counted and logged.
+
+        Raises RequestRefused; the caller of this method reports that to `refused`.
+        """
         started = time.monotonic()
         self._in_hand += 1
         self._idle.clear()
         try:
-            outcome = await self._act(caller, ask)
+            result = await self._act(caller, query)
         finally:
             self._in_hand -= 1
             if not self._in_hand:
                 self._idle.set()
-        outcome.seconds["total"] = time.monotonic() - started
-        for stage, seconds in outcome.seconds.items():
+        result.seconds["total"] = time.monotonic() - started
+        for stage, seconds in result.seconds.items():
             self.metrics.stage(stage, seconds)
         self.metrics.request(transport, 200)
-        timing = " ".join(f"{stage}_ms={1000 * seconds:.1f}" for stage, seconds in outcome.seconds.items())
+        timing = " ".join(f"{stage}_ms={1000 * seconds:.1f}" for stage, seconds in result.seconds.items())
         logger.info(
             "%s %s 200 task=%s step=%d session=%s model=%s image_bytes=%d cached=%d %s",
-            *(transport, caller, ask.task, ask.step, ask.session or "-", outcome.model, len(ask.image)),
-            *(outcome.cached, timing),
+            *(transport, caller, query.task, query.step, query.session or "-", result.model, len(query.image)),
+            *(result.cached, timing),
         )
-        return outcome
+        return result
 
-    def refused(self, transport: str, caller: str, refusal: Refusal) -> None:
-        """Count and log a request that got no action, whoever said no."""
+    def refused(self, transport: str, caller: str, refusal: RequestRefused) -> None:
+        """Count and log a refused request."""
         self.metrics.request(transport, refusal.status)
         self.metrics.refused(refusal.code)
         logger.info("%s %s %d %s", transport, caller, refusal.status, refusal.code)
 
-    async def _act(self, caller: str, ask: Ask) -> Outcome:
-        space, model = self._checked(ask)
+    async def _act(self, caller: str, query: ActionQuery) -> ActionResult:
+        space, model = self._checked(query)
         started = time.monotonic()
-        image, print_, small = await self._in_thread(self._decode, ask.image)
+        image, fingerprint, thumbnail = await self._in_thread(self._decode, query.image)
         decode_s = time.monotonic() - started
-        history = self.sessions.steps(caller, ask.session)
+        history = self.sessions.steps(caller, query.session)
         try:
-            question = space.question(ask.task, ask.prompt, ask.commands, history)
-        except ValueError as error:
-            raise Refusal(422, "invalid_request", str(error)) from error
-        key = (model, question, print_, ask.temperature, ask.max_tokens)
-        outcome = self._remembered(key, model)
-        if outcome is None:
-            job = Job(image, question, ask.temperature, ask.max_tokens)
-            outcome = await self._answered(space, ask, job, model, key)
-        outcome.seconds = {"decode": decode_s, **outcome.seconds}
-        self.sessions.add(caller, ask.session, f"{ask.step}: {outcome.reading.summary}")
-        self.recent.append(Seen(caller, replace(ask, image=b""), outcome, small, time.time()))
-        return outcome
+            prompt = space.model_prompt(query.task, query.prompt, query.commands, history)
+        except PromptError as error:
+            raise RequestRefused(422, "invalid_request", str(error)) from error
+        key = (model, prompt, fingerprint, query.temperature, query.max_tokens)
+        result = self._from_cache(key, model)
+        if result is None:
+            job = ModelJob(image, prompt, query.temperature, query.max_tokens)
+            result = await self._from_model(space, query, job, model, key)
+        result.seconds = {"decode": decode_s, **result.seconds}
+        self.sessions.add(caller, query.session, f"{query.step}: {result.parsed.summary}")
+        self.recent.append(RecentStep(caller, replace(query, image=b""), result, thumbnail, time.time()))
+        return result
 
-    def _checked(self, ask: Ask) -> tuple[Any, str]:
-        """The request's action space and model; Refusal where it names what is not there."""
+    def _checked(self, query: ActionQuery) -> tuple[ActionSpace, str]:
+        """The request's action space and model; RequestRefused if task, model or length cannot be used."""
         try:
-            space = space_of(ask.task)
-        except LookupError as error:
-            raise Refusal(404, "unknown_task", error.args[0]) from error
-        model = ask.model or self.pool.default
-        most = self.pool.settings(model).max_tokens
-        if ask.max_tokens > most:
-            raise Refusal(422, "invalid_request", f"max_tokens is {ask.max_tokens}; {model} gives at most {most}")
+            space = space_of(query.task)
+        except UnknownTask as error:
+            raise RequestRefused(404, "unknown_task", str(error)) from error
+        model = query.model or self.pool.default
+        limit = self.pool.settings(model).max_tokens
+        if query.max_tokens > limit:
+            reason = f"max_tokens is {query.max_tokens}; {model} gives at most {limit}"
+            raise RequestRefused(422, "invalid_request", reason)
         return space, model
 
-    async def _in_thread(self, function: Callable[..., ResultT], *arguments: Any) -> ResultT:
-        """Run what takes milliseconds beside the event loop."""
+    async def _in_thread(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
+        """Run `function`, which takes milliseconds, outside the event loop's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._helpers, function, *arguments)
 
     def _decode(self, data: bytes) -> tuple[Image.Image, str, Image.Image]:
-        """The picture, its fingerprint where a cache wants it, a small copy."""
+        """The image, its fingerprint ("" without a cache), and its thumbnail."""
         server = self.settings.server
         image = images.decode(data, max_bytes=server.max_image_bytes, max_pixels=server.max_pixels)
         return image, images.fingerprint(image) if self.cache.size else "", images.thumbnail(image)
 
-    def _remembered(self, key: Hashable, model: str) -> Outcome | None:
+    def _from_cache(self, key: Hashable, model: str) -> ActionResult | None:
         if not self.cache.size:
             return None
-        reading = self.cache.get(key)
-        self.metrics.cache(reading is not None)
-        return Outcome(reading, model, cached=True) if reading else None
+        parsed = self.cache.get(key)
+        self.metrics.cache(parsed is not None)
+        return ActionResult(parsed, model, cached=True) if parsed else None
 
-    async def _answered(self, space: Any, ask: Ask, job: Job, model: str, key: Hashable) -> Outcome:
-        answered = await self.queue.ask(model, job, self.settings.queue.deadline_s)
-        reading = await self._in_thread(space.parse, answered.text, ask.commands)
-        self.cache.put(key, reading)
-        return Outcome(reading, model, seconds={"queue": answered.queue_s, "model": answered.model_s})
+    async def _from_model(
+        self, space: ActionSpace, query: ActionQuery, job: ModelJob, model: str, key: Hashable
+    ) -> ActionResult:
+        answer = await self.queue.ask(model, job, self.settings.queue.deadline_s)
+        parsed = await self._in_thread(space.parse, answer.text, query.commands)
+        self.cache.put(key, parsed)
+        return ActionResult(parsed, model, seconds={"queue": answer.queue_s, "model": answer.model_s})

@@ -1,8 +1,8 @@
-"""MineRL BASALT's action dictionary: the four tasks' prompts, and a tolerant reader of what a model answers.
+"""MineRL BASALT: prompts for the four tasks, and a tolerant parser for the model's answer.
 
-The keys are those of MineRL 1.0's BASALT environments: buttons (0 or 1) and `camera`, the change of pitch and yaw in
-degrees. A model is asked for JSON, and read generously: JSON within prose or fences, Python's literals, `key: value`
-lines, other words for a button. What it says too much is dropped and named.
+The action dictionary has the keys of MineRL 1.0's BASALT environments: buttons (0 or 1) and `camera`, the change of
+pitch and yaw in degrees. The prompt asks the model for JSON. The parser also accepts JSON inside prose or code fences,
+Python literals, `key: value` lines, and synonyms of button names. It drops unknown keys and notes them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from policy_server.games.prompts import Question, Reading, with_notes
+from policy_server.games.prompts import ModelPrompt, ParsedAction, with_notes
 
 BUTTONS = (
     *("forward", "back", "left", "right", "jump", "sneak", "sprint", "attack", "use", "drop", "inventory"),
     *("pickItem", "swapHands"),
 )
 HOTBAR = tuple(f"hotbar.{slot}" for slot in range(1, 10))
-CAMERA_LIMIT = 180.0  # degrees in one step, the bound of MineRL's own space
+CAMERA_LIMIT = 180.0  # degrees in one step, the limit of MineRL's action space
 
 TASKS = {
     "MineRLBasaltFindCave-v0": (
@@ -63,35 +63,35 @@ _BY_LOWER_NAME = {name.lower(): name for name in (*BUTTONS, *HOTBAR, "ESC")} | {
     **{f"hotbar_{slot}": f"hotbar.{slot}" for slot in range(1, 10)},
 }
 _PAIR = re.compile(r"[\"']?([A-Za-z][\w.]*)[\"']?\s*[:=]\s*(\[[^\]]*\]|\([^)]*\)|[-+]?[\d.]+|true|false|True|False)")
-_SHOWN = 40  # characters of a foreign key or value in a note
+_SHOWN = 40  # characters of an unknown key or value that a note repeats
 
 
 def no_op() -> dict[str, Any]:
-    """The action that does nothing, with every key, in the order of the published examples."""
+    """The action that does nothing: every key, in the order of the published examples."""
     return {**dict.fromkeys(BUTTONS, 0), "camera": [0.0, 0.0], **dict.fromkeys(HOTBAR, 0), "ESC": 0}
 
 
-def question(task: str, prompt: str, commands: Sequence[str], history: Sequence[str]) -> Question:
-    """The task, what was done before, and `prompt` as further advice from the client; `commands` do not apply."""
+def model_prompt(task: str, prompt: str, commands: Sequence[str], history: Sequence[str]) -> ModelPrompt:
+    """The task, the client's advice in `prompt`, and the last steps. `commands` has no effect."""
     lines = [f"Task: {TASKS[task]}"]
     if prompt:
         lines.append(prompt)
     if history:
         lines += ["Your last steps, oldest first:", *history]
-    return Question(_INSTRUCTIONS, "\n".join((*lines, "What do you do now?")))
+    return ModelPrompt(_INSTRUCTIONS, "\n".join((*lines, "What do you do now?")))
 
 
-def parse(text: str, commands: Sequence[str] = ()) -> Reading:
-    """The action in `text`, valid in every case; what was dropped or changed stands in the reasoning."""
+def parse(text: str, commands: Sequence[str] = ()) -> ParsedAction:
+    """The action in `text`; always a valid one. `reasoning` says what was dropped or changed."""
     found = _find_object(text) or _pairs(text)
     if not found:
         reason = "no action found in the model's answer" if text.strip() else "the model said nothing"
-        return Reading(no_op(), with_notes(text, [f"{reason}: doing nothing"]), "nothing")
+        return ParsedAction(no_op(), with_notes(text, [f"{reason}: doing nothing"]), "nothing")
     reasoning = next((str(found[key]) for key in ("reasoning", "thought", "reason") if found.get(key)), "")
     action, notes = _valid(_wanted(found))
     if action == no_op() and (notes or not any(key in found for key in _ACTION)):
         notes.append("no usable action in the model's answer: doing nothing")
-    return Reading(action, with_notes(reasoning, notes), _summary(action))
+    return ParsedAction(action, with_notes(reasoning, notes), _summary(action))
 
 
 _ACTION = ("action", "actions")
@@ -99,7 +99,7 @@ _PROSE = ("reasoning", "thought", "reason", *_ACTION)
 
 
 def _wanted(found: dict[str, Any]) -> dict[Any, Any]:
-    """The part of a model's answer that is the action; names of buttons alone mean that they are pressed."""
+    """The part of the answer that is the action. Button names without values mean that these are pressed."""
     for key in _ACTION:
         value = found.get(key)
         if isinstance(value, str):
@@ -112,7 +112,7 @@ def _wanted(found: dict[str, Any]) -> dict[Any, Any]:
 
 
 def _find_object(text: str) -> dict[str, Any] | None:
-    """The first `{…}` in `text` that reads as a dictionary; one that the model was cut off in is closed."""
+    """The first `{…}` in `text` that parses as a dictionary; adds the closing bracket if the answer was cut off."""
     decoder = json.JSONDecoder()
     for match in islice(re.finditer(r"\{", text), 8):
         start = match.start()
@@ -126,7 +126,7 @@ def _find_object(text: str) -> dict[str, Any] | None:
 
 
 def _as_literal(text: str) -> Any:
-    """`text` up to one of its last closing brackets as a Python literal (single quotes, True, trailing commas)."""
+    """`text` up to one of its last closing brackets as a Python literal: single quotes, True, trailing commas."""
     ends = [match.end() for match in re.finditer(r"\}", text[:4000])][-4:]
     for end in reversed(ends):
         for candidate in (text[:end], text[:end] + "}"):
@@ -142,7 +142,7 @@ def _python_word(match: re.Match[str]) -> str:
 
 
 def _pairs(text: str) -> dict[str, Any]:
-    """Known keys of `key: value` in free text; unknown words before a colon are prose."""
+    """The `key: value` pairs in free text whose key is known; other words before a colon are prose."""
     found: dict[str, Any] = {}
     for name, value in _PAIR.findall(text[:4000]):
         if name.lower() in _BY_LOWER_NAME or name.lower() in ("camera", "pitch", "yaw", "hotbar"):
@@ -158,8 +158,9 @@ def _number_or_text(value: str) -> Any:
 
 
 def _valid(wanted: dict[Any, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Every key of the space with a value it takes, and what had to be changed for that."""
-    action, notes, camera = no_op(), [], [0.0, 0.0]
+    """A value within range for every key of the action space, and notes on what was changed."""
+    action, camera = no_op(), [0.0, 0.0]
+    notes: list[str] = []
     for raw, value in wanted.items():
         name = str(raw).strip().lower()
         if name == "camera":
@@ -213,7 +214,7 @@ def _degrees(value: Any, name: str, notes: list[str]) -> float:
 
 
 def _summary(action: dict[str, Any]) -> str:
-    """The action in a few words, for the history: `forward jump camera 5 -10`."""
+    """The action as a short text for the history: `forward jump camera 5 -10`."""
     pressed = [name for name, value in action.items() if name != "camera" and value]
     pitch, yaw = action["camera"]
     turn = [f"camera {pitch:g} {yaw:g}"] if pitch or yaw else []

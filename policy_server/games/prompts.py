@@ -1,4 +1,4 @@
-"""What goes into a model and what is read out of its answer; shared by the action spaces and the models."""
+"""The records between games and models: a prompt for the model, and the action that its answer means."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-REASONING_SHOWN = 1000  # characters of a model's text that travel back
+from lavis.common.errors import EmacError
+
+MAX_REASONING = 1000  # characters of the model's text that the response repeats
+
+
+class PromptError(EmacError, ValueError):
+    """A request lacks a field that its game needs; the text names the field."""
 
 
 @dataclass(frozen=True)
-class Question:
-    """What the model is asked beside the picture: `instructions` say how to answer, `text` is the situation.
+class ModelPrompt:
+    """What the model is asked about the image.
 
-    `commands` are the only answers that the game takes (empty: it takes any). A model that was trained on one form of
-    text (`Blip2Emac`) reads `text` and `commands`, a chat model everything.
+    `instructions` say how to answer. `text` describes the situation. If `commands` is not empty, the game accepts only
+    these answers. A chat model reads `instructions` and `text`. `Blip2Emac` reads `text` alone, as in training.
     """
 
     instructions: str
@@ -23,8 +29,8 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A model's text as an action that the game accepts, why, and one line for the session's history."""
+class ParsedAction:
+    """An action that the game accepts, the reasoning to show, and one line for the session's history."""
 
     action: dict[str, Any]
     reasoning: str
@@ -32,6 +38,6 @@ class Reading:
 
 
 def with_notes(reasoning: str, notes: Sequence[str]) -> str:
-    """`reasoning`, cut to what is shown, followed by what was changed in the model's answer."""
-    shown = reasoning.strip()[:REASONING_SHOWN]
+    """`reasoning`, cut to MAX_REASONING characters, then in square brackets what the parser changed."""
+    shown = reasoning.strip()[:MAX_REASONING]
     return f"{shown} [{'; '.join(notes)}]".strip() if notes else shown

@@ -1,6 +1,6 @@
-"""The models by name: loaded when they are first asked, unloaded when memory is needed for another.
+"""Several models by name: each is loaded at its first request, and unloaded if another one needs the memory.
 
-Everything but `status` and `device` runs in the model thread (`batching.BatchQueue`), one call at a time.
+All methods except `status`, `loaded` and `settings` run in the model thread (`admission.batch_queue`), one at a time.
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ from typing import Any
 
 import torch
 
+from lavis.common.errors import EmacError, unknown
 from policy_server.metrics import Metrics
-from policy_server.models.transformers_model import Job, VisionModel, expected_bytes, load_model
-from policy_server.refusals import Refusal
+from policy_server.models.loading import expected_bytes, load_model
+from policy_server.models.vision_model import ModelJob, VisionModel
+from policy_server.refusals import RequestRefused
 from policy_server.settings import ModelSettings
 
 logger = logging.getLogger(__name__)
 
 
+class ModelBudgetError(EmacError, MemoryError):
+    """A model alone is larger than `memory.models_gib`."""
+
+
 class ModelPool:
-    """Up to `budget_bytes` of models (0: no limit); the one not asked for the longest makes room."""
+    """Models of together at most `budget_bytes` (0: no limit). The least recently used one is unloaded first."""
 
     def __init__(
         self,
@@ -39,21 +45,21 @@ class ModelPool:
 
     @property
     def default(self) -> str:
-        """The name of the model that a request without one gets."""
+        """The name of the model for requests that name none."""
         return next(iter(self.table))
 
     def settings(self, name: str) -> ModelSettings:
-        """The settings of a model; Refusal (404) for an unknown name."""
+        """The settings of model `name`; RequestRefused (404) for an unknown name."""
         if name not in self.table:
-            raise Refusal(404, "unknown_model", f"unknown model {name[:80]!r}; there are {', '.join(self.table)}")
+            raise RequestRefused(404, "unknown_model", unknown("model", name[:80], self.table))
         return self.table[name]
 
     def loaded(self, name: str) -> VisionModel | None:
-        """The model if it is in memory."""
+        """The model if it is in memory, else None."""
         return self._loaded.get(name)
 
     def status(self) -> list[dict[str, Any]]:
-        """Every model: name, path, loaded, device, bytes."""
+        """For each model: name, path, loaded, device, bytes."""
         entries = []
         for name, settings in self.table.items():
             model = self._loaded.get(name)
@@ -69,80 +75,85 @@ class ModelPool:
         return entries
 
     def bytes(self) -> int:
-        """Of all models in memory."""
+        """Bytes of all loaded models."""
         return sum(model.bytes for model in self._loaded.values())
 
     def get(self, name: str) -> VisionModel:
-        """The model, loaded if need be.
+        """The model, loaded first if necessary.
 
-        Raises MemoryError where it alone is over the budget, and whatever loading it raises (`vision_models`).
+        Raises ModelBudgetError if it alone exceeds the budget, and the errors of `load_model`.
         """
         settings = self.settings(name)
         if name not in self._loaded:
-            self._make_room(expected_bytes(settings))
+            self._make_room(name, expected_bytes(settings))
             logger.info("loading %s from %s", name, settings.path)
             self._loaded[name] = self._load(settings)
-            _tidy_memory()
+            _freeze_garbage()
             self._metrics.model(name, "loaded", self.bytes())
         self._loaded.move_to_end(name)
-        self._make_room(0, keep=name)  # it may have become larger than its files promised
+        self._make_room(name, 0)  # in memory it can be larger than its files
         return self._loaded[name]
 
-    def answer(self, name: str, jobs: Sequence[Job]) -> list[str | Exception]:
-        """A text, or what went wrong, for each job.
+    def answer(self, name: str, jobs: Sequence[ModelJob]) -> list[str | Exception]:
+        """A text or an exception for each job.
 
-        A batch that fails is asked again one by one: a single bad request, or memory that does not reach for all of
-        them together, does not fail the others.
+        If a batch fails, each of its jobs is tried alone: one bad job, or too little memory for the whole batch, does
+        not fail the others.
         """
         try:
             model = self.get(name)
-        except (OSError, ValueError, ImportError, MemoryError) as error:
+        except EmacError as error:
             logger.error("model %s cannot be loaded: %s", name, error)
-            return [Refusal(503, "model_unavailable", f"model {name} cannot be loaded: {error}")] * len(jobs)
+            return [RequestRefused(503, "model_unavailable", f"model {name} cannot be loaded: {error}")] * len(jobs)
+        except Exception:  # a bug, or a fault of a library: the traceback belongs into the log
+            logger.exception("model %s cannot be loaded", name)
+            return [RequestRefused(503, "model_unavailable", f"model {name} cannot be loaded")] * len(jobs)
         try:
             return list(model.answer(jobs))
         except Exception as error:
             if len(jobs) == 1:
-                return [_refusal(error)]
-            logger.warning("a batch of %d failed (%s): asking one by one", len(jobs), error)
+                return [_job_refused(error)]
+            logger.warning("a batch of %d jobs failed (%s): trying each job alone", len(jobs), error)
         return [answer for job in jobs for answer in self.answer(name, [job])]
 
-    def _make_room(self, needed: int, keep: str = "") -> None:
-        """Unload the oldest until `needed` more bytes fit; MemoryError where they do not even alone."""
+    def _make_room(self, name: str, needed: int) -> None:
+        """Unload other models, the least recently used first, until `needed` more bytes fit for model `name`."""
         if not self.budget_bytes:
             return
-        for oldest in [name for name in self._loaded if name != keep]:
+        for other in [loaded for loaded in self._loaded if loaded != name]:
             if self.bytes() + needed > self.budget_bytes:
-                self._unload(oldest)
-        over = self.bytes() + needed
-        if over > self.budget_bytes:
-            if keep:
-                self._unload(keep)
-            raise MemoryError(f"it needs {over / 2**30:.3f} GiB; memory.models_gib is {self.budget_bytes / 2**30:.3f}")
+                self._unload(other)
+        total = self.bytes() + needed
+        if total > self.budget_bytes:
+            if name in self._loaded:
+                self._unload(name)
+            raise ModelBudgetError(
+                f"model {name} needs {total / 2**30:.3f} GiB; memory.models_gib is {self.budget_bytes / 2**30:.3f}"
+            )
 
     def _unload(self, name: str) -> None:
         del self._loaded[name]
-        _tidy_memory()
+        _freeze_garbage()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         logger.info("unloaded %s", name)
         self._metrics.model(name, "unloaded", self.bytes())
 
 
-def _tidy_memory() -> None:
-    """Collect garbage, then take all that is left out of later collections.
+def _freeze_garbage() -> None:
+    """Collect garbage once, then exclude all living objects from later collections.
 
-    A collection of everything that torch and Transformers have made holds the interpreter for 0.2 s, and with it every
-    other thread: the event loop, so /health too. It is due every few seconds under load, for nothing.
+    A full collection over the objects of torch and Transformers takes 0.2 s. During that time no other thread runs, so
+    the event loop does not answer /health either. Under load Python starts one every few seconds, and finds nothing.
     """
     gc.unfreeze()
     gc.collect()
     gc.freeze()
 
 
-def _refusal(error: Exception) -> Refusal:
-    """What the client is told: a ValueError is about the request, everything else our own trouble."""
+def _job_refused(error: Exception) -> RequestRefused:
+    """What the client gets: 422 for a ValueError (the job does not fit the model), 500 for anything else."""
     if isinstance(error, ValueError):
-        return Refusal(422, "not_answerable", f"the model refused: {' '.join(str(error).split())}")
+        return RequestRefused(422, "not_answerable", f"the model refused: {' '.join(str(error).split())}")
     logger.error("the model failed", exc_info=error)
-    return Refusal(500, "model_failed", f"the model failed: {type(error).__name__}")
+    return RequestRefused(500, "model_failed", f"the model failed: {type(error).__name__}")

@@ -1,28 +1,24 @@
-"""Who may ask, and how often: API keys and a token bucket for each of them."""
+"""API keys: where they come from, and which caller a key belongs to."""
 
 from __future__ import annotations
 
 import hmac
-import math
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from policy_server.refusals import Refusal
-from xrl_alignment.config import ConfigError
+from lavis.common.errors import ConfigError
+from policy_server.refusals import RequestRefused
 
 KEYS_VARIABLE = "EMAC_POLICY_KEYS"
-SHORTEST = 16  # characters of a key
+MIN_LENGTH = 16  # characters of a key
 ANONYMOUS = "anonymous"
-BUCKETS = 10_000  # callers remembered
 
 
 def read_keys(file: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Name -> key, from the lines of `file` (`key` or `name key`, `#` begins a comment) and from the environment.
+    """Name -> key, from `file` ("" for none) and from the variable EMAC_POLICY_KEYS of `environment`.
 
-    ConfigError for a file that cannot be read, a short key, a name or key that stands there twice. The text of a key is
-    never part of an error.
+    A line of the file is `key` or `name key`; `#` begins a comment. The variable separates keys by commas. Raises
+    ConfigError for a file that cannot be read, a short key, and a name or key that occurs twice. No error shows a key.
     """
     entries = [
         (f"env{i}", key) for i, key in enumerate(environment.get(KEYS_VARIABLE, "").split(","), 1) if key.strip()
@@ -31,8 +27,8 @@ def read_keys(file: str, environment: Mapping[str, str]) -> dict[str, str]:
     keys: dict[str, str] = {}
     for name, key in entries:
         key = key.strip()
-        if len(key) < SHORTEST or not key.isascii():
-            raise ConfigError(f"API key {name!r}: at least {SHORTEST} ASCII characters are needed")
+        if len(key) < MIN_LENGTH or not key.isascii():
+            raise ConfigError(f"API key {name!r}: at least {MIN_LENGTH} ASCII characters are needed")
         if name in keys or key in keys.values():
             raise ConfigError(f"API key {name!r} is given twice")
         keys[name] = key
@@ -54,8 +50,8 @@ def _from_file(path: Path) -> list[tuple[str, str]]:
     return entries
 
 
-class KeyRing:
-    """Finds whose key a request brings. Without keys everybody is let in, each address as a caller of its own."""
+class ApiKeys:
+    """The keys that the server accepts. Without keys everyone is accepted, and each address is a caller."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
         self._keys = {name: key.encode() for name, key in keys.items()}
@@ -64,43 +60,17 @@ class KeyRing:
         return len(self._keys)
 
     def caller(self, headers: Mapping[str, str], address: str) -> str:
-        """The caller's name; Refusal (401) without a valid key in `Authorization: Bearer …` or `X-API-Key`.
+        """The name of the key in `Authorization: Bearer …` or `X-API-Key`; RequestRefused (401) without a valid one.
 
-        Every key is compared, each in constant time: how long it takes says nothing about them.
+        The given key is compared with every known key, each in constant time, so the time reveals nothing.
         """
         if not self._keys:
             return f"{ANONYMOUS} {address}"
         given = headers.get("x-api-key", "")
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = (given or (token if scheme.lower() == "bearer" else "")).strip().encode("utf-8", "replace")
-        found = [name for name, key in self._keys.items() if hmac.compare_digest(key, given)]
+        secret = (given or (token if scheme.lower() == "bearer" else "")).strip().encode("utf-8", "replace")
+        found = [name for name, key in self._keys.items() if hmac.compare_digest(key, secret)]
         if not found:
-            what = "this API key is not known" if given else "an API key is needed"
-            raise Refusal(401, "key_needed", f"{what}: send `Authorization: Bearer <key>`")
+            what = "this API key is not known" if secret else "an API key is needed"
+            raise RequestRefused(401, "key_needed", f"{what}: send `Authorization: Bearer <key>`")
         return found[0]
-
-
-class RateLimiter:
-    """A token bucket for each caller: `burst` requests at once, `rate_per_s` on average (0: no limit)."""
-
-    def __init__(self, rate_per_s: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.rate_per_s = rate_per_s
-        self.burst = burst
-        self._clock = clock
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller -> tokens, when
-
-    def take(self, caller: str) -> None:
-        """Count one request; Refusal (429) with the time until the next one where there are too many."""
-        if not self.rate_per_s:
-            return
-        now = self._clock()
-        tokens, then = self._buckets.pop(caller, (float(self.burst), now))
-        tokens = min(float(self.burst), tokens + (now - then) * self.rate_per_s)
-        allowed = tokens >= 1
-        self._buckets[caller] = (tokens - 1 if allowed else tokens, now)
-        if len(self._buckets) > BUCKETS:
-            self._buckets.popitem(last=False)
-        if not allowed:
-            wait = math.ceil((1 - tokens) / self.rate_per_s)
-            limit = f"{self.rate_per_s:g} requests a second, {self.burst} at once"
-            raise Refusal(429, "too_many_requests", f"more than {limit}", retry_after_s=wait)

@@ -1,6 +1,6 @@
-"""The door in front of the application: who asks, how often, how much. It reads a body only if it will be used.
+"""Checks before a request's body is read: host name, API key, rate, room in the queue, size.
 
-An ASGI middleware, because only there a request can be refused before its body is read.
+This is an ASGI middleware, because only there a request can be refused before its body is read.
 """
 
 from __future__ import annotations
@@ -12,30 +12,31 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from policy_server.admission.control import Admission
-from policy_server.refusals import Refusal
-from policy_server.web.api_keys import KeyRing
+from policy_server.admission.control import AdmissionControl
+from policy_server.refusals import RequestRefused
+from policy_server.web.api_keys import ApiKeys
 from xrl_alignment.server import is_loopback
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OPEN = ("/", "/health", "/openapi.json", "/docs", "/ui", "/ui/app.js", "/ui/style.css")  # nothing secret there
+OPEN = ("/", "/health", "/openapi.json", "/docs", "/ui", "/ui/app.js", "/ui/style.css")  # no key needed
 ACTIONS = ("/get_action", "/get_action/image")
-CALLER = "policy_server.caller"  # where the scope holds the caller's name
-THROWN_AWAY_S = 5.0  # how long a refused body is read, so that its sender sees the reason and not a reset
+CALLER = "policy_server.caller"  # the scope's entry with the caller's name
+DISCARD_S = 5.0  # seconds to read a refused body, so that its sender gets the reason and not a connection reset
 
 
-class Gate:
-    """Checks key, rate, room and size, hands the whole body on, and turns its own refusals into JSON.
+class GateMiddleware:
+    """Checks a request, reads its whole body, passes it to the application, and turns refusals into JSON.
 
-    With `loopback_only` the server may be called by names of this machine alone: without keys that keeps out pages of
-    the web that make a browser call us by a name of their own (DNS rebinding).
+    With `loopback_only` the `Host` header must name this machine. Without keys this stops web pages that make a browser
+    call this server under a host name of their own (DNS rebinding).
     """
 
-    def __init__(self, app: Any, *, admission: Admission, keys: KeyRing, loopback_only: bool) -> None:
+    def __init__(self, app: AsgiApp, *, admission: AdmissionControl, keys: ApiKeys, loopback_only: bool) -> None:
         self.app = app
         self.admission = admission
         self.keys = keys
@@ -43,7 +44,7 @@ class Gate:
         self.limits = admission.settings.server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI's entry."""
+        """The ASGI entry point."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -59,11 +60,11 @@ class Gate:
                 self._check_length(headers)
                 unread = False
                 receive = await self._with_body(receive)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             if scope["path"] in (*ACTIONS, "/ws"):
                 self.admission.refused("ws" if scope["type"] == "websocket" else "http", caller, refusal)
             if unread:
-                await _throw_away(receive)
+                await _discard(receive)
             await _refuse(scope, send, refusal)
             return
         await self.app(scope, receive, send)
@@ -71,23 +72,24 @@ class Gate:
     def _check_host(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "")
         if self.loopback_only and not is_loopback(_host_name(f"//{host}")):
-            raise Refusal(421, "wrong_host", f"this server answers to localhost only, not to {host[:80]!r}")
+            raise RequestRefused(421, "wrong_host", f"this server answers to localhost only, not to {host[:80]!r}")
         origin = headers.get("origin")
-        if origin and urlsplit(origin).netloc.lower() != host.lower():
-            raise Refusal(403, "wrong_origin", "pages of other sites may not use this server")
+        if origin and _netloc(origin) != host.lower():
+            raise RequestRefused(403, "wrong_origin", "pages of other sites may not use this server")
 
     def _check_length(self, headers: Mapping[str, str]) -> None:
         most = self.limits.max_body_bytes
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > most:
-            raise Refusal(413, "body_too_large", f"the body has {length[:20]} bytes; at most {most} are taken")
+            raise RequestRefused(413, "body_too_large", f"the body has {length[:20]} bytes; the limit is {most}")
 
     async def _with_body(self, receive: Receive) -> Receive:
-        """A `receive` that gives the whole body at once; Refusal 413 or 408 where it is too large or too slow."""
+        """A `receive` with the whole body in one message; RequestRefused 413 (too large) or 408 (too slow)."""
         try:
             body = await asyncio.wait_for(_read(receive, self.limits.max_body_bytes), self.limits.body_timeout_s)
         except asyncio.TimeoutError as error:
-            raise Refusal(408, "too_slow", f"the body took longer than {self.limits.body_timeout_s:g} s") from error
+            reason = f"the body took longer than {self.limits.body_timeout_s:g} s"
+            raise RequestRefused(408, "too_slow", reason) from error
         messages = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Message:
@@ -96,7 +98,7 @@ class Gate:
         return replay
 
 
-async def _refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
+async def _refuse(scope: Scope, send: Send, refusal: RequestRefused) -> None:
     body = json.dumps(refusal.body()).encode()
     headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **refusal_headers(refusal)}
     kind = "http.response"
@@ -110,8 +112,8 @@ async def _refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
     await send({"type": f"{kind}.body", "body": body})
 
 
-def refusal_headers(refusal: Refusal) -> dict[str, str]:
-    """The HTTP headers that belong to a refusal."""
+def refusal_headers(refusal: RequestRefused) -> dict[str, str]:
+    """The HTTP headers of a refusal."""
     headers = {}
     if refusal.retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(refusal.retry_after_s))
@@ -125,7 +127,7 @@ async def _read(receive: Receive, most: int) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Refusal(400, "incomplete", "the client left before its body was complete")
+            raise RequestRefused(400, "incomplete", "the client left before its body was complete")
         chunk = message.get("body", b"")
         size += len(chunk)
         if size <= most:
@@ -133,11 +135,11 @@ async def _read(receive: Receive, most: int) -> bytes:
         if message.get("more_body"):
             continue
         if size > most:
-            raise Refusal(413, "body_too_large", f"the body has {size} bytes; at most {most} are taken")
+            raise RequestRefused(413, "body_too_large", f"the body has {size} bytes; the limit is {most}")
         return bytes(body)
 
 
-async def _throw_away(receive: Receive) -> None:
+async def _discard(receive: Receive) -> None:
     async def rest() -> None:
         while True:
             message = await receive()
@@ -145,9 +147,16 @@ async def _throw_away(receive: Receive) -> None:
                 return
 
     try:
-        await asyncio.wait_for(rest(), THROWN_AWAY_S)
+        await asyncio.wait_for(rest(), DISCARD_S)
     except asyncio.TimeoutError:
-        return  # it goes on sending: the server closes the connection behind the answer
+        return  # the client still sends: uvicorn closes the connection after the answer
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:  # such as an unclosed bracket
+        return ""
 
 
 def _host_name(address: str) -> str:

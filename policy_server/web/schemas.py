@@ -1,4 +1,4 @@
-"""The JSON of the wire. The names down to `max_tokens` are the published interface; the others are optional."""
+"""The JSON messages. The fields down to `max_tokens` are the published interface; the later ones are optional."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ class _Strict(BaseModel):
 
 
 class ActionFields(_Strict):
-    """What comes with a picture, whichever way it travels."""
+    """The fields of a request for an action, on every route."""
 
     task_name: str = Field(max_length=200, description="a MineRL BASALT environment's id, or ALFWorld")
-    step: int = Field(0, ge=0, le=2**31 - 1, description="comes back in the answer")
-    temperature: float = Field(0.7, ge=0, le=2, description="0 always takes the most probable token")
-    max_tokens: int = Field(512, ge=1, le=8192, description="of the model's answer")
-    model: Name = Field("", description="one of /models; empty: the default model")
-    session: SessionName = Field("", description="requests with the same name share a history; empty: none")
+    step: int = Field(default=0, ge=0, le=2**31 - 1, description="the response repeats it")
+    temperature: float = Field(default=0.7, ge=0, le=2, description="0: greedy decoding")
+    max_tokens: int = Field(default=512, ge=1, le=8192, description="limit for the model's answer")
+    model: Name = Field(default="", description="a name from /models; empty: the default model")
+    session: SessionName = Field(default="", description="requests with the same name share a history; empty: none")
 
 
 class TextFields(ActionFields):
-    """Further fields of text tasks; these need JSON."""
+    """Fields for text tasks; only the JSON routes have them."""
 
-    prompt: str = Field("", max_length=100_000, description="ALFWorld: the episode's text; MineRL: further advice")
+    prompt: str = Field(
+        default="", max_length=100_000, description="ALFWorld: the episode's text; MineRL: advice for the model"
+    )
     admissible_commands: list[Command] = Field(
-        default_factory=list, max_length=1000, description="ALFWorld: the commands that are possible now"
+        default_factory=list, max_length=1000, description="ALFWorld: the admissible commands"
     )
 
 
 class EncodedImage(_Strict):
-    """A picture in JSON."""
+    """An image in JSON."""
 
     data: str = Field(min_length=1, description="JPEG or PNG in base64")
 
@@ -48,15 +50,15 @@ class ActionRequest(TextFields):
 
 
 class ActionResponse(BaseModel):
-    """The answer to a picture: for MineRL every key of the action space, for ALFWorld `{"command": …}`."""
+    """The response to an image. `action` has every key of MineRL's action space, or `command` for ALFWorld."""
 
     action: dict[str, Any]
     reasoning: str
     step: int
 
 
-class Online(BaseModel):
-    """GET /."""
+class ServiceStatus(BaseModel):
+    """The response of GET /."""
 
     status: str
     service: str
@@ -64,8 +66,8 @@ class Online(BaseModel):
     device: str
 
 
-class Health(BaseModel):
-    """GET /health."""
+class HealthStatus(BaseModel):
+    """The response of GET /health."""
 
     status: str
     model: str
@@ -74,7 +76,7 @@ class Health(BaseModel):
 
 
 class ModelEntry(BaseModel):
-    """A model of GET /models."""
+    """A model in the response of GET /models."""
 
     name: str
     path: str
@@ -83,14 +85,14 @@ class ModelEntry(BaseModel):
     bytes: int
 
 
-class Forgotten(BaseModel):
-    """DELETE /sessions/{name}."""
+class SessionForgotten(BaseModel):
+    """The response of DELETE /sessions/{name}: whether the session existed."""
 
     forgotten: bool
 
 
-class Refused(BaseModel):
-    """The body of every answer that is not a success."""
+class ErrorBody(BaseModel):
+    """The body of every response that is not a success."""
 
     error: str
     detail: str

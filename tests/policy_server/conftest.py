@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from policy_server.models.transformers_model import VisionModel, load_model
+from policy_server.models.loading import load_model
+from policy_server.models.vision_model import VisionModel
 from policy_server.settings import PolicyServerSettings
 from tests.policy_server.servers import TINY, HeldModel, Running, ServerProcess, start_in_thread
 from xrl_alignment.config import load_config

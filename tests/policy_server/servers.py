@@ -7,6 +7,7 @@ so that a test can fill a queue without a clock.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import io
 import queue
@@ -23,14 +24,14 @@ import numpy as np
 import uvicorn
 from PIL import Image
 
-from policy_server.admission.control import Admission
+from policy_server.admission.control import AdmissionControl
 from policy_server.metrics import Metrics
 from policy_server.models.pool import ModelPool
-from policy_server.models.transformers_model import Job, VisionModel
-from policy_server.qwen_policy_server import open_port, uvicorn_config
+from policy_server.models.vision_model import ModelJob, VisionModel
 from policy_server.settings import PolicyServerSettings
-from policy_server.web.api_keys import KeyRing
+from policy_server.web.api_keys import ApiKeys
 from policy_server.web.app import create_app
+from policy_server.web.server import open_port, uvicorn_config
 from xrl_alignment.config import load_config
 from xrl_alignment.paths import REPO_ROOT
 
@@ -40,12 +41,20 @@ ROOM = (
     "You are in the middle of a room. You see a cabinet 1, and a fridge 1.\nYour task is to: put a mug in cabinet.\n> "
 )
 
+TEXT = {"task_name": "ALFWorld", "prompt": ROOM, "temperature": 0, "max_tokens": 16}
 
-def picture(kind: str = "PNG", size: tuple[int, int] = (64, 36), shade: int = 90) -> bytes:
-    """An encoded picture of one colour."""
+
+def encoded_image(kind: str = "PNG", size: tuple[int, int] = (64, 36), shade: int = 90) -> bytes:
+    """An encoded image of one colour."""
     buffer = io.BytesIO()
     Image.new("RGB", size, (shade, 120, 40)).save(buffer, format=kind)
     return buffer.getvalue()
+
+
+def action_body(**fields: object) -> dict:
+    """A request as the published examples write it."""
+    image = {"data": base64.b64encode(encoded_image()).decode()}
+    return {"task_name": CAVE, "image": image, "step": 1, "temperature": 0.7, "max_tokens": 512, **fields}
 
 
 def noise(size: tuple[int, int] = (640, 360)) -> np.ndarray:
@@ -63,7 +72,7 @@ class HeldModel:
         self.entered = threading.Semaphore(0)
         self.batches: list[int] = []
 
-    def answer(self, jobs: Sequence[Job]) -> list[str]:
+    def answer(self, jobs: Sequence[ModelJob]) -> list[str]:
         self.batches.append(len(jobs))
         self.entered.release()
         assert self.release.wait(60), "nobody let the model go on"
@@ -78,7 +87,7 @@ class Running:
     """A server in a thread of this process."""
 
     url: str
-    admission: Admission
+    admission: AdmissionControl
     http: httpx.Client
     stop: Callable[[], None]
 
@@ -88,8 +97,8 @@ def start_in_thread(options: Sequence[str], keys: dict[str, str], model: VisionM
     metrics = Metrics()
     pool = ModelPool(settings.model_table(), 0, metrics, load=lambda settings: model)
     pool.get(pool.default)
-    admission = Admission(settings, pool, metrics)
-    app = create_app(admission, KeyRing(keys), loopback=True)
+    admission = AdmissionControl(settings, pool, metrics)
+    app = create_app(admission, ApiKeys(keys), loopback=True)
     listener = open_port("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn_config(app, settings.server))
     ready = threading.Event()

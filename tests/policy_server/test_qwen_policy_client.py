@@ -15,6 +15,7 @@ from policy_server.qwen_policy_client import (
     AsyncQwenPolicyClient,
     PolicyServerError,
     QwenPolicyClient,
+    UsageError,
     encode,
     make_environment,
     play,
@@ -116,7 +117,7 @@ def test_a_client_waits_no_longer_than_its_timeout(serve, held_model: HeldModel)
         client.get_action(OBS, CAVE, timeout=0.2)
 
 
-def test_observations_that_are_no_pictures_are_refused_at_once():
+def test_observations_that_are_no_images_are_refused_at_once():
     with pytest.raises(ValueError, match=r"shape \(4, 4\)"):
         encode({"pov": np.zeros((4, 4))})
     with pytest.raises(ValueError, match="image_format='gif'"):
@@ -146,6 +147,11 @@ def test_an_episode_is_played_in_both_interfaces(serve, env, capsys):
     with QwenPolicyClient(serve().url) as client:
         assert play(client, env, CAVE, steps=5) == 2
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_a_task_that_the_stand_in_does_not_know_is_named():
+    with pytest.raises(UsageError, match="--task: unknown task 'MineRLBasaltFindCave': did you mean"):
+        make_environment("stand-in", "MineRLBasaltFindCave")
 
 
 def test_esc_ends_an_episode():

@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
+from lavis.common.errors import ConfigError
 from policy_server import settings
 from policy_server.settings import PolicyServerSettings
-from xrl_alignment.config import ConfigError, load_config
+from xrl_alignment.config import load_config
 from xrl_alignment.paths import REPO_ROOT
 
 

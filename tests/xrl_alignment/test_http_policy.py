@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from policy_server.models.transformers_model import EmacModel, load_model
+from policy_server.models.blip2_emac import Blip2EmacModel
+from policy_server.models.loading import load_model
 from policy_server.qwen_policy_client import PolicyServerError
 from policy_server.settings import ModelSettings
 from tests.policy_server.servers import ROOM, TINY, ServerProcess, start_in_thread
@@ -19,12 +20,12 @@ from xrl_alignment.policies import PolicyInput
 
 
 @pytest.fixture(scope="module")
-def model() -> EmacModel:
+def model() -> Blip2EmacModel:
     return load_model(ModelSettings(path=TINY))
 
 
 @pytest.fixture
-def server(model: EmacModel):
+def server(model: Blip2EmacModel):
     running = start_in_thread([], {}, model)
     yield running
     running.http.close()
@@ -40,7 +41,7 @@ def inputs() -> list[PolicyInput]:
     ]
 
 
-def test_it_answers_as_the_model_in_this_process(server, model: EmacModel):
+def test_it_answers_as_the_model_in_this_process(server, model: Blip2EmacModel):
     policy = HttpPolicy(server.url)
     try:
         assert policy.act(inputs()) == model.policy.act(inputs())
@@ -59,7 +60,7 @@ def test_admissible_commands_are_kept(server):
         policy.close()
 
 
-def test_a_server_that_refuses_is_named(model: EmacModel):
+def test_a_server_that_refuses_is_named(model: Blip2EmacModel):
     running = start_in_thread([], {"lab": "k" * 20}, model)
     policy = HttpPolicy(running.url)
     try:

@@ -7,7 +7,7 @@ import pytest
 
 from policy_server.admission.batch_queue import BatchQueue
 from policy_server.metrics import Metrics
-from policy_server.refusals import Refusal
+from policy_server.refusals import RequestRefused
 
 
 class Desk:
@@ -110,7 +110,7 @@ def test_a_full_queue_refuses_with_the_time_to_wait():
         tasks = await asked(queue, "a")
         await desk.called()
         tasks += await asked(queue, "b", "c")
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(RequestRefused) as caught:
             await queue.ask("m", "d", 60)
         desk.go.release(10)
         await asyncio.gather(*tasks)
@@ -128,7 +128,7 @@ def test_a_deadline_is_kept_while_the_model_works_and_the_rest_goes_on():
         queue = queue_of(desk)
         tasks = await asked(queue, "a")
         await desk.called()
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(RequestRefused) as caught:
             await queue.ask("m", "late", 0.05)
         desk.go.release(10)
         first = await tasks[0]
@@ -195,13 +195,13 @@ def test_draining_lets_nothing_new_in_and_answers_who_was_let_in_before():
         await desk.called()
         tasks += await asked(queue, "b")
         queue.drain(60)
-        with pytest.raises(Refusal, match="shutting down") as caught:
+        with pytest.raises(RequestRefused, match="shutting down") as caught:
             queue.check_room()
-        tasks += await asked(queue, "c")  # its picture was still being decoded
+        tasks += await asked(queue, "c")  # its image was still being decoded
         desk.go.release(10)
         answers = [answer.text for answer in await asyncio.gather(*tasks)]
         await queue.stop()
-        with pytest.raises(Refusal, match="shutting down"):
+        with pytest.raises(RequestRefused, match="shutting down"):
             await queue.ask("m", "d", 60)
         return caught.value.status, answers
 
@@ -216,7 +216,7 @@ def test_what_still_waits_when_the_time_is_over_is_refused():
         await desk.called()
         tasks += await asked(queue, "b")
         queue.drain(0.05)
-        with pytest.raises(Refusal, match="shutting down"):
+        with pytest.raises(RequestRefused, match="shutting down"):
             await tasks[1]
         desk.go.release(10)
         await queue.stop()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from policy_server.admission import images
-from policy_server.refusals import Refusal
-from tests.policy_server.servers import picture
+from policy_server.refusals import RequestRefused
+from tests.policy_server.servers import encoded_image
 
 LIMITS = {"max_bytes": 100_000, "max_pixels": 1_000_000}
 
@@ -30,8 +30,8 @@ def bomb(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_pictures_come_back_in_rgb(kind):
-    image = images.decode(picture(kind), **LIMITS)
+def test_images_come_back_in_rgb(kind):
+    image = images.decode(encoded_image(kind), **LIMITS)
     assert (image.mode, image.size) == ("RGB", (64, 36))
     assert abs(image.getpixel((5, 5))[1] - 120) < 3
 
@@ -46,7 +46,7 @@ def test_other_colour_modes_are_converted(mode):
 def test_a_bomb_is_refused_before_it_is_decoded():
     data = bomb(10_000, 10_000)
     tracemalloc.start()
-    with pytest.raises(Refusal, match="10000 × 10000 pixels; at most 1000000") as caught:
+    with pytest.raises(RequestRefused, match="10000 × 10000 pixels; the limit is 1000000") as caught:
         images.decode(data, max_bytes=200_000, max_pixels=1_000_000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -57,13 +57,13 @@ def test_a_bomb_is_refused_before_it_is_decoded():
 def test_sizes_beyond_pillows_own_limit_are_refused_too():
     header = bomb(1, 1)[:16] + struct.pack(">II", 100_000, 100_000) + b"\x08\0\0\0\0"
     data = header + struct.pack(">I", zlib.crc32(header[12:])) + bomb(1, 1)[33:]
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RequestRefused) as caught:
         images.decode(data, **LIMITS)
     assert caught.value.status == 413
 
 
 def test_too_many_bytes():
-    with pytest.raises(Refusal, match="has 100001 bytes; at most 100000") as caught:
+    with pytest.raises(RequestRefused, match="has 100001 bytes; the limit is 100000") as caught:
         images.decode(bytes(100_001), **LIMITS)
     assert caught.value.status == 413
 
@@ -74,20 +74,22 @@ def gif() -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("data", [b"", b"hello", gif(), picture("PNG")[:60], picture("JPEG")[:200]], ids=str)
-def test_no_picture_no_decoding(data):
+@pytest.mark.parametrize(
+    "data", [b"", b"hello", gif(), encoded_image("PNG")[:60], encoded_image("JPEG")[:200]], ids=str
+)
+def test_no_image_no_decoding(data):
     reason = "is damaged: " if len(data) >= 60 else "is neither JPEG nor PNG$"
-    with pytest.raises(Refusal, match=f"the image {reason}") as caught:
+    with pytest.raises(RequestRefused, match=f"the image {reason}") as caught:
         images.decode(data, **LIMITS)
     assert caught.value.status == 422
 
 
 @given(st.binary(max_size=64), st.integers(0, 400), st.sampled_from(["PNG", "JPEG"]))
-def test_damaged_pictures_are_decoded_or_refused(junk, at, kind):
-    good = picture(kind)
+def test_damaged_images_are_decoded_or_refused(junk, at, kind):
+    good = encoded_image(kind)
     try:
         image = images.decode(good[:at] + junk + good[at + len(junk) :], **LIMITS)
-    except Refusal as refusal:
+    except RequestRefused as refusal:
         assert refusal.status in (413, 422)
     else:
         assert image.mode == "RGB"
@@ -95,19 +97,19 @@ def test_damaged_pictures_are_decoded_or_refused(junk, at, kind):
 
 @pytest.mark.parametrize("text", ["%%%", "abc", "aGVsbG8=\n", "aGVs bG8=", "ä", "data:image/png;base64,aGVs"])
 def test_base64_is_strict(text):
-    with pytest.raises(Refusal, match="not base64") as caught:
+    with pytest.raises(RequestRefused, match="not base64") as caught:
         images.from_base64(text)
     assert caught.value.status == 422
 
 
-def test_fingerprints_tell_pictures_apart():
-    one, same, other = (images.decode(picture("PNG", shade=s), **LIMITS) for s in (1, 1, 2))
-    turned = images.decode(picture("PNG", size=(36, 64), shade=1), **LIMITS)
+def test_fingerprints_tell_images_apart():
+    one, same, other = (images.decode(encoded_image("PNG", shade=s), **LIMITS) for s in (1, 1, 2))
+    turned = images.decode(encoded_image("PNG", size=(36, 64), shade=1), **LIMITS)
     assert images.fingerprint(one) == images.fingerprint(same)
     assert len({images.fingerprint(image) for image in (one, other, turned)}) == 3
 
 
 def test_thumbnails_are_small_and_keep_their_shape():
-    large = images.decode(picture("PNG", size=(1280, 720)), **LIMITS | {"max_pixels": 10**6})
+    large = images.decode(encoded_image("PNG", size=(1280, 720)), **LIMITS | {"max_pixels": 10**6})
     assert images.thumbnail(large).size == (320, 180)
     assert images.as_data_url(images.thumbnail(large)).startswith("data:image/jpeg;base64,/9j/")

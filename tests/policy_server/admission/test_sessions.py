@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from policy_server.admission.sessions import ActionCache, Sessions
-from policy_server.games.prompts import Reading
+from policy_server.admission.sessions import Sessions
 
 
 class Clock:
@@ -9,10 +8,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def reading(name: str) -> Reading:
-    return Reading({"command": name}, "", name)
 
 
 def test_a_session_keeps_its_last_steps():
@@ -53,18 +48,3 @@ def test_the_empty_name_and_a_history_of_none_keep_nothing():
     none = Sessions(limit=10, history=0, idle_s=60)
     none.add("lab", "a", "x")
     assert len(sessions) == len(none) == 0
-
-
-def test_the_cache_keeps_what_was_used_last():
-    cache = ActionCache(2)
-    cache.put("a", reading("a"))
-    cache.put("b", reading("b"))
-    assert cache.get("a") == reading("a")
-    cache.put("c", reading("c"))
-    assert cache.get("b") is None and cache.get("a") and cache.get("c")
-
-
-def test_a_cache_of_none_keeps_nothing():
-    cache = ActionCache(0)
-    cache.put("a", reading("a"))
-    assert cache.get("a") is None

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_server.games.alfworld import FALLBACK, parse, question
+from policy_server.games.alfworld import FALLBACK, model_prompt, parse
 
 POSSIBLE = ("go to cabinet 1", "move mug 1 to cabinet 1", "look")
 
@@ -41,10 +41,10 @@ def test_any_text_gives_a_command(text, limited):
 
 def test_a_question_needs_the_episode():
     with pytest.raises(ValueError, match="needs the episode's text in `prompt`"):
-        question("ALFWorld", " ", (), ())
+        model_prompt("ALFWorld", " ", (), ())
 
 
 def test_the_prompt_is_handed_on_unchanged():
-    asked = question("ALFWorld", "a room\n> ", ("look",), ("old step",))
+    asked = model_prompt("ALFWorld", "a room\n> ", ("look",), ("old step",))
     assert asked.text == "a room\n> "
     assert "possible now: look." in asked.instructions and asked.commands == ("look",)

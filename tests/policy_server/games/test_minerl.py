@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy_server.basalt_stand_in import BasaltStandIn
-from policy_server.games.minerl import TASKS, no_op, parse, question
+from policy_server.games.minerl import TASKS, model_prompt, no_op, parse
 
 SPACE = BasaltStandIn().action_space
 
@@ -108,7 +108,7 @@ def test_any_json_gives_a_valid_action(fields, nested):
 
 
 def test_a_question_holds_the_task_and_the_steps_before():
-    asked = question("MineRLBasaltMakeWaterfall-v0", "", (), ["1: forward", "2: use"])
+    asked = model_prompt("MineRLBasaltMakeWaterfall-v0", "", (), ["1: forward", "2: use"])
     assert TASKS["MineRLBasaltMakeWaterfall-v0"] in asked.text
     assert asked.text.index("1: forward") < asked.text.index("2: use")
     assert "hotbar.1" in asked.instructions

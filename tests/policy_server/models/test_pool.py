@@ -6,11 +6,11 @@ import weakref
 import pytest
 from PIL import Image
 
-from policy_server.games.prompts import Question
+from policy_server.games.prompts import ModelPrompt
 from policy_server.metrics import Metrics
 from policy_server.models.pool import ModelPool
-from policy_server.models.transformers_model import Job
-from policy_server.refusals import Refusal
+from policy_server.models.vision_model import ModelJob, VisionModel
+from policy_server.refusals import RequestRefused
 from policy_server.settings import ModelSettings
 from tests.policy_server.servers import ROOM, TINY
 
@@ -18,8 +18,8 @@ TABLE = {name: ModelSettings(path=TINY) for name in "abc"}
 SIZE = 9_005_184  # bytes of the tiny model
 
 
-def job(prompt: str = ROOM) -> Job:
-    return Job(Image.new("RGB", (64, 36)), Question("", prompt), 0.0, 16)
+def job(prompt: str = ROOM) -> ModelJob:
+    return ModelJob(Image.new("RGB", (64, 36)), ModelPrompt("", prompt), 0.0, 16)
 
 
 def loaded(pool: ModelPool) -> str:
@@ -57,7 +57,7 @@ def test_without_a_budget_all_stay():
 
 def test_a_model_larger_than_the_budget_is_refused_and_not_kept():
     pool = ModelPool(TABLE, SIZE - 1, Metrics())
-    with pytest.raises(MemoryError, match="it needs 0.008 GiB; memory.models_gib is 0.008"):
+    with pytest.raises(MemoryError, match="model a needs 0.008 GiB; memory.models_gib is 0.008"):
         pool.get("a")
     (refusal,) = pool.answer("a", [job()])
     assert (refusal.status, refusal.code) == (503, "model_unavailable")
@@ -71,8 +71,17 @@ def test_a_model_that_cannot_be_loaded_does_not_harm_the_others(tmp_path):
     assert isinstance(pool.answer("a", [job()])[0], str)
 
 
+def test_a_bug_while_loading_refuses_the_jobs_and_shows_its_traceback_in_the_log_alone(caplog):
+    def load(settings: ModelSettings) -> VisionModel:
+        raise RuntimeError("a secret of the machine")
+
+    (refusal,) = ModelPool(TABLE, 0, Metrics(), load=load).answer("a", [job()])
+    assert (refusal.status, str(refusal)) == (503, "model a cannot be loaded")
+    assert "a secret of the machine" in caplog.text
+
+
 def test_unknown_names_are_refused_with_the_known_ones():
-    with pytest.raises(Refusal, match="unknown model 'z'; there are a, b, c") as caught:
+    with pytest.raises(RequestRefused, match="unknown model 'z': choose one of a, b, c") as caught:
         ModelPool(TABLE, 0, Metrics()).settings("z")
     assert caught.value.status == 404
 

@@ -5,9 +5,10 @@ import importlib.util
 import pytest
 import torch
 
-from policy_server.models.transformers_model import by_row, load_model
+from policy_server.models.loading import load_model
+from policy_server.models.transformers_model import by_row
+from policy_server.models.vision_model import ModelLoadError
 from policy_server.settings import ModelSettings
-from tests.policy_server.servers import TINY
 
 
 def test_each_row_has_its_own_temperature():
@@ -15,12 +16,6 @@ def test_each_row_has_its_own_temperature():
     cold, hot, greedy = by_row(scores, torch.tensor([[0.5], [2.0], [0.0]]))
     assert cold.tolist() == [2.0, 6.0, 4.0] and hot.tolist() == [0.5, 1.5, 1.0]
     assert greedy.softmax(0).tolist() == [0.0, 1.0, 0.0]
-
-
-@pytest.mark.parametrize("option", [{"quantization": "int8"}, {"dtype": "float16"}])
-def test_the_projects_own_model_has_one_precision(option):
-    with pytest.raises(ValueError, match=f"model.{next(iter(option))}: Blip2Emac"):
-        load_model(ModelSettings(path=TINY, **option))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
@@ -32,3 +27,9 @@ def test_quantisation_names_its_extra():
 def test_a_mistyped_folder_is_no_hub_id():
     with pytest.raises(ValueError, match=r"model.path=/nowhere/model: no config.json in there"):
         load_model(ModelSettings(path="/nowhere/model"))
+
+
+def test_a_folder_with_another_kind_of_model_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "nonsense"}')
+    with pytest.raises(ModelLoadError, match=f"model.path={tmp_path} cannot be loaded: "):
+        load_model(ModelSettings(path=str(tmp_path)))

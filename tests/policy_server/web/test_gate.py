@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tests.policy_server.servers import CAVE, picture
+from tests.policy_server.servers import CAVE, encoded_image
 
 
 def talk(url: str, *parts: bytes) -> tuple[int, dict]:
@@ -48,7 +48,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(serve):
 
 
 def test_a_whole_body_in_small_pieces_is_fine(serve):
-    data = picture()
+    data = encoded_image()
     pieces = [data[at : at + 100] for at in range(0, len(data), 100)]
     status, answer = talk(serve().url, head(Content_Length=len(data)), *pieces)
     assert status == 200 and "action" in answer
@@ -69,13 +69,15 @@ def test_pages_of_other_sites_are_refused(serve):
     own = server.url.removeprefix("http://")
     status, answer = talk(server.url, head("/ui/recent", "GET", Host=own, Origin="https://evil.example"))
     assert (status, answer["error"]) == (403, "wrong_origin")
+    status, answer = talk(server.url, head("/health", "GET", Host=own, Origin="http://["))
+    assert (status, answer["error"]) == (403, "wrong_origin")
     assert talk(server.url, head("/health", "GET", Host=own, Origin=server.url))[0] == 200
 
 
 def test_a_refused_caller_may_go_on_with_the_same_connection(serve):
     server = serve(keys={"lab": "k" * 20})
     host, port = server.url.removeprefix("http://").split(":")
-    data = picture(size=(640, 360))
+    data = encoded_image(size=(640, 360))
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         file = connection.makefile("rb")
         for key, expected in (("wrong", b"401"), ("k" * 20, b"200")):

@@ -24,7 +24,7 @@ def check_operation(operation) -> None:
     @settings(max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy())
     def check(case) -> None:
-        # What a schema cannot say (base64, a picture, a known task) may be refused all the same.
+        # What a schema cannot say (base64, an image, a known task) may be refused all the same.
         case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
     check()

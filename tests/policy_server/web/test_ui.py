@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from policy_server.games.prompts import Reading
-from tests.policy_server.servers import CAVE, picture
+from policy_server.games.prompts import ParsedAction
+from tests.policy_server.servers import CAVE, encoded_image
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 QUIET = ("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=3000", "--dump-dom")
@@ -38,11 +38,11 @@ def test_the_page_shows_the_last_steps(serve, tmp_path):
     server = serve("server.recent=2")
     for step in (1, 2, 3):
         fields = {"task_name": CAVE, "step": step, "max_tokens": 4, "session": "first"}
-        sent = {"content": picture("JPEG"), "headers": {"Content-Type": "image/jpeg"}}
+        sent = {"content": encoded_image("JPEG"), "headers": {"Content-Type": "image/jpeg"}}
         assert server.http.post("/get_action/image", params=fields, **sent).status_code == 200
     attack = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script>"
     newest = server.admission.recent[-1]
-    newest.outcome.reading = Reading({**newest.outcome.reading.action, "jump": 1, "camera": [5, 0]}, attack, "")
+    newest.result.parsed = ParsedAction({**newest.result.parsed.action, "jump": 1, "camera": [5, 0]}, attack, "")
     page = page_in_browser(f"{server.url}/ui", tmp_path)
     assert text_of(page, "h2") == [f"{CAVE}, step 3", f"{CAVE}, step 2"]
     assert text_of(page, ".action") == ["jump + camera 5°, 0°", "nothing"]
