@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from lavis.common.errors import EmacError, unknown
+from lavis.common.errors import ConfigError, EmacError, unknown
 from policy_server.metrics import Metrics
 from policy_server.models.loading import expected_bytes, load_model
 from policy_server.models.vision_model import ModelJob, VisionModel
@@ -23,7 +23,7 @@ from policy_server.settings import ModelSettings
 logger = logging.getLogger(__name__)
 
 
-class ModelBudgetError(EmacError, MemoryError):
+class ModelBudgetError(ConfigError, MemoryError):
     """A model alone is larger than `memory.models_gib`."""
 
 

@@ -1,7 +1,7 @@
 """Servers for the tests: on a real socket in a thread of this process, or as a process of their own.
 
-The model is the project's tiny `Blip2Emac`, loaded once. `HeldModel` is the same one, answering only when it is let:
-so that a test can fill a queue without a clock.
+The model is the project's tiny `Blip2Emac`, loaded once. `HeldModel` is the same model, but it waits until the test
+releases it. So a test can fill the queue without depending on time.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ TEXT = {"task_name": "ALFWorld", "prompt": ROOM, "temperature": 0, "max_tokens":
 
 
 def encoded_image(kind: str = "PNG", size: tuple[int, int] = (64, 36), shade: int = 90) -> bytes:
-    """An encoded image of one colour."""
+    """An image file of one colour."""
     buffer = io.BytesIO()
     Image.new("RGB", size, (shade, 120, 40)).save(buffer, format=kind)
     return buffer.getvalue()
 
 
 def action_body(**fields: object) -> dict:
-    """A request as the published examples write it."""
+    """A request like the published examples."""
     image = {"data": base64.b64encode(encoded_image()).decode()}
     return {"task_name": CAVE, "image": image, "step": 1, "temperature": 0.7, "max_tokens": 512, **fields}
 
@@ -63,7 +63,7 @@ def noise(size: tuple[int, int] = (640, 360)) -> np.ndarray:
 
 
 class HeldModel:
-    """The real model, whose calls wait for `release`; `entered` counts calls that have begun."""
+    """The real model, whose calls wait for `release`; `entered` counts the calls that have begun."""
 
     def __init__(self, model: VisionModel) -> None:
         self._model = model
@@ -75,7 +75,7 @@ class HeldModel:
     def answer(self, jobs: Sequence[ModelJob]) -> list[str]:
         self.batches.append(len(jobs))
         self.entered.release()
-        assert self.release.wait(60), "nobody let the model go on"
+        assert self.release.wait(60), "no test released the model"
         return list(self._model.answer(jobs))
 
     def wait_until_called(self) -> None:
@@ -126,7 +126,7 @@ def start_in_thread(options: Sequence[str], keys: dict[str, str], model: VisionM
 
 
 def wait_until_queued(server: Running, number: int = 1, none: bool = False) -> None:
-    """Until `number` requests wait for the model; with `none`, until nobody does any more."""
+    """Return when `number` requests wait for the model; with `none`, when no request waits."""
     reached = threading.Event()
 
     def look() -> None:
@@ -141,7 +141,7 @@ def wait_until_queued(server: Running, number: int = 1, none: bool = False) -> N
 
 
 class ServerProcess:
-    """`qwen_policy_server.py` as users start it, on a free port; its log is read line by line."""
+    """`qwen_policy_server.py` as users start it, on a free port; a thread reads its log line by line."""
 
     def __init__(self, *arguments: str, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -162,7 +162,7 @@ class ServerProcess:
         self._news.put(None)
 
     def wait_for(self, text: str) -> str:
-        """The next line of the log with `text` in it."""
+        """The next line of the log that contains `text`."""
         while (line := self._news.get(timeout=240)) is not None:
             self.lines.append(line)
             if text in line:
@@ -177,7 +177,7 @@ class ServerProcess:
         self.process.wait()
 
     def end(self) -> int:
-        """Let it end by SIGTERM; its exit code."""
+        """End it with SIGTERM; returns the exit code."""
         self.process.terminate()
         code = self.process.wait(120)
         with contextlib.suppress(AssertionError):

@@ -37,10 +37,8 @@ def test_keys_are_needed_where_there_are_any(serve):
     refused = server.http.post("/get_action", json=action_body())
     assert (refused.status_code, refused.json()["error"]) == (401, "key_needed")
     assert refused.headers["WWW-Authenticate"] == "Bearer"
-    assert (
-        server.http.post("/get_action", json=action_body(), headers={"Authorization": f"Bearer {OTHER}"}).status_code
-        == 200
-    )
+    bearer = {"Authorization": f"Bearer {OTHER}"}
+    assert server.http.post("/get_action", json=action_body(), headers=bearer).status_code == 200
     for path in ("/", "/health", "/ui", "/openapi.json"):
         assert server.http.get(path).status_code == 200
     with pytest.raises(InvalidStatus) as caught, connect(server.url.replace("http", "ws") + "/ws"):
