@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ast
 import asyncio
+import shutil
 import socket
 import subprocess
 import sys
@@ -159,6 +161,15 @@ def test_esc_ends_an_episode():
     env.reset(seed=0)
     assert step_environment(env, {**no_op(), "ESC": 1})[1]
     assert not step_environment(env, no_op())[1]
+
+
+def test_the_client_is_a_single_file(tmp_path):
+    """Copied elsewhere it imports nothing else of this project, nor anything heavy."""
+    shutil.copy(REPO_ROOT / "policy_server" / "qwen_policy_client.py", tmp_path)
+    code = "import qwen_policy_client, sys; print({name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert not {"lavis", "policy_server", "xrl_alignment", "torch", "gymnasium"} & ast.literal_eval(done.stdout)
 
 
 def test_the_example_runs_from_any_folder(server_process, tmp_path):

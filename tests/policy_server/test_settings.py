@@ -13,7 +13,7 @@ from xrl_alignment.paths import REPO_ROOT
 @pytest.mark.parametrize("section", ["server", "queue", "memory", "model"])
 def test_the_guide_lists_every_setting_with_its_default(section):
     guide = (REPO_ROOT / "docs" / "policy_server.md").read_text(encoding="utf-8")
-    table = guide.split(f"\n| `{section}`", 1)[1].split("\n\n", 1)[0]
+    table = guide.split("\n## Settings\n")[1].split(f"\n| `{section}`")[1].split("\n\n")[0]
     rows = [[cell.strip(" `") for cell in line.split("|")[1:3]] for line in table.splitlines()[2:]]
     defaults = dataclasses.asdict(getattr(PolicyServerSettings(), section))
     assert rows == [[key, "" if value in ("", {}) else str(value)] for key, value in defaults.items()]
