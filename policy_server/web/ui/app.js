@@ -1,4 +1,4 @@
-// Shows the last steps. All texts come from models and clients, so they only ever become text nodes.
+// Shows the last steps. Their texts come from models and clients, so the page inserts them as text nodes only.
 "use strict";
 
 const EVERY_MS = 1000;
