@@ -4,11 +4,38 @@ import importlib.util
 
 import pytest
 import torch
+from PIL import Image
 
+from policy_server.games.prompts import ModelPrompt
 from policy_server.models.loading import load_model
 from policy_server.models.transformers_model import by_row
-from policy_server.models.vision_model import ModelLoadError
+from policy_server.models.vision_model import ModelJob, ModelLoadError, VisionModel
 from policy_server.settings import ModelSettings
+from tests.tiny_checkpoints import write_llava
+
+
+def job(number: int, text: str = "what now? ") -> ModelJob:
+    image = Image.new("RGB", (64, 36), (40 * number, 90, 9))
+    return ModelJob(image, ModelPrompt("answer", text * (number + 1)), 0.0, 4 + number)
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory: pytest.TempPathFactory) -> VisionModel:
+    """A LLaVA, because its processor needs no torchvision; Qwen2-VL is tested with `make test-vllm`."""
+    folder = write_llava(tmp_path_factory.mktemp("models") / "tiny-llava")
+    return load_model(ModelSettings(path=str(folder), device="cpu"))
+
+
+def test_rows_of_a_batch_are_answered_as_if_alone(llava: VisionModel):
+    """Prompts, images and lengths differ; decoding is greedy."""
+    jobs = [job(number) for number in range(3)]
+    alone = [answer for each in jobs for answer in llava.answer([each])]
+    assert llava.answer(jobs) == alone and len(set(alone)) > 1
+
+
+def test_a_prompt_longer_than_the_models_positions_is_refused(llava: VisionModel):
+    with pytest.raises(ValueError, match=r"need \d+ tokens; the model has \d+ positions"):
+        llava.answer([job(0, "what now? " * 2000)])
 
 
 def test_each_row_has_its_own_temperature():
