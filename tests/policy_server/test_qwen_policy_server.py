@@ -31,7 +31,9 @@ def request(**fields: object) -> dict:
 
 def test_sigterm_answers_what_is_in_hand_and_ends_with_zero():
     with (
-        ServerProcess("--model", TINY, "--options", "queue.max_batch=1", "server.drain_s=120") as server,
+        ServerProcess(
+            "--model", TINY, "--options", "queue.max_batch=1", "queue.deadline_s=120", "server.drain_s=120"
+        ) as server,
         connect(server.url.replace("http", "ws") + "/ws") as socket,
         ThreadPoolExecutor(4) as pool,
     ):
