@@ -1,18 +1,18 @@
-"""The policy server under load: batching against none, its own overhead, and a minute at twice its capacity.
+"""Benchmark of the policy server: batching, the server's own overhead, and a minute at twice its capacity.
 
     python benchmarks/policy_server.py --json F [--seconds 60] [--model PATH --python PYTHON]
 
-Starts `policy_server/qwen_policy_server.py` as a process and asks it over sockets from this one. It serves the tiny
-`Blip2Emac`; a Qwen2-VL with `--model FOLDER --python .venv-vllm/bin/python` (its processor needs torchvision).
+Starts `policy_server/qwen_policy_server.py` as a process and sends requests over sockets. The model is the tiny
+`Blip2Emac`. For a Qwen2-VL use `--model FOLDER --python .venv-vllm/bin/python` (its processor needs torchvision).
 
-- `batching_speedup`: requests a second of 16 clients, each asking again as soon as it is answered, against the same
-  server with `queue.max_batch=1`.
-- `p99_over_p50`: of these clients' latencies, with batching.
-- `lost`: requests of the whole run without an answer (an action, 429 or 503 is one).
-- `overhead_ms`: p50 for a 640×360 JPEG of the time from sending to receiving, less the model's.
-- `memory_growth`: resident memory of the server after the overload against a quarter into it, as a factor.
-- `health_max_ms`: the slowest answer of GET /health during the overload, asked 10 times a second as a load balancer
-  does: from a process of its own, on one connection (the 64 clients' event loop has waits of its own).
+- `batching_speedup`: actions a second for 16 clients, divided by those of the same server with `queue.max_batch=1`.
+  Each client sends its next request as soon as it has an answer.
+- `p99_over_p50`: the 99 % quantile of these clients' latencies divided by their median, with batching.
+- `lost`: requests of the whole run without an answer. An action, a 429 and a 503 are answers.
+- `overhead_ms`: median latency of a request with a 640×360 JPEG from one client, without the model's time.
+- `memory_growth`: the server's resident memory at the end of the overload, divided by that after its first quarter.
+- `health_max_ms`: the slowest GET /health during the overload. A process of its own asks 10 times a second on one
+  connection, as a load balancer does (the event loop of the 64 clients would add delays).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ ANSWERS = (200, 429, 503)
 
 
 @dataclass
-class Tally:
-    """What clients saw."""
+class LoadCounts:
+    """What the clients measured."""
 
     latencies: list[float] = field(default_factory=list)  # seconds, of actions
-    overheads: list[float] = field(default_factory=list)  # seconds, of actions: latency without the model
+    overheads: list[float] = field(default_factory=list)  # seconds, of actions: latency without the model's time
     statuses: Counter[int] = field(default_factory=Counter)  # 0: no answer
 
     @property
@@ -65,7 +65,7 @@ class Tally:
 
 
 def measure(seconds: float, model: str, python: str) -> Result:
-    """Three servers one after the other: without batching, with it, and overloaded."""
+    """Run three servers one after the other: without batching, with batching, and overloaded."""
     short = min(seconds, 15.0)
     with server(python, model, "queue.max_batch=1") as (url, _):
         alone, without = asyncio.run(_closed_loop(url, 1, short)), asyncio.run(_closed_loop(url, CLIENTS, short))
@@ -74,7 +74,7 @@ def measure(seconds: float, model: str, python: str) -> Result:
     capacity = len(batched.latencies) / short
     other_process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
     with server(python, model) as (url, process), other_process as watcher:
-        watcher.submit(os.getpid).result()  # from here on it is there
+        watcher.submit(os.getpid).result()  # the process has started
         watched = watcher.submit(watch, url, process.pid, seconds)
         crowd = asyncio.run(_overload(url, 2 * capacity, seconds))
         health, memory = watched.result()
@@ -100,7 +100,7 @@ def measure(seconds: float, model: str, python: str) -> Result:
 
 @contextmanager
 def server(python: str, model: str, *options: str) -> Iterator[tuple[str, subprocess.Popen]]:
-    """A server process that is ready, by its address."""
+    """A server process that is ready: its address and the process."""
     program = str(ROOT / "policy_server" / "qwen_policy_server.py")
     command = [python, program, "--model", model, "--port", "0", "--options", "queue.limit=32", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -112,39 +112,39 @@ def server(python: str, model: str, *options: str) -> Iterator[tuple[str, subpro
                 break
         else:
             raise RuntimeError(f"the server did not start:\n{log}")
-        _read_away(process)
+        _discard_log(process)
         yield line.split("ready! ")[1].strip(), process
     finally:
         process.terminate()
         process.wait(60)
 
 
-def _read_away(process: subprocess.Popen) -> None:
-    """Its request log must not fill the pipe."""
+def _discard_log(process: subprocess.Popen) -> None:
+    """Read the request log to its end, because a full pipe would block the server."""
     threading.Thread(target=lambda: [None for _ in process.stderr], daemon=True).start()
 
 
-async def _closed_loop(url: str, clients: int, seconds: float) -> Tally:
-    """`clients` that ask again as soon as they are answered, for `seconds` after a warm-up."""
-    picture = jpeg()
+async def _closed_loop(url: str, clients: int, seconds: float) -> LoadCounts:
+    """`clients` clients for `seconds` after a warm-up; each sends its next request as soon as it has an answer."""
+    image = jpeg()
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=httpx.Limits(max_connections=None)) as http:
 
-        async def ask_until(tally: Tally, end: float) -> None:
+        async def ask_until(counts: LoadCounts, end: float) -> None:
             while time.perf_counter() < end:
-                await _ask(http, picture, tally)
+                await _ask(http, image, counts)
 
-        async def phase(duration: float) -> Tally:
-            tally, end = Tally(), time.perf_counter() + duration
-            await asyncio.gather(*(ask_until(tally, end) for _ in range(clients)))
-            return tally
+        async def phase(duration: float) -> LoadCounts:
+            counts, end = LoadCounts(), time.perf_counter() + duration
+            await asyncio.gather(*(ask_until(counts, end) for _ in range(clients)))
+            return counts
 
         await phase(min(WARM_UP_S, seconds))
         return await phase(seconds)
 
 
-async def _overload(url: str, rate: float, seconds: float) -> Tally:
-    """64 clients that together ask `rate` times a second, whatever the answers are."""
-    picture, tally = jpeg(), Tally()
+async def _overload(url: str, rate: float, seconds: float) -> LoadCounts:
+    """64 clients that together send `rate` requests a second, whatever the answers are."""
+    image, counts = jpeg(), LoadCounts()
     pause = MANY_CLIENTS / rate
     end = time.perf_counter() + seconds
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=httpx.Limits(max_connections=None)) as http:
@@ -153,15 +153,15 @@ async def _overload(url: str, rate: float, seconds: float) -> Tally:
             due = time.perf_counter() + pause * number / MANY_CLIENTS
             while due < end:
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
-                await _ask(http, picture, tally)
+                await _ask(http, image, counts)
                 due += pause
 
         await asyncio.gather(*(client(number) for number in range(MANY_CLIENTS)))
-    return tally
+    return counts
 
 
 def watch(url: str, pid: int, seconds: float) -> tuple[list[float], list[int]]:
-    """Ask for /health ten times a second: how long each answer took (seconds), and the server's memory (bytes)."""
+    """GET /health ten times a second: the seconds of each answer, and the server's memory in bytes."""
     health, memory = [], []
     connection = HTTPConnection(urlsplit(url).netloc, timeout=60)
     end = time.perf_counter() + seconds
@@ -177,26 +177,26 @@ def watch(url: str, pid: int, seconds: float) -> tuple[list[float], list[int]]:
     return health, memory
 
 
-async def _ask(http: httpx.AsyncClient, picture: bytes, tally: Tally) -> None:
+async def _ask(http: httpx.AsyncClient, image: bytes, counts: LoadCounts) -> None:
     fields = {"task_name": TASK, "max_tokens": TOKENS, "temperature": 0.7}
     started = time.perf_counter()
     try:
         answer = await http.post(
-            "/get_action/image", params=fields, content=picture, headers={"Content-Type": "image/jpeg"}
+            "/get_action/image", params=fields, content=image, headers={"Content-Type": "image/jpeg"}
         )
     except httpx.HTTPError:
-        tally.statuses[0] += 1
+        counts.statuses[0] += 1
         return
     latency = time.perf_counter() - started
-    tally.statuses[answer.status_code] += 1
+    counts.statuses[answer.status_code] += 1
     if answer.status_code == 200:
         stages = dict(part.split(";dur=") for part in answer.headers["Server-Timing"].split(", "))
-        tally.latencies.append(latency)
-        tally.overheads.append(latency - float(stages["model"]) / 1000)
+        counts.latencies.append(latency)
+        counts.overheads.append(latency - float(stages["model"]) / 1000)
 
 
 def jpeg() -> bytes:
-    """A view of MineRL's size with something to compress: colours that change slowly, and a little noise."""
+    """A JPEG of MineRL's frame size, with slowly changing colours and a little noise."""
     rng = np.random.default_rng(0)
     coarse = Image.fromarray(rng.integers(0, 256, (12, 20, 3), np.uint8)).resize((640, 360), Image.Resampling.BICUBIC)
     view = np.asarray(coarse, np.int16) + rng.integers(-8, 9, (360, 640, 3), np.int16)
@@ -206,20 +206,20 @@ def jpeg() -> bytes:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory that a process holds (Linux)."""
+    """Resident memory of a process in bytes (Linux)."""
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _row(name: str, tally: Tally, seconds: float) -> dict[str, Any]:
+def _row(name: str, counts: LoadCounts, seconds: float) -> dict[str, Any]:
     return {
         "load": name,
-        "actions/s": len(tally.latencies) / seconds,
-        "p50 ms": 1000 * _percentile(tally.latencies, 50),
-        "p99 ms": 1000 * _percentile(tally.latencies, 99),
-        "actions": tally.statuses[200],
-        "429": tally.statuses[429],
-        "503": tally.statuses[503],
-        "lost": tally.lost,
+        "actions/s": len(counts.latencies) / seconds,
+        "p50 ms": 1000 * _percentile(counts.latencies, 50),
+        "p99 ms": 1000 * _percentile(counts.latencies, 99),
+        "actions": counts.statuses[200],
+        "429": counts.statuses[429],
+        "503": counts.statuses[503],
+        "lost": counts.lost,
     }
 
 
@@ -228,10 +228,12 @@ def _percentile(values: list[float], percent: float) -> float:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What is served, and for how long."""
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the overload; the other parts: at most 15")
-    parser.add_argument("--model", default="blip2_emac:tiny", help="what the server serves")
-    parser.add_argument("--python", default=sys.executable, help="the interpreter that the server runs under")
+    """Add the arguments."""
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="length of the overload; the other parts take at most 15 s"
+    )
+    parser.add_argument("--model", default="blip2_emac:tiny", help="the server's model")
+    parser.add_argument("--python", default=sys.executable, help="the server's Python interpreter")
 
 
 if __name__ == "__main__":

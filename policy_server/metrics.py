@@ -1,4 +1,4 @@
-"""What `/metrics` tells Prometheus."""
+"""Metrics for Prometheus, served at `/metrics`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """The server's counters, in a registry of their own; resident memory comes from the operating system."""
+    """The server's counters and histograms, in a registry of their own, with the process's memory and CPU time."""
 
     CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -33,35 +33,35 @@ class Metrics:
         self._bytes = Gauge("policy_models_bytes", "Memory of the loaded models", registry=registry)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """A gauge that is read when it is asked for."""
+        """Add a gauge whose value is read at each request of `/metrics`."""
         Gauge(name, text, registry=self._registry).set_function(value)
 
     def request(self, transport: str, status: int) -> None:
-        """A request for an action was answered."""
+        """Count one response to a request for an action."""
         self._requests.labels(transport, str(status)).inc()
 
     def refused(self, code: str) -> None:
-        """A request was refused."""
+        """Count one refused request."""
         self._refused.labels(code).inc()
 
     def stage(self, name: str, seconds: float) -> None:
-        """One stage of one request: decode, queue, model, total."""
+        """Record the seconds of one stage of a request: decode, queue, model, total."""
         self._stage.labels(name).observe(seconds)
 
     def batch(self, size: int, seconds: float) -> None:
-        """One model call."""
+        """Record one model call of `size` jobs."""
         self._batches.observe(size)
         self.stage("batch", seconds)
 
     def cache(self, hit: bool) -> None:
-        """One look-up."""
+        """Count one look-up in the action cache."""
         self._cache.labels("hit" if hit else "miss").inc()
 
     def model(self, name: str, what: str, total_bytes: int) -> None:
-        """A model was `loaded` or `unloaded`; all loaded ones together have `total_bytes`."""
+        """Count that a model was `loaded` or `unloaded` (`what`); all loaded models have `total_bytes`."""
         self._loads.labels(name, what).inc()
         self._bytes.set(total_bytes)
 
     def text(self) -> bytes:
-        """Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)

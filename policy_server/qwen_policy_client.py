@@ -1,4 +1,4 @@
-"""Client of the policy server, for any environment whose `obs["pov"]` is a picture.
+"""Client of the policy server, for any environment whose `obs["pov"]` is an image.
 
     from qwen_policy_client import QwenPolicyClient
 
@@ -6,12 +6,13 @@
     client.reset()
     action = client.get_action(obs, task_name="MineRLBasaltFindCave-v0")
 
-Run as a program it plays an episode: on a small stand-in world, or on MineRL where that is installed.
+As a program it plays one episode, in a small stand-in environment or, if it is installed, in MineRL.
 
     python policy_server/qwen_policy_client.py --steps 100
     python policy_server/qwen_policy_client.py --env minerl --task MineRLBasaltMakeWaterfall-v0
 
-It needs httpx, NumPy and Pillow, and nothing else of this project.
+This file works alone: copy it anywhere. It needs httpx, NumPy and Pillow. Only the stand-in environment needs the rest
+of this project.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import importlib
 import io
 import json
 import os
@@ -39,13 +41,17 @@ DEFAULT_URL = "http://localhost:8001"
 DEFAULT_TASK = "MineRLBasaltFindCave-v0"
 TIMEOUT_S = 30.0
 RETRIES = 4
-FIRST_PAUSE_S = 0.2
-LONGEST_PAUSE_S = 10.0
-_TRY_AGAIN = (408, 429, 502, 503, 504)
+MIN_PAUSE_S = 0.2
+MAX_PAUSE_S = 10.0
+_RETRY_STATUSES = (408, 429, 502, 503, 504)
 
 
 class PolicyServerError(OSError):
-    """The server refused, or could not be reached; `status` is its HTTP status (0: no answer), `code` its reason."""
+    """The server refused the request, or cannot be reached.
+
+    `status` is the HTTP status (0: no response). `code` is the server's short reason, such as `queue_full`. This class
+    is an OSError and not one of the project's own errors, because this file must work without the project.
+    """
 
     def __init__(self, message: str, status: int = 0, code: str = "") -> None:
         super().__init__(message)
@@ -53,8 +59,12 @@ class PolicyServerError(OSError):
         self.code = code
 
 
-class _Episode:
-    """What both clients share: settings, the step counter, and how requests are written and answers read."""
+class UsageError(ValueError):
+    """An argument of this program that cannot be used here; the text names it and says how to fix it."""
+
+
+class _ClientBase:
+    """What both clients share: settings, the step counter, making requests and reading responses."""
 
     def __init__(
         self,
@@ -66,9 +76,9 @@ class _Episode:
         model: str = "",
         image_format: str = "jpeg",
     ) -> None:
-        """`api_key` is else taken from EMAC_POLICY_KEY; `timeout` in seconds, for one try; `image_format` jpeg or png.
+        """`timeout` is in seconds, for one try. `image_format` is jpeg or png; ValueError for any other.
 
-        Raises ValueError for another format.
+        Without `api_key`, the environment variable EMAC_POLICY_KEY gives the key.
         """
         if image_format not in ("jpeg", "png"):
             raise ValueError(f"image_format={image_format!r}: choose jpeg (small) or png (lossless)")
@@ -84,7 +94,7 @@ class _Episode:
         self._new_episode()
 
     def _new_episode(self) -> str:
-        """Begin a new session; returns the name of the one before ("" at first)."""
+        """Begin a new session; returns the name of the last one ("" if there was none)."""
         with self._lock:
             before = getattr(self, "session", "")
             self.session = uuid.uuid4().hex
@@ -99,17 +109,17 @@ class _Episode:
         max_tokens: int,
         text: Mapping[str, Any],
     ) -> dict[str, Any]:
-        picture = encode(obs, self.image_format)
+        image = encode(obs, self.image_format)
         with self._lock:
             self.step += 1
             fields = {"task_name": task_name, "step": self.step, "session": self.session}
         fields |= {"temperature": temperature, "max_tokens": max_tokens, "model": self.model}
         request = {"method": "POST", "url": f"{self.server_url}/get_action", "headers": self._headers}
         if text:
-            image = {"data": base64.b64encode(picture).decode("ascii")}
-            return {**request, "json": {**fields, **text, "image": image}}
+            encoded = {"data": base64.b64encode(image).decode("ascii")}
+            return {**request, "json": {**fields, **text, "image": encoded}}
         headers = {**self._headers, "Content-Type": f"image/{self.image_format}"}
-        return {**request, "url": f"{request['url']}/image", "params": fields, "content": picture, "headers": headers}
+        return {**request, "url": f"{request['url']}/image", "params": fields, "content": image, "headers": headers}
 
     def _action(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         self.last_reasoning = answer["reasoning"]
@@ -119,17 +129,17 @@ class _Episode:
         return action
 
     def _pause(self, attempt: int, retry_after: str = "") -> float:
-        """Seconds before the next try: what the server says, else twice as long each time, with some chance in it."""
+        """Seconds before the next try: the server's Retry-After, else exponential backoff with random jitter."""
         try:
-            return min(LONGEST_PAUSE_S, float(retry_after))
+            return min(MAX_PAUSE_S, float(retry_after))
         except ValueError:
-            return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0)
+            return min(MAX_PAUSE_S, MIN_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0)
 
     def _read(self, response: httpx.Response, attempt: int) -> tuple[Any, float]:
-        """The JSON of an answer, and 0; or None and the pause before the next try. PolicyServerError: no use."""
+        """(JSON, 0) of a success, or (None, pause in seconds) before another try; else PolicyServerError."""
         if response.status_code == 200:
             return response.json(), 0.0
-        if response.status_code in _TRY_AGAIN and attempt < self.retries:
+        if response.status_code in _RETRY_STATUSES and attempt < self.retries:
             return None, self._pause(attempt, response.headers.get("retry-after", ""))
         try:
             reason = json.loads(response.text)
@@ -139,17 +149,17 @@ class _Episode:
         raise PolicyServerError(f"{self.server_url} answers {response.status_code}: {text}", response.status_code, code)
 
     def _unreachable(self, error: Exception, attempt: int) -> float:
-        """The pause before the next try; PolicyServerError after the last."""
+        """The pause in seconds before the next try; PolicyServerError after the last one."""
         if attempt < self.retries:
             return self._pause(attempt)
         what = f"no answer within {self.timeout:g} s" if isinstance(error, httpx.TimeoutException) else str(error)
         raise PolicyServerError(f"{self.server_url} cannot be reached: {what}; is the server running?") from error
 
 
-class QwenPolicyClient(_Episode):
-    """Asks a policy server for actions, one call at a time. May be shared by threads.
+class QwenPolicyClient(_ClientBase):
+    """Asks a policy server for actions. One client is one episode; several threads may share it.
 
-    `get_action` tries again, up to `retries` times, when the server is busy or away. Raises PolicyServerError.
+    If the server is busy or unreachable, each call is retried up to `retries` times. Then it raises PolicyServerError.
     """
 
     def __init__(self, server_url: str = DEFAULT_URL, **options: Any) -> None:
@@ -172,14 +182,14 @@ class QwenPolicyClient(_Episode):
         return self._send({"method": "GET", "url": f"{self.server_url}/health"}, self.timeout)
 
     def reset(self) -> None:
-        """Begin a new episode: the server forgets the old one's history. It need not be reachable for that."""
-        before = self._new_episode()
+        """Begin a new episode: the server forgets the last one's history. This works even if the server is away."""
+        last = self._new_episode()
         try:
             self._http.request(
-                "DELETE", f"{self.server_url}/sessions/{before}", headers=self._headers, timeout=self.timeout
+                "DELETE", f"{self.server_url}/sessions/{last}", headers=self._headers, timeout=self.timeout
             )
         except httpx.HTTPError:
-            return  # it forgets by itself after a while
+            return  # the server forgets idle sessions
 
     def get_action(
         self,
@@ -190,9 +200,10 @@ class QwenPolicyClient(_Episode):
         timeout: float | None = None,
         **text: Any,
     ) -> dict[str, Any]:
-        """The action for an observation, ready for `env.step` (`camera` is float32); why: `last_reasoning`.
+        """The action for an observation, ready for `env.step` (`camera` is a float32 array).
 
-        `text`: `prompt` (ALFWorld: the episode's text) and `admissible_commands`.
+        `text` may give `prompt` (ALFWorld: the episode's text) and `admissible_commands`. Afterwards `last_reasoning`
+        holds the model's reasoning.
         """
         request = self._action_request(obs, task_name, temperature, max_tokens, text)
         return self._action(self._send(request, timeout or self.timeout))
@@ -210,7 +221,7 @@ class QwenPolicyClient(_Episode):
             attempt += 1
 
 
-class AsyncQwenPolicyClient(_Episode):
+class AsyncQwenPolicyClient(_ClientBase):
     """`QwenPolicyClient` for asyncio: the same calls, awaited."""
 
     def __init__(self, server_url: str = DEFAULT_URL, **options: Any) -> None:
@@ -233,14 +244,14 @@ class AsyncQwenPolicyClient(_Episode):
         return await self._send({"method": "GET", "url": f"{self.server_url}/health"}, self.timeout)
 
     async def reset(self) -> None:
-        """Begin a new episode: the server forgets the old one's history. It need not be reachable for that."""
-        before = self._new_episode()
+        """Begin a new episode: the server forgets the last one's history. This works even if the server is away."""
+        last = self._new_episode()
         try:
             await self._http.request(
-                "DELETE", f"{self.server_url}/sessions/{before}", headers=self._headers, timeout=self.timeout
+                "DELETE", f"{self.server_url}/sessions/{last}", headers=self._headers, timeout=self.timeout
             )
         except httpx.HTTPError:
-            return  # it forgets by itself after a while
+            return  # the server forgets idle sessions
 
     async def get_action(
         self,
@@ -251,9 +262,10 @@ class AsyncQwenPolicyClient(_Episode):
         timeout: float | None = None,
         **text: Any,
     ) -> dict[str, Any]:
-        """The action for an observation, ready for `env.step` (`camera` is float32); why: `last_reasoning`.
+        """The action for an observation, ready for `env.step` (`camera` is a float32 array).
 
-        `text`: `prompt` (ALFWorld: the episode's text) and `admissible_commands`.
+        `text` may give `prompt` (ALFWorld: the episode's text) and `admissible_commands`. Afterwards `last_reasoning`
+        holds the model's reasoning.
         """
         request = self._action_request(obs, task_name, temperature, max_tokens, text)
         return self._action(await self._send(request, timeout or self.timeout))
@@ -272,10 +284,10 @@ class AsyncQwenPolicyClient(_Episode):
 
 
 def encode(obs: Mapping[str, Any] | np.ndarray, image_format: str = "jpeg") -> bytes:
-    """`obs["pov"]` (or the array itself), uint8 (H, W, 3), as a picture file; ValueError for another shape."""
+    """`obs["pov"]` (or the array itself), uint8 (H, W, 3), as an image file; ValueError for another shape."""
     pov = np.asarray(obs["pov"] if isinstance(obs, Mapping) else obs)
     if pov.ndim != 3 or pov.shape[2] != 3:
-        raise ValueError(f"the observation has shape {pov.shape}; a picture is (height, width, 3)")
+        raise ValueError(f"the observation has shape {pov.shape}; an image is (height, width, 3)")
     buffer = io.BytesIO()
     Image.fromarray(pov.astype(np.uint8)).save(buffer, format=image_format.upper(), **_QUALITY.get(image_format, {}))
     return buffer.getvalue()
@@ -285,38 +297,44 @@ _QUALITY = {"jpeg": {"quality": 92}}
 
 
 def make_environment(kind: str, task_name: str) -> Any:
-    """`stand-in`, or `minerl`: the real environment, through the competition's wrapper aicrowd_gym if it is there."""
+    """The environment of `kind`: `stand-in`, or `minerl` (through the competition's wrapper aicrowd_gym if installed).
+
+    Raises UsageError if MineRL is missing, or the stand-in does not know the task.
+    """
     if kind == "stand-in":
         sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
         from policy_server.basalt_stand_in import BasaltStandIn
 
-        return BasaltStandIn(task_name)
+        try:
+            return BasaltStandIn(task_name)
+        except ValueError as error:
+            raise UsageError(f"--task: {error}") from error
     try:
-        import minerl  # noqa: F401  (registers the environments)
+        importlib.import_module("minerl")  # registers the environments
     except ImportError as error:
-        raise PolicyServerError(f"--env minerl needs MineRL (https://minerl.readthedocs.io): {error}") from error
+        raise UsageError(f"--env minerl needs MineRL (https://minerl.readthedocs.io): {error}") from error
     try:
-        import aicrowd_gym as gym
+        gym = importlib.import_module("aicrowd_gym")
     except ImportError:
-        import gym
+        gym = importlib.import_module("gym")
     return gym.make(task_name)
 
 
 def reset_environment(env: Any) -> Any:
-    """The first observation, whether `reset` returns it alone (MineRL's gym) or with an info (gymnasium)."""
+    """The first observation; `reset` returns it alone (MineRL's gym) or with an info (gymnasium)."""
     result = env.reset()
     return result[0] if isinstance(result, tuple) else result
 
 
 def step_environment(env: Any, action: Mapping[str, Any]) -> tuple[Any, bool]:
-    """Observation and whether the episode is over; keys that the action space does not know are left out."""
+    """The observation, and whether the episode is over. Keys that the action space does not have are left out."""
     known = getattr(env.action_space, "spaces", action)
     obs, *_, info = result = env.step({name: value for name, value in action.items() if name in known})
     return obs, any(result[2:-1])  # done, or terminated and truncated
 
 
 def play(client: QwenPolicyClient, env: Any, task_name: str, steps: int, temperature: float = 0.7) -> int:
-    """Play an episode of at most `steps` steps and print what is done and why; returns how many there were."""
+    """Play at most `steps` steps of an episode and print each action with its reasoning; returns their number."""
     obs = reset_environment(env)
     client.reset()
     for number in range(1, steps + 1):
@@ -331,7 +349,7 @@ def play(client: QwenPolicyClient, env: Any, task_name: str, steps: int, tempera
 
 
 def main() -> int:
-    """Play one episode and print it."""
+    """Play one episode and print it; the exit code is 2 after an error."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", default=DEFAULT_URL)
     parser.add_argument("--env", choices=("stand-in", "minerl"), default="stand-in")
@@ -347,7 +365,7 @@ def main() -> int:
             steps = play(client, env, arguments.task, arguments.steps, arguments.temperature)
             print(f"episode over after {steps} steps")
             env.close()
-    except (PolicyServerError, ValueError) as error:
+    except (PolicyServerError, UsageError, httpx.InvalidURL) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

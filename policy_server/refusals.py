@@ -1,12 +1,13 @@
-"""The one exception by which every part says no to a request."""
+"""The exception that refuses a request; every room raises it, and `web` turns it into a response."""
 
 from __future__ import annotations
 
 
-class Refusal(Exception):
-    """A request that is not answered: HTTP `status`, a short `code` for programs, the text for people.
+class RequestRefused(Exception):
+    """A request that gets no action.
 
-    `retry_after_s` says when asking again may help (None: it will not).
+    `status` is the HTTP status, `code` a short word for programs, and the text is the reason for people.
+    `retry_after_s` is the pause in seconds after which another try can succeed (None: another try does not help).
     """
 
     def __init__(self, status: int, code: str, reason: str, retry_after_s: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Settings of the policy server: dataclasses for `xrl_alignment.config.load_config`, checked when they are built."""
+"""Settings of the policy server: one dataclass for each section of the yaml file. Each checks its values."""
 
 from __future__ import annotations
 
@@ -6,40 +6,34 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.config.checks import check, check_choice, check_device, check_numbers, check_seconds
 
 KINDS = ("auto", "transformers", "blip2_emac")
 QUANTIZATIONS = ("none", "int8", "int4")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEFAULT_MODEL = "Qwen/Qwen2-VL-2B-Instruct"
+BLIP2_PREFIX = "blip2_emac:"  # begins the path of one of the project's own models
 
 
 @dataclass
 class ServerSettings:
-    """`server:` where it listens, who may ask, what a request may weigh.
+    """`server:` the address, the callers, and the limits for one request."""
 
-    `keys_file` has one API key a line, `key` or `name key`; more keys may stand in the environment variable
-    `EMAC_POLICY_KEYS`, separated by commas. Another host than loopback needs at least one. A key may ask
-    `rate_per_s` times a second on average and `burst` times at once (0: no limit). A body has at most
-    `max_body_bytes` and `body_timeout_s` seconds to arrive; an encoded image at most `max_image_bytes`, a decoded one
-    `max_pixels`. After SIGTERM waiting requests have `drain_s` seconds. The page `/ui` shows the last `recent` steps.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8001
-    keys_file: str = ""
-    rate_per_s: float = 0.0
-    burst: int = 10
-    max_body_bytes: int = 12_000_000
-    body_timeout_s: float = 20.0
-    max_image_bytes: int = 8_000_000
-    max_pixels: int = 4_200_000
-    drain_s: float = 30.0
-    recent: int = 12
+    host: str = "127.0.0.1"  # address to listen on; any other than loopback needs an API key
+    port: int = 8001  # 0 takes any free port
+    keys_file: str = ""  # one API key a line, `key` or `name key`; EMAC_POLICY_KEYS (separated by commas) adds more
+    rate_per_s: float = 0.0  # requests a second for each caller on average; 0: no limit
+    burst: int = 10  # requests at once for each caller; has no effect unless rate_per_s is set
+    max_body_bytes: int = 12_000_000  # limit for a request's body
+    body_timeout_s: float = 20.0  # seconds for a request's body to arrive
+    max_image_bytes: int = 8_000_000  # limit for an encoded image
+    max_pixels: int = 4_200_000  # limit for a decoded image
+    drain_s: float = 30.0  # seconds for accepted requests after SIGTERM
+    recent: int = 12  # steps that the page /ui shows
 
     def __post_init__(self) -> None:
-        """Check every value's range."""
+        """Check the range of each value."""
         check("server.host", self.host, bool(self.host), "a host name or address")
         check("server.port", self.port, 0 <= self.port <= 65535, "a port (0 to 65535)")
         check_numbers("server", self, ("rate_per_s", "recent"), 0)
@@ -49,20 +43,15 @@ class ServerSettings:
 
 @dataclass
 class QueueSettings:
-    """`queue:` how many requests wait, how they are put together, how long one may take.
+    """`queue:` how many requests wait, how batches form, and the deadline."""
 
-    At most `limit` requests wait; the next one gets 503. The model answers up to `max_batch` at once (1: no batching);
-    for the missing ones it waits `window_ms`, and only where as many have asked just before. A request is answered
-    within `deadline_s`, or gets 503.
-    """
-
-    limit: int = 64
-    max_batch: int = 16
-    window_ms: float = 20.0
-    deadline_s: float = 30.0
+    limit: int = 64  # requests that can wait; the server refuses the next one with 503
+    max_batch: int = 16  # requests in one model call; 1: no batching
+    window_ms: float = 20.0  # longest wait for further requests of a batch, if as many were present just before
+    deadline_s: float = 30.0  # seconds until a waiting request gets 503
 
     def __post_init__(self) -> None:
-        """Check every value's range."""
+        """Check the range of each value."""
         check_numbers("queue", self, ("limit", "max_batch"), 1)
         check_numbers("queue", self, ("window_ms",), 0)
         check_seconds("queue", self, "deadline_s")
@@ -70,20 +59,16 @@ class QueueSettings:
 
 @dataclass
 class MemorySettings:
-    """`memory:` what the server remembers.
+    """`memory:` what the server keeps in memory: sessions, actions, models."""
 
-    `sessions` clients at most, each with its last `history` steps, forgotten after `session_idle_s` without a request;
-    the actions of the last `cache` different observations (0: none); models of together `models_gib` (0: no limit).
-    """
-
-    sessions: int = 1024
-    history: int = 4
-    session_idle_s: float = 3600.0
-    cache: int = 0
-    models_gib: float = 0.0
+    sessions: int = 1024  # sessions; the one without a step for the longest time is forgotten first
+    history: int = 4  # last steps of a session that the prompt shows; 0: none
+    session_idle_s: float = 3600.0  # seconds without a request until a session is forgotten
+    cache: int = 0  # observations whose actions are kept; 0: no cache
+    models_gib: float = 0.0  # GiB of all loaded models together; 0: no limit
 
     def __post_init__(self) -> None:
-        """Check every value's range."""
+        """Check the range of each value."""
         check_numbers("memory", self, ("sessions",), 1)
         check_numbers("memory", self, ("history", "cache", "models_gib"), 0)
         check_seconds("memory", self, "session_idle_s")
@@ -91,26 +76,19 @@ class MemorySettings:
 
 @dataclass
 class ModelSettings:
-    """`model:` (and each entry of `models:`): one model.
+    """`model:` (and each entry of `models:`) one model."""
 
-    `path` is a folder or a hub id of any image-text-to-text model of Transformers, or `blip2_emac:<model type>`, the
-    project's own; `options` are then keys of its `model:` section. `device` is auto, cpu, cuda or cuda:<index>; `dtype`
-    auto takes the checkpoint's on a GPU and float32 on a CPU. `quantization` int8 or int4 needs the extra
-    `quantization`.
-    `max_tokens` bounds what a request may ask for. `top_p` is nucleus sampling's (Holtzman et al. 2020).
-    """
-
-    path: str = DEFAULT_MODEL
-    kind: str = "auto"
-    device: str = "auto"
-    dtype: str = "auto"
-    quantization: str = "none"
-    max_tokens: int = 1024
-    top_p: float = 0.9
-    options: dict[str, Any] = field(default_factory=dict)
+    path: str = DEFAULT_MODEL  # folder or hub id of an image-text-to-text model, or blip2_emac:<model type>
+    kind: str = "auto"  # blip2_emac or transformers; auto decides by the path
+    device: str = "auto"  # auto, cpu, cuda or cuda:<index>
+    dtype: str = "auto"  # precision of the weights; auto: the checkpoint's on a GPU, float32 on a CPU
+    quantization: str = "none"  # int8 or int4 through bitsandbytes; needs the extra `quantization`
+    max_tokens: int = 1024  # largest max_tokens of a request
+    top_p: float = 0.9  # probability mass of nucleus sampling (Holtzman et al. 2020)
+    options: dict[str, Any] = field(default_factory=dict)  # for blip2_emac: keys of the project's `model:` section
 
     def __post_init__(self) -> None:
-        """Check every value's range."""
+        """Check the range of each value."""
         check("model.path", self.path, bool(self.path), "a folder, a hub id, or blip2_emac:<model type>")
         for name, choices in (("kind", KINDS), ("quantization", QUANTIZATIONS), ("dtype", DTYPES)):
             check_choice(f"model.{name}", getattr(self, name), choices)
@@ -120,13 +98,13 @@ class ModelSettings:
 
     @property
     def name(self) -> str:
-        """What `/health` calls the model: the last part of its path."""
+        """The model's name in `/health` and in requests: the last part of its path."""
         return self.path.rstrip("/").rpartition("/")[2]
 
 
 @dataclass
 class PolicyServerSettings:
-    """All settings; `models` holds further models by the name that a request's `model` gives."""
+    """All settings. `models` adds further models: name -> section with the keys of `model:`."""
 
     server: ServerSettings = field(default_factory=ServerSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
@@ -135,20 +113,23 @@ class PolicyServerSettings:
     models: dict[str, Any] = field(default_factory=dict)
 
     def model_table(self) -> dict[str, ModelSettings]:
-        """Every model by name, the default one first; ConfigError where an entry of `models` cannot be used."""
+        """Every model by name, the default one first; ConfigError for an entry of `models` that cannot be used."""
         table = {self.model.name: self.model}
         for name, entry in self.models.items():
             if name in table:
                 raise ConfigError(f"models.{name}: the default model has this name already")
-            table[name] = _model_of(name, entry)
+            table[name] = _read_entry(name, entry)
         return table
 
 
-def _model_of(name: str, entry: object) -> ModelSettings:
+def _read_entry(name: str, entry: object) -> ModelSettings:
     known = [field.name for field in dataclasses.fields(ModelSettings)]
-    if not isinstance(entry, dict) or "path" not in entry or not set(entry) <= set(known):
-        raise ConfigError(f"models.{name}: {entry!r} is not a section with `path` and keys of {', '.join(known)}")
+    if not isinstance(entry, dict) or "path" not in entry:
+        raise ConfigError(f"models.{name}: {entry!r} is not a section with `path`")
+    for key in entry:
+        if key not in known:
+            raise ConfigError(f"models.{name}: {unknown('key', key, known)}")
     try:
         return ModelSettings(**entry)
-    except (ConfigError, TypeError) as error:
+    except (ConfigError, TypeError) as error:  # TypeError: a value of another type, compared with a number
         raise ConfigError(f"models.{name}: {error}") from error

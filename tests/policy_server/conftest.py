@@ -1,4 +1,4 @@
-"""A real server for every test: `serve` in a thread of this process, `server_process` as users start it."""
+"""Fixtures: a real server, in a thread of this process (`serve`) or as a process (`server_process`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from policy_server.models.loading import load_model
+from policy_server.models.vision_model import VisionModel
 from policy_server.settings import PolicyServerSettings
-from policy_server.vision_models import VisionModel, load_model
 from tests.policy_server.servers import TINY, HeldModel, Running, ServerProcess, start_in_thread
 from xrl_alignment.config.loading import load_config
 
@@ -44,6 +45,6 @@ def serve(tiny_model: VisionModel) -> Iterator[Serve]:
 
 @pytest.fixture(scope="session")
 def server_process() -> Iterator[ServerProcess]:
-    """One server with the default settings, for tests that only ask it."""
+    """One server with the default settings, for tests that only send requests."""
     with ServerProcess("--model", TINY) as server:
         yield server

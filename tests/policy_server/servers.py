@@ -1,12 +1,13 @@
 """Servers for the tests: on a real socket in a thread of this process, or as a process of their own.
 
-The model is the project's tiny `Blip2Emac`, loaded once. `HeldModel` is the same one, answering only when it is let:
-so that a test can fill a queue without a clock.
+The model is the project's tiny `Blip2Emac`, loaded once. `HeldModel` is the same model, but it waits until the test
+releases it. So a test can fill the queue without depending on time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import io
 import queue
@@ -23,14 +24,14 @@ import numpy as np
 import uvicorn
 from PIL import Image
 
-from policy_server.admission import Admission
-from policy_server.http_server import create_app
-from policy_server.keys import KeyRing
+from policy_server.admission.control import AdmissionControl
 from policy_server.metrics import Metrics
-from policy_server.model_pool import ModelPool
-from policy_server.qwen_policy_server import open_port, uvicorn_config
+from policy_server.models.pool import ModelPool
+from policy_server.models.vision_model import ModelJob, VisionModel
 from policy_server.settings import PolicyServerSettings
-from policy_server.vision_models import Job, VisionModel
+from policy_server.web.api_keys import ApiKeys
+from policy_server.web.app import create_app
+from policy_server.web.server import open_port, uvicorn_config
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.loading import load_config
 
@@ -40,12 +41,20 @@ ROOM = (
     "You are in the middle of a room. You see a cabinet 1, and a fridge 1.\nYour task is to: put a mug in cabinet.\n> "
 )
 
+TEXT = {"task_name": "ALFWorld", "prompt": ROOM, "temperature": 0, "max_tokens": 16}
 
-def picture(kind: str = "PNG", size: tuple[int, int] = (64, 36), shade: int = 90) -> bytes:
-    """An encoded picture of one colour."""
+
+def encoded_image(kind: str = "PNG", size: tuple[int, int] = (64, 36), shade: int = 90) -> bytes:
+    """An image file of one colour."""
     buffer = io.BytesIO()
     Image.new("RGB", size, (shade, 120, 40)).save(buffer, format=kind)
     return buffer.getvalue()
+
+
+def action_body(**fields: object) -> dict:
+    """A request like the published examples."""
+    image = {"data": base64.b64encode(encoded_image()).decode()}
+    return {"task_name": CAVE, "image": image, "step": 1, "temperature": 0.7, "max_tokens": 512, **fields}
 
 
 def noise(size: tuple[int, int] = (640, 360)) -> np.ndarray:
@@ -54,7 +63,7 @@ def noise(size: tuple[int, int] = (640, 360)) -> np.ndarray:
 
 
 class HeldModel:
-    """The real model, whose calls wait for `release`; `entered` counts calls that have begun."""
+    """The real model, whose calls wait for `release`; `entered` counts the calls that have begun."""
 
     def __init__(self, model: VisionModel) -> None:
         self._model = model
@@ -63,10 +72,10 @@ class HeldModel:
         self.entered = threading.Semaphore(0)
         self.batches: list[int] = []
 
-    def answer(self, jobs: Sequence[Job]) -> list[str]:
+    def answer(self, jobs: Sequence[ModelJob]) -> list[str]:
         self.batches.append(len(jobs))
         self.entered.release()
-        assert self.release.wait(60), "nobody let the model go on"
+        assert self.release.wait(60), "no test released the model"
         return list(self._model.answer(jobs))
 
     def wait_until_called(self) -> None:
@@ -78,7 +87,7 @@ class Running:
     """A server in a thread of this process."""
 
     url: str
-    admission: Admission
+    admission: AdmissionControl
     http: httpx.Client
     stop: Callable[[], None]
 
@@ -88,8 +97,8 @@ def start_in_thread(options: Sequence[str], keys: dict[str, str], model: VisionM
     metrics = Metrics()
     pool = ModelPool(settings.model_table(), 0, metrics, load=lambda settings: model)
     pool.get(pool.default)
-    admission = Admission(settings, pool, metrics)
-    app = create_app(admission, KeyRing(keys), loopback=True)
+    admission = AdmissionControl(settings, pool, metrics)
+    app = create_app(admission, ApiKeys(keys), loopback=True)
     listener = open_port("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn_config(app, settings.server))
     ready = threading.Event()
@@ -117,7 +126,7 @@ def start_in_thread(options: Sequence[str], keys: dict[str, str], model: VisionM
 
 
 def wait_until_queued(server: Running, number: int = 1, none: bool = False) -> None:
-    """Until `number` requests wait for the model; with `none`, until nobody does any more."""
+    """Return when `number` requests wait for the model; with `none`, when no request waits."""
     reached = threading.Event()
 
     def look() -> None:
@@ -132,7 +141,7 @@ def wait_until_queued(server: Running, number: int = 1, none: bool = False) -> N
 
 
 class ServerProcess:
-    """`qwen_policy_server.py` as users start it, on a free port; its log is read line by line."""
+    """`qwen_policy_server.py` as users start it, on a free port; a thread reads its log line by line."""
 
     def __init__(self, *arguments: str, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -153,7 +162,7 @@ class ServerProcess:
         self._news.put(None)
 
     def wait_for(self, text: str) -> str:
-        """The next line of the log with `text` in it."""
+        """The next line of the log that contains `text`."""
         while (line := self._news.get(timeout=240)) is not None:
             self.lines.append(line)
             if text in line:
@@ -168,7 +177,7 @@ class ServerProcess:
         self.process.wait()
 
     def end(self) -> int:
-        """Let it end by SIGTERM; its exit code."""
+        """End it with SIGTERM; returns the exit code."""
         self.process.terminate()
         code = self.process.wait(120)
         with contextlib.suppress(AssertionError):

@@ -5,7 +5,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from policy_server.basalt_stand_in import CAVE, BasaltStandIn
-from policy_server.minerl_actions import TASKS, no_op
+from policy_server.games.minerl import TASKS, no_op
 
 
 def test_it_keeps_gymnasiums_rules():

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ast
 import asyncio
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,11 +12,12 @@ import numpy as np
 import pytest
 
 from policy_server.basalt_stand_in import BasaltStandIn
-from policy_server.minerl_actions import no_op
+from policy_server.games.minerl import no_op
 from policy_server.qwen_policy_client import (
     AsyncQwenPolicyClient,
     PolicyServerError,
     QwenPolicyClient,
+    UsageError,
     encode,
     make_environment,
     play,
@@ -116,7 +119,7 @@ def test_a_client_waits_no_longer_than_its_timeout(serve, held_model: HeldModel)
         client.get_action(OBS, CAVE, timeout=0.2)
 
 
-def test_observations_that_are_no_pictures_are_refused_at_once():
+def test_observations_that_are_no_images_are_refused_at_once():
     with pytest.raises(ValueError, match=r"shape \(4, 4\)"):
         encode({"pov": np.zeros((4, 4))})
     with pytest.raises(ValueError, match="image_format='gif'"):
@@ -148,11 +151,25 @@ def test_an_episode_is_played_in_both_interfaces(serve, env, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+def test_a_task_that_the_stand_in_does_not_know_is_named():
+    with pytest.raises(UsageError, match="--task: unknown task 'MineRLBasaltFindCave': did you mean"):
+        make_environment("stand-in", "MineRLBasaltFindCave")
+
+
 def test_esc_ends_an_episode():
     env = make_environment("stand-in", CAVE)
     env.reset(seed=0)
     assert step_environment(env, {**no_op(), "ESC": 1})[1]
     assert not step_environment(env, no_op())[1]
+
+
+def test_the_client_is_a_single_file(tmp_path):
+    """Copied elsewhere it imports nothing else of this project, nor anything heavy."""
+    shutil.copy(REPO_ROOT / "policy_server" / "qwen_policy_client.py", tmp_path)
+    code = "import qwen_policy_client, sys; print({name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert not {"lavis", "policy_server", "xrl_alignment", "torch", "gymnasium"} & ast.literal_eval(done.stdout)
 
 
 def test_the_example_runs_from_any_folder(server_process, tmp_path):

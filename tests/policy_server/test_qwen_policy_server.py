@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +13,11 @@ import pytest
 from websockets.sync.client import connect
 
 from lavis.common.errors import ConfigError
-from policy_server.keys import KEYS_VARIABLE
-from policy_server.minerl_actions import no_op
-from policy_server.qwen_policy_server import add_arguments, build, key_ring, open_port, read_settings
+from policy_server.games.minerl import no_op
+from policy_server.qwen_policy_server import add_arguments, api_keys, build, read_settings
 from policy_server.settings import ServerSettings
-from tests.policy_server.servers import CAVE, TINY, ServerProcess, noise, picture
+from policy_server.web.api_keys import KEYS_VARIABLE
+from tests.policy_server.servers import CAVE, TINY, ServerProcess, action_body, encoded_image, noise
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.common.program import parse_args
 
@@ -27,14 +25,15 @@ VLLM_PYTHON = REPO_ROOT / ".venv-vllm" / "bin" / "python"
 PROGRAM = str(REPO_ROOT / "policy_server" / "qwen_policy_server.py")
 
 
-def request(**fields) -> dict:
-    image = {"data": base64.b64encode(picture()).decode()}
-    return {"task_name": CAVE, "image": image, "step": 1, "temperature": 0.7, "max_tokens": 8, **fields}
+def request(**fields: object) -> dict:
+    return action_body(**{"max_tokens": 8, **fields})
 
 
 def test_sigterm_answers_what_is_in_hand_and_ends_with_zero():
     with (
-        ServerProcess("--model", TINY, "--options", "queue.max_batch=1", "server.drain_s=120") as server,
+        ServerProcess(
+            "--model", TINY, "--options", "queue.max_batch=1", "queue.deadline_s=120", "server.drain_s=120"
+        ) as server,
         connect(server.url.replace("http", "ws") + "/ws") as socket,
         ThreadPoolExecutor(4) as pool,
     ):
@@ -58,7 +57,7 @@ def taken(metrics: str) -> float:
     return answered + float(values["policy_in_hand"])
 
 
-def test_the_log_names_requests_and_holds_no_picture(server_process: ServerProcess):
+def test_the_log_names_requests_and_holds_no_image(server_process: ServerProcess):
     data = request(task_name="Chess")
     assert httpx.post(f"{server_process.url}/get_action", json=data).status_code == 404
     line = server_process.wait_for("404 unknown_task")
@@ -76,9 +75,9 @@ def test_a_busy_port_is_named_and_ends_with_two(server_process: ServerProcess):
 
 def test_another_host_needs_a_key():
     with pytest.raises(ConfigError, match="server.host=0.0.0.0 can be reached from other machines"):
-        key_ring(ServerSettings(host="0.0.0.0"), {})
-    assert len(key_ring(ServerSettings(host="0.0.0.0"), {KEYS_VARIABLE: "k" * 20})) == 1
-    assert len(key_ring(ServerSettings(host="::1"), {})) == 0
+        api_keys(ServerSettings(host="0.0.0.0"), {})
+    assert len(api_keys(ServerSettings(host="0.0.0.0"), {KEYS_VARIABLE: "k" * 20})) == 1
+    assert len(api_keys(ServerSettings(host="::1"), {})) == 0
 
 
 @pytest.mark.parametrize(
@@ -130,10 +129,10 @@ def test_a_real_qwen2vl_answers_the_published_request(qwen: ServerProcess):
 
 @pytest.mark.vllm
 def test_rows_of_a_batch_are_answered_as_if_alone(qwen: ServerProcess):
-    """Different prompts, pictures and lengths in one call, decoded greedily: each row as by itself."""
+    """Different prompts, images and lengths in one call, decoded greedily: each row as by itself."""
     asks = []
     for step, (task, tokens) in enumerate(((CAVE, 4), ("MineRLBasaltMakeWaterfall-v0", 12), (CAVE, 9))):
-        image = picture(size=(64 + 60 * step, 90), shade=40 * step)
+        image = encoded_image(size=(64 + 60 * step, 90), shade=40 * step)
         fields = {"task_name": task, "step": step, "temperature": 0, "max_tokens": tokens}
         asks.append({"params": fields, "content": image, "headers": {"Content-Type": "image/png"}})
 
@@ -190,9 +189,3 @@ def test_a_view_of_minerls_size_is_answered(server_process: ServerProcess):
     with QwenPolicyClient(server_process.url) as client:
         action = client.get_action({"pov": noise()}, CAVE, max_tokens=4)
     assert set(action) == set(no_op()) and action["camera"].dtype == "float32"
-
-
-def test_answers_are_sent_at_once():
-    """asyncio sets TCP_NODELAY only where a socket says that it is TCP; without it each answer waits 40 ms."""
-    with open_port("127.0.0.1", 0) as listener:
-        assert listener.proto == socket.IPPROTO_TCP

@@ -46,7 +46,7 @@ _EXIT_S = 30.0  # how long the exit code of a worker that has gone may take to a
 _PRELOAD = [  # the cheap part of what workers need; no torch
     "xrl_alignment.environments.drawing.frames",
     "xrl_alignment.environments.native.game",
-    "xrl_alignment.evaluation.player",
+    "xrl_alignment.evaluation.episodes.player",
     "xrl_alignment.experts.explorer",
 ]
 _FAILED_STARTS = 3  # in a row: then something is wrong with all of them

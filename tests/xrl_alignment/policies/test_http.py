@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from lavis.common.errors import ConfigError
+from policy_server.models.blip2_emac import Blip2EmacModel
+from policy_server.models.loading import load_model
 from policy_server.qwen_policy_client import PolicyServerError
 from policy_server.settings import ModelSettings
-from policy_server.vision_models import EmacModel, load_model
 from tests.policy_server.servers import ROOM, TINY, ServerProcess, start_in_thread
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.loading import load_config
@@ -21,12 +22,12 @@ from xrl_alignment.policies.http import HttpPolicy
 
 
 @pytest.fixture(scope="module")
-def model() -> EmacModel:
+def model() -> Blip2EmacModel:
     return load_model(ModelSettings(path=TINY))
 
 
 @pytest.fixture
-def server(model: EmacModel):
+def server(model: Blip2EmacModel):
     running = start_in_thread([], {}, model)
     yield running
     running.http.close()
@@ -42,7 +43,7 @@ def inputs() -> list[PolicyInput]:
     ]
 
 
-def test_it_answers_as_the_model_in_this_process(server, model: EmacModel):
+def test_it_answers_as_the_model_in_this_process(server, model: Blip2EmacModel):
     policy = HttpPolicy(server.url)
     try:
         assert policy.act(inputs()) == model.policy.act(inputs())
@@ -61,7 +62,7 @@ def test_admissible_commands_are_kept(server):
         policy.close()
 
 
-def test_a_server_that_refuses_is_named(model: EmacModel):
+def test_a_server_that_refuses_is_named(model: Blip2EmacModel):
     running = start_in_thread([], {"lab": "k" * 20}, model)
     policy = HttpPolicy(running.url)
     try:

@@ -10,8 +10,14 @@ import pytest
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.household import generator
-from xrl_alignment.environments.household.generator import generate, main, names, official_domain, official_grammar
+from xrl_alignment.environments.household.generator import (
+    generate,
+    generator,
+    main,
+    names,
+    official_domain,
+    official_grammar,
+)
 from xrl_alignment.environments.household.rooms import room_numbers
 from xrl_alignment.environments.native.game import NativeGame
 from xrl_alignment.language.sentences import TASK_TYPES

@@ -1,0 +1,199 @@
+"""A bounded queue in front of the model: waiting jobs are answered in batches, within a deadline, or refused.
+
+Everything here runs on the event loop's thread, except the model call, which has a thread of its own. So no state needs
+a lock, and the event loop stays free while the model works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from policy_server.metrics import Metrics
+from policy_server.refusals import RequestRefused
+
+JobT = TypeVar("JobT")
+BatchAnswers = Sequence["str | Exception"]  # one for each job of a batch
+SHUTTING_DOWN = "the server is shutting down"
+
+
+@dataclass(frozen=True)
+class ModelAnswer:
+    """A model's text, and the seconds that the job spent in the queue and in the model."""
+
+    text: str
+    queue_s: float
+    model_s: float
+
+
+@dataclass(eq=False)  # two jobs with equal fields are still two jobs
+class _WaitingJob(Generic[JobT]):
+    model: str
+    job: JobT
+    since: float
+    answer: asyncio.Future[ModelAnswer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class BatchQueue(Generic[JobT]):
+    """Calls `answer(model, jobs)` with batches of up to `max_batch` jobs, in order of arrival.
+
+    `answer` runs in this object's thread and returns a text or an exception for each job.
+
+    A batch starts as soon as the model is free, with one exception. If more jobs were present at the end of the last
+    batch (in it or waiting) than are waiting now, the queue waits for the missing ones, but at most `window_s`: their
+    clients have just got an answer and will send the next request soon. So a single client never waits, and clients
+    that act in step share a batch.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[str, list[JobT]], BatchAnswers],
+        *,
+        limit: int,
+        max_batch: int,
+        window_s: float,
+        metrics: Metrics,
+    ) -> None:
+        self.limit = limit
+        self.max_batch = max_batch
+        self.window_s = window_s
+        self._answer = answer
+        self._metrics = metrics
+        self._waiting: deque[_WaitingJob[JobT]] = deque()
+        self._arrived = asyncio.Event()
+        self._expected = 1
+        self._batch_s = 1.0  # seconds for a batch, an exponential moving average
+        self._closed = False  # no new requests; accepted ones may still submit their job
+        self._ending = False  # no new jobs
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def start(self) -> None:
+        """Begin to answer; call it on the running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="batches")
+
+    def check_room(self) -> None:
+        """RequestRefused (503) if the queue accepts no new request now."""
+        if self._closed:
+            raise _shutting_down()
+        self._check_full()
+
+    def _check_full(self) -> None:
+        if len(self._waiting) >= self.limit:
+            wait = self._batch_s * len(self._waiting) / self.max_batch
+            reason = f"{len(self._waiting)} requests are waiting already"
+            raise RequestRefused(503, "queue_full", reason, max(1, math.ceil(wait)))
+
+    async def ask(self, model: str, job: JobT, timeout_s: float) -> ModelAnswer:
+        """The model's answer.
+
+        Raises RequestRefused (503) if the queue is full or `timeout_s` passes, and whatever the model raised for this
+        job. A cancelled caller leaves the queue. While the queue drains, requests accepted before may still ask.
+        """
+        if self._ending:
+            raise _shutting_down()
+        self._check_full()
+        waiting = _WaitingJob(model, job, asyncio.get_running_loop().time())
+        self._waiting.append(waiting)
+        self._arrived.set()
+        try:
+            done, _ = await asyncio.wait({waiting.answer}, timeout=timeout_s)
+            if not done:
+                reason = f"not answered within {timeout_s:g} s"
+                raise RequestRefused(503, "too_late", reason, max(1, math.ceil(self._batch_s)))
+            return waiting.answer.result()
+        finally:
+            waiting.answer.cancel()
+            with contextlib.suppress(ValueError):  # a batch has taken it
+                self._waiting.remove(waiting)
+
+    def drain(self, seconds: float) -> None:
+        """Accept no new requests; refuse jobs that still wait after `seconds`."""
+        if not self._closed:
+            self._closed = True
+            asyncio.get_running_loop().call_later(seconds, self._refuse_all)
+
+    async def stop(self) -> None:
+        """Refuse the waiting jobs, finish the current batch, end the thread."""
+        self._closed = True
+        self._refuse_all()
+        self._ending = True
+        self._arrived.set()
+        if self._task is not None:
+            await self._task
+        await asyncio.to_thread(self._thread.shutdown)
+
+    def _refuse_all(self) -> None:
+        for waiting in self._waiting:
+            if not waiting.answer.done():
+                waiting.answer.set_exception(_shutting_down())
+
+    async def _run(self) -> None:
+        while await self._gather():
+            batch = self._take()
+            if not batch:
+                continue
+            loop = asyncio.get_running_loop()
+            started = loop.time()
+            jobs = [waiting.job for waiting in batch]
+            answers = await loop.run_in_executor(self._thread, self._call_model, batch[0].model, jobs)
+            self._settle(batch, answers, started, loop.time() - started)
+            self._expected = min(self.max_batch, len(batch) + len(self._waiting))
+
+    def _call_model(self, model: str, jobs: list[JobT]) -> BatchAnswers:
+        """The one call outside the event loop; whatever it raises goes to its own jobs, and the queue continues."""
+        try:
+            return self._answer(model, jobs)
+        except Exception as error:
+            return [error] * len(jobs)
+
+    async def _gather(self) -> bool:
+        """Wait for a job, then for those expected with it; False if no more jobs can come."""
+        while not self._waiting:
+            if self._ending:
+                return False
+            await self._next_arrival(None)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.window_s
+        while len(self._waiting) < self._expected and not self._ending and (left := until - loop.time()) > 0:
+            await self._next_arrival(left)
+        return True
+
+    async def _next_arrival(self, timeout_s: float | None) -> None:
+        self._arrived.clear()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._arrived.wait(), timeout_s)
+
+    def _take(self) -> list[_WaitingJob[JobT]]:
+        """Remove the oldest job and later jobs for the same model; the others keep their order."""
+        batch: list[_WaitingJob[JobT]] = []
+        rest: deque[_WaitingJob[JobT]] = deque()
+        for waiting in self._waiting:
+            fits = len(batch) < self.max_batch and (not batch or waiting.model == batch[0].model)
+            (batch if fits else rest).append(waiting)
+        self._waiting = rest
+        return [waiting for waiting in batch if not waiting.answer.done()]
+
+    def _settle(self, batch: list[_WaitingJob[JobT]], answers: BatchAnswers, started: float, model_s: float) -> None:
+        self._batch_s += 0.2 * (model_s - self._batch_s)
+        self._metrics.batch(len(batch), model_s)
+        for waiting, answer in zip(batch, answers, strict=True):
+            if waiting.answer.done():  # its client has left, or its deadline has passed
+                continue
+            if isinstance(answer, Exception):
+                waiting.answer.set_exception(answer)
+            else:
+                waiting.answer.set_result(ModelAnswer(answer, started - waiting.since, model_s))
+
+
+def _shutting_down() -> RequestRefused:
+    return RequestRefused(503, "shutting_down", SHUTTING_DOWN, retry_after_s=5)

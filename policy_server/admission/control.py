@@ -1,0 +1,218 @@
+"""Admission control: the way of one request, from the encoded image to the action.
+
+`AdmissionControl.act` checks the request, decodes the image, makes the prompt (with the session's history), looks into
+the cache, waits in the queue for the model's answer, and parses it. It knows nothing of HTTP, and of models only
+`ModelPool` and `BatchQueue`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from PIL import Image
+
+from policy_server.admission import images
+from policy_server.admission.action_cache import ActionCache
+from policy_server.admission.batch_queue import BatchQueue
+from policy_server.admission.rate_limit import RateLimiter
+from policy_server.admission.sessions import Sessions
+from policy_server.games.action_spaces import ActionSpace, UnknownTask, space_of
+from policy_server.games.prompts import ParsedAction, PromptError
+from policy_server.metrics import Metrics
+from policy_server.models.pool import ModelPool
+from policy_server.models.vision_model import ModelJob
+from policy_server.refusals import RequestRefused
+from policy_server.settings import PolicyServerSettings
+
+logger = logging.getLogger("policy_server.requests")
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class ActionQuery:
+    """One request for an action: the encoded image and the fields of `web.schemas.ActionFields`."""
+
+    image: bytes
+    task: str
+    step: int = 0
+    temperature: float = 0.7
+    max_tokens: int = 512
+    model: str = ""
+    session: str = ""
+    prompt: str = ""
+    commands: tuple[str, ...] = ()
+
+
+@dataclass
+class ActionResult:
+    """The action, the model that chose it, and the seconds of each stage (decode, queue, model, total)."""
+
+    parsed: ParsedAction
+    model: str
+    cached: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RecentStep:
+    """A step as `/ui` shows it. `query` has no image; `thumbnail` is a small copy. `when` is Unix time in seconds."""
+
+    caller: str
+    query: ActionQuery
+    result: ActionResult
+    thumbnail: Image.Image
+    when: float
+
+
+class AdmissionControl:
+    """Rate limits, sessions, cache, and the bounded queue; one object for the whole server."""
+
+    def __init__(self, settings: PolicyServerSettings, pool: ModelPool, metrics: Metrics) -> None:
+        self.settings = settings
+        self.pool = pool
+        self.metrics = metrics
+        server, memory, queue = settings.server, settings.memory, settings.queue
+        self.limiter = RateLimiter(server.rate_per_s, server.burst)
+        self.sessions = Sessions(memory.sessions, memory.history, memory.session_idle_s)
+        self.cache = ActionCache(memory.cache)
+        self.recent: deque[RecentStep] = deque(maxlen=server.recent)
+        self.queue: BatchQueue[ModelJob] = BatchQueue(
+            pool.answer,
+            limit=queue.limit,
+            max_batch=queue.max_batch,
+            window_s=queue.window_ms / 1000,
+            metrics=metrics,
+        )
+        self.loop: asyncio.AbstractEventLoop | None = None  # the event loop, after `start`
+        self.draining = False
+        self._in_hand = 0  # accepted requests without a response yet
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._helpers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="helper")
+        metrics.watch("policy_queue_length", "Requests that wait for the model", lambda: len(self.queue))
+        metrics.watch("policy_in_hand", "Requests that are not answered yet", lambda: self._in_hand)
+        metrics.watch("policy_sessions", "Sessions in memory", lambda: len(self.sessions))
+
+    def start(self) -> None:
+        """Begin to answer; call it on the running event loop."""
+        self.loop = asyncio.get_running_loop()
+        self.queue.start()
+
+    def drain(self) -> None:
+        """Refuse new requests, answer accepted ones for at most `server.drain_s`. Call it on the event loop."""
+        self.draining = True
+        self.queue.drain(self.settings.server.drain_s)
+
+    async def drained(self) -> None:
+        """Return when every accepted request is answered, at the latest after `server.drain_s`."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), self.settings.server.drain_s)
+
+    async def stop(self) -> None:
+        """End the threads."""
+        await self.queue.stop()
+        self._helpers.shutdown(wait=False)
+
+    def admit(self, caller: str) -> None:
+        """Check rate limit and queue before the request's body is read; RequestRefused 429 or 503."""
+        self.limiter.take(caller)
+        self.queue.check_room()
+
+    async def act(self, caller: str, query: ActionQuery, transport: str) -> ActionResult:
+        """The action for one observation, counted and logged.
+
+        Raises RequestRefused; the caller of this method reports that to `refused`.
+        """
+        started = time.monotonic()
+        self._in_hand += 1
+        self._idle.clear()
+        try:
+            result = await self._act(caller, query)
+        finally:
+            self._in_hand -= 1
+            if not self._in_hand:
+                self._idle.set()
+        result.seconds["total"] = time.monotonic() - started
+        for stage, seconds in result.seconds.items():
+            self.metrics.stage(stage, seconds)
+        self.metrics.request(transport, 200)
+        timing = " ".join(f"{stage}_ms={1000 * seconds:.1f}" for stage, seconds in result.seconds.items())
+        logger.info(
+            "%s %s 200 task=%s step=%d session=%s model=%s image_bytes=%d cached=%d %s",
+            *(transport, caller, query.task, query.step, query.session or "-", result.model, len(query.image)),
+            *(result.cached, timing),
+        )
+        return result
+
+    def refused(self, transport: str, caller: str, refusal: RequestRefused) -> None:
+        """Count and log a refused request."""
+        self.metrics.request(transport, refusal.status)
+        self.metrics.refused(refusal.code)
+        logger.info("%s %s %d %s", transport, caller, refusal.status, refusal.code)
+
+    async def _act(self, caller: str, query: ActionQuery) -> ActionResult:
+        space, model = self._checked(query)
+        started = time.monotonic()
+        image, fingerprint, thumbnail = await self._in_thread(self._decode, query.image)
+        decode_s = time.monotonic() - started
+        history = self.sessions.steps(caller, query.session)
+        try:
+            prompt = space.model_prompt(query.task, query.prompt, query.commands, history)
+        except PromptError as error:
+            raise RequestRefused(422, "invalid_request", str(error)) from error
+        key = (model, prompt, fingerprint, query.temperature, query.max_tokens)
+        result = self._from_cache(key, model)
+        if result is None:
+            job = ModelJob(image, prompt, query.temperature, query.max_tokens)
+            result = await self._from_model(space, query, job, model, key)
+        result.seconds = {"decode": decode_s, **result.seconds}
+        self.sessions.add(caller, query.session, f"{query.step}: {result.parsed.summary}")
+        self.recent.append(RecentStep(caller, replace(query, image=b""), result, thumbnail, time.time()))
+        return result
+
+    def _checked(self, query: ActionQuery) -> tuple[ActionSpace, str]:
+        """The request's action space and model; RequestRefused if task, model or length cannot be used."""
+        try:
+            space = space_of(query.task)
+        except UnknownTask as error:
+            raise RequestRefused(404, "unknown_task", str(error)) from error
+        model = query.model or self.pool.default
+        limit = self.pool.settings(model).max_tokens
+        if query.max_tokens > limit:
+            reason = f"max_tokens is {query.max_tokens}; {model} gives at most {limit}"
+            raise RequestRefused(422, "invalid_request", reason)
+        return space, model
+
+    async def _in_thread(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
+        """Run `function`, which takes milliseconds, outside the event loop's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, function, *arguments)
+
+    def _decode(self, data: bytes) -> tuple[Image.Image, str, Image.Image]:
+        """The image, its fingerprint ("" without a cache), and its thumbnail."""
+        server = self.settings.server
+        image = images.decode(data, max_bytes=server.max_image_bytes, max_pixels=server.max_pixels)
+        return image, images.fingerprint(image) if self.cache.size else "", images.thumbnail(image)
+
+    def _from_cache(self, key: Hashable, model: str) -> ActionResult | None:
+        if not self.cache.size:
+            return None
+        parsed = self.cache.get(key)
+        self.metrics.cache(parsed is not None)
+        return ActionResult(parsed, model, cached=True) if parsed else None
+
+    async def _from_model(
+        self, space: ActionSpace, query: ActionQuery, job: ModelJob, model: str, key: Hashable
+    ) -> ActionResult:
+        answer = await self.queue.ask(model, job, self.settings.queue.deadline_s)
+        parsed = await self._in_thread(space.parse, answer.text, query.commands)
+        self.cache.put(key, parsed)
+        return ActionResult(parsed, model, seconds={"queue": answer.queue_s, "model": answer.model_s})

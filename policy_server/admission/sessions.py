@@ -1,0 +1,57 @@
+"""Sessions: the last steps of each client's episode, which the next prompt shows to the model."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class _SessionHistory:
+    used: float  # the clock's seconds at the last step
+    steps: deque[str] = field(default_factory=deque)
+
+
+class Sessions:
+    """The last `history` steps of at most `limit` sessions, each kept until `idle_s` seconds without a step.
+
+    A session belongs to its caller: two callers that use the same name have two sessions.
+    """
+
+    def __init__(self, limit: int, history: int, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit = limit
+        self.history = history
+        self.idle_s = idle_s
+        self._clock = clock
+        self._sessions: OrderedDict[tuple[str, str], _SessionHistory] = OrderedDict()  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def steps(self, caller: str, name: str) -> list[str]:
+        """The session's last steps, oldest first; [] for a new session and for the empty name (no session)."""
+        self._forget_idle()
+        session = self._sessions.get((caller, name))
+        return list(session.steps) if session else []
+
+    def add(self, caller: str, name: str, line: str) -> None:
+        """Append a step to a session, new or old; has no effect for the empty name."""
+        if not name or not self.history:
+            return
+        session = self._sessions.pop((caller, name), None) or _SessionHistory(0.0, deque(maxlen=self.history))
+        session.used = self._clock()
+        session.steps.append(line)
+        self._sessions[caller, name] = session
+        if len(self._sessions) > self.limit:
+            self._sessions.popitem(last=False)
+
+    def forget(self, caller: str, name: str) -> bool:
+        """Remove a session; returns whether it existed."""
+        return self._sessions.pop((caller, name), None) is not None
+
+    def _forget_idle(self) -> None:
+        oldest_allowed = self._clock() - self.idle_s
+        while self._sessions and next(iter(self._sessions.values())).used < oldest_allowed:
+            self._sessions.popitem(last=False)

@@ -1,0 +1,34 @@
+"""From `ModelSettings` to a loaded model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from policy_server.models.blip2_emac import Blip2EmacModel
+from policy_server.models.transformers_model import TransformersModel
+from policy_server.models.vision_model import ModelLoadError, VisionModel
+from policy_server.settings import BLIP2_PREFIX, ModelSettings
+
+
+def load_model(settings: ModelSettings) -> VisionModel:
+    """Load the model that `settings` name.
+
+    Raises an EmacError that says how to fix it: ConfigError (a path or option that cannot be used), ModelLoadError (no
+    such model, or too little GPU memory), MissingExtraError (a package is not installed).
+    """
+    try:
+        if settings.kind == "blip2_emac" or settings.path.startswith(BLIP2_PREFIX):
+            return Blip2EmacModel(settings)
+        return TransformersModel(settings)
+    except torch.OutOfMemoryError as error:
+        raise ModelLoadError(
+            f"model.path={settings.path} does not fit into the memory of {settings.device}: choose a smaller model, "
+            "model.quantization=int4, or model.device=cpu"
+        ) from error
+
+
+def expected_bytes(settings: ModelSettings) -> int:
+    """Bytes of the weight files if the model is a local folder, else 0 (unknown before loading)."""
+    return sum(file.stat().st_size for file in Path(settings.path).glob("*.safetensors"))

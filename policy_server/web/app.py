@@ -1,0 +1,131 @@
+"""The FastAPI application: routes for state and pages, error bodies, and everything put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse
+from starlette.exceptions import HTTPException
+
+from policy_server.admission.control import AdmissionControl
+from policy_server.metrics import Metrics
+from policy_server.refusals import RequestRefused
+from policy_server.web.actions import GATE_RESPONSES, Responses, add_action_routes
+from policy_server.web.api_keys import ApiKeys
+from policy_server.web.conversion import reasons, recent_from
+from policy_server.web.gate import ACTIONS, CALLER, GateMiddleware, refusal_headers
+from policy_server.web.schemas import (
+    ErrorBody,
+    HealthStatus,
+    ModelEntry,
+    ServiceStatus,
+    SessionForgotten,
+    SessionName,
+)
+
+SERVICE = "QWEN VLM Policy Server"
+_UI = Path(__file__).parent / "ui"
+# The page loads nothing from other hosts, and no text in it can become a script.
+_UI_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'"
+_NO_KEY: Responses = {401: GATE_RESPONSES[401]}
+
+
+def create_app(admission: AdmissionControl, keys: ApiKeys, *, loopback: bool) -> FastAPI:
+    """The application around `admission`; `loopback` means that only this machine can reach it."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        admission.start()
+        yield
+        await admission.stop()
+
+    app = FastAPI(
+        title=SERVICE,
+        description="One vision-language model, many games: images in, actions out.",
+        version="1",
+        lifespan=lifespan,
+        redoc_url=None,
+        responses={421: GATE_RESPONSES[421]},
+    )
+    _add_state_routes(app, admission)
+    add_action_routes(app, admission)
+    _add_pages(app, admission)
+    _add_error_handlers(app, admission)
+    app.add_middleware(GateMiddleware, admission=admission, keys=keys, loopback_only=loopback and not keys)
+    return app
+
+
+def _add_state_routes(app: FastAPI, admission: AdmissionControl) -> None:
+    pool = admission.pool
+
+    @app.get("/")
+    async def online() -> ServiceStatus:
+        """Whether the server is online."""
+        model = pool.loaded(pool.default)
+        device = model.device if model else ""
+        return ServiceStatus(status="online", service=SERVICE, model_loaded=model is not None, device=device)
+
+    @app.get("/health")
+    async def health() -> HealthStatus:
+        """Whether the server accepts requests, and its default model."""
+        model = pool.loaded(pool.default)
+        status = "draining" if admission.draining else "healthy"
+        device = model.device if model else ""
+        return HealthStatus(status=status, model=pool.default, device=device, ready=not admission.draining)
+
+    @app.get("/models", responses=_NO_KEY)
+    async def models() -> list[ModelEntry]:
+        """The models that a request can name."""
+        return [ModelEntry(**entry) for entry in pool.status()]
+
+    @app.delete("/sessions/{name}", responses={**_NO_KEY, 422: {"model": ErrorBody}})
+    async def forget(name: SessionName, request: Request) -> SessionForgotten:
+        """Forget a session's history, because a new episode begins."""
+        return SessionForgotten(forgotten=admission.sessions.forget(request.scope[CALLER], name))
+
+
+def _add_pages(app: FastAPI, admission: AdmissionControl) -> None:
+    @app.get("/metrics", responses=_NO_KEY, response_class=Response)
+    async def metrics() -> Response:
+        """Metrics in Prometheus' text format."""
+        return Response(admission.metrics.text(), media_type=Metrics.CONTENT_TYPE)
+
+    @app.get("/ui/recent", responses=_NO_KEY)
+    async def recent(request: Request) -> list[dict[str, Any]]:
+        """The caller's last steps, newest first."""
+        own = [step for step in admission.recent if step.caller == request.scope[CALLER]]
+        return await asyncio.to_thread(lambda: [recent_from(step) for step in reversed(own)])
+
+    for path, file in (("/ui", "index.html"), ("/ui/app.js", "app.js"), ("/ui/style.css", "style.css")):
+        app.add_api_route(path, _page(_UI / file), include_in_schema=False)
+
+
+def _page(file: Path) -> Callable[[], Coroutine[Any, Any, FileResponse]]:
+    async def page() -> FileResponse:
+        return FileResponse(file, headers={"Content-Security-Policy": _UI_POLICY, "X-Content-Type-Options": "nosniff"})
+
+    return page
+
+
+def _add_error_handlers(app: FastAPI, admission: AdmissionControl) -> None:
+    """Give every response that is not a success the same JSON form."""
+
+    @app.exception_handler(RequestRefused)
+    async def refused(request: Request, refusal: RequestRefused) -> JSONResponse:
+        if request.url.path in ACTIONS:
+            admission.refused("http", request.scope[CALLER], refusal)
+        return JSONResponse(refusal.body(), refusal.status, refusal_headers(refusal))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return await refused(request, RequestRefused(422, "invalid_request", reasons(error.errors())))
+
+    @app.exception_handler(HTTPException)
+    async def other(request: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"error": "http", "detail": str(error.detail)}, error.status_code, error.headers)

@@ -1,0 +1,98 @@
+"""The JSON messages. The fields down to `max_tokens` are the published interface; the later ones are optional."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Name = Annotated[str, StringConstraints(max_length=200, pattern=r"^[\w./:-]*$")]
+SessionName = Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9_.:-]*$")]
+Command = Annotated[str, StringConstraints(max_length=200)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class ActionFields(_Strict):
+    """The fields of a request for an action, on every route."""
+
+    task_name: str = Field(max_length=200, description="a MineRL BASALT environment's id, or ALFWorld")
+    step: int = Field(default=0, ge=0, le=2**31 - 1, description="the response repeats it")
+    temperature: float = Field(default=0.7, ge=0, le=2, description="0: greedy decoding")
+    max_tokens: int = Field(default=512, ge=1, le=8192, description="limit for the model's answer")
+    model: Name = Field(default="", description="a name from /models; empty: the default model")
+    session: SessionName = Field(default="", description="requests with the same name share a history; empty: none")
+
+
+class TextFields(ActionFields):
+    """Fields for text tasks; only the JSON routes have them."""
+
+    prompt: str = Field(
+        default="", max_length=100_000, description="ALFWorld: the episode's text; MineRL: advice for the model"
+    )
+    admissible_commands: list[Command] = Field(
+        default_factory=list, max_length=1000, description="ALFWorld: the admissible commands"
+    )
+
+
+class EncodedImage(_Strict):
+    """An image in JSON."""
+
+    data: str = Field(min_length=1, description="JPEG or PNG in base64")
+
+
+class ActionRequest(TextFields):
+    """The body of POST /get_action."""
+
+    image: EncodedImage
+
+
+class ActionResponse(BaseModel):
+    """The response to an image. `action` has every key of MineRL's action space, or `command` for ALFWorld."""
+
+    action: dict[str, Any]
+    reasoning: str
+    step: int
+
+
+class ServiceStatus(BaseModel):
+    """The response of GET /."""
+
+    status: str
+    service: str
+    model_loaded: bool
+    device: str
+
+
+class HealthStatus(BaseModel):
+    """The response of GET /health."""
+
+    status: str
+    model: str
+    device: str
+    ready: bool
+
+
+class ModelEntry(BaseModel):
+    """A model in the response of GET /models."""
+
+    name: str
+    path: str
+    loaded: bool
+    device: str
+    bytes: int
+
+
+class SessionForgotten(BaseModel):
+    """The response of DELETE /sessions/{name}: whether the session existed."""
+
+    forgotten: bool
+
+
+class ErrorBody(BaseModel):
+    """The body of every response that is not a success."""
+
+    error: str
+    detail: str

@@ -1,0 +1,87 @@
+"""uvicorn around the application: the port, and a shutdown that answers what was accepted."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from errno import EADDRINUSE
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from lavis.common.errors import EmacError
+from policy_server.admission.control import AdmissionControl
+from policy_server.settings import ServerSettings
+from policy_server.web.app import SERVICE
+from xrl_alignment.common.network import process_on_port
+
+logger = logging.getLogger("policy_server")
+
+WRITE_S = 5  # seconds for sending the last answers
+
+
+class ListenError(EmacError, OSError):
+    """The server cannot listen on its port; the text names the port and the reason."""
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server, which answers all accepted requests before it closes any connection.
+
+    Meanwhile `/health` says `draining`, and new requests get 503.
+    """
+
+    def __init__(self, config: uvicorn.Config, admission: AdmissionControl) -> None:
+        super().__init__(config)
+        self.admission = admission
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to drain on SIGTERM or Ctrl-C; a second Ctrl-C ends the server at once."""
+        logger.info("%s: answering the accepted requests, then ending", signal.Signals(sig).name)
+        if self.admission.loop is not None:
+            self.admission.loop.call_soon_threadsafe(self.admission.drain)
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then log the address."""
+        await super().startup(sockets)
+        if self.started and sockets:
+            host, port = sockets[0].getsockname()[:2]
+            logger.info("%s ready! http://%s:%d", SERVICE, f"[{host}]" if ":" in host else host, port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for the last answer, then close all connections."""
+        await self.admission.drained()
+        await super().shutdown(sockets)
+
+
+def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
+    """uvicorn's settings: no log of its own, and our size limit also for WebSocket messages."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=WRITE_S,
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body_bytes,
+    )
+
+
+def open_port(host: str, port: int) -> socket.socket:
+    """The listening socket; ListenError, which names the process that holds the port if it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sets TCP_NODELAY only if the socket's protocol is TCP. Without it Nagle's algorithm (RFC 896) holds a
+    # response's body back until the client acknowledges the headers, 40 ms later.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        if error.errno != EADDRINUSE:
+            raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        holder = process_on_port(port) or "another process"
+        raise ListenError(f"port {port} is held by {holder}; stop it or choose another --port") from error
+    return listener

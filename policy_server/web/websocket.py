@@ -1,0 +1,64 @@
+"""Steps over a WebSocket: one connection, one response for each image, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import WebSocket
+
+from policy_server.admission import images
+from policy_server.admission.control import ActionQuery, AdmissionControl
+from policy_server.refusals import RequestRefused
+from policy_server.web.conversion import json_object, query_from, response_from, validated
+from policy_server.web.schemas import ActionRequest, TextFields
+
+
+class WebSocketSteps:
+    """One client's connection.
+
+    A text message is the JSON of a request. If it has no `image`, its fields apply to the binary messages that follow.
+    A binary message is a JPEG or PNG file. If the fields gave no `step`, the server counts the steps. Each message with
+    an image gets one JSON message: the response, or `{"error", "detail", "status"}`.
+    """
+
+    def __init__(self, socket: WebSocket, admission: AdmissionControl, caller: str) -> None:
+        self.socket = socket
+        self.admission = admission
+        self.caller = caller
+        self.fields: dict[str, Any] = {}
+        self.step = -1
+
+    async def run(self) -> None:
+        """Answer until the client closes the connection."""
+        while True:
+            message = await self.socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            try:
+                answer = await self._answer(message)
+            except RequestRefused as refusal:
+                self.admission.refused("ws", self.caller, refusal)
+                answer = {**refusal.body(), "status": refusal.status}
+                if refusal.retry_after_s is not None:
+                    answer["retry_after_s"] = refusal.retry_after_s
+            if answer:
+                await self.socket.send_json(answer)
+
+    async def _answer(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
+        if message.get("bytes") is None:
+            fields = json_object(message.get("text") or "")
+            if "image" in fields:
+                request = validated(ActionRequest, fields)
+                return await self._act(query_from(request, images.from_base64(request.image.data)))
+            validated(TextFields, fields)
+            self.fields, self.step = fields, fields.get("step", 0) - 1
+            return None
+        if not self.fields:
+            raise RequestRefused(422, "invalid_request", "send the fields (task_name, …) as a text message first")
+        self.step += 1
+        return await self._act(query_from(validated(TextFields, {**self.fields, "step": self.step}), message["bytes"]))
+
+    async def _act(self, query: ActionQuery) -> dict[str, Any]:
+        self.admission.admit(self.caller)
+        return response_from(query, await self.admission.act(self.caller, query, "ws")).model_dump()

@@ -1,0 +1,112 @@
+"""What a request goes through, seen from the question that reaches the model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from policy_server.admission.control import ActionQuery, ActionResult, AdmissionControl
+from policy_server.metrics import Metrics
+from policy_server.models.pool import ModelPool
+from policy_server.models.vision_model import ModelJob
+from policy_server.refusals import RequestRefused
+from policy_server.settings import PolicyServerSettings
+from tests.policy_server.servers import CAVE, ROOM, TINY, encoded_image
+from xrl_alignment.config.loading import load_config
+
+
+class Scribe:
+    """A model that keeps what it is asked and walks on; the answers of a real one would not show a history."""
+
+    device, bytes = "cpu", 0
+
+    def __init__(self) -> None:
+        self.questions: list[str] = []
+
+    def answer(self, jobs: Sequence[ModelJob]) -> list[str]:
+        self.questions += [job.prompt.text for job in jobs]
+        return ['{"reasoning": "on", "action": {"forward": 1}}'] * len(jobs)
+
+
+def acted(
+    asks: Sequence[tuple[str, ActionQuery]], *options: str
+) -> tuple[list[ActionResult], list[str], AdmissionControl]:
+    """The outcomes of requests made one after the other, and the questions that the model heard."""
+    settings = load_config(PolicyServerSettings, None, [f"model.path={TINY}", *options])
+    scribe, metrics = Scribe(), Metrics()
+    pool = ModelPool(settings.model_table(), 0, metrics, load=lambda settings: scribe)
+
+    async def run() -> tuple[list[ActionResult], AdmissionControl]:
+        admission = AdmissionControl(settings, pool, metrics)
+        admission.start()
+        try:
+            return [await admission.act(caller, ask, "http") for caller, ask in asks], admission
+        finally:
+            await admission.stop()
+
+    outcomes, admission = asyncio.run(run())
+    return outcomes, scribe.questions, admission
+
+
+def test_a_session_shows_the_model_its_own_last_steps():
+    asks = [("lab", ActionQuery(encoded_image(), CAVE, step=step, session="s")) for step in (1, 2, 3)]
+    asks += [
+        ("lab", ActionQuery(encoded_image(), CAVE, session="t")),
+        ("home", ActionQuery(encoded_image(), CAVE, session="s")),
+    ]
+    asks.append(("lab", ActionQuery(encoded_image(), CAVE)))
+    _, questions, _ = acted(asks, "memory.history=2")
+    assert "last steps" not in questions[0]
+    assert "1: forward" in questions[1]
+    assert questions[2].endswith("oldest first:\n1: forward\n2: forward\nWhat do you do now?")
+    assert all("last steps" not in question for question in questions[3:])
+
+
+def test_identical_observations_are_answered_once_where_a_cache_is_wanted():
+    asks = [ActionQuery(encoded_image("PNG"), CAVE, step=1), ActionQuery(encoded_image("PNG"), CAVE, step=2)]
+    asks += [
+        ActionQuery(encoded_image(shade=91), CAVE),
+        ActionQuery(encoded_image(), CAVE, temperature=0.1),
+        ActionQuery(encoded_image(), CAVE, max_tokens=9),
+    ]
+    outcomes, questions, _ = acted([("lab", ask) for ask in asks], "memory.cache=100")
+    assert [outcome.cached for outcome in outcomes] == [False, True, False, False, False]
+    assert outcomes[0].parsed == outcomes[1].parsed and len(questions) == 4
+    outcomes, questions, _ = acted([("lab", asks[0]), ("lab", asks[1])])
+    assert len(questions) == 2 and not any(outcome.cached for outcome in outcomes)
+
+
+def test_another_history_is_another_situation():
+    asks = [("lab", ActionQuery(encoded_image(), CAVE, session="s"))] * 2
+    outcomes, _, _ = acted(asks, "memory.cache=100")
+    assert [outcome.cached for outcome in outcomes] == [False, False]
+
+
+def test_what_is_shown_is_small_and_holds_no_upload():
+    large = ActionQuery(encoded_image(size=(1280, 720)), CAVE)
+    _, _, admission = acted([("lab", large)] * 3, "server.recent=2")
+    assert len(admission.recent) == 2
+    assert all(seen.query.image == b"" and seen.thumbnail.size == (320, 180) for seen in admission.recent)
+
+
+@pytest.mark.parametrize(
+    ("ask", "status"),
+    [
+        (ActionQuery(b"", CAVE), 422),
+        (ActionQuery(encoded_image(), "Chess"), 404),
+        (ActionQuery(encoded_image(), CAVE, model="z"), 404),
+    ],
+)
+def test_refusals_leave_nothing_behind(ask, status):
+    with pytest.raises(RequestRefused) as caught:
+        acted([("lab", ask)])
+    assert caught.value.status == status
+
+
+def test_text_tasks_reach_the_model_as_they_are():
+    (outcome,), questions, _ = acted(
+        [("lab", ActionQuery(encoded_image(), "ALFWorld", prompt=ROOM, commands=("look",)))]
+    )
+    assert questions == [ROOM] and outcome.parsed.action == {"command": "look"}

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy_server.games.alfworld import FALLBACK, model_prompt, parse
+
+POSSIBLE = ("go to cabinet 1", "move mug 1 to cabinet 1", "look")
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("go to cabinet 1", "go to cabinet 1"),
+        ("> Go to the cabinet 1.", "go to cabinet 1"),
+        ("I should look there.\nAction: go to cabinet 1", "go to cabinet 1"),
+        ("put mug 1 on cabinet 1", "move mug 1 to cabinet 1"),  # the game's own dialect comes back
+        ("go to cabinte 1", "go to cabinet 1"),
+    ],
+)
+def test_the_command_that_was_meant(text, command):
+    assert parse(text, POSSIBLE).action == {"command": command}
+
+
+def test_what_is_not_possible_becomes_look_with_the_reason():
+    reading = parse("heat apple 1 with microwave 1", POSSIBLE)
+    assert reading.action == {"command": FALLBACK}
+    assert "is not possible now: look" in reading.reasoning
+
+
+def test_without_commands_the_text_is_only_cleaned():
+    assert parse("> Put the mug 1 in cabinet 1", ()).action == {"command": "put mug 1 in/on cabinet 1"}
+
+
+@given(st.text(max_size=200), st.booleans())
+def test_any_text_gives_a_command(text, limited):
+    command = parse(text, POSSIBLE if limited else ()).action["command"]
+    assert command and (not limited or command in POSSIBLE)
+
+
+def test_a_question_needs_the_episode():
+    with pytest.raises(ValueError, match="needs the episode's text in `prompt`"):
+        model_prompt("ALFWorld", " ", (), ())
+
+
+def test_the_prompt_is_handed_on_unchanged():
+    asked = model_prompt("ALFWorld", "a room\n> ", ("look",), ("old step",))
+    assert asked.text == "a room\n> "
+    assert "possible now: look." in asked.instructions and asked.commands == ("look",)
