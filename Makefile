@@ -34,9 +34,11 @@ test-slow: $(STAMP)  ## the tests marked slow
 test-vllm: $(STAMP) $(VLLM_STAMP)  ## the tests marked vllm (real vLLM processes)
 	$(RUN) -m pytest -m vllm $(PYTEST_ARGS)
 
-lint: $(STAMP)  ## ruff (rules and formatting) and shellcheck
+lint: $(STAMP)  ## rules and formatting (ruff), types (mypy), import contracts (import-linter), shell scripts (shellcheck)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/shellcheck -x .ci/run run_scripts/*.sh run_scripts/*/*.sh run_scripts/*/*.pbs run_scripts/*/*.sbatch
 
 format: $(STAMP)  ## let ruff format the code
@@ -72,5 +74,5 @@ $(VLLM_STAMP):
 	run_scripts/vllm_env.sh $(@D)
 
 clean:  ## remove .venv, .venv-vllm and caches (results in output/ stay)
-	rm -rf $(VENV) .venv-vllm build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

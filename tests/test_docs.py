@@ -11,7 +11,7 @@ import pytest
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.schema import schema
 
-PAGES = [REPO_ROOT / "README.md", *sorted((REPO_ROOT / "docs").glob("*.md"))]
+PAGES = [REPO_ROOT / "README.md", REPO_ROOT / "CONTRIBUTING.md", *sorted((REPO_ROOT / "docs").glob("*.md"))]
 SCHEMAS = [
     schema.RunConfig,
     schema.EvaluateRunConfig,
@@ -48,6 +48,8 @@ def test_modules_and_make_targets_exist(page: Path) -> None:
 
 
 COMMAND = re.compile(r"python[\w.]* (?:-m ((?:xrl_alignment|lavis)[\w.]*)|([\w/]+\.py))(.*)")
+# A thin program: `from a.b import main` says where its command is.
+COMMAND_OF = re.compile(r"^from (\w[\w.]*) import main$", re.MULTILINE)
 # What a program takes beside the options in its own file: where these are defined.
 SHARED_OPTIONS = {
     "parse_args(": "xrl_alignment/common/program.py",
@@ -72,6 +74,7 @@ def test_options_of_commands_exist(page: Path) -> None:
         if path := program(module, script):
             source = path.read_text(encoding="utf-8")
             shared = {place for sign, place in SHARED_OPTIONS.items() if sign in source}
+            shared |= {f"{module.replace('.', '/')}.py" for module in COMMAND_OF.findall(source)}
             source += "".join((REPO_ROOT / place).read_text(encoding="utf-8") for place in shared)
             options = re.findall(r"(?<!\S)--[a-z][a-z-]*", re.split(r"`|  #", rest)[0])
             wrong += [f"{path.name} {option}" for option in options if f'"{option}"' not in source]
@@ -80,5 +83,6 @@ def test_options_of_commands_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.__name__)
 def test_every_setting_is_listed(schema: type) -> None:
-    keys = " ".join(field.name for field in dataclasses.fields(schema))
-    assert f"`{keys}`" in (REPO_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (REPO_ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    listed = " ".join(re.findall(r"^\| (`\w+`) \|", text, re.MULTILINE))
+    assert " ".join(f"`{field.name}`" for field in dataclasses.fields(schema)) in listed
