@@ -17,7 +17,7 @@ from xrl_alignment.common.choices import STEP_TIMEOUT_S
 from xrl_alignment.common.program import run_program
 from xrl_alignment.environments import choose_games, make_environment
 from xrl_alignment.environments.base import MAX_STEPS
-from xrl_alignment.wire.protocol import IMAGE_FORMATS
+from xrl_alignment.wire.images import IMAGE_FORMATS
 
 EXPERTS = ("handcoded", "planner")
 SLOW = ("textworld", "thor")  # their steps hold the interpreter for 30 ms and more: threads would wait for one another

@@ -30,8 +30,10 @@ from xrl_alignment.environments.base import Environment, Game, TimeStep
 from xrl_alignment.experts.base import Expert
 from xrl_alignment.language.prompt import build_prompt
 from xrl_alignment.rollouts.executors import RolloutExecutor, make_executor
-from xrl_alignment.wire import protocol
-from xrl_alignment.wire.protocol import SKIP, Bye, Hello, Message, Next, Observation, ProtocolError, md5_hex
+from xrl_alignment.wire import v1, v2
+from xrl_alignment.wire.images import IMAGE_FORMATS
+from xrl_alignment.wire.messages import Bye, Hello, Message, Next, Observation, ProtocolError, md5_hex
+from xrl_alignment.wire.v1 import SKIP
 
 PATIENCE_S = 600.0  # how long a server may be away: it may load a model first, or be restarted with --resume
 _V1_PATIENCE_S = 10.0  # v1 cannot tell a server that finished from one that broke down
@@ -117,8 +119,8 @@ def play(
         raise ValueError(f"the number of workers must be at least 1, not {num_workers}")
     if executor not in EXECUTORS:
         raise ValueError(f"unknown executor {executor!r}: choose one of {', '.join(EXECUTORS)}")
-    if image_format not in protocol.IMAGE_FORMATS:
-        raise ValueError(f"unknown image format {image_format!r}: choose one of {', '.join(protocol.IMAGE_FORMATS)}")
+    if image_format not in IMAGE_FORMATS:
+        raise ValueError(f"unknown image format {image_format!r}: choose one of {', '.join(IMAGE_FORMATS)}")
     with report or ClientReport() as progress:
         tally = Tally(progress)
         workers = [
@@ -383,9 +385,9 @@ class Session:
 
     def send(self, make: Callable[..., Message], **fields: Any) -> dict[str, Any]:
         """Send `make(session=…, seq=…, **fields)`; returns the server's answer."""
-        body = protocol.encode_v2(make(session=self.name, seq=self._next(), **fields), self._image_format)
+        body = v2.encode(make(session=self.name, seq=self._next(), **fields), self._image_format)
         try:
-            reply = protocol.decode_reply_v2(self._link.exchange(body, protocol.CONTENT_TYPE_V2))
+            reply = v2.decode_reply(self._link.exchange(body, v2.CONTENT_TYPE))
         except ProtocolError as error:
             raise ClientError(f"{self._link.url} does not answer like a dagger server: {error}") from error
         if reply["kind"] == "error":
@@ -394,7 +396,7 @@ class Session:
 
     def bye(self) -> None:
         """Leave, whatever state the connection is in."""
-        self._link.say_once(protocol.encode_v2(Bye(self.name, self._next())), protocol.CONTENT_TYPE_V2)
+        self._link.say_once(v2.encode(Bye(self.name, self._next())), v2.CONTENT_TYPE)
 
     def _next(self) -> int:
         self._seq += 1
@@ -630,13 +632,13 @@ class _Worker:
     def _ask_v1(self, observation: Observation) -> str | None:
         met = self.link.bytes_sent > 0
         reply = self.link.exchange(
-            protocol.encode_v1(observation),
+            v1.encode(observation),
             "text/plain; charset=utf-8",
             resend=False,
             patience_s=_V1_PATIENCE_S if met else None,
         )
         try:
-            actions = protocol.decode_reply_v1(reply)
+            actions = v1.decode_reply(reply)
         except ProtocolError as error:
             raise ClientError(f"{self.link.url} does not answer like a dagger server: {error}") from error
         return actions[0] if actions and actions[0] != SKIP else None

@@ -25,8 +25,10 @@ from xrl_alignment.experts.base import Expert, act_all
 from xrl_alignment.language.history import EnvironmentHistory
 from xrl_alignment.language.prompt import build_prompt, opening
 from xrl_alignment.policies.base import Policy, PolicyInput
-from xrl_alignment.wire.http_server import DaggerHTTPServer, Pending
-from xrl_alignment.wire.protocol import SKIP, Bye, Hello, Next, Observation
+from xrl_alignment.wire.admission import PendingRequest
+from xrl_alignment.wire.http_server import DaggerHTTPServer
+from xrl_alignment.wire.messages import Bye, Hello, Next, Observation
+from xrl_alignment.wire.v1 import SKIP
 
 V1_SESSION = "v1"  # wire v1 knows no sessions: there is one client
 WAIT_S = 0.2  # until a session without work asks again
@@ -109,11 +111,11 @@ class DaggerLoop:
         """Progress for `/status` and the progress bar."""
         return {**self.ledger.status(), "playing": len(self._episodes)}
 
-    def _take(self, most: int, timeout_s: float) -> list[Pending]:
+    def _take(self, most: int, timeout_s: float) -> list[PendingRequest]:
         return self.server.take(most, timeout_s, window_s=self.window_s, longest_s=self._last_call_s)
 
-    def _answer(self, pending: Sequence[Pending]) -> None:
-        waiting: list[tuple[Pending, Episode]] = []
+    def _answer(self, pending: Sequence[PendingRequest]) -> None:
+        waiting: list[tuple[PendingRequest, Episode]] = []
         ended: list[Episode] = []
         # Who has just been given a game will send its first observation at once: others' wait for it. But not those who
         # have ended theirs: they will ask for another one, and must not before the first is committed.
@@ -123,7 +125,9 @@ class DaggerLoop:
         for episode in ended:
             self.ledger.commit(episode)
 
-    def _sort(self, pending: Sequence[Pending], waiting: list[tuple[Pending, Episode]], ended: list[Episode]) -> bool:
+    def _sort(
+        self, pending: Sequence[PendingRequest], waiting: list[tuple[PendingRequest, Episode]], ended: list[Episode]
+    ) -> bool:
         """Receive observations, answer the rest; whether a session has come or been given a game."""
         begins = False
         for item in pending:
@@ -143,7 +147,7 @@ class DaggerLoop:
                     item.reply({"kind": "bye"})
         return begins
 
-    def _greet(self, item: Pending) -> None:
+    def _greet(self, item: PendingRequest) -> None:
         try:
             self.schedule.offer([plain(game) for game in item.message.games])
         except ScheduleError as error:
@@ -179,7 +183,9 @@ class DaggerLoop:
 
     # --- one observation -------------------------------------------------------------------------------------------
 
-    def _receive(self, item: Pending, waiting: list[tuple[Pending, Episode]], ended: list[Episode]) -> None:
+    def _receive(
+        self, item: PendingRequest, waiting: list[tuple[PendingRequest, Episode]], ended: list[Episode]
+    ) -> None:
         """Add an observation to its episode; sort the episode into those that need an action and those that ended."""
         observation = item.message
         session = observation.session or V1_SESSION
@@ -238,7 +244,7 @@ class DaggerLoop:
             self._warned = True
             logger.warning("the client begins again after %d games, the run has %d (run.num_envs)", known, wanted)
 
-    def _act(self, waiting: list[tuple[Pending, Episode]]) -> None:
+    def _act(self, waiting: list[tuple[PendingRequest, Episode]]) -> None:
         """Decide and send the next action of every waiting episode; thoughts are answered here, without the client."""
         while waiting:
             actions = self._decide([episode for _, episode in waiting])
@@ -284,6 +290,6 @@ class DaggerLoop:
         return executed
 
 
-def _end_episode(item: Pending) -> None:
+def _end_episode(item: PendingRequest) -> None:
     """Answer an observation after which there is nothing to do: a final one, or a game that is not to be played."""
     item.reply([] if item.message.session or item.message.done else [SKIP])

@@ -25,9 +25,9 @@ from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.experts import make_expert
-from xrl_alignment.wire import protocol
+from xrl_alignment.wire import v2
 from xrl_alignment.wire.http_server import DaggerHTTPServer
-from xrl_alignment.wire.protocol import Bye, Hello, Next, Observation
+from xrl_alignment.wire.messages import Bye, Hello, Next, Observation, md5_hex
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +316,7 @@ def test_a_broken_connection_is_retried_with_the_same_bytes():
     answers = [
         b"",
         head % (len(reply), b"0" * 32) + reply,
-        head % (len(reply), protocol.md5_hex(reply).encode()) + reply,
+        head % (len(reply), md5_hex(reply).encode()) + reply,
     ]
 
     def serve(listener: socket.socket) -> None:
@@ -335,7 +335,7 @@ def test_a_broken_connection_is_retried_with_the_same_bytes():
         thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         link = Link(url, token="", patience_s=60, report=quiet())
-        assert link.exchange(b"the body", protocol.CONTENT_TYPE_V2) == reply
+        assert link.exchange(b"the body", v2.CONTENT_TYPE) == reply
         thread.join(60)
     assert len(received) == 3 and len(set(received)) == 1
 

@@ -8,7 +8,7 @@ from xrl_alignment.dagger.replay import Transition
 from xrl_alignment.experts import Label, make_expert
 from xrl_alignment.language.commands import MAX_THOUGHTS
 from xrl_alignment.language.history import EnvironmentHistory
-from xrl_alignment.wire.protocol import Observation
+from xrl_alignment.wire.messages import Observation
 
 
 def episode(repeat_limit: int = 0, game: str = "pick/a", **information) -> Episode:
