@@ -44,7 +44,8 @@ from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.evaluation.episodes import Actor, ExpertActor, PolicyActor, Trials, summarise, table
 from xrl_alignment.experts import Expert, make_expert
-from xrl_alignment.rollouts.executors import RolloutExecutor, make_executor
+from xrl_alignment.rollouts.base import RolloutExecutor
+from xrl_alignment.rollouts.make import make_executor
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ from xrl_alignment.environments.base import Game
 from xrl_alignment.evaluation.episodes import PolicyActor, play_games
 from xrl_alignment.experts import make_expert
 from xrl_alignment.policies.base import Policy, PolicyInput
-from xrl_alignment.rollouts.executors import make_executor
+from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 
 MANY = 16

@@ -35,7 +35,8 @@ from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native.world import forget_worlds
 from xrl_alignment.evaluation.episodes import EpisodeResult, ExpertActor, play_games
-from xrl_alignment.rollouts.executors import ParallelExecutor, make_executor
+from xrl_alignment.rollouts.make import make_executor
+from xrl_alignment.rollouts.parallel import ParallelExecutor
 
 GAMES = WORKERS = 64
 STEP_S = 0.5

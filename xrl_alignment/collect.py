@@ -50,7 +50,9 @@ from xrl_alignment.environments.base import MAX_STEPS, Environment, Game
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.experts import Expert, Label, act_all, make_expert
 from xrl_alignment.language.prompt import build_prompt, token_counter
-from xrl_alignment.rollouts.executors import RolloutExecutor, SequentialExecutor, make_executor
+from xrl_alignment.rollouts.base import RolloutExecutor
+from xrl_alignment.rollouts.make import make_executor
+from xrl_alignment.rollouts.sequential import SequentialExecutor
 
 LANGUAGE_MODEL = "openai"
 EXPERTS = ("explorer", *CLIENT_EXPERTS, LANGUAGE_MODEL)

@@ -29,7 +29,8 @@ from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import Environment, Game, TimeStep
 from xrl_alignment.experts.base import Expert
 from xrl_alignment.language.prompt import build_prompt
-from xrl_alignment.rollouts.executors import RolloutExecutor, make_executor
+from xrl_alignment.rollouts.base import RolloutExecutor
+from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.wire import v1, v2
 from xrl_alignment.wire.images import IMAGE_FORMATS
 from xrl_alignment.wire.messages import Bye, Hello, Message, Next, Observation, ProtocolError, md5_hex

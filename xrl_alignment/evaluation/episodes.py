@@ -21,7 +21,8 @@ from xrl_alignment.language.prompt import build_prompt, opening
 from xrl_alignment.language.sentences import NOTHING_HAPPENS
 from xrl_alignment.policies.base import Policy, PolicyInput
 from xrl_alignment.reflexion.reflexion import Reflector, update_memories
-from xrl_alignment.rollouts.executors import Outcome, RolloutExecutor, SequentialExecutor
+from xrl_alignment.rollouts.base import JobOutcome, RolloutExecutor
+from xrl_alignment.rollouts.sequential import SequentialExecutor
 
 Job = tuple[Game, Sequence[str]]  # a game and its memories
 
@@ -311,7 +312,7 @@ class Trials:
         return [last[game.id] for game in self.games]
 
 
-def _lost(outcome: Outcome) -> EpisodeResult:
+def _lost(outcome: JobOutcome) -> EpisodeResult:
     game, _ = outcome.job
     return EpisodeResult(game.id, game.task_type, False, 0, 0, outcome.fault)
 
