@@ -25,7 +25,7 @@ import numpy as np
 from _bench import Result, run
 from PIL import Image
 
-from xrl_alignment.client.client import Connection
+from xrl_alignment.client.connection import Connection
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.drawing import frames
 from xrl_alignment.environments.native.game import NativeEnvironment
