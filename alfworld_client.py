@@ -19,10 +19,7 @@ from xrl_alignment.environments import choose_games, make_environment
 from xrl_alignment.environments.base import MAX_STEPS
 from xrl_alignment.wire.images import IMAGE_FORMATS
 
-SLOW = (
-    "textworld",
-    "thor",
-)  # steps that hold the interpreter for 30 ms and more: threads would wait for each other
+SLOW = ("textworld", "thor")  # a step holds the interpreter for 30 ms or more, so threads would wait for each other
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -36,7 +33,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     server.add_argument("--port", type=int, default=7860)
     server.add_argument("--token", default="", help="for a server on another machine (or EMAC_TOKEN)")
     server.add_argument("--wire", choices=WIRES, default="v2", help="v1 is the original's format")
-    server.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds to wait for a server that is away")
+    server.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds to wait for an absent server")
     games = parser.add_argument_group("games")
     games.add_argument("--env", default="native", help="native, textworld, household (generated games) or thor")
     games.add_argument("--split", help="default: household_train for household, valid_seen otherwise")
@@ -107,7 +104,7 @@ def main() -> int:
 
 
 def executor_of(arguments: argparse.Namespace) -> str:
-    """The executor that the command line chooses."""
+    """The executor to use: the one on the command line, or for `auto` the faster one."""
     if arguments.executor != "auto":
         return arguments.executor
     return "local" if arguments.num_workers > 1 and arguments.env in SLOW else "sequential"

@@ -2,11 +2,11 @@
 
     python benchmarks/wire.py --json wire.json
 
-`time` is encode + decode + MD5 on both ends, in processor time. v1 is measured as the original does it: `json.dumps` of
-the frame, and the regular expression, `json.loads` and `np.asarray` on the other end. (Our code for v1 is faster; shown
-beside.) Two frames: one drawn by `environments.frames`, which is what travels where no simulator renders, and a
-synthetic one that resembles a rendering or a photograph (smooth shading, noise). A ratio is the smaller of the two
-frames'.
+`time` is the processor time to encode, decode and compute the MD5 on both ends. v1 is measured as the original does
+it: `json.dumps` of the frame, then a regular expression, `json.loads` and `np.asarray` on the other end. (Our code for
+v1 is faster and has its own rows.) There are two frames: one rendered by `environments.drawing`, as sent where no
+simulator renders, and a synthetic one that resembles a photograph (smooth shading, noise). Each ratio is the smaller
+of the two.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def encode_v1_as_the_original(observation: Observation) -> bytes:
 
 
 def decode_v1_as_the_original(body: bytes) -> None:
-    """What the original's `process_feedback` does with a body (emac_full_documentation.md §6.1)."""
+    """Read a body as the original's `process_feedback` does (emac_full_documentation.md §6.1)."""
     fields = _V1.match(body.decode())
     ast.literal_eval(fields[3])
     Image.fromarray(np.asarray(json.loads(fields[6]), dtype=np.uint8))
@@ -113,7 +113,7 @@ def measure_frame(observation: Observation) -> dict[str, dict[str, float]]:
 
 
 def measure_round_trip(frame: np.ndarray) -> float:
-    """Milliseconds of a whole v2 round trip of `frame` on a kept connection, with a loop that answers at once."""
+    """Milliseconds of a whole v2 round trip of `frame` on an open connection, with a loop that answers at once."""
     server = DaggerHTTPServer("127.0.0.1", 0)
     server.start()
     over = threading.Event()

@@ -34,7 +34,7 @@ class SessionLost(Exception):
     """The server does not know this session: it was restarted, or has closed the session because it was silent."""
 
 
-class ServerGone(Exception):
+class ServerLost(Exception):
     """The server went away and stayed away."""
 
 
@@ -135,7 +135,7 @@ class RetryingConnection:
         """Post `body` and return the reply; waits through refused connections and 503.
 
         With `resend` a request whose connection broke is sent again (v2: the server recognises it); without it that
-        raises ServerGone. A server that stays away raises ClientError, or ServerGone where `patience_s` is given.
+        raises ServerLost. A server that stays away raises ClientError, or ServerLost where `patience_s` is given.
         """
         patience = self._patience_s if patience_s is None else patience_s
         retrying = Retrying(
@@ -150,7 +150,7 @@ class RetryingConnection:
             return retrying(self._attempt, body, content_type, resend)
         except _NoAnswer as error:
             if patience_s is not None:
-                raise ServerGone(str(error)) from error
+                raise ServerLost(str(error)) from error
             raise ClientError(
                 f"no server at {self.url} for {patience:g} s ({error}): start dagger_server.py there"
             ) from error
@@ -196,7 +196,7 @@ class RetryingConnection:
             raise
         except (OSError, http.client.HTTPException) as error:
             if not resend and not isinstance(error, Unreachable):
-                raise ServerGone(str(error)) from error
+                raise ServerLost(str(error)) from error
             failure = _NoAnswer(str(error) or type(error).__name__)
         self._connection.close()
         self._check()

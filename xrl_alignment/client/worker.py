@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from xrl_alignment.client.connection import ClientError, RetryingConnection, ServerGone, SessionLost
+from xrl_alignment.client.connection import ClientError, RetryingConnection, ServerLost, SessionLost
 from xrl_alignment.client.player import ClientPlayer, EnvironmentDescription
 from xrl_alignment.client.report import EpisodeTally
 from xrl_alignment.client.session import ClientSession
@@ -62,7 +62,7 @@ class ClientWorker:
                 for game in self.games:
                     self._play(game, self._ask_v1)
                 rounds += 1
-        except ServerGone:
+        except ServerLost:
             if not self.tally.episodes and not rounds:
                 url = self.connection.url
                 raise ClientError(f"the server at {url} went away before the first episode ended") from None
@@ -147,9 +147,7 @@ class ClientWorker:
 
     def _play(self, game: Game, ask: Callable[[Observation], str | None]) -> None:
         """Play and count one game; `ask` gives the action after an observation. Raises as `_value`."""
-        outcome = self.executor.run_one(
-            self.player, game, answer=lambda seen: [ask(observation) for observation in seen]
-        )
+        outcome = self.executor.run_one(self.player, game, answer=lambda observations: [ask(o) for o in observations])
         won, actions = self._value(outcome)
         self._losses = 0
         if actions or not self.player.write_history:  # v1 skips what was solved in an earlier round

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from multiprocessing import connection as pipes
 from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -48,12 +49,14 @@ class LocalExecutor(ParallelExecutor[LocalHandle]):
     def __init__(self, **options: Any) -> None:
         """`options` are those of `ParallelExecutor`."""
         super().__init__(**options)
-        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        self._context = multiprocessing.get_context(method)
-        if method == "forkserver":
+        self._context: ForkServerContext | SpawnContext
+        if "forkserver" in multiprocessing.get_all_start_methods():
+            self._context = multiprocessing.get_context("forkserver")
             self._context.set_forkserver_preload(PRELOAD)
             with _hidden_main():
                 forkserver.ensure_running()  # it imports while this process goes on
+        else:
+            self._context = multiprocessing.get_context("spawn")
 
     def start_process(self) -> LocalHandle:
         """See `ParallelExecutor`."""
@@ -73,8 +76,8 @@ class LocalExecutor(ParallelExecutor[LocalHandle]):
         self, workers: Sequence[WorkerRecord[LocalHandle]], timeout_s: float
     ) -> list[tuple[WorkerRecord[LocalHandle], WorkerReply]]:
         """See `ParallelExecutor`."""
-        by_pipe = {worker.handle.pipe: worker for worker in workers}
-        return [(by_pipe[pipe], self.receive(by_pipe[pipe])) for pipe in pipes.wait(list(by_pipe), timeout_s)]
+        readable = set(pipes.wait([worker.handle.pipe for worker in workers], timeout_s))
+        return [(worker, self.receive(worker)) for worker in workers if worker.handle.pipe in readable]
 
     def receive(self, worker: WorkerRecord[LocalHandle]) -> WorkerReply:
         """The next reply of one worker; waits for it."""

@@ -21,7 +21,7 @@ from xrl_alignment.rollouts.base import (
 class _Asking(NamedTuple):
     """A rollout that waits for the answer to its question."""
 
-    index: int
+    job: int  # its index
     rollout: Rollout
     question: Any
 
@@ -59,7 +59,7 @@ class SequentialExecutor(RolloutExecutor):
                 answers = answer_all(answer, [one.question for one in asking])
                 moved, asking = asking, []
                 for one, said in zip(moved, answers, strict=True):
-                    asking += _advance(board, one.index, one.rollout, said)
+                    asking += _advance(board, one.job, one.rollout, said)
                 yield from board.take_due()
         finally:
             for one in asking:

@@ -101,7 +101,7 @@ def encode_image(image: np.ndarray, image_format: str = "auto") -> tuple[str, by
     if image_format == "auto":
         image_format = "zlib" if _mostly_flat(image) else "jpeg"
     if image_format == "zlib":
-        return "zlib", zlib.compress(np.ascontiguousarray(image), 1)
+        return "zlib", zlib.compress(np.ascontiguousarray(image).data, 1)
     out = io.BytesIO()
     if image_format == "png":
         Image.fromarray(image).save(out, "PNG", compress_level=1)
