@@ -13,7 +13,7 @@ def values(outcomes) -> list:
     return [outcome.value for outcome in outcomes]
 
 
-def test_results_do_not_tell_the_backend(plays, local):
+def test_results_are_identical_across_backends(plays, local):
     baseline = list(SequentialExecutor().run(plays.Asking(), range(7), answer=plays.answer))
     assert values(baseline)[2] == (2, "first 2", "second first 2")
     assert list(SequentialExecutor(interleave=4).run(plays.Asking(), range(7), answer=plays.answer)) == baseline
