@@ -12,15 +12,14 @@ import json
 import os
 from functools import partial
 
-from xrl_alignment.client.client import EXECUTORS, PATIENCE_S, play
-from xrl_alignment.common.choices import STEP_TIMEOUT_S
+from xrl_alignment.client.play import EXECUTORS, PATIENCE_S, WIRES, play
+from xrl_alignment.common.choices import CLIENT_EXPERTS, STEP_TIMEOUT_S
 from xrl_alignment.common.program import run_program
 from xrl_alignment.environments import choose_games, make_environment
 from xrl_alignment.environments.base import MAX_STEPS
-from xrl_alignment.wire.protocol import IMAGE_FORMATS
+from xrl_alignment.wire.images import IMAGE_FORMATS
 
-EXPERTS = ("handcoded", "planner")
-SLOW = ("textworld", "thor")  # their steps hold the interpreter for 30 ms and more: threads would wait for one another
+SLOW = ("textworld", "thor")  # a step holds the interpreter for 30 ms or more, so threads would wait for each other
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -33,8 +32,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     server.add_argument("--host", default="127.0.0.1", help="where dagger_server.py listens")
     server.add_argument("--port", type=int, default=7860)
     server.add_argument("--token", default="", help="for a server on another machine (or EMAC_TOKEN)")
-    server.add_argument("--wire", choices=("v2", "v1"), default="v2", help="v1 is the original's format")
-    server.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds to wait for a server that is away")
+    server.add_argument("--wire", choices=WIRES, default="v2", help="v1 is the original's format")
+    server.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds to wait for an absent server")
     games = parser.add_argument_group("games")
     games.add_argument("--env", default="native", help="native, textworld, household (generated games) or thor")
     games.add_argument("--split", help="default: household_train for household, valid_seen otherwise")
@@ -42,7 +41,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--data", help="folder that holds json_2.1.1 (empty: $ALFWORLD_DATA, or a cache folder for household)"
     )
     games.add_argument("--num-envs", type=int, default=3, help="number of games, 0 for all")
-    games.add_argument("--seed", type=int, default=0, help="of the draw of games, and of generated ones")
+    games.add_argument("--seed", type=int, default=0, help="for the choice of games and for generated ones")
     games.add_argument("--num-train", type=int, default=2000, help="household: generated training games")
     games.add_argument("--num-heldout", type=int, default=100, help="household: generated held-out games")
     play_group = parser.add_argument_group("play")
@@ -51,17 +50,17 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--executor",
         choices=("auto", *EXECUTORS),
         default="auto",
-        help="environments in this process (sequential) or each in its own (local; auto: several of textworld, thor)",
+        help="environments in this process (sequential) or each in its own (local; auto: several of textworld or thor)",
     )
     play_group.add_argument(
         "--step-timeout", type=float, default=STEP_TIMEOUT_S, help="local: seconds after which a step is given up"
     )
     play_group.add_argument("--num-rounds", type=int, help="v1 only: rounds to play (default: until the server ends)")
     play_group.add_argument("--max-steps", type=int, default=MAX_STEPS, help="actions in an episode")
-    play_group.add_argument("--expert", choices=EXPERTS, help="ALFWorld's expert to compute beside the environment")
+    play_group.add_argument("--expert", choices=CLIENT_EXPERTS, help="ALFWorld's expert to run beside the environment")
     play_group.add_argument("--image-format", choices=IMAGE_FORMATS, default="auto", help="v2: how frames travel")
-    play_group.add_argument("--blank-frames", action="store_true", help="send black pictures")
-    play_group.add_argument("--no-show-ids", dest="show_ids", action="store_false", help="draw no object numbers")
+    play_group.add_argument("--blank-frames", action="store_true", help="send black images")
+    play_group.add_argument("--no-show-ids", dest="show_ids", action="store_false", help="render no object numbers")
     return parser.parse_args(argv)
 
 
@@ -105,7 +104,7 @@ def main() -> int:
 
 
 def executor_of(arguments: argparse.Namespace) -> str:
-    """The executor that the command line chooses."""
+    """The executor to use: the one on the command line, or for `auto` the faster one."""
     if arguments.executor != "auto":
         return arguments.executor
     return "local" if arguments.num_workers > 1 and arguments.env in SLOW else "sequential"

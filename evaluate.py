@@ -49,7 +49,8 @@ from xrl_alignment.evaluation.actors import Actor, ExpertActor, PolicyActor
 from xrl_alignment.evaluation.metrics import summarise, table
 from xrl_alignment.evaluation.trials import Trials
 from xrl_alignment.experts import Expert, make_expert
-from xrl_alignment.rollouts.executors import RolloutExecutor, make_executor
+from xrl_alignment.rollouts.base import RolloutExecutor
+from xrl_alignment.rollouts.make import make_executor
 
 
 def main() -> None:

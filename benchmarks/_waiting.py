@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from xrl_alignment.client.client import play
+from xrl_alignment.client.play import play
 from xrl_alignment.client.report import ClientReport
 from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.base import Environment, Game, TimeStep

@@ -1,10 +1,10 @@
-"""Steps per second of sixteen environments that share each call of the policy, against one; the same actions.
+"""Steps per second of sixteen environments that share each call of the policy, against one environment alone.
 
     python benchmarks/batching.py --json batching.json
 
-Generated games, the tiny model, free text (greedy). Two ways, as the project plays: evaluation (`play_games`, one
-process), and a DAgger server without training that is asked over HTTP by another process: a client with one or sixteen
-workers.
+Generated games, the tiny model, free text (greedy). The benchmark also counts the games whose actions differ. It
+measures both ways in which the project plays: evaluation (`play_games`, one process), and a DAgger server without
+training with a client of one or sixteen workers in another process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from xrl_alignment.evaluation.actors import PolicyActor
 from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.experts import make_expert
 from xrl_alignment.policies.base import Policy, PolicyInput
-from xrl_alignment.rollouts.executors import make_executor
+from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 
 MANY = 16
@@ -87,7 +87,7 @@ class Player:
         return actions
 
     def serve(self, workers: int) -> Actions:
-        """A server's loop and a client with so many workers, over HTTP."""
+        """With a server and a client of so many workers, over HTTP."""
         directory = RunDirectory(self.folder / f"{workers}-{time.monotonic_ns()}")
         server = DaggerHTTPServer("127.0.0.1", 0).start()
         rounds = Rounds(directory, Schedule(num_rounds=1, num_envs=len(self.games)))
@@ -110,9 +110,9 @@ class Player:
 
 
 def speed(player: Player, way: Callable[[int], Actions], concurrency: int) -> tuple[float, Actions]:
-    """Steps per second from the beginning to the last action, the better of two runs, and what was done.
+    """Steps per second from the beginning to the last action, the better of two runs, and the actions.
 
-    Not in it: how the server and its clients take leave of one another (0.3 s once a run).
+    The end of the connection between server and clients is not included (0.3 s once a run).
     """
     best, actions = 0.0, {}
     for _ in range(2):

@@ -19,7 +19,7 @@ import _bench
 from xrl_alignment.collect import Plan, collect
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import Game
-from xrl_alignment.rollouts.executors import make_executor
+from xrl_alignment.rollouts.make import make_executor
 
 
 def measure(games: int) -> _bench.Result:

@@ -1,16 +1,16 @@
-"""Rollouts by the sequential executor against many at once; and the cycle of rollout and training that follows.
+"""Rollouts with the sequential executor against many at once, and the whole cycle of rollout and training.
 
     python benchmarks/rollouts.py --json rollouts.json            # three minutes
 
-- 64 generated games with a step padded to 0.5 s, as a simulator's is: one after the other in this process, and with 64
-  workers, as processes and as Ray actors. The explorer plays the first `--steps` steps of each. Sequentially only every
-  `--sample`-th game of the list is played and its time multiplied, as the row says: each waits as long as the next.
-- Training is the same for all: behavioural cloning of the tiny model on what was collected, `--updates` batches of 8.
-- Official games without padding, whole episodes, 2 workers (it needs `$ALFWORLD_DATA`): the list is played twice.
-  TextWorld computes 30 ms for a step and is what processes are for (`two_worker_speedup`); an episode on the native
-  engine takes 2 ms, of which a worker's message is a good part. There `files_read` shows how often a game was loaded.
+- 64 generated games with every step padded to 0.5 s, like a simulator's: one after the other in this process, and with
+  64 workers, as processes and on Ray. The explorer plays the first `--steps` steps of each. The sequential executor
+  plays only every `--sample`-th game, and its time is multiplied, as the row says: every game waits equally long.
+- Training is the same for all: behavioural cloning of the tiny model on the collected data, `--updates` batches of 8.
+- Official games without padding, whole episodes, 2 workers (needs `$ALFWORLD_DATA`): the list is played twice.
+  TextWorld computes 30 ms for a step, so processes pay off (`two_worker_speedup`). An episode on the native engine
+  takes 2 ms, and a worker's message is a large part of that. There `files_read` counts how often a game was loaded.
 
-Workers are started, and have made one step in each game, before the clock is started: a run does that once, for all its
+Before the clock starts, the workers are started and make one step in each game: a run does that once, for all its
 rounds (`start_s`).
 """
 
@@ -37,7 +37,8 @@ from xrl_alignment.environments.native.world import forget_worlds
 from xrl_alignment.evaluation.actors import ExpertActor
 from xrl_alignment.evaluation.metrics import EpisodeResult
 from xrl_alignment.evaluation.trials import play_games
-from xrl_alignment.rollouts.executors import ParallelExecutor, make_executor
+from xrl_alignment.rollouts.make import make_executor
+from xrl_alignment.rollouts.parallel import ParallelExecutor
 
 GAMES = WORKERS = 64
 STEP_S = 0.5

@@ -2,11 +2,11 @@
 
     python benchmarks/wire.py --json wire.json
 
-`time` is encode + decode + MD5 on both ends, in processor time. v1 is measured as the original does it: `json.dumps` of
-the frame, and the regular expression, `json.loads` and `np.asarray` on the other end. (Our code for v1 is faster; shown
-beside.) Two frames: one drawn by `environments.frames`, which is what travels where no simulator renders, and a
-synthetic one that resembles a rendering or a photograph (smooth shading, noise). A ratio is the smaller of the two
-frames'.
+`time` is the processor time to encode, decode and compute the MD5 on both ends. v1 is measured as the original does
+it: `json.dumps` of the frame, then a regular expression, `json.loads` and `np.asarray` on the other end. (Our code for
+v1 is faster and has its own rows.) There are two frames: one rendered by `environments.drawing`, as sent where no
+simulator renders, and a synthetic one that resembles a photograph (smooth shading, noise). Each ratio is the smaller
+of the two.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ import numpy as np
 from _bench import Result, run
 from PIL import Image
 
-from xrl_alignment.client.client import Connection
+from xrl_alignment.client.connection import Connection
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.drawing import frames
 from xrl_alignment.environments.native.game import NativeEnvironment
-from xrl_alignment.wire import protocol
+from xrl_alignment.wire import v1, v2
 from xrl_alignment.wire.http_server import DaggerHTTPServer
-from xrl_alignment.wire.protocol import CONTENT_TYPE_V2, Hello, Observation, md5_hex
+from xrl_alignment.wire.images import IMAGE_FORMATS
+from xrl_alignment.wire.messages import Hello, Observation, md5_hex
 
 SIZE = 300  # AI2-THOR's frame in the original
 REPEATS = 15
@@ -68,12 +69,12 @@ def like_a_photograph() -> np.ndarray:
 def encode_v1_as_the_original(observation: Observation) -> bytes:
     """The body with its frame written by `json.dumps`."""
     empty = dataclasses.replace(observation, image=np.zeros((1, 1, 3), np.uint8))
-    text, tag, _ = protocol.encode_v1(empty).rpartition(b"[#IMAGE]")
+    text, tag, _ = v1.encode(empty).rpartition(b"[#IMAGE]")
     return text + tag + json.dumps(observation.image.tolist()).encode()
 
 
 def decode_v1_as_the_original(body: bytes) -> None:
-    """What the original's `process_feedback` does with a body (emac_full_documentation.md §6.1)."""
+    """Read a body as the original's `process_feedback` does (emac_full_documentation.md §6.1)."""
     fields = _V1.match(body.decode())
     ast.literal_eval(fields[3])
     Image.fromarray(np.asarray(json.loads(fields[6]), dtype=np.uint8))
@@ -103,16 +104,16 @@ def measure_frame(observation: Observation) -> dict[str, dict[str, float]]:
     """Every way to send one observation."""
     rows = {
         "v1": measure_codec(lambda: encode_v1_as_the_original(observation), decode_v1_as_the_original),
-        "v1, our code": measure_codec(lambda: protocol.encode_v1(observation), protocol.decode_v1),
-        "v2": measure_codec(lambda: protocol.encode_v2(observation), protocol.decode_v2),
+        "v1, our code": measure_codec(lambda: v1.encode(observation), v1.decode),
+        "v2": measure_codec(lambda: v2.encode(observation), v2.decode),
     }
-    for name in protocol.IMAGE_FORMATS[1:]:
-        rows[f"v2 {name}"] = measure_codec(lambda: protocol.encode_v2(observation, name), protocol.decode_v2)  # noqa: B023
+    for name in IMAGE_FORMATS[1:]:
+        rows[f"v2 {name}"] = measure_codec(lambda: v2.encode(observation, name), v2.decode)  # noqa: B023
     return rows
 
 
 def measure_round_trip(frame: np.ndarray) -> float:
-    """Milliseconds of a whole v2 round trip of `frame` on a kept connection, with a loop that answers at once."""
+    """Milliseconds of a whole v2 round trip of `frame` on an open connection, with a loop that answers at once."""
     server = DaggerHTTPServer("127.0.0.1", 0)
     server.start()
     over = threading.Event()
@@ -126,13 +127,13 @@ def measure_round_trip(frame: np.ndarray) -> float:
     thread.start()
     try:
         with closing(Connection(f"http://127.0.0.1:{server.port}")) as connection:
-            connection.post(protocol.encode_v2(Hello("bench", 0, ())), CONTENT_TYPE_V2)
+            connection.post(v2.encode(Hello("bench", 0, ())), v2.CONTENT_TYPE)
             seq = iter(range(1, 10_000))
 
             def trip() -> None:
-                body = protocol.encode_v2(Observation("You see a desk 1.", image=frame, session="bench", seq=next(seq)))
-                _, reply, _ = connection.post(body, CONTENT_TYPE_V2)
-                protocol.decode_reply_v2(reply)
+                body = v2.encode(Observation("You see a desk 1.", image=frame, session="bench", seq=next(seq)))
+                _, reply, _ = connection.post(body, v2.CONTENT_TYPE)
+                v2.decode_reply(reply)
 
             return milliseconds(trip, time.perf_counter)  # several threads take part
     finally:
@@ -156,9 +157,11 @@ def ratios(results: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:
     """v1 over v2 for each kind of frame, and the smaller of them as the benchmark's figure."""
     found: dict[str, float] = {}
     for kind, rows in results.items():
-        v1, v2 = rows["v1"], rows["v2"]
-        found[f"bytes_v1_over_v2_{kind}"] = v1["bytes"] / v2["bytes"]
-        found[f"time_v1_over_v2_{kind}"] = (v1["encode_ms"] + v1["decode_ms"]) / (v2["encode_ms"] + v2["decode_ms"])
+        theirs, ours = rows["v1"], rows["v2"]
+        found[f"bytes_v1_over_v2_{kind}"] = theirs["bytes"] / ours["bytes"]
+        found[f"time_v1_over_v2_{kind}"] = (theirs["encode_ms"] + theirs["decode_ms"]) / (
+            ours["encode_ms"] + ours["decode_ms"]
+        )
     for name in ("bytes_v1_over_v2", "time_v1_over_v2"):
         found[name] = min(found[f"{name}_{kind}"] for kind in results)
     return found

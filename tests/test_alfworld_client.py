@@ -12,7 +12,7 @@ import pytest
 
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.wire.http_server import DaggerHTTPServer
-from xrl_alignment.wire.protocol import Bye, Hello, Observation
+from xrl_alignment.wire.messages import Bye, Hello, Observation
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 120  # far more than anything here takes, also on a busy machine

@@ -46,7 +46,9 @@ from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import MAX_STEPS, Game
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.experts import Expert, Label, act_all
-from xrl_alignment.rollouts.executors import RolloutExecutor, SequentialExecutor, make_executor
+from xrl_alignment.rollouts.base import RolloutExecutor
+from xrl_alignment.rollouts.make import make_executor
+from xrl_alignment.rollouts.sequential import SequentialExecutor
 
 
 def collect(

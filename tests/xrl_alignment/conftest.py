@@ -11,7 +11,7 @@ import torch
 from lavis.common.devices import set_seed
 from lavis.common.optims import LinearWarmupCosineLRScheduler
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
-from xrl_alignment.client.client import play
+from xrl_alignment.client.play import play
 from xrl_alignment.client.report import ClientReport
 from xrl_alignment.config.schema import PolicyConfig
 from xrl_alignment.dagger.driver import Driver

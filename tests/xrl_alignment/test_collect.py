@@ -23,7 +23,8 @@ from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native.game import NativeEnvironment
 from xrl_alignment.language.prompt import build_prompt
-from xrl_alignment.rollouts.executors import SequentialExecutor, make_executor
+from xrl_alignment.rollouts.make import make_executor
+from xrl_alignment.rollouts.sequential import SequentialExecutor
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,1 @@
-"""The client: plays environments and asks the server for every action."""
+"""The client: plays games in its environments and asks the server for every action."""

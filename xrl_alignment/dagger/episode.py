@@ -10,7 +10,7 @@ from xrl_alignment.dagger.replay import Transition
 from xrl_alignment.experts.base import Expert, Label
 from xrl_alignment.language.commands import normalise
 from xrl_alignment.rollouts.episode import Episode
-from xrl_alignment.wire.protocol import Observation
+from xrl_alignment.wire.messages import Observation
 
 
 def plain(text: str) -> str:

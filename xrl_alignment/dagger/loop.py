@@ -23,10 +23,10 @@ from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.run_directory import EpisodeRecord
 from xrl_alignment.dagger.sessions import Sessions
 from xrl_alignment.dagger.training import Training
-from xrl_alignment.wire.admission import Pending
+from xrl_alignment.wire.admission import PendingRequest
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 
-Asking = tuple[Pending, LabelledEpisode]  # a request, and the episode that needs an action to answer it
+Asking = tuple[PendingRequest, LabelledEpisode]  # a request, and the episode that needs an action to answer it
 
 
 class DaggerLoop:
@@ -114,7 +114,7 @@ class DaggerLoop:
         self._act(waiting)
         yield from ended
 
-    def _take(self, most: int, timeout_s: float) -> list[Pending]:
+    def _take(self, most: int, timeout_s: float) -> list[PendingRequest]:
         # Gathering for longer than the policy's last call took would not pay.
         return self.server.take(most, timeout_s, window_s=self.window_s, longest_s=self.driver.call_s)
 

@@ -10,8 +10,9 @@ from xrl_alignment.dagger.episode import LabelledEpisode, plain
 from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.schedule import ScheduleError
 from xrl_alignment.experts.base import Expert
-from xrl_alignment.wire.admission import Pending
-from xrl_alignment.wire.protocol import SKIP, Bye, Hello, Next, Observation
+from xrl_alignment.wire.admission import PendingRequest
+from xrl_alignment.wire.messages import Bye, Hello, Next, Observation
+from xrl_alignment.wire.v1 import SKIP
 
 V1_SESSION = "v1"  # wire v1 knows no sessions: there is one client
 WAIT_S = 0.2  # until a session without work asks again
@@ -67,7 +68,7 @@ class Sessions:
         """Whether every session that has greeted has said bye."""
         return not self._greeted
 
-    def abandoned_by(self, item: Pending) -> LabelledEpisode | None:
+    def abandoned_by(self, item: PendingRequest) -> LabelledEpisode | None:
         """The episode that ends, unsolved, because wire v1's only client begins another game."""
         message = item.message
         if isinstance(message, Observation) and message.task_type and not message.session:
@@ -76,7 +77,7 @@ class Sessions:
             return episode
         return None
 
-    def receive(self, item: Pending) -> Arrival:
+    def receive(self, item: PendingRequest) -> Arrival:
         """Take in one request; all but an observation that needs an action are answered here."""
         match item.message:
             case Observation():
@@ -96,7 +97,7 @@ class Sessions:
 
     # --- who plays what --------------------------------------------------------------------------------------------
 
-    def _greet(self, item: Pending, hello: Hello) -> None:
+    def _greet(self, item: PendingRequest, hello: Hello) -> None:
         try:
             self._schedule.offer([plain(game) for game in hello.games])
         except ScheduleError as error:
@@ -126,7 +127,7 @@ class Sessions:
 
     # --- one observation -------------------------------------------------------------------------------------------
 
-    def _observe(self, item: Pending, observation: Observation) -> Arrival:
+    def _observe(self, item: PendingRequest, observation: Observation) -> Arrival:
         """Add an observation to its session's episode."""
         session = observation.session or V1_SESSION
         if observation.task_type:
@@ -178,7 +179,7 @@ class Sessions:
             logger.warning("the client begins again after %d games, the run has %d (run.num_envs)", known, wanted)
 
 
-def _answer_end(item: Pending) -> None:
+def _answer_end(item: PendingRequest) -> None:
     """Answer an observation after which there is nothing to do: a final one, or a game that is not to be played."""
     message = item.message
     over = message.session or (isinstance(message, Observation) and message.done)

@@ -11,7 +11,8 @@ from xrl_alignment.evaluation.metrics import EpisodeResult
 from xrl_alignment.evaluation.player import EvaluationPlayer
 from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.reflexion.reflexion import Reflector, update_memories
-from xrl_alignment.rollouts.executors import Outcome, RolloutExecutor, SequentialExecutor
+from xrl_alignment.rollouts.base import JobOutcome, RolloutExecutor
+from xrl_alignment.rollouts.sequential import SequentialExecutor
 
 
 def play_games(
@@ -119,6 +120,6 @@ class Trials:
         return [last[game.id] for game in self.games]
 
 
-def _lost(outcome: Outcome) -> EpisodeResult:
+def _lost(outcome: JobOutcome) -> EpisodeResult:
     game, _ = outcome.job
     return EpisodeResult(game.id, game.task_type, False, 0, 0, outcome.fault)

@@ -1,1 +1,1 @@
-"""Runs many episodes: in this process, in worker processes, or on a Ray cluster."""
+"""Episodes in progress, and executors that play many: in this process, in worker processes, or on a Ray cluster."""

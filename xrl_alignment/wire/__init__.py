@@ -1,1 +1,1 @@
-"""The messages between client and server, and the server's HTTP side."""
+"""The wire between client and server: the messages, their two formats, and the server's HTTP side."""

@@ -6,7 +6,7 @@ import pytest
 from xrl_alignment.dagger.episode import LabelledEpisode, plain
 from xrl_alignment.dagger.replay import Transition
 from xrl_alignment.experts import Label, make_expert
-from xrl_alignment.wire.protocol import Observation
+from xrl_alignment.wire.messages import Observation
 
 
 def episode(repeat_limit: int = 0, game: str = "pick/a", beta: float = 0.0, **information) -> LabelledEpisode:

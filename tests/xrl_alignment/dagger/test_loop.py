@@ -13,9 +13,9 @@ from lavis.datasets.shards import open_shard
 from xrl_alignment.dagger.replay import read_transition
 from xrl_alignment.environments import make_environment
 from xrl_alignment.experts.base import Label
-from xrl_alignment.wire import protocol
-from xrl_alignment.wire.admission import Pending
-from xrl_alignment.wire.protocol import Bye, Hello, Next, Observation
+from xrl_alignment.wire import v1, v2
+from xrl_alignment.wire.admission import PendingRequest
+from xrl_alignment.wire.messages import Bye, Hello, Next, Observation, md5_hex
 
 HALF = b"~half~"  # becomes half of a surrogate pair on the wire: no UTF-8 file can hold it
 PIXEL = np.zeros((224, 224, 3), np.uint8)
@@ -53,13 +53,13 @@ class Session:
 
     def send(self, make, **fields):
         self.seq += 1
-        body = protocol.encode_v2(make(session=self.name, seq=self.seq, **fields))
+        body = v2.encode(make(session=self.name, seq=self.seq, **fields))
         body = body.replace(HALF, rb"\ud800")
-        headers = {"MD5": protocol.md5_hex(body), "Content-Type": protocol.CONTENT_TYPE_V2}
+        headers = {"MD5": md5_hex(body), "Content-Type": v2.CONTENT_TYPE}
         self.http.request("POST", "/", body, headers)
         response = self.http.getresponse()
         reply = response.read()
-        return protocol.decode_reply_v2(reply) if response.status == 200 else response.status
+        return v2.decode_reply(reply) if response.status == 200 else response.status
 
     def observe(self, text="You see a desk 1.", game="", done=False, **information):
         return self.send(Observation, text=text, task_type=game, done=done, image=PIXEL, information=information)
@@ -238,16 +238,16 @@ def answer(loop, pending) -> None:
         loop.end_round()
 
 
-def ask(kind, session: str, seq: int, **fields) -> Pending:
-    return Pending(kind(session=session, seq=seq, **fields), "v2")
+def ask(kind, session: str, seq: int, **fields) -> PendingRequest:
+    return PendingRequest(kind(session=session, seq=seq, **fields), "v2")
 
 
-def see(session: str, seq: int, game: str = "", done: bool = False) -> Pending:
+def see(session: str, seq: int, game: str = "", done: bool = False) -> PendingRequest:
     return ask(Observation, session, seq, text=opening(game), task_type=game, done=done, image=PIXEL, information={})
 
 
-def said(pending: Pending):
-    return protocol.decode_reply_v2(pending.wait().body)
+def said(pending: PendingRequest):
+    return v2.decode_reply(pending.wait().body)
 
 
 @pytest.fixture
@@ -372,11 +372,11 @@ class OriginalClient:
             f"[#DONE]{done}[#IMAGE]{image.tolist()}"
         ).encode()
         with closing(HTTPConnection("127.0.0.1", self.run.server.port, timeout=60)) as http:
-            http.request("POST", "/", body, {"MD5": protocol.md5_hex(body)})
+            http.request("POST", "/", body, {"MD5": md5_hex(body)})
             response = http.getresponse()
             if response.status != 200:
                 raise ConnectionError(response.status)
-            return protocol.decode_reply_v1(response.read())
+            return v1.decode_reply(response.read())
 
     def play(self, num_rounds: int, *, says_done: bool = True) -> None:
         with contextlib.suppress(ConnectionError):  # the run is over

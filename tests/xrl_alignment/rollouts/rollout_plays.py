@@ -1,4 +1,4 @@
-"""What workers play in `test_rollouts.py`: importable, so that a worker process can import it."""
+"""What workers play in the tests of executors: in a module, so that a worker process can import it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import time
 from pathlib import Path
 
 from xrl_alignment.environments.native.game import world
+
+
+def answer(questions):
+    return [f"{kind} {about}" for kind, about in questions]
 
 
 class Asking:
@@ -90,6 +94,21 @@ class Odd(Exception):
 
     def __init__(self, one, two) -> None:
         super().__init__(f"{one} and {two} are odd")
+
+
+class Counting:
+    """Counts the jobs that this copy of it has played."""
+
+    def __init__(self) -> None:
+        self.played = 0
+
+    def __call__(self, job):
+        self.played += 1
+        yield None
+        return job
+
+    def count(self) -> int:
+        return self.played
 
 
 class Unsendable:

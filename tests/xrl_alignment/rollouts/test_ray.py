@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from xrl_alignment.rollouts.executors import SequentialExecutor, make_executor
+from xrl_alignment.rollouts.make import make_executor
+from xrl_alignment.rollouts.sequential import SequentialExecutor
 
 pytestmark = pytest.mark.slow
 HERE = str(Path(__file__).parent)
-
-
-@pytest.fixture(scope="module")
-def plays():
-    """The module `rollout_plays`, under a name by which workers find it."""
-    sys.path.insert(0, HERE)
-    import rollout_plays
-
-    yield rollout_plays
-    sys.path.remove(HERE)
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +31,11 @@ def cluster():
         os.environ["PYTHONPATH"] = before
 
 
-def answer(questions):
-    return [f"{kind} {about}" for kind, about in questions]
-
-
 def test_results_are_the_sequential_ones_and_every_node_plays(cluster, plays):
-    baseline = list(SequentialExecutor().run(plays.Asking(), range(9), answer=answer))
+    baseline = list(SequentialExecutor().run(plays.Asking(), range(9), answer=plays.answer))
     with make_executor("ray", workers=4, address=cluster.address) as executor:
         assert executor.warm_up() == 4
-        assert list(executor.run(plays.Asking(), range(9), answer=answer)) == baseline
+        assert list(executor.run(plays.Asking(), range(9), answer=plays.answer)) == baseline
         outcomes = list(executor.run(plays.Placed(step_s=0.05), range(12)))
     assert [outcome.value[0] for outcome in outcomes] == list(range(12))
     assert len({outcome.value[1] for outcome in outcomes}) == 2

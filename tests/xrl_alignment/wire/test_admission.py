@@ -5,13 +5,13 @@ import time
 
 import pytest
 
-from xrl_alignment.wire.admission import Admission, Inbox, Pending, Refusal
-from xrl_alignment.wire.protocol import Bye, Hello, Next
+from xrl_alignment.wire.admission import PendingRequest, RequestQueue, RequestRefused, SessionAdmission
+from xrl_alignment.wire.messages import Bye, Hello, Next
 
 
 def test_only_an_answered_session_can_be_silent():
     now = [0.0]
-    admission = Admission(Inbox(8), session_timeout_s=60, clock=lambda: now[0])
+    admission = SessionAdmission(RequestQueue(8), session_timeout_s=60, clock=lambda: now[0])
     pending = admission.admit_v2(Hello("s", 0, ()), "digest")
     now[0] = 1000.0  # training takes its time: the session waits for us
     assert admission.forget_silent() == []
@@ -27,56 +27,56 @@ def test_only_an_answered_session_can_be_silent():
 
 
 def test_a_session_sends_one_request_at_a_time():
-    admission = Admission(Inbox(8), session_timeout_s=60)
+    admission = SessionAdmission(RequestQueue(8), session_timeout_s=60)
     admission.admit_v2(Hello("s", 0, ()), "a")
-    with pytest.raises(Refusal, match="seq 0 of this session is still being answered"):
+    with pytest.raises(RequestRefused, match="seq 0 of this session is still being answered"):
         admission.admit_v2(Next("s", 1), "b")
     admission.admit_v2(Bye("s", 1), "b")  # but it may leave at any time
 
 
 def test_a_request_is_answered_once():
-    pending = Pending(Next("s", 1), "v2")
+    pending = PendingRequest(Next("s", 1), "v2")
     pending.reply({"kind": "finished"})
     with pytest.raises(RuntimeError, match="twice"):
         pending.reply({"kind": "finished"})
 
 
 def test_take_keeps_order_and_respects_its_limit():
-    inbox = Inbox(8)
-    sent = [Pending(Next("s", seq), "v2") for seq in range(5)]
+    queue = RequestQueue(8)
+    sent = [PendingRequest(Next("s", seq), "v2") for seq in range(5)]
     for pending in sent:
-        inbox.put(pending)
-    assert inbox.take(3, 0, 0) == sent[:3] and inbox.take(3, 0, 0.01) == sent[3:] and inbox.take(3, 0.01, 1) == []
+        queue.put(pending)
+    assert queue.take(3, 0, 0) == sent[:3] and queue.take(3, 0, 0.01) == sent[3:] and queue.take(3, 0.01, 1) == []
 
 
 def test_gathering_goes_on_while_others_come():
-    inbox = Inbox(8)
-    sent = [Pending(Next("s", seq), "v2") for seq in range(4)]
-    inbox.put(sent[0])
+    queue = RequestQueue(8)
+    sent = [PendingRequest(Next("s", seq), "v2") for seq in range(4)]
+    queue.put(sent[0])
 
     def send():
         for pending in sent[1:]:
             time.sleep(0.4)
-            inbox.put(pending)
+            queue.put(pending)
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert inbox.take(4, 0, window_s=1, longest_s=60) == sent  # the last one comes after 1.2 s
+    assert queue.take(4, 0, window_s=1, longest_s=60) == sent  # the last one comes after 1.2 s
     thread.join()
 
 
 def test_gathering_ends_though_others_come():
-    inbox = Inbox(2000)
+    queue = RequestQueue(2000)
     stop = threading.Event()
 
     def send():
         for seq in range(1000):
-            inbox.put(Pending(Next("s", seq), "v2"))
+            queue.put(PendingRequest(Next("s", seq), "v2"))
             if stop.wait(0.01):
                 break
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert 0 < len(inbox.take(1000, 1, window_s=5, longest_s=0.3)) < 1000
+    assert 0 < len(queue.take(1000, 1, window_s=5, longest_s=0.3)) < 1000
     stop.set()
     thread.join()

@@ -1,4 +1,4 @@
-"""The server over real sockets: what it lets in, what it answers, and that nobody can hold it up."""
+"""The server and its handler (`http_handler`) over real sockets: what they let in, answer, refuse and outlast."""
 
 import http.client
 import json
@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xrl_alignment.wire import protocol
+from xrl_alignment.wire import v1, v2
 from xrl_alignment.wire.http_server import DaggerHTTPServer, Limits, ServerError
-from xrl_alignment.wire.protocol import CONTENT_TYPE_V2, Bye, Hello, Observation, md5_hex
+from xrl_alignment.wire.messages import Bye, Hello, Observation, md5_hex
 
 IMAGE = np.zeros((4, 4, 3), np.uint8)
-V1_BODY = protocol.encode_v1(Observation("You see a desk 1.", "text", {"won": False}, "pick-1/t", False, IMAGE))
-HELLO = protocol.encode_v2(Hello("s", 0, ("g",)))
+V1_BODY = v1.encode(Observation("You see a desk 1.", "text", {"won": False}, "pick-1/t", False, IMAGE))
+HELLO = v2.encode(Hello("s", 0, ("g",)))
 PATIENCE_S = 60  # far more than anything here takes, also on a busy machine
 
 
 def observation(seq: int, session: str = "s", text: str = "You see a desk 1.") -> bytes:
-    return protocol.encode_v2(Observation(text, image=IMAGE, session=session, seq=seq))
+    return v2.encode(Observation(text, image=IMAGE, session=session, seq=seq))
 
 
 class Loop(threading.Thread):
@@ -72,13 +72,13 @@ def connect(server: DaggerHTTPServer) -> http.client.HTTPConnection:
     return http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
 
 
-def ask(connection, body: bytes, content_type: str = CONTENT_TYPE_V2, **headers: str) -> tuple[int, bytes]:
+def ask(connection, body: bytes, content_type: str = v2.CONTENT_TYPE, **headers: str) -> tuple[int, bytes]:
     connection.request("POST", "/", body, {"MD5": md5_hex(body), "Content-Type": content_type, **headers})
     response = connection.getresponse()
     return response.status, response.read()
 
 
-def post(server: DaggerHTTPServer, body: bytes, content_type: str = CONTENT_TYPE_V2, **headers: str):
+def post(server: DaggerHTTPServer, body: bytes, content_type: str = v2.CONTENT_TYPE, **headers: str):
     with closing(connect(server)) as connection:
         return ask(connection, body, content_type, **headers)
 
@@ -196,7 +196,7 @@ def test_v2_reply_to_a_dead_connection_is_kept_for_the_retry(start):
     server.take(1, timeout_s=PATIENCE_S)[0].reply({"kind": "welcome"})
     assert hello.result()[0] == 200
     body = observation(1)
-    head = f"POST / HTTP/1.1\r\nContent-Type: {CONTENT_TYPE_V2}\r\nContent-Length: {len(body)}\r\nMD5: {md5_hex(body)}"
+    head = f"POST / HTTP/1.1\r\nContent-Type: {v2.CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nMD5: {md5_hex(body)}"
     with closing(socket.create_connection(("127.0.0.1", server.port))) as connection:
         connection.sendall(head.encode() + b"\r\n\r\n" + body)
         (pending,) = server.take(1, timeout_s=PATIENCE_S)
@@ -221,7 +221,7 @@ def test_v2_stale_conflicting_and_unknown_requests_are_refused(start):
 def test_v2_bye_ends_a_session_and_may_be_repeated(start):
     server, loop = start()
     post(server, HELLO)
-    bye = protocol.encode_v2(Bye("s", 1))
+    bye = v2.encode(Bye("s", 1))
     assert post(server, bye) == post(server, bye) == (200, b'{"kind": "bye"}')
     assert loop.seen[1:] == [Bye("s", 1)] and post(server, observation(2))[0] == 410
 
@@ -229,7 +229,7 @@ def test_v2_bye_ends_a_session_and_may_be_repeated(start):
 def test_two_sessions_are_taken_together_without_waiting_out_the_window(start):
     server, _ = start(loop=False)
     for name in "ab":
-        hello = InThread(post, server, protocol.encode_v2(Hello(name, 0, ())))
+        hello = InThread(post, server, v2.encode(Hello(name, 0, ())))
         server.take(1, timeout_s=PATIENCE_S)[0].reply({"kind": "welcome"})
         hello.result()
     results = [InThread(post, server, observation(1, name)) for name in "ab"]
@@ -254,7 +254,7 @@ def test_answers_on_a_kept_connection_are_sent_at_once(start):
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         body = observation(21)
         kept.sendall(
-            f"POST / HTTP/1.1\r\nContent-Type: {CONTENT_TYPE_V2}\r\nContent-Length: {len(body)}\r\n"
+            f"POST / HTTP/1.1\r\nContent-Type: {v2.CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n"
             f"MD5: {md5_hex(body)}\r\n\r\n".encode()
             + body
         )
@@ -271,13 +271,13 @@ def test_answers_on_a_kept_connection_are_sent_at_once(start):
         ({"MD5": "0" * 32}, V1_BODY, 400, "damaged"),
         ({"MD5": None}, V1_BODY, 400, "MD5 is missing"),
         ({"Content-Length": None}, b"", 411, "Content-Length is missing"),
-        ({"Content-Length": "-1"}, b"", 400, "no count"),
-        ({"Content-Length": "1e3"}, b"", 400, "no count"),
+        ({"Content-Length": "-1"}, b"", 400, "not a number of bytes"),
+        ({"Content-Length": "1e3"}, b"", 400, "not a number of bytes"),
         ({}, V1_BODY.replace(b"[#TYPE]", b""), 400, "[#TYPE] is missing"),
         ({}, V1_BODY[: V1_BODY.index(b"[[[")] + b"[[1, 2, 3]]", 400, "height \u00d7 width \u00d7 3"),
         ({}, V1_BODY.replace(b"{'won': False}", b"open('x')"), 400, "Python literal"),
         ({}, b"", 400, "missing"),
-        ({"Content-Type": CONTENT_TYPE_V2}, V1_BODY, 400, "claims"),
+        ({"Content-Type": v2.CONTENT_TYPE}, V1_BODY, 400, "claims"),
     ],
 )
 def test_bad_requests_get_a_reason_and_queue_nothing(start, head, body, status, reason):
@@ -404,7 +404,7 @@ def test_a_port_that_cannot_be_opened(host, port, reason):
 def test_stop_releases_everyone(start, monkeypatch):
     server, _ = start(loop=False)
     results = [InThread(post_v1, server), InThread(post, server, HELLO)]
-    while len(server._inbox) < 2:
+    while len(server._queue) < 2:
         time.sleep(0.005)
     (taken,) = server.take(1, timeout_s=0)
     idle = connect(server)
@@ -423,10 +423,10 @@ def test_stop_releases_everyone(start, monkeypatch):
 def test_full_queue_says_when_to_come_again(start):
     server, _ = start(loop=False, queue_limit=1)
     waiting = InThread(post_v1, server)
-    while len(server._inbox) < 1:
+    while len(server._queue) < 1:
         time.sleep(0.005)
     with closing(connect(server)) as connection:
-        connection.request("POST", "/", HELLO, {"MD5": md5_hex(HELLO), "Content-Type": CONTENT_TYPE_V2})
+        connection.request("POST", "/", HELLO, {"MD5": md5_hex(HELLO), "Content-Type": v2.CONTENT_TYPE})
         response = connection.getresponse()
         assert (response.status, response.headers["Retry-After"]) == (503, "1")
     server.take(1, timeout_s=0)[0].reply(["look"])

@@ -1,15 +1,14 @@
-"""Executors with real processes: same results everywhere, and what happens when workers die, hang or run out."""
+"""Worker processes: many at once, and what happens when they die, hang or run out of memory."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,28 +16,9 @@ from xrl_alignment.common.errors import RolloutError
 from xrl_alignment.environments import make_environment
 from xrl_alignment.evaluation.actors import PolicyActor
 from xrl_alignment.evaluation.trials import play_games
-from xrl_alignment.rollouts.executors import Board, SequentialExecutor, make_executor
-
-
-@pytest.fixture(scope="module")
-def plays():
-    """The module `rollout_plays`, under a name by which workers find it."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    import rollout_plays
-
-    yield rollout_plays
-    sys.path.remove(str(Path(__file__).parent))
-
-
-@pytest.fixture(scope="module")
-def local():
-    """One executor with three processes for all tests that do it no harm."""
-    with make_executor("local", workers=3) as executor:
-        yield executor
-
-
-def answer(questions):
-    return [f"{kind} {about}" for kind, about in questions]
+from xrl_alignment.rollouts.local import PRELOAD
+from xrl_alignment.rollouts.make import make_executor
+from xrl_alignment.rollouts.sequential import SequentialExecutor
 
 
 def values(outcomes) -> list:
@@ -52,24 +32,6 @@ def wait_for(condition, seconds: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-def test_results_do_not_tell_the_backend(plays, local):
-    baseline = list(SequentialExecutor().run(plays.Asking(), range(7), answer=answer))
-    assert values(baseline)[2] == (2, "first 2", "second first 2")
-    assert list(SequentialExecutor(interleave=4).run(plays.Asking(), range(7), answer=answer)) == baseline
-    assert list(local.run(plays.Asking(), range(7), answer=answer)) == baseline
-
-
-def test_interleaved_episodes_share_an_answer(plays):
-    asked = []
-
-    def count(questions):
-        asked.append(len(questions))
-        return answer(questions)
-
-    list(SequentialExecutor(interleave=3).run(plays.Asking(), range(6), answer=count))
-    assert asked == [3, 3, 3, 3]
-
-
 def test_outcomes_come_in_order_while_later_ones_are_played(plays, local, tmp_path):
     log, go = tmp_path / "log", tmp_path / "go"
     outcomes = local.run(plays.Held(log, go), range(12))  # the last two go on when they are told
@@ -81,9 +43,9 @@ def test_outcomes_come_in_order_while_later_ones_are_played(plays, local, tmp_pa
 
 def test_no_more_workers_than_jobs(plays):
     with make_executor("local", workers=50) as executor:
-        assert values(executor.run(plays.Asking(), range(2), answer=answer))[1][0] == 1
+        assert values(executor.run(plays.Asking(), range(2), answer=plays.answer))[1][0] == 1
         assert executor.warm_up(2) == 2
-        assert list(executor.run(plays.Asking(), [], answer=answer)) == []
+        assert list(executor.run(plays.Asking(), [], answer=plays.answer)) == []
 
 
 def test_a_policy_in_this_process_plays_in_workers(local, games, scripted):
@@ -118,19 +80,13 @@ def test_a_game_played_twice_loads_once(plays, games):
     assert outcomes[-1].value[1] == len(games)
 
 
-def test_a_free_worker_gets_what_it_has_loaded(plays):
-    homes: dict = {}
-    first = Board("abcd", key=str, homes=homes)
-    assert [first.pick(number) for number in (1, 2, 2, 1)] == [0, 1, 2, 3]
-    again = Board("abcde", key=str, homes=homes)
-    assert [again.pick(number) for number in (2, 2, 2, 2, 1)] == [1, 2, 4, 0, 3]  # its own, nobody's, another's
-
-
 @pytest.mark.parametrize("how", ["die", "exhaust", "hang"])
 def test_a_lost_episode_is_played_again(plays, tmp_path, how):
     with make_executor("local", workers=2, step_timeout_s=1.0 if how == "hang" else 60.0) as executor:
         executor.warm_up()
-        list(executor.run(plays.Asking(), range(2), answer=answer))  # its first import may take a busy machine a while
+        list(
+            executor.run(plays.Asking(), range(2), answer=plays.answer)
+        )  # its first import may take a busy machine a while
         outcomes = list(executor.run(plays.Failing(how, once=tmp_path / "once"), range(5)))
         reasons = executor.replaced
     assert values(outcomes) == list(range(5)) and [o.attempts for o in outcomes] == [1, 1, 2, 1, 1]
@@ -158,28 +114,9 @@ class Deadly:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("backend", ["sequential", "local"])
-@pytest.mark.parametrize(
-    ("how", "error", "text"), [("refuse", ValueError, "no such game"), ("be_odd", Exception, "are odd")]
-)
-def test_what_an_episode_raises_is_raised_in_its_turn(plays, local, backend, how, error, text):
-    executor = local if backend == "local" else SequentialExecutor(interleave=4)
-    outcomes = executor.run(plays.Failing(how), range(5))
-    assert [next(outcomes).value, next(outcomes).value] == [0, 1]
-    with pytest.raises(error, match=text):
-        next(outcomes)
-    assert values(executor.run(plays.Asking(), [0], answer=answer)) == [(0, "first 0", "second first 0")]
-
-
 def test_a_result_that_cannot_be_sent_is_an_error(plays, local):
     with pytest.raises(TypeError, match="an episode's done cannot leave its worker"):
         list(local.run(plays.Unsendable(), [0]))
-
-
-def test_a_question_needs_somebody_to_answer(plays, local):
-    for executor in (SequentialExecutor(), local):
-        with pytest.raises(ValueError, match="an episode asks, but nobody answers"):
-            list(executor.run(plays.Asking(), [0]))
 
 
 def test_a_third_of_the_workers_is_killed_at_random(plays, tmp_path):
@@ -210,7 +147,7 @@ def test_a_third_of_the_workers_is_killed_at_random(plays, tmp_path):
 def test_who_wants_no_more_outcomes_gets_a_usable_executor_back(plays, local):
     outcomes = local.run(plays.Walking(steps=1000, step_s=0.01), range(6))
     outcomes.close()
-    assert values(local.run(plays.Asking(), [5], answer=answer))[0][0] == 5
+    assert values(local.run(plays.Asking(), [5], answer=plays.answer))[0][0] == 5
 
 
 def test_workers_end_with_the_executor(plays):
@@ -222,7 +159,7 @@ def test_workers_end_with_the_executor(plays):
 
 
 def test_workers_that_never_start_are_an_error(plays, monkeypatch):
-    monkeypatch.setattr("xrl_alignment.rollouts.executors._work", plays.Failing.die)
+    monkeypatch.setattr("xrl_alignment.rollouts.local.worker_process", plays.Failing.die)
     with (
         make_executor("local", workers=1) as executor,
         pytest.raises(RolloutError, match="3 workers in a row have ended before they were ready"),
@@ -230,30 +167,6 @@ def test_workers_that_never_start_are_an_error(plays, monkeypatch):
         list(executor.run(plays.Walking(), [0]))
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"backend": "cluster"}, "unknown rollout backend 'cluster': choose one of sequential, local, ray"),
-        ({"backend": "local", "workers": 0}, "at least 1 worker"),
-        ({"backend": "local", "step_timeout_s": -1}, "0 s for a step"),
-        ({"backend": "sequential", "workers": 2}, "for 2 workers choose local or ray"),
-        ({"backend": "local", "address": "head:6379"}, "of use only to the ray backend"),
-    ],
-)
-def test_settings_that_do_not_go_together(settings, reason):
-    with pytest.raises(ValueError, match=reason):
-        make_executor(**settings)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-def test_a_cluster_that_does_not_answer():
-    with pytest.raises(
-        RolloutError, match=r"no Ray cluster answers at 127.0.0.1:9 \(.*refused\): start one with run_scr"
-    ):
-        make_executor("ray", address="127.0.0.1:9")
-
-
-def test_without_ray_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r"pip install 'emac-plus\[ray\]'"):
-        make_executor("ray")
+def test_the_fork_server_imports_modules_that_exist_and_load_fast():
+    code = f"import sys, {', '.join(PRELOAD)}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

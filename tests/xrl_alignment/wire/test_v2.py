@@ -1,0 +1,103 @@
+"""Wire v2: round trips, and a reason for everything that is missing, malformed or too large."""
+
+import json
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xrl_alignment.wire import images, v2
+from xrl_alignment.wire.messages import Bye, Hello, Next, Observation, ProtocolError
+
+IMAGE = np.arange(2 * 2 * 3, dtype=np.uint8).reshape(2, 2, 3) * 20
+
+
+def v2_body(header: dict, image: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack(">I", len(text)) + text + image
+
+
+def observation_header(**changes) -> dict:
+    header = {"kind": "observation", "session": "s", "seq": 3, "env": 1, "round": 0, "text": "t", "history": ""}
+    header |= {"information": {}, "task_type": "", "done": False}
+    header |= {"image": {"format": "zlib", "height": 2, "width": 2}}
+    return header | changes
+
+
+@pytest.mark.parametrize("message", [Hello("s", 0, ("a", "b"), "native", "train"), Next("s", 1), Bye("s", 2, "why")])
+def test_v2_round_trip_of_small_messages(message):
+    assert v2.decode(v2.encode(message)) == message
+
+
+@pytest.mark.parametrize("image_format", ["zlib", "png"])
+def test_v2_observation_round_trip_is_lossless(image_format):
+    sent = Observation("Ünï", "h", {"won": True, "admissible_commands": ["look"]}, "g", True, IMAGE, "s", 5, 2, 1)
+    got = v2.decode(v2.encode(sent, image_format))
+    for name in ("text", "history", "information", "task_type", "done", "session", "seq", "env", "round"):
+        assert getattr(got, name) == getattr(sent, name)
+    assert got.image.dtype == np.uint8 and (got.image == IMAGE).all()
+
+
+@pytest.mark.parametrize("name", ["session", "seq", "text", "information", "task_type", "done", "image", "env", "kind"])
+def test_v2_names_missing_and_mistyped_fields(name):
+    header = observation_header()
+    value = header.pop(name)
+    with pytest.raises(ProtocolError, match=f"field {name} is missing"):
+        v2.decode(v2_body(header, zlib.compress(IMAGE.tobytes())))
+    with pytest.raises(ProtocolError, match=f"field {name} must be"):
+        wrong = True if type(value) is int else 1.5
+        v2.decode(v2_body(header | {name: wrong}, zlib.compress(IMAGE.tobytes())))
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "length prefix"),
+        (b"\0\0\0\x09{}", "claims 9 bytes"),
+        (b"\0\0\0\x02[]", "JSON object"),
+        (b"\0\0\0\x01{", "not JSON"),
+        (struct.pack(">I", 90_000) + b"[" * 90_000, "not JSON"),
+        (v2_body({"kind": "tell", "session": "s", "seq": 0}), "unknown kind 'tell'"),
+        (v2_body({"kind": "next", "session": "", "seq": 0}), "session"),
+        (v2_body({"kind": "next", "session": "s", "seq": -1}), "seq"),
+        (v2_body({"kind": "hello", "session": "s", "seq": 0, "games": [1]}), "games"),
+    ],
+)
+def test_v2_malformed(body, reason):
+    with pytest.raises(ProtocolError, match=reason):
+        v2.decode(body)
+
+
+@pytest.mark.parametrize(
+    ("image", "data", "reason"),
+    [
+        ({"format": "gif", "height": 2, "width": 2}, b"", "unknown image format"),
+        ({"format": "zlib", "height": 9999, "width": 9999}, b"", "out of bounds"),
+        ({"format": "zlib", "height": 0, "width": 2}, b"", "out of bounds"),
+        ({"format": "zlib", "height": 2, "width": 2}, zlib.compress(bytes(10_000_000)), "does not unpack"),
+        ({"format": "zlib", "height": 2, "width": 2}, zlib.compress(bytes(11)), "does not unpack"),
+        ({"format": "zlib", "height": 2, "width": 2}, b"abc", "cannot be decoded"),
+        ({"format": "png", "height": 2, "width": 2}, b"abc", "cannot be decoded"),
+        ({"format": "jpeg", "height": 2, "width": 2}, images.encode_image(IMAGE, "png")[1], "cannot be decoded"),
+        ({"format": "png", "height": 3, "width": 2}, images.encode_image(IMAGE, "png")[1], "the header says"),
+        ({"format": "png", "height": 2, "width": 2}, images.encode_image(IMAGE, "png")[1][:45], "cannot be decoded"),
+    ],
+)
+def test_v2_images_are_checked_before_they_are_unpacked(image, data, reason):
+    with pytest.raises(ProtocolError, match=reason):
+        v2.decode(v2_body(observation_header(image=image), data))
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), st.lists, max_leaves=6), st.data())
+@settings(max_examples=150, deadline=None)
+def test_damaged_v2_headers_end_in_protocol_error_or_a_message(value, data):
+    header = observation_header()
+    header[data.draw(st.sampled_from(sorted(header)))] = value
+    try:
+        message = v2.decode(v2_body(header, zlib.compress(IMAGE.tobytes())))
+    except ProtocolError:
+        return
+    assert isinstance(message, Observation) and isinstance(message.information, dict)

@@ -1,0 +1,242 @@
+"""One connection of the server: reads requests, checks them (limits, MD5, token), waits for the answer, writes it."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from io import BufferedReader, RawIOBase
+from typing import Any
+
+from xrl_alignment.wire import v1, v2
+from xrl_alignment.wire.admission import HttpResponse, PendingRequest, RequestRefused, SessionAdmission
+from xrl_alignment.wire.messages import ProtocolError, md5_hex
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_BODY = 64 << 20  # a 300×300 frame is 1.5 MB in v1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much time and memory one client may take. Times in seconds, sizes in bytes."""
+
+    max_body: int = DEFAULT_MAX_BODY
+    idle_s: float = 900.0  # between two requests on one connection: a simulator may take minutes to load a room
+    header_s: float = 10.0  # for the headers; also for the first request of a connection to begin
+    body_s: float = 60.0
+    write_s: float = 30.0
+    drain_s: float = 5.0  # how long a refused body is read and thrown away, so that its sender gets the reason
+    max_connections: int = 512
+
+
+@dataclass(frozen=True)
+class HandlerContext:
+    """What a handler needs from the server."""
+
+    admission: SessionAdmission
+    limits: Limits
+    token: str
+    status: Callable[[], Mapping[str, Any]]
+
+
+class _DeadlineReader(RawIOBase):
+    """Reads a socket until a deadline, which also ends a client that sends one byte a second."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._deadline = 0.0
+
+    def allow(self, seconds: float) -> None:
+        """Set the deadline to `seconds` from now."""
+        self._deadline = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("deadline passed")
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
+class RequestHandler(BaseHTTPRequestHandler):
+    """HTTP/1.1 with keep-alive; `POST /`, `GET /health`, `GET /status`. Each connection has its own thread."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "emac"
+    disable_nagle_algorithm = True  # otherwise a small reply waits 40 ms for the delayed ACK
+    wbufsize = -1  # headers and body leave in one segment
+    rfile: BufferedReader
+
+    def __init__(self, context: HandlerContext, *args: Any) -> None:
+        self.context = context
+        super().__init__(*args)  # handles the whole connection
+
+    def setup(self) -> None:
+        """Read the connection through deadlines."""
+        super().setup()
+        self._reader = _DeadlineReader(self.connection)
+        self.rfile.close()
+        self.rfile = BufferedReader(self._reader, 1 << 16)
+        self._unread = 0  # bytes of the current body that are still on their way
+        self._known = False  # whether a valid request has come: only then may the connection be idle for long
+
+    def handle_one_request(self) -> None:
+        """Wait for a request (long), read its headers (short), answer it."""
+        limits = self.context.limits
+        self.close_connection = True
+        self._unread = 0
+        try:
+            self._reader.allow(limits.idle_s if self._known else limits.header_s)
+            if not self.rfile.peek(1):
+                return
+            self._reader.allow(limits.header_s)
+            self._read_and_answer()
+        except (TimeoutError, ConnectionError) as error:  # idle, slow, or gone: no request reached the loop
+            self.close_connection = True
+            logger.debug("%s closed: %s", self.client_address, error)
+
+    def _read_and_answer(self) -> None:
+        try:
+            self.raw_requestline = self.rfile.readline(65537)
+            complete = self.parse_request()  # answers malformed requests itself
+        except TimeoutError:
+            self.requestline, self.request_version, self.command = "", self.protocol_version, ""
+            self._refuse(RequestRefused(408, f"the headers took longer than {self.context.limits.header_s:g} s"))
+            return
+        self.connection.settimeout(self.context.limits.write_s)
+        if complete:
+            answer = {"POST": self._post, "GET": self._get}.get(self.command)
+            try:
+                if answer is None:
+                    raise RequestRefused(405, f"{self.command} is not supported; POST / and GET /health, /status are")
+                answer()
+            except RequestRefused as refusal:
+                self._refuse(refusal)
+        self.wfile.flush()
+
+    def handle_expect_100(self) -> bool:
+        """Say 100 Continue only to a body that will be read."""
+        try:
+            self._check_head()
+        except RequestRefused as refusal:
+            self._unread = 0  # the client sends nothing before it reads 100 Continue
+            self._refuse(refusal)
+            return False
+        return super().handle_expect_100()
+
+    def _post(self) -> None:
+        """Answer a message; the path does not matter, because the original's server ignored it."""
+        body = self._read_body()
+        digest = md5_hex(body)
+        claimed = self.headers.get("MD5")
+        if claimed is None:
+            raise RequestRefused(400, "header MD5 is missing: send the hex MD5 of the body")
+        if claimed.strip().lower() != digest:
+            raise RequestRefused(400, f"header MD5 is {claimed[:40]}, the body's is {digest}: damaged in transfer")
+        pending = self._admit(body, digest)
+        self._known = True
+        try:
+            response = pending.wait()
+        finally:
+            self.context.admission.finished(pending)
+        self._send(response, {"MD5": md5_hex(response.body)})
+
+    def _admit(self, body: bytes, digest: str) -> PendingRequest:
+        try:
+            if self.headers.get_content_type() == v2.CONTENT_TYPE:
+                return self.context.admission.admit_v2(v2.decode(body), digest)
+            return self.context.admission.admit_v1(v1.decode(body))
+        except ProtocolError as error:
+            raise RequestRefused(400, str(error)) from error
+
+    def _get(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/health":
+            self._send_json({"status": "ok"})
+        elif path == "/status":
+            self._check_token()
+            self._send_json(self.context.status())
+        else:
+            raise RequestRefused(404, f"nothing at {path[:80]}; use /health or /status")
+
+    def _read_body(self) -> bytes:
+        length = self._check_head()
+        self._reader.allow(self.context.limits.body_s)
+        try:
+            body = self.rfile.read(length)
+        except TimeoutError as error:
+            self._unread = 0  # too slow: do not read the rest
+            raise RequestRefused(408, f"the body took longer than {self.context.limits.body_s:g} s") from error
+        if len(body) < length:
+            raise ConnectionError(f"the client left after {len(body)} of {length} bytes")
+        self._unread = 0
+        self.connection.settimeout(self.context.limits.write_s)
+        return body
+
+    def _check_head(self) -> int:
+        """Check what is known before the body is read; returns the body's length."""
+        length = self.headers.get("Content-Length")
+        if length is None:
+            raise RequestRefused(411, "header Content-Length is missing")
+        if not (length.isascii() and length.isdigit()) or len(length) > 18:
+            raise RequestRefused(400, f"header Content-Length is not a number of bytes: {length[:40]!r}")
+        self._unread = int(length)
+        self._check_token()
+        most = self.context.limits.max_body
+        if self._unread > most:
+            raise RequestRefused(413, f"the body has {length} bytes, at most {most} are allowed")
+        return self._unread
+
+    def _check_token(self) -> None:
+        token = self.context.token
+        given = self.headers.get("Authorization", "")
+        if token and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            raise RequestRefused(
+                401, "a token is needed: Authorization: Bearer <token>", {"WWW-Authenticate": "Bearer"}
+            )
+
+    def _send_json(self, value: Mapping[str, Any]) -> None:
+        self._send(HttpResponse(200, json.dumps(value, default=str).encode(), "application/json"))
+
+    def _send(self, response: HttpResponse, headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.content_type)
+        self.send_header("Content-Length", str(len(response.body)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        if response.status != 200:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(response.body)
+        self.wfile.flush()
+
+    def _refuse(self, refusal: RequestRefused) -> None:
+        logger.info("%s: %d %s", self.client_address, refusal.response.status, refusal)
+        self.connection.settimeout(self.context.limits.write_s)
+        self._send(refusal.response, refusal.headers)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Read and drop the rest of a refused body.
+
+        Closing a socket with unread bytes resets the connection, and the sender would see that instead of the reason.
+        """
+        self._reader.allow(self.context.limits.drain_s)
+        while self._unread > 0:
+            chunk = self.rfile.read1(min(self._unread, 1 << 20))
+            if not chunk:
+                return
+            self._unread -= len(chunk)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log a request as a debug message instead of printing it."""
+        logger.debug("%s " + format, self.client_address, *args)

@@ -1,0 +1,129 @@
+"""Wire format v2: ours. A length-prefixed JSON header and the compressed image.
+
+::
+
+    POST /   MD5: <hex MD5 of the body>   Content-Type: application/x-emac-v2
+    4 bytes big-endian n | n bytes JSON {"kind": "observation", "session": …, "seq": …, …} | image bytes
+    -> 200   MD5: …      {"kind": "action", "action": "go to desk 1"}
+
+A session numbers its messages (`seq`), so that the server recognises a repeated one and answers it as before.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from lavis.common.errors import unknown
+from xrl_alignment.wire.images import decode_image, encode_image
+from xrl_alignment.wire.messages import Bye, Hello, Message, Next, Observation, ProtocolError, brief
+
+CONTENT_TYPE = "application/x-emac-v2"
+MAX_NAME = 512  # characters of a session or game id
+
+
+def encode(message: Message, image_format: str = "auto") -> bytes:
+    """The body of one message.
+
+    `image_format`, one of `images.IMAGE_FORMATS`, has no effect unless the message is an Observation. Raises
+    ProtocolError for an image that is not uint8 (height, width, 3), or an unknown format.
+    """
+    header: dict[str, Any] = {"session": message.session, "seq": message.seq}
+    image = b""
+    match message:
+        case Observation():
+            name, image = encode_image(message.image, image_format)
+            height, width, _ = message.image.shape
+            header |= {"kind": "observation", "env": message.env, "round": message.round, "text": message.text}
+            header |= {"history": message.history, "information": dict(message.information)}
+            header |= {"task_type": message.task_type, "done": bool(message.done)}
+            header |= {"image": {"format": name, "height": height, "width": width}}
+        case Hello():
+            header |= {"kind": "hello", "games": list(message.games)}
+            header |= {"environment": message.environment, "split": message.split}
+        case Next():
+            header |= {"kind": "next"}
+        case Bye():
+            header |= {"kind": "bye", "reason": message.reason}
+    text = json.dumps(header, ensure_ascii=False).encode()
+    return struct.pack(">I", len(text)) + text + image
+
+
+def decode(body: bytes) -> Message:
+    """Read a v2 body. Raises ProtocolError, which names the field that is missing or malformed."""
+    if len(body) < 4:
+        raise ProtocolError("the body is shorter than its length prefix")
+    (length,) = struct.unpack_from(">I", body)
+    if length > len(body) - 4:
+        raise ProtocolError(f"the header claims {length} bytes, the body has {len(body) - 4}")
+    header = _json_object(body[4 : 4 + length], "header")
+    kind = _get(header, "kind", str)
+    session = _get(header, "session", str)
+    seq = _get(header, "seq", int)
+    if not 0 < len(session) <= MAX_NAME or seq < 0:
+        raise ProtocolError(f"field session must have 1 to {MAX_NAME} characters, field seq must not be negative")
+    match kind:
+        case "observation":
+            return _observation(header, body[4 + length :], session, seq)
+        case "hello":
+            games = _get(header, "games", list)
+            if not all(isinstance(game, str) and len(game) <= MAX_NAME for game in games):
+                raise ProtocolError(f"field games must be a list of game ids of at most {MAX_NAME} characters")
+            return Hello(session, seq, tuple(games), _get(header, "environment", str), _get(header, "split", str))
+        case "next":
+            return Next(session, seq)
+        case "bye":
+            return Bye(session, seq, _get(header, "reason", str))
+    raise ProtocolError(unknown("kind", kind[:40], ("observation", "hello", "next", "bye")))
+
+
+def encode_reply(reply: Mapping[str, Any]) -> bytes:
+    """The reply to a message, a dict with `kind`, as JSON."""
+    return json.dumps(dict(reply), ensure_ascii=False).encode()
+
+
+def decode_reply(body: bytes) -> dict[str, Any]:
+    """The reply to a message, a dict with `kind`. Raises ProtocolError."""
+    reply = _json_object(body, "reply")
+    _get(reply, "kind", str)
+    return reply
+
+
+def _observation(header: Mapping[str, Any], image: bytes, session: str, seq: int) -> Observation:
+    shape = _get(header, "image", dict)
+    task_type = _get(header, "task_type", str)
+    if len(task_type) > MAX_NAME:
+        raise ProtocolError(f"field task_type is longer than {MAX_NAME} characters")
+    return Observation(
+        text=_get(header, "text", str),
+        history=_get(header, "history", str),
+        information=_get(header, "information", dict),
+        task_type=task_type,
+        done=_get(header, "done", bool),
+        image=decode_image(image, _get(shape, "format", str), _get(shape, "height", int), _get(shape, "width", int)),
+        session=session,
+        seq=seq,
+        env=_get(header, "env", int),
+        round=_get(header, "round", int),
+    )
+
+
+def _json_object(text: bytes, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"the {what} is not JSON: {brief(error)}") from error
+    if not isinstance(value, dict):
+        raise ProtocolError(f"the {what} must be a JSON object")
+    return value
+
+
+def _get(header: Mapping[str, Any], name: str, kind: type) -> Any:
+    if name not in header:
+        raise ProtocolError(f"field {name} is missing")
+    value = header[name]
+    if type(value) is not kind:  # `isinstance` would take True for an integer
+        raise ProtocolError(f"field {name} must be {kind.__name__}, not {type(value).__name__}")
+    return value
