@@ -12,7 +12,7 @@ from xrl_alignment.client.play import play
 from xrl_alignment.client.report import ClientReport
 from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.base import Environment, Game, TimeStep
-from xrl_alignment.environments.native.game import world
+from xrl_alignment.environments.native import world
 from xrl_alignment.experts import Expert, make_expert
 
 

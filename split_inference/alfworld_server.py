@@ -273,7 +273,7 @@ class HouseholdBackend:
         _look_beside()
         try:
             from xrl_alignment.environments.drawing import frames  # noqa: F401
-            from xrl_alignment.environments.native.game import game  # noqa: F401
+            from xrl_alignment.environments.native import game  # noqa: F401
         except (ImportError, SyntaxError) as error:
             raise ImportError(
                 f"--env household needs emac-plus in this interpreter (Python 3.10 or newer): {error}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from xrl_alignment.common.paths import REPO_ROOT
-from xrl_alignment.config.schema import schema
+from xrl_alignment.config import schema
 
 PAGES = [REPO_ROOT / "README.md", REPO_ROOT / "CONTRIBUTING.md", *sorted((REPO_ROOT / "docs").glob("*.md"))]
 SCHEMAS = [

@@ -13,8 +13,8 @@ import pytest
 
 from xrl_alignment.environments import prove
 from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.native import game as native
 from xrl_alignment.environments.native.game import NativeGame
-from xrl_alignment.environments.native.game import game as native
 from xrl_alignment.environments.native.gamefile import DOMAINS, GRAMMARS, fingerprint, read_json
 from xrl_alignment.environments.native.world import World, load_world
 from xrl_alignment.environments.oracle import Oracle, shortcuts

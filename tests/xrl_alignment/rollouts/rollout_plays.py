@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from xrl_alignment.environments.native.game import world
+from xrl_alignment.environments.native import world
 
 
 def answer(questions):

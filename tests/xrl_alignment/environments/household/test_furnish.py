@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
+from xrl_alignment.environments.household import furnish
 from xrl_alignment.environments.household.furnish import APPLIANCES, Unfit, draw_layout, may_hold, portable_types
-from xrl_alignment.environments.household.generator import furnish
 from xrl_alignment.environments.household.rooms import load_room, room_numbers
 from xrl_alignment.language.sentences import TASK_TYPES
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from xrl_alignment.common.errors import EnvironmentFault
-from xrl_alignment.environments.household.generator import rooms
+from xrl_alignment.environments.household import rooms
 from xrl_alignment.environments.household.rooms import GRID, load_room, location_id, mangle, room_numbers, thor_name
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native.game import gamefile
+from xrl_alignment.environments.native import gamefile
 from xrl_alignment.environments.native.gamefile import GRAMMARS, fingerprint, read_game, read_games, read_json
 from xrl_alignment.environments.native.pddl import rows
 

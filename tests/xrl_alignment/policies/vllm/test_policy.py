@@ -26,7 +26,8 @@ from xrl_alignment.builders.student import load_student, make_policy
 from xrl_alignment.common.errors import EngineFault
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import DaggerConfig, PolicyConfig
-from xrl_alignment.policies.base import PolicyInput, base
+from xrl_alignment.policies import base
+from xrl_alignment.policies.base import PolicyInput
 from xrl_alignment.policies.in_process import InProcessPolicy
 from xrl_alignment.policies.vllm import policy
 from xrl_alignment.policies.vllm.policy import TOLERANCE, Fingerprint, VllmClient, VllmPolicy, best_answer
