@@ -25,7 +25,7 @@ from lavis.common.errors import ConfigError
 from lavis.common.files import write_atomically
 from lavis.common.registry import registry
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
-from xrl_alignment.builders.teacher import Teaching, build_teaching
+from xrl_alignment.builders.teacher import TeacherParts, build_teacher
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.common.program import parse_args, run_program
 from xrl_alignment.common.progress import RoundProgress
@@ -71,15 +71,15 @@ def main() -> None:
         check_student(config, model)
         policy = make_policy(config.policy, model, vis_processor, run.max_batch)
         cleanup.callback(policy.close)
-        teaching = build_teaching(config.expert, config.reflexion, thinking=run.enable_tc)
-        cleanup.callback(teaching.close)
+        teacher = build_teacher(config.expert, config.reflexion, thinking=run.enable_tc)
+        cleanup.callback(teacher.close)
         directory = open_directory(arguments, config)
         cleanup.callback(directory.close)
-        if teaching.account:
-            teaching.account.keep(directory.expert_calls)
+        if teacher.account:
+            teacher.account.keep(directory.expert_calls)
         progress = cleanup.enter_context(RoundProgress())
         learner = build_learner(config, directory, model, vis_processor) if run.run_training else None
-        loop = build_loop(config, server, directory, model, policy, learner, teaching, progress)
+        loop = build_loop(config, server, directory, model, policy, learner, teacher, progress)
         server.start()
         announce(directory, server)
         try:
@@ -145,7 +145,7 @@ def build_loop(
     model: torch.nn.Module,
     policy: Policy,
     learner: Learner | None,
-    teaching: Teaching,
+    teacher: TeacherParts,
     progress: RoundProgress,
 ) -> DaggerLoop:
     """Put the parts together."""
@@ -157,8 +157,8 @@ def build_loop(
         directory=directory,
         schedule=Schedule(num_rounds=run.num_rounds, num_envs=run.num_envs),
         learner=learner,
-        reflector=teaching.reflector,
-        account=teaching.account,
+        reflector=teacher.reflector,
+        account=teacher.account,
         config=settings,
         train_every=run.train_every,
         save_ckpt=run.save_ckpt,
@@ -169,7 +169,7 @@ def build_loop(
     return DaggerLoop(
         server=server,
         policy=policy,
-        make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert, **teaching.expert_options),
+        make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert, **teacher.expert_options),
         ledger=ledger,
         client_expert=expert if expert in CLIENT_EXPERTS else "",
         preferences=run.enable_dpo and run.run_training,

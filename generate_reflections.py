@@ -13,12 +13,12 @@ import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
-from xrl_alignment.builders.teacher import build_teaching
+from xrl_alignment.builders.teacher import build_teacher
 from xrl_alignment.common.program import run_program
 from xrl_alignment.config.resume import saved_settings
 from xrl_alignment.dagger.past_rounds import finished_rounds, reflect_on_round
 from xrl_alignment.dagger.run_directory import RunDirectory, RunDirectoryError
-from xrl_alignment.reflexion.reflexion import update_memory
+from xrl_alignment.reflexion.trial_log import update_memory
 
 __all__ = ["main", "update_memory"]  # the original keeps `update_memory` here
 
@@ -37,18 +37,18 @@ def main(argv: list[str] | None = None) -> None:
         raise RunDirectoryError(f"no round of {arguments.run_dir} has ended yet")
     round = rounds[-1] if arguments.round is None else arguments.round
     with ExitStack() as cleanup:
-        teaching = build_teaching(config.expert, config.reflexion)
-        cleanup.callback(teaching.close)
+        teacher = build_teacher(config.expert, config.reflexion)
+        cleanup.callback(teacher.close)
         directory = RunDirectory(arguments.run_dir)
         cleanup.callback(directory.close)
-        if teaching.account:
-            teaching.account.keep(directory.expert_calls)
-            teaching.account.start_round(round)
-        memories = reflect_on_round(directory, round, teaching.reflector)
+        if teacher.account:
+            teacher.account.keep(directory.expert_calls)
+            teacher.account.start_round(round)
+        memories = reflect_on_round(directory, round, teacher.reflector)
         count = sum(map(bool, memories.values()))
-        print(f"round {round}: {count} games have memories, the newest by {teaching.reflector.name}")
-        if teaching.account:
-            print(teaching.account.line(round))
+        print(f"round {round}: {count} games have memories, the newest by {teacher.reflector.name}")
+        if teacher.account:
+            print(teacher.account.line(round))
 
 
 if __name__ == "__main__":

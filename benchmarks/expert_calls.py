@@ -21,7 +21,8 @@ from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.experts import act_all
 from xrl_alignment.experts.llm.answer_cache import AnswerCache, request_key
 from xrl_alignment.experts.llm.endpoint import Endpoint
-from xrl_alignment.experts.llm.teacher import OpenAIExpert, Teacher
+from xrl_alignment.experts.llm.expert import LLMExpert
+from xrl_alignment.experts.llm.teacher import Teacher
 from xrl_alignment.language.react import load_prompts
 
 LATENCY_S = 0.5
@@ -112,9 +113,9 @@ def make_teacher(url: str, **options: int) -> Teacher:
     )
 
 
-def begin(teacher: Teacher, number: int) -> OpenAIExpert:
+def begin(teacher: Teacher, number: int) -> LLMExpert:
     """An episode whose prompt is like no other's."""
-    expert = OpenAIExpert(teacher)
+    expert = LLMExpert(teacher)
     expert.begin(INTRO, memories=[f"episode {number}"])
     return expert
 

@@ -35,7 +35,7 @@ from PIL import Image
 import lavis
 from lavis.common.errors import ConfigError
 from lavis.common.files import write_atomically
-from xrl_alignment.builders.teacher import build_teaching
+from xrl_alignment.builders.teacher import build_teacher
 from xrl_alignment.common.choices import BACKENDS, CLIENT_EXPERTS, ENVIRONMENT_NAMES
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.common.intervals import wilson_interval
@@ -422,7 +422,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 @contextmanager
-def _teaching(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _teacher(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What `make_expert` needs beside the expert's name: for `openai` a teacher, closed at the end."""
     if expert != LANGUAGE_MODEL:
         if options:
@@ -433,8 +433,8 @@ def _teaching(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any
         settings = ExpertConfig(**{**options, "name": LANGUAGE_MODEL})
     except TypeError as error:
         raise ConfigError(f"--expert-options: {error}") from error
-    with closing(build_teaching(settings, ReflexionConfig(enabled=False))) as teaching:
-        yield teaching.expert_options
+    with closing(build_teacher(settings, ReflexionConfig(enabled=False))) as teacher:
+        yield teacher.expert_options
 
 
 def _executor(plan: Plan, backend: str, workers: int, address: str) -> RolloutExecutor:
@@ -461,8 +461,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         **{**settings, "data": os.path.abspath(settings["data"]) if settings["data"] else ""}, games=games_hash(games)
     )
     began = time.monotonic()
-    with _teaching(plan.expert, options) as teaching, _executor(plan, backend, workers, address) as executor:
-        episodes = collect(plan, games, out.absolute(), executor, teaching)
+    with _teacher(plan.expert, options) as teacher, _executor(plan, backend, workers, address) as executor:
+        episodes = collect(plan, games, out.absolute(), executor, teacher)
     stored, won = sum(episode.stored for episode in episodes), sum(episode.won for episode in episodes)
     print(f"{stored} transitions of {won} solved of {len(episodes)} games, {time.monotonic() - began:.1f} s, in {out}")
 

@@ -19,7 +19,7 @@ from xrl_alignment.dagger.run_directory import EpisodeRecord, RunDirectory
 from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.experts.llm.accounting import Account
 from xrl_alignment.language.history import EpisodeTrace
-from xrl_alignment.reflexion.reflexion import Reflector, update_memories
+from xrl_alignment.reflexion.base import Reflector, update_memories
 
 
 class Ledger:

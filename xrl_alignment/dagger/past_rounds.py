@@ -11,7 +11,7 @@ from typing import Any
 
 from xrl_alignment.dagger.run_directory import RunDirectory, RunDirectoryError
 from xrl_alignment.language.history import EpisodeTrace
-from xrl_alignment.reflexion.reflexion import Reflector, update_memories
+from xrl_alignment.reflexion.base import Reflector, update_memories
 
 
 def finished_rounds(run_dir: Path) -> list[int]:

@@ -20,7 +20,7 @@ from xrl_alignment.language.history import EnvironmentHistory, EpisodeTrace
 from xrl_alignment.language.prompt import build_prompt, opening
 from xrl_alignment.language.sentences import NOTHING_HAPPENS
 from xrl_alignment.policies.base import Policy, PolicyInput
-from xrl_alignment.reflexion.reflexion import Reflector, update_memories
+from xrl_alignment.reflexion.base import Reflector, update_memories
 from xrl_alignment.rollouts.executors import Outcome, RolloutExecutor, SequentialExecutor
 
 Job = tuple[Game, Sequence[str]]  # a game and its memories

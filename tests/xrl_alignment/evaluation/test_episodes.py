@@ -15,7 +15,7 @@ from xrl_alignment.evaluation.episodes import (
     table,
 )
 from xrl_alignment.experts import Label, make_expert
-from xrl_alignment.reflexion.reflexion import RuleReflector
+from xrl_alignment.reflexion.rule import RuleReflector
 
 
 def native():

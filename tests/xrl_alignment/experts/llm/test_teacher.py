@@ -13,7 +13,8 @@ from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.experts import Label, act_all, make_expert
 from xrl_alignment.experts.llm.answer_cache import AnswerCache
 from xrl_alignment.experts.llm.endpoint import Endpoint
-from xrl_alignment.experts.llm.teacher import OpenAIExpert, Teacher, is_filtered
+from xrl_alignment.experts.llm.expert import LLMExpert
+from xrl_alignment.experts.llm.teacher import Teacher, is_filtered
 from xrl_alignment.language.react import load_prompts
 
 EXAMPLES = load_prompts(REPO_ROOT / "prompts" / "alfworld_3prompts.json")
@@ -39,7 +40,7 @@ def teach():
 
 
 def begin(teacher, **context):
-    expert = OpenAIExpert(teacher)
+    expert = LLMExpert(teacher)
     expert.begin(INTRO, **context)
     return expert
 
