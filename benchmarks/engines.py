@@ -117,7 +117,7 @@ def timed(policies: Mapping[str, Policy], work: Sequence[Sequence[PolicyInput]])
 
 
 def measure(device: str, shape: str, prompts: int, tokens: int, repeats: int, url: str, python: str) -> Result:
-    """Both sides on the same batches. EngineFault where there is no vLLM."""
+    """Both sides on the same batches. InferenceEngineFault where there is no vLLM."""
     bound_kernel_cache()  # memory as in evaluate.py and dagger_server.py
     keep_freed_memory()
     if not url:

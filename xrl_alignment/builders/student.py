@@ -36,7 +36,7 @@ def load_student(settings: dict[str, Any], device: torch.device) -> tuple[torch.
 def make_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: Callable, max_batch: int) -> Policy:
     """The policy of a `policy:` section around a loaded model; close it, for it may have started an engine.
 
-    EngineFault where `policy.name=vllm` finds no server that it can use.
+    InferenceEngineFault where `policy.name=vllm` finds no server that it can use.
     """
     if settings.name == "vllm":
         return _vllm_policy(settings, model, vis_processor, max_batch)
@@ -56,7 +56,7 @@ def make_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: C
 
 
 def _vllm_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: Callable, max_batch: int) -> Policy:
-    from xrl_alignment.policies.vllm.policy import PART, VllmPolicy  # here: most programs need neither
+    from xrl_alignment.policies.vllm.policy import PROMPTS_PER_CALL, VllmPolicy  # here: most programs need neither
     from xrl_alignment.policies.vllm.process import VllmProcess
 
     own = None
@@ -74,7 +74,7 @@ def _vllm_policy(settings: PolicyConfig, model: torch.nn.Module, vis_processor: 
         max_length=settings.max_length,
         min_length=settings.min_length,
         max_batch=max_batch,
-        part=max_batch if own and model.device.type == "cpu" else PART,
+        prompts_per_call=max_batch if own and model.device.type == "cpu" else PROMPTS_PER_CALL,
         timeout_s=settings.timeout_s,
     )
 

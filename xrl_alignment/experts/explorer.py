@@ -249,7 +249,7 @@ class Explorer:
         return best
 
     def _rate(self, wanted: str) -> dict[str, float]:
-        """The chance that each receptacle holds a `wanted` object at the start of the game; all equal in listing order."""
+        """The chance that each receptacle holds a `wanted` object at the start; all equal in listing order."""
         if self.order == "listing":
             return self._worths.setdefault(wanted, dict.fromkeys(self._types, 1.0))
         chances = self._statistics.chances(wanted, self._kind)
