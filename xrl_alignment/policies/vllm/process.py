@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ from lavis.models.convert import export_llm
 from xrl_alignment.common.errors import InferenceEngineFault
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.policies.vllm.base import WrittenToken
+
+if TYPE_CHECKING:
+    from lavis.models.blip2_models.blip2_emac import Blip2Emac
 
 DEFAULT_PYTHON = REPO_ROOT / ".venv-vllm" / "bin" / "python"
 CHILD = Path(__file__).with_name("child")
@@ -80,7 +83,7 @@ class VllmProcess:
     url = "vLLM's process"
 
     def __init__(
-        self, model: torch.nn.Module, *, python: str = "", arguments: Sequence[str] = (), timeout_s: float = 300.0
+        self, model: Blip2Emac, *, python: str = "", arguments: Sequence[str] = (), timeout_s: float = 300.0
     ) -> None:
         python = find_python(python)  # before anything is written
         if any(map(adapters.is_adapter, model.state_dict())):
@@ -214,8 +217,8 @@ def _command(python: str, descriptor: int, llm: Path, max_length: int, dtype: to
 
 
 def _environment() -> dict[str, str]:
-    """Ours are defaults: what the user has set stays."""
-    return ({} if torch.cuda.is_available() else CPU_ENVIRONMENT) | ENVIRONMENT | os.environ
+    """The child's environment; variables that the user has set keep their values."""
+    return {**({} if torch.cuda.is_available() else CPU_ENVIRONMENT), **ENVIRONMENT, **os.environ}
 
 
 def end_group(process: subprocess.Popen) -> None:
