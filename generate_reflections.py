@@ -1,10 +1,10 @@
-"""Reflexion's step after a round, as a program over a run directory whose round has ended.
+"""Writes the Reflexion memories of a round again, in the run directory of a training run.
 
     python generate_reflections.py RUN_DIR --options reflexion.reflector=llm expert.model=gpt-4o-mini
     python generate_reflections.py RUN_DIR --round 0 --options reflexion.reflector=rule
 
-Settings are the run's own, `--options` over them. New memories take the place of those that the round's failed games
-got; with the same reflector nothing changes, and answers that were paid for come from the cache.
+The settings are those of the run; `--options` change them. New memories replace those that the round's failed games
+got. With the same reflector nothing changes, and answers that were paid for come from the cache.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["main", "update_memory"]  # the original keeps `update_memory` here
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Parse, reflect, say what came of it."""
+    """Parse the command line, write the memories, print how many there are."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--round", type=int, metavar="N", help="the last one that has ended, if not given")
-    parser.add_argument("--options", metavar="KEY=VALUE", nargs="+", default=[], help="settings over the run's own")
+    parser.add_argument("--round", type=int, metavar="N", help="default: the last round that has ended")
+    parser.add_argument("--options", metavar="KEY=VALUE", nargs="+", default=[], help="changes to the settings")
     arguments = parser.parse_args(argv)
     config = saved_settings(arguments.run_dir, arguments.options)
     config.reflexion.enabled = True
@@ -44,6 +44,7 @@ def main(argv: list[str] | None = None) -> None:
         if teacher.account:
             teacher.account.keep(directory.expert_calls)
             teacher.account.start_round(round)
+        assert teacher.reflector is not None  # reflexion.enabled is true
         memories = reflect_on_round(directory, round, teacher.reflector)
         count = sum(map(bool, memories.values()))
         print(f"round {round}: {count} games have memories, the newest by {teacher.reflector.name}")

@@ -17,7 +17,7 @@ from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.experts.base import Label
 from xrl_alignment.experts.belief import STATES, Belief
 from xrl_alignment.experts.statistics import Statistics, load_statistics, room_kind
-from xrl_alignment.language.sentences import parse_opening, parse_task, type_of
+from xrl_alignment.language.sentences import Task, parse_opening, parse_task, type_of
 
 ORDERS = ("likely", "listing")
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
@@ -53,20 +53,21 @@ class Explorer:
         """Start an episode. A task that cannot be read or done gets labels without an action, never an exception."""
         receptacles, self._sentence = parse_opening(intro)
         known = self._statistics
-        self._task = parse_task(self._sentence, known.object_types, known.receptacle_types)
+        task = parse_task(self._sentence, known.object_types, known.receptacle_types)
+        self._task = task or Task("", "")
         self._belief = Belief(receptacles)
         self._types = {name: type_of(name) for name in receptacles}
         self._kind = room_kind(self._types.values())
         draw = random.Random(f"{self.seed} {intro}")
         self._ranks = {name: draw.random() if self.seed else 0.0 for name in receptacles}
         self._worths: dict[str, dict[str, float]] = {}
-        self._label: Label | None = self._refusal()
+        self._label = self._refusal(understood=task is not None)
         self._hopeless = self._label is not None
         self._subgoal: tuple[str, ...] = ()
 
-    def _refusal(self) -> Label | None:
+    def _refusal(self, understood: bool) -> Label | None:
         """The label of an episode that cannot be played; None if it can."""
-        if self._task is None:
+        if not understood:
             return Label(None, f"I do not understand the task: {self._sentence or 'there is none'}.")
         if not self._types:
             return Label(None, "The opening text lists no receptacle.")
@@ -239,14 +240,8 @@ class Explorer:
 
     def _next_place(self, wanted: str) -> str:
         belief, worths = self._belief, self._worths.get(wanted) or self._rate(wanted)
-        best, best_rate = None, None
-        for place in belief.receptacles:
-            if place in belief.seen:
-                continue
-            rate = worths[place] / (self._distance(place) or 1.0), self._ranks[place]
-            if best is None or rate > best_rate:
-                best, best_rate = place, rate
-        return best
+        unseen = [place for place in belief.receptacles if place not in belief.seen]
+        return max(unseen, key=lambda place: (worths[place] / (self._distance(place) or 1.0), self._ranks[place]))
 
     def _rate(self, wanted: str) -> dict[str, float]:
         """The chance that each receptacle holds a `wanted` object at the start; all equal in listing order."""

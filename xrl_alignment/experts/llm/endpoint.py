@@ -93,7 +93,7 @@ class Endpoint:
         self.count = count
         self.pool = CallPool(concurrency)
         self._closing = threading.Event()
-        self._sleep = self._closing.wait if sleep is None else sleep
+        self._sleep: Callable[[float], Any] = self._closing.wait if sleep is None else sleep
         self._has_answered = False  # anything, at this address
         self._unsupported: set[str] = set()  # parameters that the model rejects
         self._client = _client(base_url, api_version, environ.get(key_variable, ""), key_variable, timeout_s)
@@ -113,7 +113,13 @@ class Endpoint:
         Raises EndpointFault if a retry cannot help, or `max_attempts` attempts did not help, and BudgetSpent if the
         call could exceed the account's limits.
         """
-        request = {"address": self.address, "model": self.model, "api": self.api, "system": system, "prompt": prompt}
+        request: dict[str, Any] = {
+            "address": self.address,
+            "model": self.model,
+            "api": self.api,
+            "system": system,
+            "prompt": prompt,
+        }
         request |= {"temperature": round(temperature, 3), "max_tokens": max_tokens, "stop": list(stop)}
         answer, known = self.cache.get_or_ask(request_key(request), lambda: asdict(self._pay(request)))
         if known:
@@ -194,7 +200,7 @@ class Endpoint:
             return self._client.completions.with_raw_response.create(
                 model=self.model, prompt=request["prompt"], **options
             )
-        messages = [{"role": "system", "content": request["system"]}] if request["system"] else []
+        messages: list[Any] = [{"role": "system", "content": request["system"]}] if request["system"] else []
         messages.append({"role": "user", "content": request["prompt"]})
         return self._client.chat.completions.with_raw_response.create(model=self.model, messages=messages, **options)
 
@@ -256,6 +262,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     A date is compared with the endpoint's own `Date`, so a wrong clock on either side has no effect. At most two
     minutes.
     """
+    seconds: float | None
     try:
         seconds = float(headers["retry-after-ms"]) / 1000
     except (KeyError, ValueError):

@@ -30,7 +30,9 @@ class LLMExpert:
         self._intro = ""
         self._memories: tuple[str, ...] = ()
         self._examples: Sequence[str] = ()
-        self._reset()
+        self._steps: list[tuple[str, str]] = []
+        self._thoughts: list[str] = []  # since the last executed action
+        self._label: Label | None = None
 
     @property
     def pool(self) -> Executor:
@@ -42,7 +44,7 @@ class LLMExpert:
         self._intro = intro
         self._memories = tuple(memories)
         self._examples = self.teacher.examples.get(_full_type(task_type, intro, self.teacher.examples), ())
-        self._reset()
+        self._steps, self._thoughts, self._label = [], [], None
 
     def observe(self, action: str, feedback: str) -> None:
         """See `Expert`; the model's thoughts before this action stay in the text, as in the original."""
@@ -66,11 +68,6 @@ class LLMExpert:
         return react_prompt(
             self._examples, self._memories, self._intro, steps, budget=teacher.budget, count=teacher.count_tokens
         )
-
-    def _reset(self) -> None:
-        self._steps: list[tuple[str, str]] = []
-        self._thoughts: list[str] = []
-        self._label: Label | None = None
 
     def _ask(self, admissible: Sequence[str]) -> Label:
         while True:

@@ -53,7 +53,7 @@ class ModelCheck:
 
     def _logprobs(self, prompt: list[int], written: list[int]) -> Tensor:
         """Our log-probabilities at the position of each token of `written`: (len(written), vocabulary)."""
-        size = len(self._model.llm_model.get_input_embeddings().weight)
+        size = self._model.llm_model.config.vocab_size
         ids = torch.tensor([prompt + [min(token, size - 1) for token in written[:-1]]], device=self._model.device)
         logits: Tensor = self._model.llm_model(input_ids=ids).logits[0, len(prompt) - 1 :]
         return logits.float().log_softmax(-1).cpu()

@@ -141,14 +141,14 @@ class VllmPolicy:
     def _question(self, prompt: Tensor, prefix: Sequence[int], tokens: Sequence[int]) -> PromptRequest:
         """Asks for the log-probabilities of `tokens` after `prompt` (T, H) and the tokens of `prefix`."""
         embed = self.model.llm_model.get_input_embeddings()
-        words = embed(torch.tensor(prefix, dtype=torch.long, device=prompt.device))
-        return PromptRequest(torch.cat([prompt, words.to(prompt.dtype)]), frozenset(tokens))
+        embeds = embed(torch.tensor(prefix, dtype=torch.long, device=prompt.device))
+        return PromptRequest(torch.cat([prompt, embeds.to(prompt.dtype)]), frozenset(tokens))
 
     def _call(self, url: str, requests: Sequence[PromptRequest]) -> list[list[WrittenToken]]:
         """Ask the engine at `url`; either all `requests` are to be continued, or all ask for log-probabilities."""
         eos_id = self.model.llm_tokenizer.eos_id
         # Lengths count a BOS, as in `Blip2Emac.generate`. The server's files may name another end than `eos_id`.
-        writing = {"max_tokens": self.max_length - 1, "min_tokens": max(self.min_length - 1, 0)}
+        writing: dict[str, Any] = {"max_tokens": self.max_length - 1, "min_tokens": max(self.min_length - 1, 0)}
         writing |= {"ignore_eos": True, "stop_token_ids": [eos_id]}
         answers: list[list[WrittenToken]] = []
         for part, tokens in _messages(requests):

@@ -185,7 +185,7 @@ class VllmProcess:
         except (EOFError, OSError):
             gone = self._gone()
             with self._lock:
-                left = [*self._asked.values(), *([] if self._ready.done() else [self._ready])]
+                left: list[Future[Any]] = [*self._asked.values(), *([] if self._ready.done() else [self._ready])]
                 self._asked.clear()
             for future in left:
                 future.set_exception(gone)
