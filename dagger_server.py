@@ -26,7 +26,7 @@ from lavis.common.files import write_atomically
 from lavis.common.registry import registry
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from xrl_alignment.builders.student import ImageProcessor, load_student, make_policy, prompt_writer
-from xrl_alignment.builders.teacher import Teaching, build_teaching
+from xrl_alignment.builders.teacher import TeacherParts, build_teacher
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.common.program import parse_args, run_program
 from xrl_alignment.common.progress import RoundProgress
@@ -75,15 +75,15 @@ def main() -> None:
         check_student(config, model)
         policy = make_policy(config.policy, model, vis_processor, run.max_batch)
         cleanup.callback(policy.close)
-        teaching = build_teaching(config.expert, config.reflexion, thinking=run.enable_tc)
-        cleanup.callback(teaching.close)
+        teacher = build_teacher(config.expert, config.reflexion, thinking=run.enable_tc)
+        cleanup.callback(teacher.close)
         directory = open_directory(arguments, config)
         cleanup.callback(directory.close)
-        if teaching.account:
-            teaching.account.keep(directory.expert_calls)
+        if teacher.account:
+            teacher.account.keep(directory.expert_calls)
         progress = cleanup.enter_context(RoundProgress())
         learner = build_learner(config, directory, model, vis_processor) if run.run_training else None
-        loop = build_loop(config, server, directory, model, policy, learner, teaching, progress)
+        loop = build_loop(config, server, directory, model, policy, learner, teacher, progress)
         server.start()
         announce(directory, server)
         try:
@@ -149,7 +149,7 @@ def build_loop(
     model: Blip2Emac,
     policy: Policy,
     learner: Learner | None,
-    teaching: Teaching,
+    teacher: TeacherParts,
     progress: RoundProgress,
 ) -> DaggerLoop:
     """Put the parts together."""
@@ -160,13 +160,13 @@ def build_loop(
     rounds = Rounds(
         directory,
         Schedule(num_rounds=run.num_rounds, num_envs=run.num_envs),
-        reflector=teaching.reflector,
-        account=teaching.account,
+        reflector=teacher.reflector,
+        account=teacher.account,
         say=progress.say,
     )
     sessions = Sessions(
         rounds,
-        make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert, **teaching.expert_options),
+        make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert, **teacher.expert_options),
         client_expert=expert if expert in CLIENT_EXPERTS else "",
         beta=run.beta if learner else [0.0],  # an evaluation shows the policy alone
         max_steps=run.max_steps,

@@ -34,7 +34,7 @@ from lavis.common.files import write_atomically
 from xrl_alignment import lavis_task
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
-from xrl_alignment.builders.teacher import Teaching, build_teaching
+from xrl_alignment.builders.teacher import TeacherParts, build_teacher
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.common.program import parse_args, run_program
@@ -70,11 +70,11 @@ def main() -> None:
     games = games_of(config.environment, run.num_envs)
     expert = config.expert.name if run.actor == "expert" else None
     cleanup = contextlib.ExitStack()
-    teaching = build_teaching(config.expert, config.reflexion, thinking=run.enable_tc)
-    cleanup.callback(teaching.close)
+    teacher = build_teacher(config.expert, config.reflexion, thinking=run.enable_tc)
+    cleanup.callback(teacher.close)
     try:
         trials = Trials(
-            actor=build_actor(config, teaching, cleanup),
+            actor=build_actor(config, teacher, cleanup),
             games=games,
             make_environment=environment_factory(
                 config.environment, run.max_steps, expert if expert in CLIENT_EXPERTS else None
@@ -83,27 +83,27 @@ def main() -> None:
             max_steps=run.max_steps,
             repeat_limit=run.repeat_limit,
             enable_tc=run.enable_tc,
-            reflector=teaching.reflector,
+            reflector=teacher.reflector,
         )
         with trials:
-            log, seconds = play_trials(trials, run.num_trials, teaching)
+            log, seconds = play_trials(trials, run.num_trials, teacher)
     except EndpointFault as error:
         kept = f"answers so far are kept in {config.expert.cache}: " if config.expert.cache else ""
         raise type(error)(f"{error}; {kept}the same command goes on from here") from error
     finally:
         cleanup.close()
     result = {"first_trial": summarise(trials.first), "best_of": summarise(trials.best), **facts(config, games)}
-    result["reflexion"] = teaching.reflector.name if teaching.reflector else ""
+    result["reflexion"] = teacher.reflector.name if teacher.reflector else ""
     result["rollouts"] = {"executor": run.executor, "workers": run.num_workers, "seconds": seconds}
-    if teaching.account:
-        result["expert"] = {"model": config.expert.model, **teaching.account.status()}
+    if teacher.account:
+        result["expert"] = {"model": config.expert.model, **teacher.account.status()}
     result["episodes"] = [[vars(episode) for episode in trial] for trial in trials.results]
     write_atomically(output, lambda file: file.write(json.dumps(result, indent=1).encode()))
     write_atomically(output.with_suffix(".world.log"), lambda file: file.write(log.encode()))
     print(f"{report(result, log)}; written to {run.output}")
 
 
-def play_trials(trials: Trials, number: int, teaching: Teaching) -> tuple[str, list[float]]:
+def play_trials(trials: Trials, number: int, teacher: TeacherParts) -> tuple[str, list[float]]:
     """Play all trials; returns the log and the seconds of each trial.
 
     The log is what `world.log` says of each, and what it cost where a language model was asked.
@@ -112,15 +112,15 @@ def play_trials(trials: Trials, number: int, teaching: Teaching) -> tuple[str, l
     with GameProgress(len(trials.games)) as progress:
         for trial in range(number):
             started = time.monotonic()
-            if teaching.account:
-                teaching.account.start_round(trial)
+            if teacher.account:
+                teacher.account.start_round(trial)
             trials.play(lambda result, trace: progress.advance(result.won))
             before, solved = solved, sum(result.won for result in trials.best)
             counts = {"solved": solved, "newly_solved": solved - before, "total": len(trials.games)}
             seconds.append(round(time.monotonic() - started, 3))
             log += round_block(trial, **counts, seconds=seconds[-1])
-            if teaching.account:
-                log += teaching.account.line(trial) + "\n"
+            if teacher.account:
+                log += teacher.account.line(trial) + "\n"
     return log, seconds
 
 
@@ -151,13 +151,13 @@ def writable(output: Path) -> Path:
     return output
 
 
-def build_actor(config: EvaluateConfig, teaching: Teaching, cleanup: contextlib.ExitStack) -> Actor:
+def build_actor(config: EvaluateConfig, teacher: TeacherParts, cleanup: contextlib.ExitStack) -> Actor:
     """Who plays: the model, or the expert with `run.actor=expert`; `cleanup` gets what is to be closed afterwards."""
     run = config.run
     if run.actor == "expert":
         if config.expert.name == "client":
             raise ConfigError("expert.name=client reads what a client sends; evaluate.py has none: choose another")
-        return ExpertActor(partial(new_expert, config.expert.name, teaching.expert_options))
+        return ExpertActor(partial(new_expert, config.expert.name, teacher.expert_options))
     model, vis_processor = load_student(config.model, pick_device(run.device))
     policy = make_policy(config.policy, model, vis_processor, run.max_batch)
     cleanup.callback(policy.close)

@@ -1,10 +1,10 @@
-"""Reflexion's step after a round, as a program over a run directory whose round has ended.
+"""Writes the Reflexion memories of a round again, in the run directory of a training run.
 
     python generate_reflections.py RUN_DIR --options reflexion.reflector=llm expert.model=gpt-4o-mini
     python generate_reflections.py RUN_DIR --round 0 --options reflexion.reflector=rule
 
-Settings are the run's own, `--options` over them. New memories take the place of those that the round's failed games
-got; with the same reflector nothing changes, and answers that were paid for come from the cache.
+The settings are those of the run; `--options` change them. New memories replace those that the round's failed games
+got. With the same reflector nothing changes, and answers that were paid for come from the cache.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
-from xrl_alignment.builders.teacher import build_teaching
+from xrl_alignment.builders.teacher import build_teacher
 from xrl_alignment.common.program import run_program
 from xrl_alignment.config.resume import saved_settings
 from xrl_alignment.dagger.past_rounds import finished_rounds, reflect_on_round
 from xrl_alignment.dagger.run_directory import RunDirectory, RunDirectoryError
-from xrl_alignment.reflexion.reflexion import update_memory
+from xrl_alignment.reflexion.trial_log import update_memory
 
 __all__ = ["main", "update_memory"]  # the original keeps `update_memory` here
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Parse, reflect, say what came of it."""
+    """Parse the command line, write the memories, print how many there are."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--round", type=int, metavar="N", help="the last one that has ended, if not given")
-    parser.add_argument("--options", metavar="KEY=VALUE", nargs="+", default=[], help="settings over the run's own")
+    parser.add_argument("--round", type=int, metavar="N", help="default: the last round that has ended")
+    parser.add_argument("--options", metavar="KEY=VALUE", nargs="+", default=[], help="changes to the settings")
     arguments = parser.parse_args(argv)
     config = saved_settings(arguments.run_dir, arguments.options)
     config.reflexion.enabled = True
@@ -37,18 +37,19 @@ def main(argv: list[str] | None = None) -> None:
         raise RunDirectoryError(f"no round of {arguments.run_dir} has ended yet")
     round = rounds[-1] if arguments.round is None else arguments.round
     with ExitStack() as cleanup:
-        teaching = build_teaching(config.expert, config.reflexion)
-        cleanup.callback(teaching.close)
+        teacher = build_teacher(config.expert, config.reflexion)
+        cleanup.callback(teacher.close)
         directory = RunDirectory(arguments.run_dir)
         cleanup.callback(directory.close)
-        if teaching.account:
-            teaching.account.keep(directory.expert_calls)
-            teaching.account.start_round(round)
-        memories = reflect_on_round(directory, round, teaching.reflector)
+        if teacher.account:
+            teacher.account.keep(directory.expert_calls)
+            teacher.account.start_round(round)
+        assert teacher.reflector is not None  # reflexion.enabled is true
+        memories = reflect_on_round(directory, round, teacher.reflector)
         count = sum(map(bool, memories.values()))
-        print(f"round {round}: {count} games have memories, the newest by {teaching.reflector.name}")
-        if teaching.account:
-            print(teaching.account.line(round))
+        print(f"round {round}: {count} games have memories, the newest by {teacher.reflector.name}")
+        if teacher.account:
+            print(teacher.account.line(round))
 
 
 if __name__ == "__main__":

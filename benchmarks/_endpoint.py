@@ -1,8 +1,8 @@
-"""A local endpoint with OpenAI's interface that answers by a rule, slowly or badly on request: for tests, benchmarks.
+"""A local endpoint with OpenAI's interface for tests and benchmarks: answers by a rule, slowly or wrongly on request.
 
     python benchmarks/_endpoint.py --latency 0.5        # prints its address, answers `look` until it is stopped
 
-It bills an answer once for each `Idempotency-Key`, also when that answer did not arrive (cut, too slow, malformed).
+It bills an answer once for each `Idempotency-Key`, also if the answer did not arrive (cut, too slow, malformed).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ FAULTS = ("429", "500", "slow", "cut", "empty", "refusal", "malformed", "latin1"
 
 
 class FakeEndpoint(ThreadingHTTPServer):
-    """Answers `answer(prompt)` after `latency_s`; `fault(number)` names what goes wrong with a request, or is None.
+    """Answers `answer(prompt)` after `latency_s`; `fault(number)` names a request's fault, or is None.
 
-    `fault` may also return `(status, headers, body)`. `slow_s` is how long a slow answer takes. `requests` are the
-    bodies received, `billed` how often each idempotency key was charged.
+    `fault` may also return `(status, headers, body)`. A slow answer takes `slow_s` more. `requests` are the bodies that
+    were received, `billed` is how often each idempotency key was charged.
     """
 
     daemon_threads = True
@@ -50,7 +50,7 @@ class FakeEndpoint(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """What `expert.base_url` is to be."""
+        """The value for `expert.base_url`."""
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
     def __enter__(self) -> FakeEndpoint:
@@ -62,7 +62,7 @@ class FakeEndpoint(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that has hung up is nothing to report here."""
+        """Print nothing: a client that closed its connection is expected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -154,7 +154,7 @@ def main() -> None:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--latency", type=float, default=0.5, metavar="SECONDS")
-    parser.add_argument("--answer", default="look", help="what every prompt is answered")
+    parser.add_argument("--answer", default="look", help="the answer to every prompt")
     arguments = parser.parse_args()
     with FakeEndpoint(lambda prompt: arguments.answer, latency_s=arguments.latency) as endpoint:
         print(endpoint.url, flush=True)

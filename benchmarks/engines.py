@@ -1,20 +1,19 @@
-"""Greedy actions by vLLM against the same language model in this process.
+"""Greedy actions: the language model in vLLM against the same language model in this process.
 
     make vllm-env
     python benchmarks/engines.py --json engines.json
     python benchmarks/engines.py --device cuda --shape vicuna7b --prompts 64 [--url http://gpu2:8000/v1]
 
-Three policies take turns at the same batches: `vllm`, an engine in a process of the program's own (or a server at
-`--url`), `in_process` as users get it (this project's decoder, `lavis/models/blip2_models/decoding.py`), and
-`transformers`, which differs from it in one thing: Transformers' own `generate` writes the batch's answers, with this
-project's attention. All get pictures and prompts of 400 tokens and write exactly `--tokens` tokens each; pictures,
-projection and messages are in all times.
-Every timed batch has new pictures, so that vLLM has read none of it before. On a CPU vLLM compiles the model and reads
-more prompts at a time than by default (`VLLM_ARGUMENTS`); on a GPU it does so by itself.
+Three policies take turns with the same batches: `vllm` (an engine in a child process, or a server at `--url`),
+`in_process` as users get it (with this project's decoder), and `transformers`, which differs from `in_process` in one
+thing: Transformers' own `generate` writes the answers, with this project's attention. All get images and prompts of 400
+tokens and write exactly `--tokens` tokens each; all times include images, projection and messages. Every timed batch
+has new images, so that vLLM has none of its prompts in the prefix cache. On a CPU vLLM compiles the model and reads
+more prompts at a time than by default (`VLLM_ARGUMENTS`); on a GPU it does so by default.
 
-`vllm_over_transformers` and `vllm_over_in_process` are ratios of actions a second. The target is held against
-Transformers; the other one is what a user gains by `policy.name=vllm`, which is less, because this project's decoder is
-faster than Transformers' too. `equal_answers`: the share of answers in which vLLM and `in_process` agree (16 bits round
+`vllm_over_transformers` and `vllm_over_in_process` are ratios of actions per second. The target is for the first one.
+The second one is what a user gains by `policy.name=vllm`; it is smaller, because this project's decoder is faster than
+Transformers'. `equal_answers` is the share of answers that are equal in `vllm` and `in_process` (16 bits round
 differently).
 """
 
@@ -50,7 +49,7 @@ BACKBONE = {"llm_weights": "tiny/backbone.safetensors", "freeze_llm": True}
 
 
 class TransformersPolicy(InProcessPolicy):
-    """In this process, by Transformers' own `generate`."""
+    """Runs the model in this process with Transformers' own `generate`."""
 
     def _act(self, batch: Sequence[PolicyInput]) -> list[str]:
         samples = {
@@ -73,13 +72,13 @@ class TransformersPolicy(InProcessPolicy):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which model, how much, and where vLLM is."""
+    """Add options for the model, the amount of work, and the place of vLLM."""
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--shape", default="tiny", choices=("tiny", *_shapes.SHAPES), help="tiny: the project's own")
     parser.add_argument("--prompts", type=int, default=32, help="prompts in a batch")
     parser.add_argument("--tokens", type=int, default=12, help="tokens of each answer")
     parser.add_argument("--repeats", type=int, default=5, help="timed batches after the first")
-    parser.add_argument("--url", default="", help="a server that runs already, instead of one started here")
+    parser.add_argument("--url", default="", help="a running server, instead of an engine started here")
     parser.add_argument(
         "--python",
         default=os.environ.get("EMAC_VLLM_PYTHON", ""),
@@ -97,15 +96,15 @@ def build(shape: str, device: str) -> tuple[torch.nn.Module, Callable]:
 
 
 def batches(model: torch.nn.Module, count: int, repeats: int) -> list[list[PolicyInput]]:
-    """`repeats` times the same `count` prompts of 400 tokens (image tokens beside them), with new pictures."""
+    """`repeats` batches of the same `count` prompts of 400 tokens (and image tokens), each with new images."""
     texts = _shapes.samples(model, count)["text_input"]
     random = np.random.default_rng(0)
-    pictures = random.integers(0, 255, (repeats, count, 224, 224, 3), dtype=np.uint8)
-    return [[PolicyInput(text, picture) for text, picture in zip(texts, part, strict=True)] for part in pictures]
+    images = random.integers(0, 255, (repeats, count, 224, 224, 3), dtype=np.uint8)
+    return [[PolicyInput(text, image) for text, image in zip(texts, part, strict=True)] for part in images]
 
 
 def timed(policies: Mapping[str, Policy], work: Sequence[Sequence[PolicyInput]]) -> dict[str, tuple[float, list[str]]]:
-    """Of each policy: median seconds of a batch after the first, and all answers. They take turns."""
+    """For each policy: median seconds of a batch, without the first, and all answers. The policies take turns."""
     seconds = {name: [] for name in policies}
     answers = {name: [] for name in policies}
     for batch in work:
@@ -117,7 +116,7 @@ def timed(policies: Mapping[str, Policy], work: Sequence[Sequence[PolicyInput]])
 
 
 def measure(device: str, shape: str, prompts: int, tokens: int, repeats: int, url: str, python: str) -> Result:
-    """Both sides on the same batches. EngineFault where there is no vLLM."""
+    """All policies on the same batches. InferenceEngineFault if there is no vLLM."""
     bound_kernel_cache()  # memory as in evaluate.py and dagger_server.py
     keep_freed_memory()
     if not url:

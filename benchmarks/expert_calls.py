@@ -1,4 +1,4 @@
-"""The language model as expert: many episodes' calls at once against one by one, the cache, the prompt.
+"""The language model as expert: calls of many episodes at the same time against one by one, the cache, the prompt.
 
     python benchmarks/expert_calls.py --json output/benchmarks/expert_calls.json
 
@@ -21,7 +21,8 @@ from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.experts import act_all
 from xrl_alignment.experts.llm.answer_cache import AnswerCache, request_key
 from xrl_alignment.experts.llm.endpoint import Endpoint
-from xrl_alignment.experts.llm.teacher import OpenAIExpert, Teacher
+from xrl_alignment.experts.llm.expert import LLMExpert
+from xrl_alignment.experts.llm.teacher import Teacher
 from xrl_alignment.language.react import load_prompts
 
 LATENCY_S = 0.5
@@ -38,14 +39,14 @@ FEEDBACK = "You arrive at countertop 1. On the countertop 1, you see a bread 1, 
 
 
 def measure() -> Result:
-    """All four figures; margins are target over measured time, so 1 or more is as wanted."""
+    """All four figures; a margin is target / measured time, so 1 or more meets the target."""
     single, together = throughputs()
     with tempfile.TemporaryDirectory() as folder:
         hit, opened = cache_times(Path(folder) / "answers.sqlite")
     prompt = prompt_time()
     rows = [
-        {"what": f"calls a second, one by one ({LATENCY_S} s each)", "measured": single, "target": ""},
-        {"what": f"calls a second, {EPISODES} episodes at once", "measured": together, "target": ""},
+        {"what": f"calls per second, one by one ({LATENCY_S} s each)", "measured": single, "target": ""},
+        {"what": f"calls per second, {EPISODES} episodes at the same time", "measured": together, "target": ""},
         {"what": "cache hit, milliseconds", "measured": hit * 1e3, "target": "at most 1"},
         {"what": f"opening {CACHED:,} cached answers, seconds", "measured": opened, "target": "at most 0.2"},
         {"what": "prompt of a 50-step history, milliseconds", "measured": prompt * 1e3, "target": "at most 2"},
@@ -60,13 +61,13 @@ def measure() -> Result:
 
 
 def throughputs() -> tuple[float, float]:
-    """Calls a second: asked one after another, and by `EPISODES` episodes in lock step."""
+    """Calls per second: one after another, and from `EPISODES` episodes that step together."""
     with served() as url:
         teacher = make_teacher(url)
         episodes = [begin(teacher, number) for number in range(EPISODES)]
-        act_all(episodes, [None] * EPISODES)  # connections are open from here on
-        strangers = iter([begin(teacher, EPISODES + number) for number in range(ONE_BY_ONE)])
-        single = best(lambda: next(strangers).act(), times=ONE_BY_ONE)
+        act_all(episodes, [None] * EPISODES)  # opens the connections
+        new_episodes = iter([begin(teacher, EPISODES + number) for number in range(ONE_BY_ONE)])
+        single = best(lambda: next(new_episodes).act(), times=ONE_BY_ONE)
 
         def step() -> None:
             for episode in episodes:
@@ -79,7 +80,7 @@ def throughputs() -> tuple[float, float]:
 
 
 def cache_times(path: Path) -> tuple[float, float]:
-    """Seconds of a hit, and of opening a file of `CACHED` answers until the first one is there."""
+    """Seconds of a cache hit, and of opening a file of `CACHED` answers and reading one of them."""
     cache = AnswerCache(path)
     keys = [request_key({"prompt": str(number)}) for number in range(CACHED)]
     for key in keys:
@@ -87,7 +88,7 @@ def cache_times(path: Path) -> tuple[float, float]:
     cache.close()
     opened = best(lambda: AnswerCache(path).get(keys[-1]), times=5)
     cache = AnswerCache(path)
-    # A hit as an expert has it: the key is made from the whole prompt.
+    # A hit as in a run: the key is computed from the whole prompt.
     prompt = FEEDBACK * 100
     wanted = request_key({"prompt": prompt})
     cache.put(wanted, {"text": "look"})
@@ -112,15 +113,15 @@ def make_teacher(url: str, **options: int) -> Teacher:
     )
 
 
-def begin(teacher: Teacher, number: int) -> OpenAIExpert:
-    """An episode whose prompt is like no other's."""
-    expert = OpenAIExpert(teacher)
+def begin(teacher: Teacher, number: int) -> LLMExpert:
+    """An episode with a prompt of its own, so that no answer comes from the cache."""
+    expert = LLMExpert(teacher)
     expert.begin(INTRO, memories=[f"episode {number}"])
     return expert
 
 
 def best(action: Callable[[], object], times: int) -> float:
-    """Seconds of the fastest of some runs: what else the machine does is not ours."""
+    """Seconds of the fastest of `times` runs: the others include delays by other work on the machine."""
     spent = []
     for _ in range(times):
         start = time.perf_counter()
@@ -131,7 +132,7 @@ def best(action: Callable[[], object], times: int) -> float:
 
 @contextmanager
 def served() -> Iterator[str]:
-    """The address of a slow endpoint."""
+    """Run a slow endpoint; gives its address."""
     command = [sys.executable, str(Path(__file__).parent / "_endpoint.py"), "--latency", str(LATENCY_S)]
     with subprocess.Popen([*command, "--answer", "go to fridge 1"], stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -237,7 +237,7 @@ class ServedModel:
 class EmacModel:
     """`Blip2Emac` as `evaluate.py` plays it: the `model:` and `policy:` sections of its settings file.
 
-    With `policy.name=vllm` its language model answers from vLLM servers (docs/engines.md).
+    With `policy.name=vllm` its language model answers from vLLM servers (docs/vllm.md).
     """
 
     def __init__(self, arguments: argparse.Namespace, instructions: str) -> None:

@@ -31,7 +31,7 @@ from omegaconf import OmegaConf
 
 from lavis.common.errors import ConfigError
 from lavis.common.files import write_atomically
-from xrl_alignment.builders.teacher import build_teaching
+from xrl_alignment.builders.teacher import build_teacher
 from xrl_alignment.collection.card import card
 from xrl_alignment.collection.plan import EXPERTS, FORMATS, LANGUAGE_MODEL, Collected, Plan
 from xrl_alignment.collection.player import CollectingPlayer
@@ -141,7 +141,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 @contextmanager
-def _teaching(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _teacher(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What `make_expert` needs beside the expert's name: for `openai` a teacher, closed at the end."""
     if expert != LANGUAGE_MODEL:
         if options:
@@ -152,8 +152,8 @@ def _teaching(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any
         settings = ExpertConfig(**{**options, "name": LANGUAGE_MODEL})
     except TypeError as error:
         raise ConfigError(f"--expert-options: {error}") from error
-    with closing(build_teaching(settings, ReflexionConfig(enabled=False))) as teaching:
-        yield teaching.expert_options
+    with closing(build_teacher(settings, ReflexionConfig(enabled=False))) as teacher:
+        yield teacher.expert_options
 
 
 def _executor(plan: Plan, backend: str, workers: int, address: str) -> RolloutExecutor:
@@ -180,8 +180,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         **{**settings, "data": os.path.abspath(settings["data"]) if settings["data"] else ""}, games=games_hash(games)
     )
     began = time.monotonic()
-    with _teaching(plan.expert, options) as teaching, _executor(plan, backend, workers, address) as executor:
-        episodes = collect(plan, games, out.absolute(), executor, teaching)
+    with _teacher(plan.expert, options) as teacher, _executor(plan, backend, workers, address) as executor:
+        episodes = collect(plan, games, out.absolute(), executor, teacher)
     stored, won = sum(episode.stored for episode in episodes), sum(episode.won for episode in episodes)
     print(f"{stored} transitions of {won} solved of {len(episodes)} games, {time.monotonic() - began:.1f} s, in {out}")
 

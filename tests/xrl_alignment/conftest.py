@@ -26,7 +26,7 @@ from xrl_alignment.dagger.training import Training
 from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.experts import make_expert
-from xrl_alignment.reflexion.reflexion import RuleReflector
+from xrl_alignment.reflexion.rule import RuleReflector
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 
 MAX_STEPS = 6

@@ -40,7 +40,7 @@ def load_student(settings: dict[str, Any], device: torch.device) -> tuple[Blip2E
 def make_policy(settings: PolicyConfig, model: Blip2Emac, vis_processor: ImageProcessor, max_batch: int) -> Policy:
     """The policy of a `policy:` section around a loaded model; close it, for it may have started an engine.
 
-    EngineFault where `policy.name=vllm` finds no server that it can use.
+    InferenceEngineFault where `policy.name=vllm` finds no server that it can use.
     """
     if settings.name == "vllm":
         return _vllm_policy(settings, model, vis_processor, max_batch)
@@ -60,7 +60,7 @@ def make_policy(settings: PolicyConfig, model: Blip2Emac, vis_processor: ImagePr
 
 
 def _vllm_policy(settings: PolicyConfig, model: Blip2Emac, vis_processor: ImageProcessor, max_batch: int) -> Policy:
-    from xrl_alignment.policies.vllm.policy import PART, VllmPolicy  # here: most programs need neither
+    from xrl_alignment.policies.vllm.policy import PROMPTS_PER_CALL, VllmPolicy  # here: most programs need neither
     from xrl_alignment.policies.vllm.process import VllmProcess
 
     own: VllmProcess | None = None
@@ -80,7 +80,7 @@ def _vllm_policy(settings: PolicyConfig, model: Blip2Emac, vis_processor: ImageP
         max_length=settings.max_length,
         min_length=settings.min_length,
         max_batch=max_batch,
-        part=max_batch if own and model.device.type == "cpu" else PART,
+        prompts_per_call=max_batch if own and model.device.type == "cpu" else PROMPTS_PER_CALL,
         timeout_s=settings.timeout_s,
     )
 

@@ -1,61 +1,66 @@
-"""Builds the teacher (a language model as expert) and the reflector from their settings."""
+"""Builds the teacher (a language model as expert) and the reflector from the `expert:` and `reflexion:` sections."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.schema import ExpertConfig, ReflexionConfig
 from xrl_alignment.experts.llm.accounting import Account, Pace, Prices
 from xrl_alignment.experts.llm.answer_cache import AnswerCache
 from xrl_alignment.language.react import load_prompts, load_reflection_examples
-from xrl_alignment.reflexion.reflexion import LLMReflector, Reflector, RuleReflector
+from xrl_alignment.reflexion.base import Reflector
+from xrl_alignment.reflexion.llm import LLMReflector
+from xrl_alignment.reflexion.rule import RuleReflector
+
+if TYPE_CHECKING:  # the client library takes a second to import, and most runs ask no language model
+    from xrl_alignment.experts.llm.endpoint import Endpoint
+    from xrl_alignment.experts.llm.teacher import Teacher
 
 PROMPTS = REPO_ROOT / "prompts"
 
 
 @dataclass(frozen=True)
-class Teaching:
-    """Who writes memories, what `make_expert` needs beside the expert's name, and the book of what calls cost.
+class TeacherParts:
+    """What a run needs of its teacher: the reflector, the options of `make_expert`, and the account of what calls cost.
 
-    `reflector` is None without Reflexion, `account` without a language model.
+    `reflector` is None without Reflexion; `account` and `endpoint` are None without a language model.
     """
 
     reflector: Reflector | None
     expert_options: dict[str, Any]
     account: Account | None = None
-    endpoint: Any = None
+    endpoint: Endpoint | None = None
 
     def close(self) -> None:
-        """End waits and connections, close book and cache."""
+        """End waiting calls, close connections, account and cache."""
         if self.endpoint:
             self.endpoint.close()
             self.endpoint.cache.close()
-            self.account.close()
+            self.endpoint.account.close()
 
 
-def build_teaching(expert: ExpertConfig, reflexion: ReflexionConfig, *, thinking: bool = False) -> Teaching:
-    """The parts of the `expert:` and `reflexion:` sections; no endpoint is made where no language model is used.
+def build_teacher(expert: ExpertConfig, reflexion: ReflexionConfig, *, thinking: bool = False) -> TeacherParts:
+    """Build the parts; an endpoint is made only if the expert or the reflector is a language model.
 
-    With `thinking` the model is told that it may think aloud. Raises EndpointFault (no key, no model),
-    FileNotFoundError or ValueError (prompts, tokenizer, cache).
+    With `thinking` the model may write a thought before its action. Raises EndpointFault (no key, no model),
+    MissingFileError or ConfigError (prompts, tokenizer, cache).
     """
     by_model = reflexion.reflector == "llm" or (reflexion.reflector == "auto" and expert.name == "openai")
     if expert.name != "openai" and not (reflexion.enabled and by_model):
-        return Teaching(RuleReflector() if reflexion.enabled else None, {})
-    teacher = make_teacher(expert, thinking=thinking)
+        return TeacherParts(RuleReflector() if reflexion.enabled else None, {})
+    teacher = _teacher(expert, thinking)
     reflector: Reflector | None = None
     if reflexion.enabled:
         examples = expert.reflection_examples or PROMPTS / "reflexion_few_shot_examples.txt"
         reflector = LLMReflector(teacher, load_reflection_examples(examples)) if by_model else RuleReflector()
     options = {"teacher": teacher} if expert.name == "openai" else {}
-    return Teaching(reflector, options, teacher.endpoint.account, teacher.endpoint)
+    return TeacherParts(reflector, options, teacher.endpoint.account, teacher.endpoint)
 
 
-def make_teacher(settings: ExpertConfig, *, thinking: bool = False) -> Any:
-    """The `experts.openai.Teacher` of an `expert:` section."""
-    from xrl_alignment.experts.llm.endpoint import Endpoint  # here: the client library takes a second to import
+def _teacher(settings: ExpertConfig, thinking: bool) -> Teacher:
+    from xrl_alignment.experts.llm.endpoint import Endpoint
     from xrl_alignment.experts.llm.teacher import Teacher
     from xrl_alignment.experts.llm.tokens import counter_for
 

@@ -25,5 +25,5 @@ class PromptTooLong(EndpointFault):
     """A prompt does not fit the model even with all that may be left out left out."""
 
 
-class EngineFault(EndpointFault):
-    """An inference engine cannot be used as it is (unreachable, another model, wrong settings); the text says why."""
+class InferenceEngineFault(EndpointFault):
+    """An inference engine cannot be used (unreachable, another model, wrong settings); the text says why."""

@@ -204,7 +204,7 @@ class PolicyConfig:
     `name` says where the language model runs: in this process, or in vLLM (greedy, so `num_beams: 1`). vLLM's servers
     are `base_urls` (ending in `/v1`; a request that takes more than `timeout_s` goes to another one); without any, its
     engine is started here by `vllm_python` (empty: this interpreter, else `.venv-vllm`'s) with `vllm_args` on its
-    command line (docs/engines.md). `http` asks a policy server at `base_urls` (docs/policy_server.md) instead of the
+    command line (docs/vllm.md). `http` asks a policy server at `base_urls` (docs/policy_server.md) instead of the
     model.
     """
 

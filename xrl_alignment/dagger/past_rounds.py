@@ -1,6 +1,6 @@
-"""Memories for a round that has ended: written anew, for instance by a language model where the run had rules.
+"""Writes the memories of a round that has ended again, for example by a language model instead of by rules.
 
-Begins with the memories that the round began with, so doing it twice changes nothing and loses nothing.
+It starts from the memories with which the round began, so a second call changes nothing and loses nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from xrl_alignment.dagger.run_directory import RunDirectory, RunDirectoryError
-from xrl_alignment.reflexion.reflexion import Reflector, update_memories
+from xrl_alignment.reflexion.base import Reflector, update_memories
 
 
 def finished_rounds(run_dir: Path) -> list[int]:
@@ -20,15 +20,16 @@ def finished_rounds(run_dir: Path) -> list[int]:
 
 
 def reflect_on_round(directory: RunDirectory, round: int, reflector: Reflector) -> dict[str, list[str]]:
-    """Give every game that failed in `round` a new memory in place of the one that it got; returns all memories.
+    """Replace the memory that each failed game got in `round` by a new one; returns all memories.
 
-    They go into `env_results_trial_<round>.json` and, where no later round has begun, into what a resume starts with.
-    Raises RunDirectoryError for a round that has not ended, and what `reflector` raises (then nothing is changed).
+    They are written to `env_results_trial_<round>.json` and, if no later round has begun, to the state with which a
+    resume begins. Raises RunDirectoryError for a round that has not ended, and whatever `reflector` raises (then
+    nothing is changed).
     """
     rounds = finished_rounds(directory.path)
     if round not in rounds:
         known = ", ".join(map(str, rounds)) or "none"
-        raise RunDirectoryError(f"round {round} of {directory.path} has not ended; ended are: {known}")
+        raise RunDirectoryError(f"round {round} of {directory.path} has not ended; rounds that have ended: {known}")
     before = _memories(_results(directory, round - 1)) if round else {}
     traces = [record.trace() for record in directory.episodes() if record.round == round]
     memories = update_memories(traces, before, reflector)

@@ -9,7 +9,7 @@ from typing import Any
 from xrl_alignment.dagger.run_directory import EpisodeRecord, RunDirectory
 from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.experts.llm.accounting import Account
-from xrl_alignment.reflexion.reflexion import Reflector, update_memories
+from xrl_alignment.reflexion.base import Reflector, update_memories
 
 
 class Rounds:

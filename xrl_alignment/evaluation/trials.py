@@ -10,7 +10,7 @@ from xrl_alignment.evaluation.actors import Actor
 from xrl_alignment.evaluation.metrics import EpisodeResult
 from xrl_alignment.evaluation.player import EvaluationPlayer
 from xrl_alignment.language.history import EpisodeTrace
-from xrl_alignment.reflexion.reflexion import Reflector, update_memories
+from xrl_alignment.reflexion.base import Reflector, update_memories
 from xrl_alignment.rollouts.base import JobOutcome, RolloutExecutor
 from xrl_alignment.rollouts.sequential import SequentialExecutor
 

@@ -1,39 +1,38 @@
-"""Experts: who labels the states that the policy visits. `make_expert` builds one by its name in a config."""
+"""Experts: the source of labels for the states that the policy visits. `make_expert` builds one by its config name."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from xrl_alignment.common.errors import EnvironmentFault
+from lavis.common.errors import ConfigError, unknown
+from xrl_alignment.common.choices import EXPERT_NAMES
 from xrl_alignment.experts.base import Expert, Label, act_all
 
-__all__ = ["EXPERTS", "Expert", "Label", "act_all", "make_expert"]
-
-EXPERTS = ("explorer", "handcoded", "planner", "client", "openai")
+__all__ = ["Expert", "Label", "act_all", "make_expert"]
 
 
 def make_expert(name: str, *, environment: Any = None, **options: Any) -> Expert:
-    """Build the expert called `name`, one for each episode that runs at the same time.
+    """Build the expert called `name` (one of `EXPERT_NAMES`); each episode in progress needs one of its own.
 
-    `explorer` takes the `options` of `Explorer`. `handcoded` and `planner` ask `environment` where one is given (it
-    must have been made with `expert=name`); without one they read what the client's expert said, as `client` does.
-    `openai` takes the `teacher` that all episodes share (`experts.openai.Teacher`).
-    Raises EnvironmentFault for a name that does not exist.
+    `explorer` takes the `options` of `Explorer`. `handcoded` and `planner` ask `environment` if one is given (it must
+    have been made with `expert=name`); without one they read the label that the client's expert sent, as `client`
+    does. `openai` takes the `teacher` that all episodes share (`experts.llm.teacher.Teacher`).
+    Raises ConfigError for an unknown name, TypeError for options that the expert does not take.
     """
-    if name not in EXPERTS:
-        raise EnvironmentFault(f"unknown expert {name!r}: choose one of {', '.join(EXPERTS)}")
+    if name not in EXPERT_NAMES:
+        raise ConfigError(unknown("expert", name, EXPERT_NAMES))
     if name == "explorer":
         from xrl_alignment.experts.explorer import Explorer
 
         return Explorer(**options)
     if name == "openai":
         if set(options) != {"teacher"}:
-            raise EnvironmentFault("expert 'openai' takes one option, teacher: the endpoint that all episodes share")
-        from xrl_alignment.experts.llm.teacher import OpenAIExpert
+            raise TypeError("expert 'openai' takes one option, teacher: the Teacher that all episodes share")
+        from xrl_alignment.experts.llm.expert import LLMExpert
 
-        return OpenAIExpert(options["teacher"])
+        return LLMExpert(options["teacher"])
     if options:
-        raise EnvironmentFault(f"expert {name!r} takes no options, got {', '.join(options)}")
+        raise TypeError(f"expert {name!r} takes no options, got {', '.join(options)}")
     from xrl_alignment.experts.alfworld import AlfworldExpert, ClientExpert
 
     if environment is not None and name != "client":

@@ -1,7 +1,7 @@
-"""ALFWorld's own experts, handcoded and planner.
+"""ALFWorld's own experts, handcoded and planner (Shridhar et al. 2021, arXiv:2010.03768).
 
-They read the game's state, so they run beside the environment (in the client) and their answer travels as
-`information["expert_action"]`; the server's expert only reads it.
+They read the game's state, so they run beside the environment, in the client. Their action is sent to the server as
+`information["expert_action"]`, and the server's expert only reads it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from xrl_alignment.language.commands import canonical
 
 
 class AdvisedEnvironment(Protocol):
-    """An environment that computes an expert's action for its present state, such as `TextWorldEnvironment`."""
+    """An environment that computes an expert's action for its current state, such as `TextWorldEnvironment`."""
 
     def expert_action(self) -> str | None:
-        """The action in any dialect, or None where the expert has no answer."""
+        """The action in any dialect, or None if the expert has none."""
         ...
 
 
@@ -29,10 +29,10 @@ class AlfworldExpert:
         self._environment = environment
 
     def begin(self, intro: str, *, task_type: str = "", memories: Sequence[str] = ()) -> None:
-        """Nothing to remember: the environment knows its state."""
+        """Does nothing: the environment knows its state."""
 
     def observe(self, action: str, feedback: str) -> None:
-        """Nothing to remember: the environment knows its state."""
+        """Does nothing: the environment knows its state."""
 
     def act(self, information: Mapping[str, Any] | None = None) -> Label:
         """The environment's expert action now."""
@@ -41,19 +41,19 @@ class AlfworldExpert:
 
 
 class ClientExpert:
-    """Reads what the client's expert said: `expert_action`, and `expert_thought` where there is one."""
+    """Reads the label that the client's expert sent: `expert_action`, and `expert_thought` if there is one."""
 
     def __init__(self, name: str = "client") -> None:
         self.name = name
 
     def begin(self, intro: str, *, task_type: str = "", memories: Sequence[str] = ()) -> None:
-        """Nothing to remember: every observation carries its own answer."""
+        """Does nothing: every observation comes with its own label."""
 
     def observe(self, action: str, feedback: str) -> None:
-        """Nothing to remember: every observation carries its own answer."""
+        """Does nothing: every observation comes with its own label."""
 
     def act(self, information: Mapping[str, Any] | None = None) -> Label:
-        """The answer in `information` (the wire's `i` field); no action where it holds none, or not a string."""
+        """The label in `information` (the wire's `i` field); no action if there is none, or if it is not a string."""
         action, thought = (information or {}).get("expert_action"), (information or {}).get("expert_thought")
         return Label(
             canonical(action) if isinstance(action, str) and action else None,

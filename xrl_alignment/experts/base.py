@@ -1,9 +1,9 @@
-"""What every expert gives: a `Label` for each state, from what the agent has seen."""
+"""The interface of experts: each gives a `Label` for each state, from what the agent has observed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Executor, wait
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 class Label:
     """The expert's answer for one state.
 
-    `action` is in the canonical dialect, `None` where the expert gave no usable answer (filtered, over budget): then
+    `action` is in the canonical dialect, or None if the expert gave no usable answer (filtered, not a command): then
     the policy's own action becomes the label. `thought` is one line without the `think:` prefix, or empty.
     """
 
@@ -21,10 +21,11 @@ class Label:
 
 
 class Expert(Protocol):
-    """One expert follows one episode: `begin` with the opening text, then `act` / `observe` in turn.
+    """One expert follows one episode: `begin` with the opening text, then `act` and `observe` in turn.
 
-    The executed action may differ from the one the expert advised (the policy drives): `observe` says which it was. An
-    expert whose `act` waits for a network has a `pool` (concurrent.futures.Executor) in which it wants to be asked.
+    The policy drives, so the executed action may differ from the expert's: `observe` says which one it was (DAgger,
+    Ross et al. 2011). An expert whose `act` waits for a network also has a `pool` (concurrent.futures.Executor), in
+    which its `act` runs.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Expert(Protocol):
     def begin(self, intro: str, *, task_type: str = "", memories: Sequence[str] = ()) -> None:
         """Start an episode; `intro` is the environment's text after reset (room and task sentence).
 
-        `task_type` is ALFWorld's (a game id, which begins with it, will do), `memories` are this game's, oldest first.
+        `task_type` is ALFWorld's, or a game id, which begins with it. `memories` are this game's, oldest first.
         """
         ...
 
@@ -43,18 +44,18 @@ class Expert(Protocol):
     def act(self, information: Mapping[str, Any] | None = None) -> Label:
         """The expert's advice for the current state; asking twice gives the same answer.
 
-        `information` is what came with the observation over the wire: experts that run beside the environment speak
-        through it (`expert_action`), all others do without.
+        `information` came with the observation: an expert that runs beside the environment, in the client, sends its
+        label in it (`expert_action`). Other experts do not need it.
         """
         ...
 
 
 def act_all(experts: Sequence[Expert], informations: Sequence[Mapping[str, Any] | None]) -> list[Label]:
-    """Every expert's advice, asking those that have a `pool` all at once.
+    """Every expert's advice; experts that have a `pool` run at the same time.
 
-    What one of them raises is raised after all have answered: an answer that was paid for is not thrown away.
+    An exception of one expert is raised after all have answered, so that no answer that was paid for is lost.
     """
-    pools = [getattr(expert, "pool", None) for expert in experts]
+    pools: list[Executor | None] = [getattr(expert, "pool", None) for expert in experts]
     asked = [
         pool.submit(expert.act, information) if pool else None
         for expert, information, pool in zip(experts, informations, pools, strict=True)

@@ -1,7 +1,9 @@
-"""What an agent knows of a room from the text alone: what it visited or opened, what it holds, what it did.
+"""The agent's belief: what it knows of a room from the text alone.
 
-Everything not yet seen is unknown. The belief follows whatever was executed, good or bad: it reads the feedback, and
-the action only where the feedback does not say enough (`Nothing happens.`, or an arrival whose prefix was cut off).
+It records which receptacles the agent visited or opened, where objects are, what the agent holds, and what failed.
+Everything that was not seen yet is unknown. The belief follows every executed action, good or bad. It reads the
+feedback, and reads the action only if the feedback does not say enough (`Nothing happens.`, or an arrival whose prefix
+was cut off).
 """
 
 from __future__ import annotations
@@ -10,13 +12,9 @@ import re
 from collections.abc import Iterable
 
 from xrl_alignment.language.commands import canonical
-from xrl_alignment.language.sentences import names_in
+from xrl_alignment.language.feedback import CLOSED, OPEN, SURFACE
+from xrl_alignment.language.sentences import NOTHING_HAPPENS, names_in
 
-NOTHING = "Nothing happens."
-
-_SURFACE = re.compile(r"On the ([^,.]+), you see ([^.]*)\.")
-_OPEN = re.compile(r"The ([^,.]+) is open\. In it, you see ([^.]*)\.")
-_CLOSED = re.compile(r"The ([^,.]+) is closed\.")
 _ARRIVE = re.compile(r"You arrive at ([^.]+)\.")
 _CLOSE = re.compile(r"You close the ([^.]+)\.")
 _TAKE = re.compile(r"You pick up the (.+?) from the ([^.]+)\.")
@@ -35,10 +33,12 @@ class Belief:
     def __init__(self, receptacles: Iterable[str]) -> None:
         self.receptacles = tuple(receptacles)  # in listing order
         self.place: dict[str, str] = {}  # object -> receptacle that holds it
-        self.seen: set[str] = set()  # receptacles whose contents were told
+        self.seen: set[str] = set()  # receptacles whose contents are known
         self.opened: set[str] = set()
         self.closed: set[str] = set()
-        self.together: dict[str, set[str]] = {name: {name} for name in self.receptacles}  # known to share a location
+        self.together: dict[str, set[str]] = {
+            name: {name} for name in self.receptacles
+        }  # receptacles at the same location, as far as known
         self.here: set[str] = set()  # receptacles known to be in reach
         self.held: str | None = None
         self.states: dict[str, set[str]] = {"clean": set(), "hot": set(), "cool": set()}
@@ -46,13 +46,13 @@ class Belief:
         self.refused: set[tuple[str, str]] = set()  # (object, receptacle) that did not go together
 
     def treated(self, thing: str, treatment: str) -> bool:
-        """Whether `thing` is known to be clean, hot or cool, as `treatment` makes it; true for no treatment."""
+        """Whether `thing` is known to have the state that `treatment` gives; True for no treatment."""
         return treatment not in STATES or thing in self.states[STATES[treatment]]
 
     def observe(self, action: str, feedback: str) -> None:
-        """Take in one executed action (any dialect, any nonsense) and the environment's answer to it."""
+        """Read one executed action (any dialect, also an invalid one) and the environment's feedback."""
         action = canonical(action.strip())
-        if feedback.startswith(NOTHING):
+        if feedback.startswith(NOTHING_HAPPENS):
             self._nothing_happened(action)
             return
         self.failed.clear()
@@ -60,15 +60,15 @@ class Belief:
             self._arrive(action[6:])
         elif match := _ARRIVE.match(feedback):
             self._arrive(match[1])
-        if match := _SURFACE.search(feedback) or _OPEN.search(feedback):
-            self._see(match[1], names_in(match[2]), "open" if match.re is _OPEN else "")
-        elif match := _CLOSED.search(feedback):
-            self._see(match[1], None, "closed")
+        if match := SURFACE.search(feedback) or OPEN.search(feedback):
+            self._see(match[1], names_in(match[2]), "open" if match.re is OPEN else "")
+        elif match := CLOSED.search(feedback):
+            self._see(match[1], [], "closed")
         else:
             self._change(feedback)
 
     def forget(self) -> None:
-        """Doubt all contents: everything was seen and what is needed was not there."""
+        """Forget the contents of all receptacles: the agent searched everywhere and did not find what it needs."""
         self.seen.clear()
         self.place.clear()
 
@@ -76,9 +76,9 @@ class Belief:
         self.failed.add(action)
         verb, _, rest = action.partition(" ")
         if verb == "go" and (name := action[6:]) in self.together:
-            self._join(name)  # the one reason for an existing receptacle: the agent stands there already
+            self._join(name)  # an existing receptacle gives this answer only if the agent is already there
         elif verb == "open" and rest in self.here and rest not in self.closed:
-            self.opened.add(rest)  # nothing to open, or open already: it can be used
+            self.opened.add(rest)  # it has no door, or is open already: the agent can use it
         elif verb == "put":
             thing, _, name = rest.partition(" in/on ")
             if thing == self.held and name in self.here and name not in self.closed:
@@ -88,7 +88,7 @@ class Belief:
         self.here = self.together.setdefault(name, {name})
 
     def _join(self, name: str) -> None:
-        """`name` turned out to be in reach, so it shares the location of all that is."""
+        """`name` turned out to be in reach, so it is at the location of everything else in reach."""
         group = self.together.setdefault(name, {name})
         if group is self.here or not self.here:
             self.here = group
@@ -98,7 +98,7 @@ class Belief:
             self.together[member] = group
         self.here = group
 
-    def _see(self, name: str, things: list[str] | None, door: str) -> None:
+    def _see(self, name: str, things: list[str], door: str) -> None:
         self._join(name)
         if door == "closed":
             self.closed.add(name)
@@ -151,6 +151,6 @@ class Belief:
             self.states["cool" if treatment == "heat" else "hot"].discard(thing)
 
     def _looks(self, thing: str, words: list[str]) -> None:
-        """What `examine` tells is the whole truth about a thing's states."""
+        """`examine` names all states of a thing, so every other state is absent."""
         for state, things in self.states.items():
             (things.add if state in words else things.discard)(thing)

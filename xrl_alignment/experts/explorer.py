@@ -1,9 +1,10 @@
-"""The explorer: an expert that knows only what the agent has read so far.
+"""The explorer: an expert that knows only the text that the agent has read so far.
 
-It looks for the task's object in the places where training games most often held one, for the fewest steps first
-(chance of finding per step: a surface costs one step, a closed container two), then does what is left by the shortest
-way. It needs no game state and no list of admissible commands, so it can sit beside any environment, or in the server
-behind a legacy client. The policy drives: every decision is made anew from the belief, whatever was executed.
+It searches for the task's object where the chance of finding it per step is highest: training games give the chance for
+each type of receptacle, and a surface costs one step, a closed container two. Then it completes the task by the
+shortest way. It needs no game state and no list of admissible commands, so it works beside any environment, and in the
+server of a client that sends no expert action. The policy drives, so the explorer decides anew from its belief after
+every executed action.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.experts.base import Label
 from xrl_alignment.experts.belief import STATES, Belief
 from xrl_alignment.experts.statistics import Statistics, load_statistics, room_kind
-from xrl_alignment.language.sentences import parse_opening, parse_task, type_of
+from xrl_alignment.language.sentences import Task, parse_opening, parse_task, type_of
 
 ORDERS = ("likely", "listing")
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 
 
 class _Decision(NamedTuple):
-    """One step, or none; `thought` is spoken when `subgoal` changes."""
+    """One step, or none; `thought` belongs to the label only when `subgoal` changes."""
 
     action: str | None
     subgoal: tuple[str, ...]
@@ -30,40 +32,42 @@ class _Decision(NamedTuple):
 
 
 class Explorer:
-    """`order` is "likely", or "listing" for one that is easier to predict: surfaces, then containers, as listed.
+    """`order` is the order of search: "likely", or "listing", which is easier to predict.
 
-    "likely" saves a fifth of the steps; its order depends on the kind of room and on the object sought. `seed` breaks
-    ties between equally promising places; 0 takes them in listing order. `statistics` default to the shipped table.
+    "listing" searches surfaces, then containers, as the opening text lists them. "likely" saves a fifth of the steps;
+    its order depends on the kind of room and on the object. `seed` breaks ties between places of equal chance; 0 takes
+    them in listing order. `statistics` default to the shipped table. Raises ConfigError for another `order`.
     """
 
     name = "explorer"
 
     def __init__(self, *, order: str = "likely", seed: int = 0, statistics: Statistics | None = None) -> None:
         if order not in ORDERS:
-            raise ValueError(f"explorer: order {order!r} is unknown; use one of {', '.join(ORDERS)}")
+            raise ConfigError(unknown("explorer order", order, ORDERS))
         self.order = order
         self.seed = seed
         self._statistics = statistics or load_statistics()
         self.begin("")
 
     def begin(self, intro: str, *, task_type: str = "", memories: Sequence[str] = ()) -> None:
-        """Start an episode. What cannot be read or done gets no advice (`Label.action` None), never an exception."""
+        """Start an episode. A task that cannot be read or done gets labels without an action, never an exception."""
         receptacles, self._sentence = parse_opening(intro)
         known = self._statistics
-        self._task = parse_task(self._sentence, known.object_types, known.receptacle_types)
+        task = parse_task(self._sentence, known.object_types, known.receptacle_types)
+        self._task = task or Task("", "")
         self._belief = Belief(receptacles)
         self._types = {name: type_of(name) for name in receptacles}
         self._kind = room_kind(self._types.values())
         draw = random.Random(f"{self.seed} {intro}")
         self._ranks = {name: draw.random() if self.seed else 0.0 for name in receptacles}
         self._worths: dict[str, dict[str, float]] = {}
-        self._label: Label | None = self._refusal()
+        self._label = self._refusal(understood=task is not None)
         self._hopeless = self._label is not None
         self._subgoal: tuple[str, ...] = ()
 
-    def _refusal(self) -> Label | None:
-        """The label of an episode that cannot be played; None where it can."""
-        if self._task is None:
+    def _refusal(self, understood: bool) -> Label | None:
+        """The label of an episode that cannot be played; None if it can."""
+        if not understood:
             return Label(None, f"I do not understand the task: {self._sentence or 'there is none'}.")
         if not self._types:
             return Label(None, "The opening text lists no receptacle.")
@@ -73,13 +77,13 @@ class Explorer:
         return Label(None, f"There is no {lacking[0]} in this room.") if lacking else None
 
     def observe(self, action: str, feedback: str) -> None:
-        """Take in what was executed, whoever chose it, and what the environment answered."""
+        """Read the executed action, whoever chose it, and the environment's feedback."""
         if not self._hopeless:
             self._belief.observe(action, feedback)
             self._label = None
 
     def act(self, information: Mapping[str, Any] | None = None) -> Label:
-        """The next action, with a thought where the decision is a new one. `information` is not read."""
+        """The next action, with a thought if the subgoal is a new one. `information` is not read."""
         if self._label is None:
             self._label = self._advise()
         return self._label
@@ -109,7 +113,7 @@ class Explorer:
             return self._put(held, spot, ("drop", held), f"I need my hand for {thing}, so I leave {held} in/on {spot}.")
         return self._take(thing)
 
-    # What is left to do, once the object is known
+    # Steps after the object is found
 
     def _take(self, thing: str) -> _Decision:
         place = self._belief.place[thing]
@@ -117,7 +121,7 @@ class Explorer:
         return self._reach(place, subgoal, thought) or _Decision(f"take {thing} from {place}", subgoal, thought)
 
     def _bring(self, thing: str) -> _Decision:
-        """Treat the held object if need be, then put it where it belongs."""
+        """Treat the held object if the task asks for it, then put it where it belongs."""
         task = self._task
         if not self._belief.treated(thing, task.treatment):
             tool = self._nearest(APPLIANCES[task.treatment])
@@ -177,7 +181,7 @@ class Explorer:
         return min(self._of_type(kind), key=lambda name: name not in self._belief.here)
 
     def _target(self, thing: str) -> str:
-        """Where `thing` goes: pick-two wants one receptacle for both, so one that holds the first comes first."""
+        """Where `thing` goes. A task with two objects wants both in one receptacle: the one that has the first."""
         belief = self._belief
         places = self._of_type(self._task.target_type)
         places = [name for name in places if (thing, name) not in belief.refused] or places
@@ -196,13 +200,13 @@ class Explorer:
         return sum(where == place and type_of(thing) == wanted for thing, where in self._belief.place.items())
 
     def _spot_for(self, thing: str, places: Collection[str]) -> str | None:
-        """The nearest of `places` that takes `thing`, as far as is known."""
+        """The nearest of `places` that accepts `thing`, as far as known."""
         accepted, refused = self._statistics.accepted_by(type_of(thing)), self._belief.refused
         fits = [name for name in places if self._types.get(name) in accepted and (thing, name) not in refused]
         return min(fits, key=self._distance, default=None)
 
     def _known_object(self) -> str | None:
-        """The known object that is cheapest to bring, among those that are not yet where they belong."""
+        """The known object that takes the fewest steps to bring, among those that are not where they belong."""
         task, belief = self._task, self._belief
         best, best_cost = None, 0.0
         for thing, place in belief.place.items():
@@ -236,24 +240,18 @@ class Explorer:
 
     def _next_place(self, wanted: str) -> str:
         belief, worths = self._belief, self._worths.get(wanted) or self._rate(wanted)
-        best, best_rate = None, None
-        for place in belief.receptacles:
-            if place in belief.seen:
-                continue
-            rate = worths[place] / (self._distance(place) or 1.0), self._ranks[place]
-            if best is None or rate > best_rate:
-                best, best_rate = place, rate
-        return best
+        unseen = [place for place in belief.receptacles if place not in belief.seen]
+        return max(unseen, key=lambda place: (worths[place] / (self._distance(place) or 1.0), self._ranks[place]))
 
     def _rate(self, wanted: str) -> dict[str, float]:
-        """Chance that each receptacle holds a `wanted` object at the start of this game; all alike in listing order."""
+        """The chance that each receptacle holds a `wanted` object at the start; all equal in listing order."""
         if self.order == "listing":
             return self._worths.setdefault(wanted, dict.fromkeys(self._types, 1.0))
         chances = self._statistics.chances(wanted, self._kind)
         worths = {name: chances.get(kind, 0.0) for name, kind in self._types.items()}
         task = self._task
         if wanted == task.object_type and not task.treatment:
-            # Were it there already, nothing were left to do; and with two to bring, the first trip shows the target.
+            # An object that is there already is done; with two to bring, the first trip shows what is in the target.
             worths = {name: worth * (self._types[name] != task.target_type) for name, worth in worths.items()}
         self._worths[wanted] = worths
         return worths

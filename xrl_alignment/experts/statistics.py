@@ -1,8 +1,8 @@
-"""Where objects are found in rooms: counts over training games, shipped as `receptacle_statistics.json`.
+"""Where objects are in rooms: counts over training games, shipped as `receptacle_statistics.json`.
 
-    python -m xrl_alignment.experts.statistics --data $ALFWORLD_DATA
+    python -m xrl_alignment.experts.statistics --data $ALFWORLD_DATA      # writes the table again
 
-writes the table again. It knows only types ("mug", "cabinet") and kinds of room, never a particular room or game.
+The table has only types ("mug", "cabinet") and kinds of room, no particular room or game.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
+
+from lavis.common.errors import ConfigError
+from lavis.common.files import write_atomically
+from xrl_alignment.common.program import run_program
 
 TABLE = "receptacle_statistics.json"
-PRIOR_WEIGHT = 2.0  # pseudo-receptacles by which an estimate leans on the next coarser one
+PRIOR_WEIGHT = 2.0  # pseudo-counts that a prior has in an estimate
 
 _FACT = re.compile(
     r"\((receptacleType|objectType|inReceptacle|openable|pickupable|toggleable|canContain) (\S+)(?: (\S+?))?\s*\)"
@@ -25,7 +30,7 @@ _FACT = re.compile(
 
 
 def room_kind(receptacle_types: Iterable[str]) -> str:
-    """Kitchen, bathroom, bedroom or livingroom, told from the receptacle types in the room's listing."""
+    """Kitchen, bathroom, bedroom or livingroom, from the receptacle types in the room's listing."""
     types = set(receptacle_types)
     for mark, kind in (("fridge", "kitchen"), ("toilet", "bathroom"), ("bed", "bedroom")):
         if mark in types:
@@ -34,9 +39,9 @@ def room_kind(receptacle_types: Iterable[str]) -> str:
 
 
 class Statistics:
-    """Answers from a table of counts (the layout is that of `count_games`)."""
+    """Estimates from a table of counts (in the layout of `count_games`)."""
 
-    def __init__(self, table: Mapping) -> None:
+    def __init__(self, table: Mapping[str, Any]) -> None:
         self.receptacles: Mapping[str, Mapping[str, int]] = table["receptacles"]
         self.objects: Mapping[str, Mapping[str, Mapping[str, int]]] = table["objects"]
         self.openable: Mapping[str, float] = table["openable"]
@@ -49,8 +54,9 @@ class Statistics:
     def chances(self, object_type: str, kind: str) -> dict[str, float]:
         """P(a receptacle holds at least one `object_type`) by receptacle type, in rooms of this kind.
 
-        Each estimate leans on the one over all rooms, that one on the mean over all object types: an object never
-        counted is sought where most things are.
+        Additive smoothing with a hierarchical prior (m-estimate): an estimate for one kind of room has the estimate
+        over all rooms as its prior, and that one has the mean over all object types. So an object that was never
+        counted is expected where most objects are.
         """
         key = (object_type, kind)
         if key not in self._chances:
@@ -73,7 +79,7 @@ class Statistics:
         return number, held / (number * max(1, len(self.object_types)))
 
     def accepted_by(self, object_type: str) -> frozenset[str]:
-        """The receptacle types that take such an object; all of them for an object never counted."""
+        """The receptacle types that accept such an object; all of them for an object that was never counted."""
         if object_type not in self.object_types:
             return self.receptacle_types
         return frozenset(self.accepts.get(object_type, "").split())
@@ -81,21 +87,22 @@ class Statistics:
 
 @cache
 def load_statistics() -> Statistics:
-    """The shipped table, read once a process."""
+    """The shipped table; each process reads it once."""
     return Statistics(json.loads(resources.files(__package__).joinpath(TABLE).read_text("utf-8")))
 
 
-def count_games(paths: Iterable[Path]) -> dict:
-    """Count the starts of these `game.tw-pddl` files.
+def count_games(paths: Iterable[Path]) -> dict[str, Any]:
+    """Count objects and receptacles at the start of these `game.tw-pddl` files.
 
     Returns `receptacles[kind][receptacle type]`: how many there were; `objects[kind][object type][receptacle type]`:
     how many of those held at least one such object; `openable[receptacle type]`: the share that can be opened;
-    `accepts[object type]`: the receptacle types it can be put in or on (the same in all games).
+    `accepts[object type]`: the receptacle types it can be put in or on (the same in all games). Raises ConfigError for
+    a file that is not an ALFWorld game.
     """
-    receptacles: dict[str, Counter] = defaultdict(Counter)
-    objects: dict[str, dict[str, Counter]] = defaultdict(lambda: defaultdict(Counter))
+    receptacles: dict[str, Counter[str]] = defaultdict(Counter)
+    objects: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     accepts: dict[str, set[str]] = defaultdict(set)
-    openable: Counter = Counter()
+    openable: Counter[str] = Counter()
     games = 0
     for path in paths:
         games += 1
@@ -108,7 +115,7 @@ def count_games(paths: Iterable[Path]) -> dict:
             objects[kind][thing][kinds[place]] += 1
         for place, thing in facts["canContain"]:
             accepts[_plain(thing)].add(_plain(place))
-    total = sum(receptacles.values(), Counter())
+    total: Counter[str] = sum(receptacles.values(), Counter())
     return {
         "games": games,
         "receptacles": receptacles,
@@ -119,13 +126,13 @@ def count_games(paths: Iterable[Path]) -> dict:
 
 
 def _read_start(path: Path) -> dict[str, set[tuple[str, str]]]:
-    """The facts that hold at the start, by predicate; a missing second argument is empty."""
+    """The facts at the start of the game, by predicate; a missing second argument is empty."""
     facts: dict[str, set[tuple[str, str]]] = defaultdict(set)
     try:
         problem = json.loads(Path(path).read_text("utf-8"))["pddl_problem"]
         start = problem[problem.index("(:init") : problem.index("(:goal")]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not an ALFWorld game file ({error})") from error
+        raise ConfigError(f"{path}: not an ALFWorld game file ({error})") from error
     for name, first, second in _FACT.findall(start):
         facts[name].add((first, second))
     return facts
@@ -154,9 +161,10 @@ def main() -> None:
     paths = sorted(folder.glob("*/*/game.tw-pddl"))
     if not paths:
         parser.error(f"no game.tw-pddl under {folder}; alfworld-download fetches the official games")
-    options.out.write_text(json.dumps(count_games(paths), indent=1, sort_keys=True) + "\n", "utf-8")
+    text = json.dumps(count_games(paths), indent=1, sort_keys=True) + "\n"
+    write_atomically(options.out, lambda file: file.write(text.encode()))
     print(f"{options.out}: {len(paths)} games counted")
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

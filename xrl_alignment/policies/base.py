@@ -1,4 +1,4 @@
-"""Policies: a batch of what agents see in, a batch of action strings out."""
+"""The interface of policies: a batch of observations in, a batch of action strings out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:  # imported where it is used: rollout workers share this module and never run a model
+from lavis.common.errors import ConfigError
+
+if TYPE_CHECKING:  # imported where it is used: rollout workers import this module and never run a model
     import torch
 
 
 class PolicyInput(NamedTuple):
-    """What the policy sees of one episode: the prompt, the picture (uint8, H × W × 3), the admissible commands.
+    """What the policy observes of one episode: the prompt, the image (uint8, H × W × 3), the admissible commands.
 
-    `session` names the episode, for policies that remember where they have read its prompt before.
+    `session` names the episode: a policy over several servers sends requests of one episode to the same server.
     """
 
     prompt: str
@@ -34,19 +36,19 @@ class Policy(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the policy holds beside its model (connections, processes)."""
+        """Close what the policy holds besides its model (connections, processes)."""
         ...
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """Mixed precision as the run uses it: fp16 on CUDA (the original's), bf16 on CPU (5 × faster there than fp32)."""
+    """Mixed precision for the policy: fp16 on CUDA (the original's), bf16 on CPU (5 × faster there than fp32)."""
     import torch
 
     return torch.autocast(device.type, dtype=torch.float16 if device.type == "cuda" else torch.bfloat16)
 
 
 def stack_images(vis_processor: Callable[[np.ndarray], torch.Tensor], frames: Sequence[np.ndarray]) -> torch.Tensor:
-    """`vis_processor` of each of `frames`, (N, 3, H, W); several are made at once, as Pillow lets other threads run."""
+    """`vis_processor` of each of `frames`, (N, 3, H, W), in threads: Pillow works without Python's lock."""
     import torch
 
     return torch.stack(list((_threads().map if len(frames) > 1 else map)(vis_processor, frames)))
@@ -58,6 +60,6 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def require_commands(batch: Sequence[PolicyInput]) -> None:
-    """ValueError where an input has no admissible commands to choose from."""
+    """Raise ConfigError if an input has no admissible commands to choose from."""
     if not all(item.admissible_commands for item in batch):
-        raise ValueError("policy.decode=admissible: an observation came without admissible_commands")
+        raise ConfigError("policy.decode=admissible: an observation came without admissible_commands")

@@ -1,27 +1,35 @@
-"""`Blip2Emac` in this process."""
+"""The policy that runs `Blip2Emac` in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.language.commands import normalise
 from xrl_alignment.policies.base import PolicyInput, autocast, require_commands, stack_images
 
+if TYPE_CHECKING:
+    import torch
+
+    from lavis.models.blip2_models.blip2_emac import Blip2Emac
+
 
 class InProcessPolicy:
-    """`Blip2Emac` in this process.
+    """Runs `Blip2Emac` in this process.
 
-    `decode="free"` lets the model write its action (the original's way); `decode="admissible"` takes, among the
-    commands that the engine would accept, the most probable one: by the sum of its tokens' log-probabilities.
+    With `decode="free"` the model writes its action, as in the original. With `decode="admissible"` the action is the
+    most probable of the admissible commands, by the sum of its tokens' log-probabilities. `num_beams`, `max_length` and
+    `min_length` are those of `Blip2Emac.generate`; at most `max_batch` inputs are computed together.
     """
 
     def __init__(
         self,
         *,
-        model,
-        vis_processor,
+        model: Blip2Emac,
+        vis_processor: Callable[[np.ndarray], torch.Tensor],
         decode: str = "free",
         num_beams: int = 5,
         max_length: int = 128,
@@ -29,7 +37,7 @@ class InProcessPolicy:
         max_batch: int = 32,
     ) -> None:
         if decode not in ("free", "admissible"):
-            raise ValueError(f"policy.decode is {decode!r}; it must be 'free' or 'admissible'")
+            raise ConfigError(unknown("policy.decode", decode, ("free", "admissible")))
         self.model = model
         self.vis_processor = vis_processor
         self.decode = decode
@@ -41,7 +49,7 @@ class InProcessPolicy:
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:
         """One normalised action for each input.
 
-        Raises ValueError where `decode="admissible"` meets an input without admissible commands.
+        Raises ConfigError if `decode="admissible"` gets an input without admissible commands.
         """
         actions: list[str] = []
         for start in range(0, len(batch), self.max_batch):
@@ -49,7 +57,7 @@ class InProcessPolicy:
         return actions
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: this policy holds only its model."""
 
     def _act(self, batch: Sequence[PolicyInput]) -> list[str]:
         import torch

@@ -43,7 +43,7 @@ from xrl_alignment.environments.native.game import NativeEnvironment
 from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.language.prompt import build_prompt, opening
-from xrl_alignment.reflexion.reflexion import RuleReflector
+from xrl_alignment.reflexion.rule import RuleReflector
 
 SLOTS = 32  # as many as the tiny model's queries
 CALL = " solve"

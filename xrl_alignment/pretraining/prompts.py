@@ -24,7 +24,7 @@ from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.language.react import EXAMPLES_PER_TYPE, prompt_name, react_text
 from xrl_alignment.language.sentences import NOTHING_HAPPENS, TASK_TYPES, parse_opening, parse_task
-from xrl_alignment.reflexion.reflexion import RULE_MARK, RuleReflector
+from xrl_alignment.reflexion.rule import RULE_MARK, RuleReflector
 from xrl_alignment.rollouts.episode import Episode
 
 PROMPTS_FILE = "alfworld_3prompts.json"

@@ -6,12 +6,13 @@ import pytest
 
 from benchmarks._endpoint import FakeEndpoint
 from lavis.common.errors import ConfigError
-from xrl_alignment.builders.teacher import build_teaching
+from xrl_alignment.builders.teacher import build_teacher
 from xrl_alignment.common.errors import BudgetSpent, EndpointFault
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import EvaluateConfig, ExpertConfig, ReflexionConfig
 from xrl_alignment.experts import make_expert
-from xrl_alignment.reflexion.reflexion import LLMReflector, RuleReflector
+from xrl_alignment.reflexion.llm import LLMReflector
+from xrl_alignment.reflexion.rule import RuleReflector
 
 
 def answer(prompt):
@@ -37,16 +38,16 @@ def teach(endpoint, tmp_path):
     opened = []
 
     def teach(run, **more):
-        teaching = build_teaching(settings(endpoint, tmp_path, price_prompt=1.0, **more), ReflexionConfig())
-        opened.append(teaching)
-        teaching.account.keep(run.directory.expert_calls)
-        run.rounds.account, run.rounds.reflector = teaching.account, teaching.reflector
-        run.loop.sessions.make_expert = lambda: make_expert("openai", **teaching.expert_options)
-        return teaching
+        teacher = build_teacher(settings(endpoint, tmp_path, price_prompt=1.0, **more), ReflexionConfig())
+        opened.append(teacher)
+        teacher.account.keep(run.directory.expert_calls)
+        run.rounds.account, run.rounds.reflector = teacher.account, teacher.reflector
+        run.loop.sessions.make_expert = lambda: make_expert("openai", **teacher.expert_options)
+        return teacher
 
     yield teach
-    for teaching in opened:
-        teaching.close()
+    for teacher in opened:
+        teacher.close()
 
 
 @pytest.mark.parametrize(
@@ -62,14 +63,14 @@ def teach(endpoint, tmp_path):
 )
 def test_who_labels_and_who_reflects(name, reflexion, reflector, options):
     expert = ExpertConfig(name=name, model="m", base_url="http://127.0.0.1:9/v1", cache="")
-    teaching = build_teaching(expert, reflexion)
-    assert type(teaching.reflector) is reflector and list(teaching.expert_options) == options
-    teaching.close()
+    teacher = build_teacher(expert, reflexion)
+    assert type(teacher.reflector) is reflector and list(teacher.expert_options) == options
+    teacher.close()
 
 
 def test_a_run_with_labels_memories_and_costs(make_run, scripted, teach, endpoint):
     run = make_run(policy=scripted("look"), train=False, num_rounds=2, max_steps=2)
-    teaching = teach(run)
+    teacher = teach(run)
     run.play()
     assert run.error is None
     assert run.log.count("LLM Action: open drawer 1") == 4  # two games, two rounds: the first of two steps each
@@ -77,12 +78,12 @@ def test_a_run_with_labels_memories_and_costs(make_run, scripted, teach, endpoin
     world = (run.directory.results / "world.log").read_text()
     first, second = world.split("\n-----\nROUND: ")[1:]
     assert "TIME: " in first.partition("-----\n\n")[0] and "EXPERT: calls" in first.partition("-----\n\n")[2]
-    assert teaching.account.line(1) in second
-    assert run.loop.status()["expert"]["total"] == teaching.account.figures()
-    assert teaching.account.total.calls == len(endpoint.requests)
+    assert teacher.account.line(1) in second
+    assert run.loop.status()["expert"]["total"] == teacher.account.figures()
+    assert teacher.account.total.calls == len(endpoint.requests)
     curves = [json.loads(line) for line in (run.directory.state / "metrics.jsonl").read_text().splitlines()]
     costs = [point["value"] for point in curves if point["tag"] == "expert/cost_usd"]
-    assert len(costs) == 2 and sum(costs) == pytest.approx(teaching.account.cost_usd, abs=1e-5)
+    assert len(costs) == 2 and sum(costs) == pytest.approx(teacher.account.cost_usd, abs=1e-5)
 
 
 def test_a_spent_budget_pauses_and_a_resume_pays_only_for_what_is_new(make_run, scripted, teach, endpoint):
@@ -138,4 +139,4 @@ def test_no_key_no_model_no_prompts(tmp_path, monkeypatch):
         ({"model": "m", "base_url": "http://x", "prompts": str(tmp_path / "no.json")}, "no.json does not exist"),
     ):
         with pytest.raises((EndpointFault, FileNotFoundError), match=message):
-            build_teaching(ExpertConfig(name="openai", cache="", **more), ReflexionConfig())
+            build_teacher(ExpertConfig(name="openai", cache="", **more), ReflexionConfig())

@@ -47,7 +47,7 @@ def test_an_earlier_rounds_memories_do_not_touch_what_a_resume_starts_with(ended
     before = directory.memories()
     assert texts(reflect_on_round(directory, 0, Numbering())) == [("after 0",)] * 2
     assert directory.memories() == before
-    with pytest.raises(RunDirectoryError, match="round 7 of .* has not ended; ended are: 0, 1"):
+    with pytest.raises(RunDirectoryError, match="round 7 of .* has not ended; rounds that have ended: 0, 1"):
         reflect_on_round(directory, 7, Numbering())
     directory.close()
 

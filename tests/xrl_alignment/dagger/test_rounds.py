@@ -13,7 +13,7 @@ from xrl_alignment.dagger.run_directory import RunDirectory
 from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.dagger.sessions import Sessions
 from xrl_alignment.experts import make_expert
-from xrl_alignment.reflexion.reflexion import RuleReflector
+from xrl_alignment.reflexion.rule import RuleReflector
 
 FILES = ("trial_0.log", "env_results_trial_0.json")
 

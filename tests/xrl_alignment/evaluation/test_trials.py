@@ -4,7 +4,7 @@ from xrl_alignment.environments import make_environment
 from xrl_alignment.evaluation.actors import ExpertActor, PolicyActor
 from xrl_alignment.evaluation.trials import Trials
 from xrl_alignment.experts import make_expert
-from xrl_alignment.reflexion.reflexion import RuleReflector
+from xrl_alignment.reflexion.rule import RuleReflector
 
 
 def native():

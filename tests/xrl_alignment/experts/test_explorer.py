@@ -257,7 +257,7 @@ def test_what_cannot_be_played_gets_no_advice(intro, words):
 
 
 def test_unknown_order_is_refused():
-    with pytest.raises(ValueError, match="'alphabetical' is unknown; use one of likely, listing"):
+    with pytest.raises(ValueError, match="unknown explorer order 'alphabetical': choose one of likely, listing"):
         Explorer(order="alphabetical")
 
 

@@ -70,5 +70,5 @@ def test_the_search_is_the_originals(make, student, monkeypatch):
 
 
 def test_an_unknown_way_to_decode_is_refused(make):
-    with pytest.raises(ValueError, match="policy.decode is 'best'"):
+    with pytest.raises(ValueError, match="unknown policy.decode 'best': choose one of admissible, free"):
         make(decode="best")

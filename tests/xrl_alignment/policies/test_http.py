@@ -11,9 +11,9 @@ import pytest
 from lavis.common.errors import ConfigError
 from policy_server.models.blip2_emac import Blip2EmacModel
 from policy_server.models.loading import load_model
-from policy_server.qwen_policy_client import PolicyServerError
 from policy_server.settings import ModelSettings
 from tests.policy_server.servers import ROOM, TINY, ServerProcess, start_in_thread
+from xrl_alignment.common.errors import InferenceEngineFault
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import EvaluateConfig
@@ -66,7 +66,7 @@ def test_a_server_that_refuses_is_named(model: Blip2EmacModel):
     running = start_in_thread([], {"lab": "k" * 20}, model)
     policy = HttpPolicy(running.url)
     try:
-        with pytest.raises(PolicyServerError, match="answers 401"):
+        with pytest.raises(InferenceEngineFault, match="policy.base_urls: .* answers 401"):
             policy.act(inputs())
     finally:
         policy.close()

@@ -10,7 +10,7 @@ from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.language.react import load_prompts, load_reflection_examples
 from xrl_alignment.pretraining.prompts import PROMPTS_FILE, REFLECTIONS_FILE, main, play, react_examples
-from xrl_alignment.reflexion.reflexion import RULE_MARK, RuleReflector
+from xrl_alignment.reflexion.rule import RULE_MARK, RuleReflector
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,1 @@
-"""A language model as expert: asking, reading, paying for and remembering its answers."""
+"""A language model as expert: its endpoint, what calls cost, the cache of answers, and the expert itself."""

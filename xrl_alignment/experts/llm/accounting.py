@@ -1,6 +1,6 @@
-"""What calls to a language model cost: tokens, money, limits, and how fast they may follow each other.
+"""What calls to a language model cost: tokens, US dollars, limits on both, and the rate of calls.
 
-The book is one JSON line for every answer that was paid for, so a resumed run knows what it has spent.
+The account's file has one JSON line for every answer that was paid for, so a resumed run knows what it has spent.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
+from lavis.common.errors import FileError
 from xrl_alignment.common.errors import BudgetSpent
 
 MILLION = 1_000_000
@@ -22,7 +23,7 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one answer or of many, as the endpoint counts them; `cached` are among `prompt`."""
+    """Tokens of one or more answers, as the endpoint counts them; `prompt` includes `cached`."""
 
     calls: int = 0
     prompt: int = 0
@@ -40,23 +41,23 @@ class Usage:
 
 @dataclass(frozen=True)
 class Prices:
-    """US dollars for a million tokens; `cached` is the price of prompt tokens that the endpoint had in its cache."""
+    """US dollars per million tokens; `cached` is the price of prompt tokens that were in the endpoint's cache."""
 
     prompt: float = 0.0
     cached: float = 0.0
     completion: float = 0.0
 
     def cost(self, usage: Usage) -> float:
-        """US dollars."""
+        """The cost of `usage` in US dollars."""
         fresh = usage.prompt - usage.cached
         return (fresh * self.prompt + usage.cached * self.cached + usage.completion * self.completion) / MILLION
 
 
 class Account:
-    """Counts what was paid for, in total and by round, and refuses what would go over a limit (0: none).
+    """Counts what was paid for, in total and by round, and refuses a call that could exceed a limit (0: no limit).
 
-    A call reserves the most that it can cost before it is made, so a limit holds also while many calls are on their
-    way. The book is kept in memory, or in a file (`keep`). Safe to use from many threads.
+    Before a call is made, the account reserves the most that it can cost, so a limit also holds for calls in progress.
+    Entries are kept in memory, and in a file after `keep`. Safe to use from many threads.
     """
 
     def __init__(self, *, prices: Prices | None = None, max_calls: int = 0, max_cost_usd: float = 0.0) -> None:
@@ -64,16 +65,24 @@ class Account:
         self.max_calls = max_calls
         self.max_cost_usd = max_cost_usd
         self.round = 0
-        self.counts: Counter[str] = Counter()  # of this process: cache hits, retries, answers without a label, …
+        self.counts: Counter[str] = Counter()  # events of this process: cache hits, retries, …
         self._by_round: dict[int, Usage] = {}
         self._reserved = Usage()
         self._changed = threading.Condition()
         self._file: TextIO | None = None
 
     def keep(self, path: Path) -> None:
-        """Keep the book in `path` from now on; what stands in it counts as spent."""
-        self._read(path)
-        self._file = open(path, "a", encoding="utf-8")
+        """Write entries to `path` from now on; the entries that it already has count as spent.
+
+        Raises FileError for a file that cannot be read, or holds anything else.
+        """
+        try:
+            self._read(path)
+            self._file = open(path, "a", encoding="utf-8")
+        except OSError as error:
+            raise FileError(f"{path} cannot be used: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise FileError(f"{path} is no record of expert calls ({error})") from error
 
     @property
     def total(self) -> Usage:
@@ -83,20 +92,20 @@ class Account:
 
     @property
     def cost_usd(self) -> float:
-        """What all calls so far cost."""
+        """The cost of all calls so far, in US dollars."""
         return self.prices.cost(self.total)
 
     def count(self, name: str) -> None:
-        """Note one event of this process."""
+        """Count one event of this process."""
         with self._changed:
             self.counts[name] += 1
 
     @contextmanager
     def paying(self, *, prompt: int, completion: int) -> Iterator[Callable[[Usage], None]]:
-        """Around one call that may take up to so many tokens; gives the function to be told the real usage.
+        """Surround one call of at most so many tokens; gives the function that books the real usage.
 
-        Waits while only calls on their way stand between this one and a limit. Raises BudgetSpent where a limit is
-        reached.
+        Waits while the call could exceed a limit only because of calls in progress, which may cost less than reserved.
+        Raises BudgetSpent if a limit is reached.
         """
         most = Usage(1, prompt, 0, completion)
         with self._changed:
@@ -113,7 +122,7 @@ class Account:
                 self._changed.notify_all()
 
     def start_round(self, round: int) -> None:
-        """Calls from now on count for this round."""
+        """Book calls to this round from now on."""
         with self._changed:
             self.round = round
 
@@ -124,7 +133,7 @@ class Account:
         return {"calls": usage.calls, **tokens, "cost_usd": round_cents(self.prices.cost(usage))}
 
     def line(self, round: int) -> str:
-        """A round's figures and the total in one line of a log."""
+        """One log line with the figures of a round and the total."""
         here, total = self.figures(round), self.figures()
         return (
             f"EXPERT: calls {here['calls']}, prompt tokens {here['prompt_tokens']} (cached {here['cached_tokens']}), "
@@ -133,11 +142,11 @@ class Account:
         )
 
     def status(self) -> dict[str, object]:
-        """Total, this round, and the events of this process, for `/status`."""
+        """Figures in total and of this round, and the events of this process, for `/status`."""
         return {"total": self.figures(), "round": self.figures(self.round), **self.counts}
 
     def close(self) -> None:
-        """Close the book."""
+        """Close the file."""
         if self._file:
             self._file.close()
             self._file = None
@@ -146,8 +155,7 @@ class Account:
         with self._changed:
             self._by_round[self.round] = self._by_round.get(self.round, Usage()) + usage
             if self._file:
-                self._file.write(json.dumps({"round": self.round, **asdict(usage)}) + "\n")
-                self._file.flush()
+                _append(self._file, {"round": self.round, **asdict(usage)})
 
     def _affordable(self, further: Usage) -> bool:
         sum_of = sum(self._by_round.values(), Usage()) + further
@@ -165,7 +173,7 @@ class Account:
         )
 
     def _read(self, path: Path) -> None:
-        """Add up the book; a line cut in half (killed while writing) is cut off on disk as well."""
+        """Add up the file's entries; an incomplete last line (the writer was killed) is cut off on disk as well."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             return
@@ -180,13 +188,21 @@ class Account:
             self._by_round[round] = self._by_round.get(round, Usage()) + Usage(**entry)
 
 
+def _append(file: TextIO, entry: dict[str, int]) -> None:
+    try:
+        file.write(json.dumps(entry) + "\n")
+        file.flush()
+    except OSError as error:
+        raise FileError(f"{file.name} could not be written: {error.strerror or error}") from error
+
+
 def round_cents(usd: float) -> float:
-    """US dollars without the noise of floating point (a millionth is kept: single calls are cheap)."""
+    """US dollars, rounded to a millionth: no floating-point noise, and a single call still shows."""
     return round(usd, 6)
 
 
 class Pace:
-    """Lets calls through at most `per_minute` times a minute (0: as fast as they come), evenly spread."""
+    """Limits the rate of calls to `per_minute`, evenly spread (0: no limit)."""
 
     def __init__(
         self,
@@ -202,7 +218,7 @@ class Pace:
         self._lock = threading.Lock()
 
     def wait(self) -> None:
-        """Return when the next call may be made."""
+        """Block until the next call may be made."""
         if not self._gap:
             return
         with self._lock:

@@ -1,9 +1,9 @@
-"""One OpenAI-compatible endpoint: a prompt in, text out, whatever happens on the way.
+"""One OpenAI-compatible endpoint: a prompt in, text out; with retries, cost control and a cache.
 
-Works with OpenAI, vLLM, `transformers serve`, Azure and others; chat completions and legacy completions. Passing faults
-(no connection, timeouts, 408, 409, 429, 5xx, answers that cannot be read) are tried again with random exponential
-back-off, as the original does, or after as long as the endpoint asks for; others raise EndpointFault at once. A request
-is answered from the cache where it has been answered before.
+Works with OpenAI, vLLM, `transformers serve`, Azure and others; chat completions and legacy completions. Temporary
+faults (no connection, timeouts, 408, 409, 429, 5xx, unreadable answers) are retried: with random exponential back-off,
+as in the original, or after the time for which the endpoint asks. All other faults raise EndpointFault at once. A
+request that was answered before is answered from the cache.
 """
 
 from __future__ import annotations
@@ -27,28 +27,27 @@ from xrl_alignment.experts.llm.answer_cache import AnswerCache, request_key
 from xrl_alignment.experts.llm.tokens import estimate
 
 KEY_VARIABLE = "OPENAI_API_KEY"
-APIS = ("chat", "completion")
 MAX_ATTEMPTS = 20  # the original's
-ATTEMPTS_UNSAID = 3
-FIRST_ATTEMPTS = 3  # for an address where nothing has ever answered: it is probably wrong
+QUIET_ATTEMPTS = 3  # the log shows later ones as warnings
+FIRST_ATTEMPTS = 3  # at an address where nothing has answered yet: it is probably wrong
 MAX_BACKOFF_S = 60.0  # the original's
-MAX_RETRY_AFTER_S = 120.0  # an endpoint that asks for more has a wrong clock, or is asked again sooner
-PROMPT_OVERHEAD = 32  # tokens that a chat template adds, at most
+MAX_RETRY_AFTER_S = 120.0  # upper limit of the waiting time for which an endpoint may ask
+PROMPT_OVERHEAD = 32  # upper limit of the tokens that a chat template adds
 _FILTER_CODES = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One answer. `filtered` says why there is none (content filter, refusal); `cut` that `max_tokens` ended it."""
+    """One answer. `filtered`: why there is no text (content filter, refusal); `cut`: `max_tokens` ended the text."""
 
     text: str
     filtered: str = ""
     cut: bool = False
 
 
-class _PassingFault(Exception):
-    """Worth another try; `after` is how many seconds the endpoint asks to wait, if it does."""
+class _TemporaryFault(Exception):
+    """A fault to retry; `after` is the number of seconds for which the endpoint asks to wait, or None."""
 
     def __init__(self, reason: str, after: float | None = None, unreachable: bool = False) -> None:
         super().__init__(reason)
@@ -57,10 +56,10 @@ class _PassingFault(Exception):
 
 
 class Endpoint:
-    """Asks one model. Safe to use from many threads; `pool` runs `concurrency` calls at once.
+    """Asks one model. Safe to use from many threads; `pool` runs up to `concurrency` calls at the same time.
 
-    The key comes from the environment variable `key_variable` and from nowhere else; without `base_url` (OpenAI's own
-    address) it must be there. `api_version` makes it an Azure deployment of the older kind. Raises EndpointFault.
+    The API key comes only from the environment variable `key_variable`; it is required without `base_url` (then the
+    address is OpenAI's). `api_version` selects an Azure deployment of the older kind. Raises EndpointFault.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Endpoint:
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         if not model:
-            raise EndpointFault("no model is named: set expert.model to one that the endpoint serves")
+            raise EndpointFault("expert.model is empty: set expert.model to a model that the endpoint serves")
         self.model = model
         self.api = api
         self.key_variable = key_variable
@@ -94,9 +93,9 @@ class Endpoint:
         self.count = count
         self.pool = CallPool(concurrency)
         self._closing = threading.Event()
-        self._sleep = self._closing.wait if sleep is None else sleep
-        self._heard = False  # something has answered at this address
-        self._unsupported: set[str] = set()  # parameters that the model refuses
+        self._sleep: Callable[[float], Any] = self._closing.wait if sleep is None else sleep
+        self._has_answered = False  # anything, at this address
+        self._unsupported: set[str] = set()  # parameters that the model rejects
         self._client = _client(base_url, api_version, environ.get(key_variable, ""), key_variable, timeout_s)
         self.address = str(self._client.base_url)
 
@@ -111,10 +110,16 @@ class Endpoint:
     ) -> Completion:
         """The model's answer; the same request gets the same answer, from the cache.
 
-        Raises EndpointFault where asking again cannot help, or did not in `max_attempts` attempts, and BudgetSpent
-        where the call would go over the account's limits.
+        Raises EndpointFault if a retry cannot help, or `max_attempts` attempts did not help, and BudgetSpent if the
+        call could exceed the account's limits.
         """
-        request = {"address": self.address, "model": self.model, "api": self.api, "system": system, "prompt": prompt}
+        request: dict[str, Any] = {
+            "address": self.address,
+            "model": self.model,
+            "api": self.api,
+            "system": system,
+            "prompt": prompt,
+        }
         request |= {"temperature": round(temperature, 3), "max_tokens": max_tokens, "stop": list(stop)}
         answer, known = self.cache.get_or_ask(request_key(request), lambda: asdict(self._pay(request)))
         if known:
@@ -122,7 +127,7 @@ class Endpoint:
         return Completion(**answer)
 
     def close(self) -> None:
-        """End waits and connections; calls on their way fail."""
+        """End waiting times and connections; calls in progress fail."""
         self._closing.set()
         self.pool.shutdown()
         self._client.close()
@@ -131,32 +136,32 @@ class Endpoint:
         size = self.count(request["system"]) + self.count(request["prompt"]) + PROMPT_OVERHEAD
         with self.account.paying(prompt=size, completion=request["max_tokens"]) as book:
             attempts = Retrying(
-                retry=retry_if_exception_type(_PassingFault),
-                stop=self._enough,
+                retry=retry_if_exception_type(_TemporaryFault),
+                stop=self._give_up,
                 wait=_wait,
                 sleep=self._sleep,
-                before_sleep=self._note,
+                before_sleep=self._log_retry,
                 reraise=True,
             )
             try:
                 completion, usage = attempts(self._ask, request)
-            except _PassingFault as fault:
+            except _TemporaryFault as fault:
                 message = f"{self.address} gave no answer in {attempts.statistics['attempt_number']} attempts: {fault}"
                 raise EndpointFault(message) from fault
             book(usage)
         return completion
 
-    def _enough(self, state: RetryCallState) -> bool:
-        unreachable = state.outcome.exception().unreachable and not self._heard
+    def _give_up(self, state: RetryCallState) -> bool:
+        unreachable = _fault(state).unreachable and not self._has_answered
         limit = min(FIRST_ATTEMPTS, self.max_attempts) if unreachable else self.max_attempts
         return state.attempt_number >= limit or self._closing.is_set()
 
-    def _note(self, state: RetryCallState) -> None:
+    def _log_retry(self, state: RetryCallState) -> None:
         self.account.count("retries")
-        reason, pause = state.outcome.exception(), state.next_action.sleep
-        # A single failure is daily life; a row of them is worth a line on the screen.
-        level = logging.INFO if state.attempt_number < ATTEMPTS_UNSAID else logging.WARNING
-        _log.log(level, "attempt %d: %s; again in %.1f s", state.attempt_number, reason, pause)
+        pause = state.next_action.sleep if state.next_action else 0.0
+        # Single failures are normal; only several in a row deserve a line on the screen.
+        level = logging.INFO if state.attempt_number < QUIET_ATTEMPTS else logging.WARNING
+        _log.log(level, "attempt %d: %s; next attempt in %.1f s", state.attempt_number, _fault(state), pause)
 
     def _ask(self, request: Mapping[str, Any]) -> tuple[Completion, Usage]:
         """One attempt."""
@@ -164,18 +169,18 @@ class Endpoint:
         try:
             response = self._send(request)
         except openai.APITimeoutError as error:
-            raise _PassingFault(f"no answer within {self.timeout_s:g} s", unreachable=True) from error
+            raise _TemporaryFault(f"no answer within {self.timeout_s:g} s", unreachable=True) from error
         except openai.APIConnectionError as error:
-            raise _PassingFault(f"no connection ({error.__cause__ or error})", unreachable=True) from error
+            raise _TemporaryFault(f"no connection ({error.__cause__ or error})", unreachable=True) from error
         except openai.APIStatusError as error:
-            self._heard = True
+            self._has_answered = True
             return self._judge(error)
-        self._heard = True
+        self._has_answered = True
         try:
             document = json.loads(response.content.decode("utf-8"))
             completion, usage = _read(document, self.api)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _PassingFault(f"the answer cannot be read ({error})") from error
+            raise _TemporaryFault(f"the answer cannot be read ({error})") from error
         if not usage.prompt:
             usage = Usage(
                 1, self.count(request["system"]) + self.count(request["prompt"]), 0, self.count(completion.text)
@@ -189,18 +194,18 @@ class Endpoint:
         if "max_tokens" in self._unsupported:
             options["max_completion_tokens"] = options.pop("max_tokens")
         options = {name: value for name, value in options.items() if name not in self._unsupported}
-        # Where an endpoint knows the header, an answer that was cut off on its way is not billed twice.
+        # An endpoint that knows this header does not bill an answer twice if the connection broke during the first.
         options["extra_headers"] = {"Idempotency-Key": request_key(request)}
         if self.api == "completion":
             return self._client.completions.with_raw_response.create(
                 model=self.model, prompt=request["prompt"], **options
             )
-        messages = [{"role": "system", "content": request["system"]}] if request["system"] else []
+        messages: list[Any] = [{"role": "system", "content": request["system"]}] if request["system"] else []
         messages.append({"role": "user", "content": request["prompt"]})
         return self._client.chat.completions.with_raw_response.create(model=self.model, messages=messages, **options)
 
     def _judge(self, error: openai.APIStatusError) -> tuple[Completion, Usage]:
-        """What an HTTP error means: a filtered answer, another try, or the end."""
+        """What an HTTP error means: a filtered answer, a retry, or the end."""
         status, code, text = error.status_code, error.code or "", " ".join(str(error.message).split())[:300]
         if status == 400 and (code in _FILTER_CODES or "content_filter" in str(error.body)):
             return Completion("", filtered="content filter"), Usage(1)
@@ -208,18 +213,18 @@ class Endpoint:
             raise PromptTooLong(f"the prompt is too long for {self.model}: {text}; lower expert.context_tokens")
         if status == 400 and code in ("unsupported_parameter", "unsupported_value") and error.param:
             if error.param not in self._unsupported:
-                _log.warning("%s does not take %s; going on without", self.model, error.param)
+                _log.warning("%s does not accept the parameter %s; it is left out from now on", self.model, error.param)
             self._unsupported.add(error.param)
-            raise _PassingFault(f"parameter {error.param} is not supported", after=0.0)
+            raise _TemporaryFault(f"parameter {error.param} is not supported", after=0.0)
         if status == 429 and code in ("insufficient_quota", "billing_hard_limit_reached"):
             raise EndpointFault(f"{self.address}: the account's quota is used up ({text})")
         if status in (408, 409, 429) or status >= 500:
-            raise _PassingFault(f"status {status} ({text})", after=retry_after(error.response.headers))
+            raise _TemporaryFault(f"status {status} ({text})", after=retry_after(error.response.headers))
         if status in (401, 403):
             raise EndpointFault(f"{self.address} refuses the key ({status}): check {self.key_variable}")
         if status == 404:
             raise EndpointFault(
-                f"{self.address} has no model {self.model!r}, or no such address (404): check expert.model, "
+                f"{self.address} has no model {self.model!r}, or is a wrong address (404): check expert.model, "
                 f"expert.base_url and expert.api ({text})"
             )
         raise EndpointFault(f"{self.address} refuses the request ({status}): {text}")
@@ -231,26 +236,33 @@ def _client(base_url: str, api_version: str, key: str, key_variable: str, timeou
             f"no key: set the environment variable {key_variable} (or expert.base_url to your own server)"
         )
     if base_url and not base_url.startswith(("http://", "https://")):
-        raise EndpointFault(f"expert.base_url {base_url!r} is no address; it begins with http:// or https://")
-    # Local servers want no key, but the library does; retries are ours (`Retrying`), so that they are counted.
+        raise EndpointFault(f"expert.base_url {base_url!r} is not an address that begins with http:// or https://")
+    # Local servers need no key, but the library does. Retries are ours (`Retrying`), so that they are counted.
     options: dict[str, Any] = {"api_key": key or "none", "timeout": timeout_s, "max_retries": 0}
     if api_version:
         return openai.AzureOpenAI(azure_endpoint=base_url, api_version=api_version, **options)
     return openai.OpenAI(base_url=base_url or None, **options)
 
 
+def _fault(state: RetryCallState) -> _TemporaryFault:
+    fault = state.outcome.exception() if state.outcome else None
+    assert isinstance(fault, _TemporaryFault)  # no other exception is retried
+    return fault
+
+
 def _wait(state: RetryCallState) -> float:
-    """Seconds until the next attempt: what the endpoint asks for, else random exponential back-off."""
-    after = state.outcome.exception().after
+    """Seconds until the next attempt: as long as the endpoint asks for, else random exponential back-off."""
+    after = _fault(state).after
     return wait_random_exponential(multiplier=1, max=MAX_BACKOFF_S)(state) if after is None else after
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds from `Retry-After` (seconds or a date) or `retry-after-ms`; None where there is none that makes sense.
+    """Seconds from `Retry-After` (seconds or a date, RFC 9110) or `retry-after-ms`; None if neither is usable.
 
-    A date is compared with the endpoint's own `Date`, so that a wrong clock, theirs or ours, does no harm. At most two
+    A date is compared with the endpoint's own `Date`, so a wrong clock on either side has no effect. At most two
     minutes.
     """
+    seconds: float | None
     try:
         seconds = float(headers["retry-after-ms"]) / 1000
     except (KeyError, ValueError):
@@ -270,7 +282,7 @@ def _retry_after_seconds(value: str, now: str) -> float | None:
 
 
 def _read(document: Mapping[str, Any], api: str) -> tuple[Completion, Usage]:
-    """Text and usage of an answer; KeyError, TypeError or AttributeError where it does not have an answer's form."""
+    """Text and usage of an answer; KeyError, TypeError or AttributeError if it does not have an answer's form."""
     used = document.get("usage") or {}
     cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     usage = Usage(1, used.get("prompt_tokens") or 0, cached, used.get("completion_tokens") or 0)

@@ -1,7 +1,7 @@
-"""The original's three functions around a language model, for code that imports them from `xrl_alignment.utils`.
+"""The original's three functions that call a language model, for code that imports them from `xrl_alignment.utils`.
 
-Address and key come from the environment (`OPENAI_BASE_URL`, `OPENAI_API_KEY`). A filtered answer is returned as the
-original's callers expect it: as a text that begins with `9`. New code uses `experts.openai.Teacher`.
+Address and key come from the environment (`OPENAI_BASE_URL`, `OPENAI_API_KEY`). A filtered answer is a text
+that begins with `9`, as the original's callers expect. New code uses `experts.llm.teacher.Teacher`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def get_completion(
     max_tokens: int = 256,
     stop_strs: Sequence[str] | None = None,
 ) -> str:
-    """The first line that a completion model continues `prompt` with. Raises EndpointFault."""
+    """The first line with which a completion model continues `prompt`. Raises EndpointFault."""
     endpoint = _endpoint(model, "completion", os.environ.get("OPENAI_BASE_URL", ""))
     completion = endpoint.complete(prompt, temperature=temperature, max_tokens=max_tokens, stop=stop_strs or ())
     return _text(completion).split("\n")[0]
@@ -37,7 +37,7 @@ def get_chat(
     max_tokens: int = 256,
     stop_strs: Sequence[str] | None = None,
 ) -> str:
-    """What a chat model, told to give one action on one line, answers to `prompt`. Raises EndpointFault."""
+    """A chat model's answer to `prompt`, with the instruction to give one action on one line. Raises EndpointFault."""
     endpoint = _endpoint(model, "chat", os.environ.get("OPENAI_BASE_URL", ""))
     completion = endpoint.complete(
         prompt,
@@ -50,7 +50,7 @@ def get_chat(
 
 
 def llm_forward(prompt: str, model: str, stop: Sequence[str] = ("\n",)) -> str:
-    """One line from either kind of model; an answer shorter than five characters is asked for again, ever hotter."""
+    """One line from either kind of model; after an answer of fewer than five characters it is asked again, hotter."""
     text = ""
     for attempt in range(TRIES):
         heat = attempt * TEMPERATURE_STEP

@@ -1,4 +1,4 @@
-"""How many tokens a text has for a model that runs elsewhere: exactly where its tokenizer is at hand, or estimated."""
+"""Counts a text's tokens for a model that runs elsewhere: with its tokenizer if there is one, else by an estimate."""
 
 from __future__ import annotations
 
@@ -6,31 +6,33 @@ import logging
 import threading
 from collections.abc import Callable
 
+from lavis.common.errors import ConfigError
 from xrl_alignment.language.prompt import token_counter
 
-BYTES_PER_TOKEN = (
-    3  # ALFWorld's compounds (`sinkbasin 1`) cost more tokens than prose (4): rather too many than too few
-)
+# Prose has about 4 bytes per token; ALFWorld's compounds (`sinkbasin 1`) need more tokens. 3 rather counts too many.
+BYTES_PER_TOKEN = 3
 DOWNLOAD_S = 10.0
 _log = logging.getLogger(__name__)
 
 
 def estimate(text: str) -> int:
-    """Tokens of `text` by its length: one for every three bytes, rounded up."""
+    """Estimate the tokens of `text`: one for every three bytes, rounded up."""
     return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
 def counter_for(model: str, tokenizer: str = "") -> Callable[[str], int]:
-    """A function that counts the tokens of a text for `model`; what it is based on is said once in the log.
+    """A function that counts the tokens of a text for `model`; the log says once which of these it uses:
 
-    In this order: `tokenizer`, a name or folder that Transformers can load without a network; tiktoken's table for an
-    OpenAI model (which it downloads at first use, for at most ten seconds); a local tokenizer by the model's own name;
-    the estimate. Raises ValueError for a `tokenizer` that cannot be loaded.
+    `tokenizer`, a name or folder that Transformers can load without a network; else tiktoken's table for an OpenAI
+    model (tiktoken downloads it at first use; we wait ten seconds at most); else a local tokenizer by the model's own
+    name; else the estimate. Raises ConfigError for a `tokenizer` that cannot be loaded.
     """
     if tokenizer:
         encode = _local_tokenizer(tokenizer)
         if encode is None:
-            raise ValueError(f"expert.tokenizer {tokenizer!r} cannot be loaded: give a folder with a tokenizer's files")
+            raise ConfigError(
+                f"expert.tokenizer {tokenizer!r} cannot be loaded: name a folder with a tokenizer's files"
+            )
         return token_counter(encode)
     if encode := _tiktoken_encoding(model):
         _log.info("prompt tokens are counted with tiktoken's table for %s", model)
@@ -54,10 +56,10 @@ def _tiktoken_encoding(model: str) -> Callable[[str], list[int]] | None:
     def fetch() -> None:
         try:
             found.append(tiktoken.get_encoding(name))
-        except Exception as error:  # whatever a failed download raises, in any of its libraries
-            _log.info("tiktoken's table %s cannot be had: %s", name, error)
+        except Exception as error:  # a failed download may raise anything, from any library under it
+            _log.info("tiktoken's table %s cannot be loaded: %s", name, error)
 
-    # tiktoken downloads without a time limit, so it may not do so in a thread that somebody waits for.
+    # tiktoken downloads without a time limit, so the download runs in a thread of its own.
     thread = threading.Thread(target=fetch, daemon=True)
     thread.start()
     thread.join(DOWNLOAD_S)

@@ -1,1 +1,1 @@
-"""The policy's language model on vLLM: servers, or an engine in a child process."""
+"""The policy whose language model runs in vLLM: on servers, or in a child process of this program."""

@@ -16,7 +16,8 @@ from xrl_alignment.evaluation.actors import ExpertActor
 from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.experts import Label
 from xrl_alignment.experts.llm.endpoint import Endpoint
-from xrl_alignment.experts.llm.teacher import OpenAIExpert, Teacher
+from xrl_alignment.experts.llm.expert import LLMExpert
+from xrl_alignment.experts.llm.teacher import Teacher
 from xrl_alignment.experts.llm.tokens import counter_for
 from xrl_alignment.language.react import load_prompts
 
@@ -77,7 +78,7 @@ def teach(served):
 @pytest.mark.parametrize("api", ["chat", "completion"])
 def test_both_interfaces_give_labels(teach, api):
     teacher = teach(api)
-    expert = OpenAIExpert(teacher)
+    expert = LLMExpert(teacher)
     expert.begin("You are in the middle of a room. you see a desk 1. \n\nYour task is to: put a mug in desk.")
     assert expert.act() == Label("go to desk 1")
     used = teacher.endpoint.account.total
@@ -89,7 +90,7 @@ def test_both_interfaces_give_labels(teach, api):
 def test_it_plays_games_at_once(teach, games):
     teacher = teach("chat")
     results = play_games(
-        ExpertActor(lambda environment: OpenAIExpert(teacher)), games, lambda: make_environment("native"), max_steps=2
+        ExpertActor(lambda environment: LLMExpert(teacher)), games, lambda: make_environment("native"), max_steps=2
     )
     assert [result.actions for result in results] == [2] * len(games)
     assert teacher.endpoint.account.total.calls == 2 * len(games)

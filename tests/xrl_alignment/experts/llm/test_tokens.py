@@ -33,7 +33,7 @@ def test_tiktoken_without_a_network_falls_back_in_time(monkeypatch, caplog):
     monkeypatch.setattr(tiktoken, "get_encoding", fail)
     with caplog.at_level(logging.INFO):
         assert tokens.counter_for("gpt-4o")("desk 1") == 2
-    assert "cannot be had: no network" in caplog.text and "estimated" in caplog.text
+    assert "cannot be loaded: no network" in caplog.text and "estimated" in caplog.text
 
 
 def test_a_tokenizer_that_was_asked_for_must_be_there(tmp_path):

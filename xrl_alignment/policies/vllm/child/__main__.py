@@ -1,11 +1,11 @@
-"""vLLM's engine as a child process: reads prompts from a pipe, writes token ids back.
+"""A vLLM engine as a child process: reads prompts from a pipe, writes token ids back.
 
-    python xrl_alignment/vllm_child FD --model FOLDER --enable-prompt-embeds …     # arguments as of `vllm serve`
+    python xrl_alignment/policies/vllm/child FD --model FOLDER --enable-prompt-embeds …   # arguments as of `vllm serve`
 
-Runs under the interpreter that has vLLM, which knows nothing of this project; the other end is
-`xrl_alignment/vllm_process.py`. Both speak through `multiprocessing.connection`: a JSON text, and behind a question's
-its prompts' bytes. Prompts are read as they come, also while others are being written (continuous batching). Ends when
-the other end is closed.
+It runs under the interpreter that has vLLM and cannot import this project; the parent's end of the pipe is in
+`xrl_alignment/policies/vllm/process.py`. Both use `multiprocessing.connection`: a message is a JSON text, and after a
+question's text come its prompts as bytes. New prompts are read while others are being continued (continuous batching).
+The process ends when the parent's end is closed.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ def prompts_of(question: dict[str, Any], data: bytes) -> list[torch.Tensor]:
     return list(values.view(-1, question["width"]).split(question["lengths"]))
 
 
-def words_of(output: Any) -> list[list[Any]]:
-    """Of each written token its id, and the log-probabilities that were asked for as (id, value)."""
+def written_tokens(output: Any) -> list[list[Any]]:
+    """For each written token: its id, and the log-probabilities that were asked for as (id, value)."""
     tops = output.logprobs or [{}] * len(output.token_ids)
     return [
-        [token, [(word, top.logprob) for word, top in row.items()]]
+        [token, [(other, top.logprob) for other, top in row.items()]]
         for token, row in zip(output.token_ids, tops, strict=True)
     ]
 
 
-class Engine:
-    """Requests in hand, by vLLM's names for them: question's number and place in it."""
+class ChildEngine:
+    """The engine and its requests in progress, by vLLM's names for them: a question's number and the place in it."""
 
     def __init__(self, connection: Connection, engine: LLMEngine) -> None:
         self.connection = connection
@@ -59,7 +59,7 @@ class Engine:
         self.answers: dict[int, list[Any]] = {}
 
     def add(self, question: dict[str, Any], data: bytes) -> None:
-        """Take a question in; one that vLLM refuses is answered with its reason."""
+        """Start a question's requests; if vLLM refuses them, answer with its reason."""
         number, names = question["number"], []
         options = {"temperature": 0, "output_kind": RequestOutputKind.FINAL_ONLY, "detokenize": False}
         options |= question["options"]
@@ -71,7 +71,7 @@ class Engine:
             for place, prompt in enumerate(self.engine.renderer.render_cmpl(prompts)):
                 names.append(f"{number}-{place}")
                 self.engine.add_request(names[-1], prompt, parameters)
-        except Exception as error:  # whatever it is: the other end waits for an answer
+        except Exception as error:  # of any kind: the parent waits for an answer
             self.engine.abort_request(names)
             self.tell({"number": number, "error": f"{type(error).__name__}: {error}"})
             return
@@ -79,11 +79,11 @@ class Engine:
         self.waiting |= {name: (number, place) for place, name in enumerate(names)}
 
     def step(self) -> None:
-        """Write a token of every request; answer the questions that are done."""
+        """Compute one token of every request; answer the questions that are complete."""
         for output in self.engine.step():
             if output.finished:
                 number, place = self.waiting.pop(output.request_id)
-                self.answers[number][place] = words_of(output.outputs[0])
+                self.answers[number][place] = written_tokens(output.outputs[0])
                 if all(answer is not None for answer in self.answers[number]):
                     self.tell({"number": number, "answers": self.answers.pop(number)})
 
@@ -93,10 +93,10 @@ class Engine:
 
 
 def main() -> None:
-    """Serve until the other end is closed."""
+    """Serve until the parent's end is closed."""
     connection = Connection(int(sys.argv[1]))
     arguments = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(sys.argv[2:])
-    engine = Engine(connection, LLMEngine.from_engine_args(EngineArgs.from_cli_args(arguments)))
+    engine = ChildEngine(connection, LLMEngine.from_engine_args(EngineArgs.from_cli_args(arguments)))
     questions: queue.SimpleQueue[tuple[dict[str, Any], bytes] | None] = queue.SimpleQueue()
     threading.Thread(target=read, args=(connection, questions), daemon=True).start()
     engine.tell({"ready": True})

@@ -1,4 +1,4 @@
-"""Who gets which request, and what happens when a server goes; servers are functions here, sockets in test_engines."""
+"""Which server gets which request, and what happens when a server fails; servers are functions here."""
 
 import threading
 import time
@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xrl_alignment.common.errors import EngineFault
-from xrl_alignment.policies.vllm.pool import MAX_SHARE, ServerGone, ServerPool
+from xrl_alignment.common.errors import InferenceEngineFault
+from xrl_alignment.policies.vllm.base import ServerUnavailable
+from xrl_alignment.policies.vllm.server_pool import MAX_REQUESTS_PER_CALL, ServerPool
 
 
 class Servers:
@@ -22,14 +23,14 @@ class Servers:
     def call(self, url, requests):
         self.calls.append((url, list(requests)))
         if url in self.gone:
-            raise ServerGone("connection refused")
+            raise ServerUnavailable("connection refused")
         return [(url, request) for request in requests]
 
     def check(self, url):
         if url in self.gone:
-            raise ServerGone("connection refused")
+            raise ServerUnavailable("connection refused")
         if url in self.wrong:
-            raise EngineFault("another model")
+            raise InferenceEngineFault("another model")
 
 
 def until(condition) -> None:
@@ -133,7 +134,7 @@ def test_a_server_that_hangs_when_it_is_looked_at_keeps_nobody_waiting(servers):
     servers.gone = {"a"}
     for _ in range(3):
         assert pool.ask([0], ["x"]) == [("b", 0)]
-    assert pool.servers[0].looking
+    assert pool.servers[0].checking
     hanging.set()
     pool.close()
 
@@ -147,33 +148,35 @@ def test_it_waits_for_a_server_where_all_are_gone(make, servers):
 
 def test_no_server_left_names_every_one_and_its_reason(make, servers):
     servers.gone = {"a", "b"}
-    with pytest.raises(EngineFault, match=r"no inference engine is left \(a: connection refused; b: connection"):
+    with pytest.raises(
+        InferenceEngineFault, match=r"no inference engine is left \(a: connection refused; b: connection"
+    ):
         make(["a", "b"]).ask([0, 1])
 
 
 def test_a_request_that_breaks_every_server_ends(make, servers):
     def poison(url, requests):
-        raise ServerGone("HTTP 500: EngineDeadError")
+        raise ServerUnavailable("HTTP 500: EngineDeadError")
 
     pool = ServerPool(["a", "b"], call=poison, check=servers.check, retry_s=0.0, patience_s=60.0)
-    with pytest.raises(EngineFault, match="no server answers a request that all have tried: HTTP 500"):
+    with pytest.raises(InferenceEngineFault, match="every server failed at the same request: HTTP 500"):
         pool.ask([0])
     pool.close()
 
 
 def test_a_fault_that_another_server_would_not_cure_is_raised(make, servers):
     def refuse(url, requests):
-        raise EngineFault("too long")
+        raise InferenceEngineFault("too long")
 
     pool = ServerPool(["a", "b"], call=refuse, check=servers.check)
-    with pytest.raises(EngineFault, match="too long"):
+    with pytest.raises(InferenceEngineFault, match="too long"):
         pool.ask(range(4))
     pool.close()
 
 
 def test_a_large_batch_travels_in_several_messages(make, servers):
-    make(["a"]).ask(range(2 * MAX_SHARE + 1))
-    assert sorted(len(part) for _, part in servers.calls) == [1, MAX_SHARE, MAX_SHARE]
+    make(["a"]).ask(range(2 * MAX_REQUESTS_PER_CALL + 1))
+    assert sorted(len(part) for _, part in servers.calls) == [1, MAX_REQUESTS_PER_CALL, MAX_REQUESTS_PER_CALL]
 
 
 def test_a_pool_needs_a_server(make):

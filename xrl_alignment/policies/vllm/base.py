@@ -1,0 +1,48 @@
+"""What a vLLM server, or a vLLM engine in a child process, is asked and answers.
+
+Shapes: T positions of a prompt (image tokens and text), H hidden size of the language model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+
+class ServerUnavailable(Exception):
+    """A server did not answer a call, or answered that it is broken: another server may be asked."""
+
+
+class PromptRequest(NamedTuple):
+    """A prompt (T, H) that the model continues; with `tokens` only their log-probabilities are asked for."""
+
+    prompt: Tensor
+    tokens: frozenset[int] = frozenset()
+
+
+class WrittenToken(NamedTuple):
+    """One token that the model wrote: its id, and the log-probabilities that were asked for, by token id."""
+
+    token: int
+    logprobs: dict[int, float]
+
+
+class InferenceClient(Protocol):
+    """Asks inference engines: `http_client.VllmHttpClient`, or `process.VllmProcess`."""
+
+    def complete(self, url: str, prompts: Sequence[Tensor], **options: Any) -> list[list[WrittenToken]]:
+        """What the engine at `url` writes after each prompt (T, H): greedy.
+
+        `options` are vLLM's sampling parameters (`max_tokens`, `logprobs`, …).
+        """
+        ...
+
+    def model_at(self, url: str) -> str:
+        """Name of the model there."""
+        ...
+
+    def close(self) -> None:
+        """Close connections and processes."""
+        ...
