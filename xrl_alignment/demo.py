@@ -39,7 +39,7 @@ from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games, games_hash
 from xrl_alignment.evaluation.episodes import PolicyActor, play_games, summarise
 from xrl_alignment.pipeline import hand_off, run_phase
-from xrl_alignment.report import write_report
+from xrl_alignment.report.page import write_report
 
 HELDOUT_GAMES = 120  # twenty of each task type
 HOPELESS_GAMES = 60  # for policies that solve nothing, and so play every episode to its end
