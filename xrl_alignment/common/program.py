@@ -1,4 +1,4 @@
-"""What the programs share: the command line in LAVIS's style, and how a program ends."""
+"""What all programs share: a command line in LAVIS's style, and how a program ends."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def run_program(main: Callable[[], int | None]) -> None:
 
 
 def _unwind(*_: object) -> None:
-    # `timeout` and queues send it twice: the second one must not cut short what the first one began.
+    # `timeout` and batch queues send SIGTERM twice: the second must not interrupt the closing that the first began.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from xrl_alignment.common.intervals import wilson_interval
 from xrl_alignment.environments import make_environment
 from xrl_alignment.evaluation.episodes import (
     EpisodeResult,
@@ -143,13 +142,6 @@ def test_trials_leave_solved_games_and_give_memories_to_the_others(games, script
     for _ in range(2):
         won.play(lambda result, trace: None)
     assert won.results[1] == [] and won.best == won.first and len(won.best) == len(games)
-
-
-def test_wilsons_interval():
-    low, high = wilson_interval(8, 10)  # Wilson 1927; agrees with R's prop.test(8, 10, correct=FALSE)
-    assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
-    assert wilson_interval(0, 0) == (0.0, 1.0)
-    assert wilson_interval(0, 20)[0] == pytest.approx(0, abs=1e-12) and wilson_interval(20, 20)[1] == pytest.approx(1)
 
 
 def test_a_summary_counts_by_task_type():
