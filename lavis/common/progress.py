@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 LINE_EVERY_S = 10.0
@@ -28,7 +31,7 @@ class Bar:
         self._line_at = self._began = time.monotonic()
         self._first: int | None = None
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> Self:
         """Open the bar if this is a terminal."""
         if self._stream.isatty() and not self._quiet:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

@@ -105,7 +105,8 @@ def _unknown_key(section: str, key: str, known: dict[str, list[str] | None]) -> 
 
 def _refuse_unquoted_texts(schema: type, layer: DictConfig, source: str) -> None:
     """Raise where yaml made a number or a truth value of a text: an unquoted 007 is 7 by now."""
-    for section, settings in OmegaConf.to_container(layer).items():
+    container = typing.cast(dict[str, typing.Any], OmegaConf.to_container(layer))  # of a DictConfig it is a dict
+    for section, settings in container.items():
         for key, value in settings.items() if isinstance(settings, dict) else ():
             if _is_text(schema, f"{section}.{key}") and is_no_text(value):
                 raise ConfigError(f"{source}: {section}.{key}: yaml reads {value!r} here; put the text in quotes")

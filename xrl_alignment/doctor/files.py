@@ -57,17 +57,16 @@ def check_config_weights(cfg_path: str) -> Iterator[Finding]:
     from xrl_alignment.config.loading import load_config
     from xrl_alignment.config.schema import DaggerConfig, EvaluateConfig
 
-    config, faults = None, []
-    for schema in (DaggerConfig, EvaluateConfig):
+    try:
+        model = load_config(DaggerConfig, cfg_path).model
+    except ConfigError as error:  # it may be a file for evaluate.py
         try:
-            config = config or load_config(schema, cfg_path)
-        except ConfigError as error:
-            faults.append(str(error))
-    if config is None:
-        yield Finding("fail", "config", faults[0], "correct the file")
-        return
+            model = load_config(EvaluateConfig, cfg_path).model
+        except ConfigError:
+            yield Finding("fail", "config", str(error), "correct the file")
+            return
     for key in ("llm_model", "base_model", "pretrained", "ref_pretrained"):
-        path = str(config.model.get(key) or "")
+        path = str(model.get(key) or "")
         if path and path != "tiny":
             yield check_weights(path, f"model.{key}")
 

@@ -24,7 +24,7 @@ class Table(NamedTuple):
     """Rows of texts under a head; all columns but the first `text_columns` are aligned as numbers."""
 
     head: Sequence[str]
-    rows: list[Sequence[str]]
+    rows: Sequence[Sequence[str]]
     text_columns: int = 1
 
 
