@@ -18,7 +18,7 @@ from xrl_alignment.common.program import parse_args, run_program
 
 def main() -> None:
     """Parse, build, train."""
-    arguments = parse_args(__doc__)
+    arguments = parse_args(__doc__, settings="docs/offline.md")
     try:
         build_runner(arguments).train()
     except Stopped as stop:

@@ -39,8 +39,8 @@ logger = logging.getLogger("policy_server")
 
 
 def main() -> None:
-    """Read the settings, open the port, load the model, serve."""
-    arguments = parse_args(__doc__, add_arguments, cfg_required=False)
+    """Parse, open the port, load the model, serve."""
+    arguments = parse_args(__doc__, add_arguments, cfg_required=False, settings="docs/policy_server.md")
     logging.basicConfig(level=logging.INFO, format="%(levelname)s:%(name)s:%(message)s", stream=sys.stderr)
     bound_kernel_cache()
     keep_freed_memory()

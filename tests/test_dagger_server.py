@@ -160,7 +160,7 @@ def fails(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
-        ("run.num_round=3", "unknown key run.num_round (did you mean run.num_rounds?)"),
+        ("run.num_round=3", "unknown key 'run.num_round': did you mean 'run.num_rounds'?"),
         ("run.num_rounds=three", "run.num_rounds: 'three' has the wrong type"),
         ("model.model_type=huge", "unknown model type 'huge'"),
         ("model.freeze_vitt=true", "unknown key model.freeze_vitt"),

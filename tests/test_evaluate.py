@@ -74,7 +74,7 @@ def test_the_same_command_gives_the_same_figures(program, tmp_path):
     [
         (["environment.split=nowhere"], "no games of split 'nowhere'"),
         (["run.num_envs=99"], "99 were asked for"),
-        (["run.num_env=1"], "did you mean run.num_envs?"),
+        (["run.num_env=1"], "did you mean 'run.num_envs'?"),
         (["model.pretrained=nothing.pth"], "nothing.pth"),
         (["run.actor=expert", "expert.name=client"], "expert.name=client"),
         (["run.actor=expert", "expert.name=planner"], "environment.name=textworld"),

@@ -1,10 +1,10 @@
-"""Converts stored transitions: shards of a run or of `collect` to LAVIS JSON with pictures, and back.
+"""Converts stored transitions: shards of a run or of `collect` to LAVIS JSON with image files, and back.
 
     python -m xrl_alignment.convert --to lavis RUN_DIR/state/buffer DIR
     python -m xrl_alignment.convert --to shards DIR/annotations.json OTHER_DIR [--images FOLDER]
 
-PNG pictures (the default) survive both ways unchanged. Episodes are kept together: an entry's `episode` is the shard it
-came from; where it is missing, entries in a row of the same `game` make a shard.
+PNG images (the default) survive both ways unchanged. Episodes stay together: an entry's `episode` names the shard that
+it came from; without that key, consecutive entries of the same `game` make a shard.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from xrl_alignment.collection.storage import annotation, save_image, write_list
 from xrl_alignment.common.program import run_program
 from xrl_alignment.dagger.replay import Transition, read_transition, shard_name, write_shard
 
-LONGEST_SHARD = 100  # transitions of a shard where nothing tells episodes apart
+LONGEST_SHARD = 100  # transitions of a shard where entries name neither episode nor game
 
 
 def to_lavis(shards: Path, out: Path, image_format: str = "png") -> int:
-    """Write `out/annotations.json` and `out/images/` from a folder of shards; the number of transitions."""
+    """Write `out/annotations.json` and `out/images/` from a folder of shards; returns the number of transitions."""
     paths = sorted(shards.glob("*.h5"))
     if not paths:
         raise ConfigError(f"no shards (*.h5) in {shards}")
@@ -59,7 +59,7 @@ def _entries(path: Path, out: Path, image_format: str) -> Iterator[dict[str, str
 
 
 def to_shards(annotations: Path, out: Path, images: Path | None = None) -> int:
-    """Write one shard for each episode of a LAVIS annotation file into `out`; the number of transitions."""
+    """Write one shard for each episode of a LAVIS annotation file into `out`; returns the number of transitions."""
     source = AnnotationFile(annotations, images or annotations.parent)
     if not len(source):
         raise ConfigError(f"{annotations} holds no entries")
@@ -68,14 +68,14 @@ def to_shards(annotations: Path, out: Path, images: Path | None = None) -> int:
             transitions = [_transition(source, index) for index in indices]
             sizes = {item.image.shape for item in transitions}
             if len(sizes) > 1:
-                raise ConfigError(f"{source.where(indices[0])}: pictures of one episode have several sizes: {sizes}")
+                raise ConfigError(f"{source.where(indices[0])}: the images of one episode have several sizes: {sizes}")
             write_shard(out / shard_name(0, env, len(transitions)), transitions, attributes)
             bar.show(indices[-1] + 1, len(source), f"{env + 1} shards")
     return len(source)
 
 
 def _episodes(source: AnnotationFile) -> Iterator[tuple[dict[str, Any], list[int]]]:
-    """Attributes and indices of each run of entries that belong together."""
+    """The attributes and the indices of each episode."""
 
     def key(index: int) -> tuple:
         entry = source.entry(index)
@@ -99,16 +99,16 @@ def _transition(source: AnnotationFile, index: int) -> Transition:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, convert, count."""
+    """Parse, convert, print the count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="a folder of shards, or an annotation file")
     parser.add_argument("out", type=Path, help="a new folder")
     parser.add_argument("--to", choices=("lavis", "shards"), required=True)
-    parser.add_argument("--images", type=Path, help="where the annotation file's pictures lie (default: beside it)")
+    parser.add_argument("--images", type=Path, help="folder of the annotation file's images (default: beside it)")
     parser.add_argument("--image-format", choices=("png", "jpg"), default="png")
     arguments = parser.parse_args(argv)
-    if arguments.out.exists() and any(arguments.out.iterdir()):
-        raise ConfigError(f"{arguments.out} is not empty: name a new folder")
+    if arguments.out.exists() and (not arguments.out.is_dir() or any(arguments.out.iterdir())):
+        raise ConfigError(f"{arguments.out} is not an empty folder: name a new one")
     if arguments.to == "lavis":
         count = to_lavis(arguments.source, arguments.out, arguments.image_format)
     else:

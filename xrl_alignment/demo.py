@@ -1,17 +1,16 @@
-"""The whole thing, small and real, in minutes on two cores: `make demo`.
+"""The demo: both training phases and all evaluations with a small model, in minutes on two cores (`make demo`).
 
     python -m xrl_alignment.demo [--output output/demo]
 
-Generates household games, plays the untrained policy on held-out rooms, trains it in both phases (a server and a
-client process over HTTP: behavioural cloning, then DPO against the first phase's frozen policy), and plays again after
-each: with its pictures blanked, and on ALFWorld's official `valid_seen` games where they are installed. Writes
-`summary.json` and `report.html`, and prints a table.
+It generates household games and evaluates the untrained policy on held-out rooms. It trains the policy by behavioural
+cloning and evaluates it, then trains it by DPO against the first phase's frozen policy and evaluates it again: as it
+is, with blank frames, and on ALFWorld's official `valid_seen` games where they are installed. In both phases a server
+and a client process talk over HTTP. It writes `summary.json` and `report.html`, and prints a table.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import threading
@@ -25,7 +24,8 @@ import torch
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import set_seed, set_threads
-from lavis.common.files import write_atomically
+from lavis.common.errors import FileError
+from lavis.common.files import write_json
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
 from xrl_alignment.common.errors import EnvironmentFault
@@ -41,15 +41,15 @@ from xrl_alignment.evaluation.actors import PolicyActor
 from xrl_alignment.evaluation.metrics import summarise
 from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.pipeline import hand_off, run_phase
-from xrl_alignment.report import write_report
+from xrl_alignment.report.page import write_report
 
 HELDOUT_GAMES = 120  # twenty of each task type
-HOPELESS_GAMES = 60  # for policies that solve nothing, and so play every episode to its end
-STUCK_AFTER = 5  # the same action so often in a row ends an evaluation episode: a greedy policy would go on for ever
+HOPELESS_GAMES = 60  # for policies that solve nothing: each of their episodes lasts to the step limit
+STUCK_AFTER = 5  # repeats of an action that end an evaluation episode: a greedy policy would repeat it for ever
 
 
 class PeakMemory:
-    """The largest sum of resident bytes of this process and its children, looked at twice a second."""
+    """Samples the resident memory of this process and its children twice a second; `bytes` is the largest sum."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -57,12 +57,12 @@ class PeakMemory:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> PeakMemory:
-        """Begin to watch."""
+        """Begin to sample."""
         self._thread.start()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Stop watching."""
+        """Stop sampling."""
         self._stop.set()
         self._thread.join()
 
@@ -73,20 +73,20 @@ class PeakMemory:
             for process in (this, *this.children(recursive=True)):
                 try:
                     total += process.memory_info().rss
-                except psutil.NoSuchProcess:  # ended between listing and asking
+                except psutil.NoSuchProcess:  # it has ended since it was listed
                     continue
             self.bytes = max(self.bytes, total)
 
 
 class Evaluator:
-    """Plays a checkpoint on games, free text and choosing among admissible commands, as one summary entry."""
+    """Evaluates checkpoints, with free-text and with admissible decoding, for the summary."""
 
     def __init__(self, config: DaggerConfig) -> None:
         self.config = config
         self.environment = environment_factory(config.environment, config.run.max_steps)
 
     def entry(self, name: str, games: list[Game], pretrained: Path | None, *, blank_frames: bool = False) -> dict:
-        """`success`, `games`, `mean_steps`, `per_task_type` with free text; `success_admissible` beside it."""
+        """`success`, `games`, `mean_steps`, `per_task_type` with free-text decoding, and `success_admissible`."""
         settings = {key: value for key, value in self.config.model.items() if key != "ref_pretrained"}
         if pretrained:
             settings |= {"load_pretrained": True, "pretrained": str(pretrained)}
@@ -124,7 +124,7 @@ def official_games() -> list[Game]:
 
 
 def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]) -> dict[str, Any]:
-    """Everything but the printing; returns what `summary.json` holds."""
+    """Train and evaluate; returns what `summary.json` holds."""
     options = [*options, "server.port=0"]  # any free port: a demo must not collide with a run
     bc_options = [*options, f"run.output_dir={output / 'bc'}"]
     config = load_config(DaggerConfig, bc_config, bc_options)
@@ -172,24 +172,32 @@ def table(summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def prepare_output(output: Path) -> None:
+    """Make the folder `output`; one that holds an earlier demo's summary is emptied. FileError if it cannot be made."""
+    if (output / "summary.json").exists():
+        shutil.rmtree(output, ignore_errors=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # now, not minutes later
+        raise FileError(f"--output {output} cannot be made: {error.strerror}") from error
+
+
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, default=REPO_ROOT / "output" / "demo", help="emptied first")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    output_help = "folder for all results; those of an earlier demo are deleted first"
+    parser.add_argument("--output", type=Path, default=REPO_ROOT / "output" / "demo", help=output_help)
     parser.add_argument("--bc-config", type=Path, default=REPO_ROOT / "configs/dagger/demo_bc.yaml")
     parser.add_argument("--dpo-config", type=Path, default=REPO_ROOT / "configs/dagger/demo_dpo.yaml")
     parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="settings for both phases")
     arguments = parser.parse_args()
     bound_kernel_cache()
     keep_freed_memory()
-    if (arguments.output / "summary.json").exists() or not arguments.output.exists():
-        shutil.rmtree(arguments.output, ignore_errors=True)
-    arguments.output.mkdir(parents=True, exist_ok=True)  # a file of that name is refused now, not minutes later
+    prepare_output(arguments.output)
     with PeakMemory() as memory:
         summary = run_demo(arguments.output, arguments.bc_config, arguments.dpo_config, arguments.options)
     summary["peak_resident_bytes"] = memory.bytes
-    content = json.dumps(summary, indent=1)
-    write_atomically(arguments.output / "summary.json", lambda file: file.write(content.encode()))
+    write_json(arguments.output / "summary.json", summary)
     report = write_report(arguments.output, summary)
     print(table(summary))
     print(f"{summary['wall_seconds']:.0f} s, peak memory {memory.bytes / 2**30:.2f} GiB; {report}")

@@ -1,11 +1,11 @@
-"""Runs training phases one after the other: server and client as two processes, BC's checkpoint handed to DPO.
+"""Runs training phases one after the other, each with a server and a client process; DPO starts from BC's checkpoint.
 
     python -m xrl_alignment.pipeline --cfg-path configs/dagger/demo_bc.yaml configs/dagger/demo_dpo.yaml
 
-One file runs one phase. With two, the newest checkpoint of the first becomes the second's start and its reference
-policy (`model.pretrained`, `model.ref_pretrained`). A phase that fails ends the pipeline with the tail of its log.
+Each file is one phase. A phase starts from the newest checkpoint of the phase before it, which is also its reference
+policy (`model.pretrained`, `model.ref_pretrained`). A phase that fails ends the pipeline with the end of its log.
 `--resume RUN_DIR` continues a killed pipeline, with the same files and options: RUN_DIR is the directory of the phase
-that was running, and the phases before it are taken as done.
+that was running; the pipeline does not run the phases before it again.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from xrl_alignment.dagger.run_directory import new_run_directory, newest_checkpo
 from xrl_alignment.environments import choose_games
 
 TAIL_LINES = 20
-GOODBYE_S = 60.0  # a client that has no more work knows it from its server, which then ends soon
+GOODBYE_S = 60.0  # a client ends when its server has no more work; the server must end within this time
 
 
 class PhaseError(ConfigError):
-    """A phase ended with an error; the text holds its log's tail."""
+    """A phase ended with an error; the text holds that error, or the end of its log."""
 
 
 def run_phase(cfg_path: Path | str, options: Sequence[str] = (), *, resume: Path | None = None) -> Path:
     """Run one training phase to its DONE file; returns its run directory.
 
-    `resume` continues that run directory instead of starting one. Both processes' output goes to `server.log` and
-    `client.log` in the run directory; PhaseError carries the failing one's tail. A phase whose games are not there, or
-    whose server does not come up, leaves no directory behind.
+    `resume` continues that run directory instead of starting one. The processes write `server.log` and `client.log` in
+    the run directory; PhaseError holds the end of the log of the one that failed. Where games are missing, or the
+    server does not start, no directory stays behind.
     """
     config = load_config(DaggerConfig, cfg_path, options)
     if resume and (resume / "DONE").exists():
@@ -117,7 +117,7 @@ def hand_off(directory: Path) -> Path:
 
 
 def _start(command: list[str], log: Path, token: str) -> subprocess.Popen:
-    """Start a process in a session of its own, so that Ctrl-C reaches only the pipeline, which then stops both."""
+    """Start a process in a session of its own: Ctrl-C reaches only the pipeline, which then stops both processes."""
     environment = {**os.environ, "EMAC_TOKEN": token}
     with open(log, "ab") as output:
         return subprocess.Popen(
@@ -160,13 +160,13 @@ def _wait_for_both(server: subprocess.Popen, client: subprocess.Popen, directory
         raise _failure("server", server, directory / "server.log")
 
 
-def _failure(who: str, process: subprocess.Popen, log: Path) -> PhaseError:
-    """A process's own error line where it has said one, else the tail of its log."""
+def _failure(program: str, process: subprocess.Popen, log: Path) -> PhaseError:
+    """The error line that the process has printed, or the end of its log."""
     lines = tail(log)
     last = lines.splitlines()[-1] if lines else ""
     if process.returncode == 2 and last.startswith("error: "):
-        return PhaseError(f"{who}: {last.removeprefix('error: ')}")
-    return PhaseError(f"the {who} ended with code {process.returncode}; the end of {log}:\n{lines}")
+        return PhaseError(f"{program}: {last.removeprefix('error: ')}")
+    return PhaseError(f"the {program} ended with code {process.returncode}; the end of {log}:\n{lines}")
 
 
 def tail(log: Path, lines: int = TAIL_LINES) -> str:
@@ -188,18 +188,18 @@ def run_pipeline(cfg_paths: Sequence[str], options: Sequence[str], *, resume: Pa
         print(f"phase {number} is done: {directories[-1]}", flush=True)
         if number < len(cfg_paths):
             checkpoint = hand_off(directories[-1])
-            print(f"hand-off: {checkpoint} is where the next phase starts and its reference policy", flush=True)
+            print(f"hand-off: the next phase starts from {checkpoint}, which is its reference policy, too", flush=True)
             handed = handed_options(checkpoint, checkpoint)
     return directories
 
 
 def handed_options(pretrained: Path | str, reference: Path | str) -> list[str]:
-    """The settings by which a phase starts from the one before."""
+    """The settings by which a phase starts from the checkpoint of the one before."""
     return [f"model.pretrained={pretrained}", f"model.ref_pretrained={reference}", "model.load_pretrained=true"]
 
 
 def find_phase(cfg_paths: Sequence[str], options: Sequence[str], run_dir: Path) -> tuple[int, list[str]]:
-    """Which phase wrote `run_dir`, and what had been handed to it; ConfigError where its settings are no phase's."""
+    """The number of the phase that wrote `run_dir` (from 0) and the settings handed to it; ConfigError if none did."""
     saved = saved_settings(run_dir)
     handed = handed_options(saved.model.get("pretrained", ""), saved.model.get("ref_pretrained", ""))
     for number, cfg_path in enumerate(cfg_paths):
@@ -215,12 +215,19 @@ def find_phase(cfg_paths: Sequence[str], options: Sequence[str], run_dir: Path) 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
-        description=__doc__.split("\n\n    ")[0],
-        epilog=" ".join(__doc__.split("\n\n")[-1].split()),
+        description=(__doc__ or "").split("\n\n    ")[0],
+        epilog=" ".join((__doc__ or "").split("\n\n")[-1].split()),
     )
     parser.add_argument("--cfg-path", nargs="+", required=True, metavar="FILE", help="one settings file for each phase")
-    parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="settings laid over every file")
-    parser.add_argument("--resume", type=Path, metavar="RUN_DIR", help="continue here, in whichever phase this is")
+    parser.add_argument(
+        "--options", nargs="+", default=[], metavar="KEY=VALUE", help="settings that override every file"
+    )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN_DIR",
+        help="continue the phase that wrote this directory, then run the phases after it",
+    )
     arguments = parser.parse_args()
     run_pipeline(arguments.cfg_path, arguments.options, resume=arguments.resume)
 

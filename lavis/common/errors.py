@@ -39,9 +39,12 @@ def first_sentence(error: BaseException) -> str:
     return lines[0].split(". ")[0] if lines else f"{type(error).__name__}: it is empty or cut off"
 
 
-def unknown(kind: str, name: str, names: Iterable[str]) -> str:
-    """`unknown kind 'nmae': did you mean 'name'?`, or, where nothing is near, a list of what there is."""
+def unknown(kind: str, name: str, names: Iterable[str], *, prefix: str = "") -> str:
+    """`unknown kind 'nmae': did you mean 'name'?`, or, where nothing is near, a list of what there is.
+
+    `prefix` ("run.") is shown before `name` and before the name that is meant; it plays no part in the comparison.
+    """
     known = sorted(map(str, names))
     near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known) or 'none'}"
-    return f"unknown {kind} {name!r}: {hint}"
+    hint = f"did you mean {prefix + near[0]!r}?" if near else f"choose one of {', '.join(known) or 'none'}"
+    return f"unknown {kind} {prefix + name!r}: {hint}"

@@ -85,7 +85,7 @@ def test_another_host_needs_a_key():
     [
         (["--model", "/nowhere/model"], "model.path=/nowhere/model: no config.json in there"),
         (["--model", "blip2_emac:huge"], "huge"),
-        (["--options", "queue.limt=3"], "unknown key queue.limt (did you mean queue.limit?)"),
+        (["--options", "queue.limt=3"], "unknown key 'queue.limt': did you mean 'queue.limit'?"),
         (["--options", "models.a={device: cpu}"], "models.a"),
         (["--model", TINY, "--options", "memory.models_gib=0.001"], "memory.models_gib is 0.001"),
     ],

@@ -57,5 +57,5 @@ def test_entries_that_name_no_episode(shards: Path, tmp_path: Path) -> None:
 def test_folders_that_do_not_serve(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no shards"):
         to_lavis(tmp_path / "absent", tmp_path / "out")
-    with pytest.raises(ConfigError, match="is not empty"):
+    with pytest.raises(ConfigError, match="is not an empty folder"):
         main(["--to", "lavis", str(shards), str(shards)])

@@ -1,1 +1,1 @@
-"""What every other room stands on: errors, names, network, programs. Knows no other room."""
+"""What every other room builds on: errors, names, network, programs. It imports no other room."""

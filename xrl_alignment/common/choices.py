@@ -1,8 +1,8 @@
-"""The names that settings and command lines offer, each list in one place."""
+"""The names that settings and command lines offer, each list in one place, and the defaults that several share."""
 
 ENVIRONMENT_NAMES = ("native", "textworld", "household", "thor")
 EXPERT_NAMES = ("explorer", "handcoded", "planner", "client", "openai")
-CLIENT_EXPERTS = ("handcoded", "planner")  # they need the game's state, so the client computes them
+CLIENT_EXPERTS = ("handcoded", "planner")  # they read the state of the game, so the client computes their labels
 
-BACKENDS = ("sequential", "local", "ray")
-STEP_TIMEOUT_S = 300.0  # AI2-THOR takes a minute to start and seconds for a step
+BACKENDS = ("sequential", "local", "ray")  # of rollouts
+STEP_TIMEOUT_S = 300.0  # AI2-THOR takes a minute to start, and seconds for a step

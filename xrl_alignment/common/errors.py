@@ -6,23 +6,23 @@ from lavis.common.errors import EmacError
 
 
 class EnvironmentFault(EmacError, RuntimeError):
-    """A user's mistake around an environment (game file, command type, order of calls); its text says what to do."""
+    """An environment cannot be used like this (game, command type, order of calls); the text says what to do."""
 
 
 class RolloutError(EmacError, RuntimeError):
-    """Workers cannot be had; the text says why."""
+    """No workers can be started or kept; the text says why."""
 
 
 class EndpointFault(EmacError, ValueError):
-    """The endpoint cannot be used as it is (wrong key, unknown model, down): the run pauses, its state is kept."""
+    """An endpoint cannot be used as it is (wrong key, unknown model, down): the run pauses and keeps its state."""
 
 
 class BudgetSpent(EndpointFault):
-    """`expert.max_calls` or `expert.max_cost_usd` is reached: the run pauses, its state is kept."""
+    """`expert.max_calls` or `expert.max_cost_usd` is reached: the run pauses and keeps its state."""
 
 
 class PromptTooLong(EndpointFault):
-    """A prompt does not fit the model even with all that may be left out left out."""
+    """A prompt is longer than the model's context, even without everything that may be left out."""
 
 
 class InferenceEngineFault(EndpointFault):

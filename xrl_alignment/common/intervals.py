@@ -6,7 +6,7 @@ import math
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's score interval of a success rate, 95 % by default; (0, 1) without trials."""
+    """Wilson's score interval (Wilson 1927) of a success rate, 95 % by default; (0, 1) without trials."""
     if trials == 0:
         return 0.0, 1.0
     rate = successes / trials

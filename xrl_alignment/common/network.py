@@ -1,4 +1,4 @@
-"""Addresses and ports: which are of this machine only, and which process listens on one (read from /proc)."""
+"""Addresses and ports: whether an address is of this machine only, and which process listens on a port."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ from pathlib import Path
 _LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp
 
 
+def is_loopback(host: str) -> bool:
+    """Whether `host` means this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # any other name: it may resolve to any address
+        return False
+
+
 def process_on_port(port: int, proc: Path = Path("/proc")) -> str | None:
     """`"python dagger_server.py (process 1234)"` for the process that listens on `port`.
 
-    None where it cannot be told: nobody listens, it is another user's process, or there is no /proc.
+    None where it cannot be found: no process listens, it is another user's, or the system has no /proc.
     """
     inodes = _listening_inodes(port, proc)
     if not inodes:
@@ -50,13 +60,3 @@ def _command_line(folder: Path) -> str:
     except OSError:
         return "a process"
     return " ".join(word.decode(errors="replace") for word in words if word)[:200] or "a process"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` means this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # another name: it may resolve to anything
-        return False

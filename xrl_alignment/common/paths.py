@@ -1,4 +1,4 @@
-"""Where the repository's own files lie: `prompts/` and `configs/` stand at its root."""
+"""Where the repository is: `prompts/`, `configs/` and the root programs lie there."""
 
 from __future__ import annotations
 

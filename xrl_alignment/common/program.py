@@ -1,4 +1,4 @@
-"""What the programs share: the command line in LAVIS's style, and how a program ends."""
+"""What all programs share: a command line in LAVIS's style, and how a program ends."""
 
 from __future__ import annotations
 
@@ -13,19 +13,27 @@ from lavis.common.errors import EmacError
 
 
 def parse_args(
-    description: str,
+    description: str | None,
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None,
     argv: list[str] | None = None,
     cfg_required: bool = True,
+    *,
+    settings: str = "docs/settings.md",
 ) -> argparse.Namespace:
     """Parse a program's command line in LAVIS's style: `--cfg-path FILE [--options key=value …]`.
 
-    `add_arguments` may add further arguments to the parser. `options` is always a list.
+    `add_arguments` may add further arguments to the parser. `settings` is the page that lists the program's settings.
+    In the result `options` is always a list.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cfg-path", metavar="FILE", required=cfg_required, help="settings, a yaml file")
+    parser.add_argument("--cfg-path", metavar="FILE", required=cfg_required, help="a yaml file of settings")
     parser.add_argument(
-        "--options", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help="settings laid over the file"
+        "--options",
+        metavar="KEY=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help=f"settings that override the file; {settings} lists all of them",
     )
     if add_arguments is not None:
         add_arguments(parser)
@@ -36,9 +44,9 @@ def run_program(main: Callable[[], int | None]) -> None:
     """Run `main` and leave the process with its exit code.
 
     An `EmacError` (a user's mistake, a limit of the machine) ends in one line `error: …` on stderr and exit code 2;
-    with `EMAC_TRACEBACK=1` in the environment the traceback is printed as well. Any other exception is a fault of this
-    code and shows its traceback. Ctrl-C ends in `interrupted` and 130, and so does SIGTERM: what is open is closed,
-    what was started is stopped.
+    with `EMAC_TRACEBACK=1` in the environment the traceback is printed as well. Any other exception is a bug and shows
+    its traceback. Ctrl-C and SIGTERM raise KeyboardInterrupt in `main`, so that it can close what it opened and stop
+    what it started; they end in one line `interrupted` and exit code 130.
     """
     before = signal.signal(signal.SIGTERM, _unwind)
     try:
@@ -57,6 +65,6 @@ def run_program(main: Callable[[], int | None]) -> None:
 
 
 def _unwind(*_: object) -> None:
-    # `timeout` and queues send it twice: the second one must not cut short what the first one began.
+    # `timeout` and batch queues send SIGTERM twice: the second must not interrupt the closing that the first began.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt

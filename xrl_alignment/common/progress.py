@@ -1,4 +1,4 @@
-"""Progress of rounds and games."""
+"""Progress bars that count the episodes of a training run, and games."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lavis.common.progress import Bar
 
 
 class RoundProgress(Bar):
-    """Shows `DaggerLoop.status()`."""
+    """Shows what `DaggerLoop.status()` says."""
 
     def __init__(self) -> None:
         super().__init__("episodes")
@@ -21,7 +21,7 @@ class RoundProgress(Bar):
 
 
 class GameProgress(Bar):
-    """Counts games as they end."""
+    """Counts finished games and those that were solved."""
 
     def __init__(self, total: int) -> None:
         super().__init__("games")
@@ -29,7 +29,7 @@ class GameProgress(Bar):
         self._won = self._played = 0
 
     def advance(self, won: bool) -> None:
-        """One more game has ended."""
+        """Count one more finished game."""
         self._played += 1
         self._won += won
         self.show(self._played, max(self._total, self._played), f"{self._won} solved")

@@ -1,4 +1,6 @@
-"""Versions of what a result depends on."""
+"""The versions of Python and of the packages that a result depends on."""
+
+from __future__ import annotations
 
 import platform
 from importlib import metadata
@@ -7,7 +9,7 @@ PACKAGES = ("emac-plus", "torch", "transformers", "alfworld", "textworld", "nump
 
 
 def versions() -> dict[str, str]:
-    """Python's and the packages' versions; packages that are not installed are left out."""
+    """Versions by name, "python" first; packages that are not installed are left out."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:

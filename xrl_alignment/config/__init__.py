@@ -1,1 +1,1 @@
-"""Typed settings: the schema with its checks, reading yaml, and what a resumed run may change."""
+"""Typed settings: the schema with help and rule beside each field, reading yaml, and what a resumed run may change."""

@@ -1,9 +1,8 @@
-"""Reads settings: yaml, then `--options key=value …`, checked before anything starts."""
+"""Reads settings: a yaml file, then `--options key=value …`, checked before anything starts."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import typing
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from lavis.common.config import is_no_text, load_yaml, read_option
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, unknown
 
 SchemaT = TypeVar("SchemaT")
 
@@ -22,8 +21,8 @@ SchemaT = TypeVar("SchemaT")
 def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Iterable[str] = ()) -> SchemaT:
     """Read `cfg_path` (yaml; None: the schema's defaults), lay `options` (`a.b=c`) over it, and check the whole.
 
-    Returns an instance of `schema`. Raises `ConfigError` for a missing or unreadable file, an unknown key, a wrong
-    type or a value out of range.
+    Returns an instance of `schema`. Raises ConfigError for a missing or unreadable file, an unknown key, a wrong type
+    or a value out of range.
     """
     layers = [(str(cfg_path), _read_yaml(Path(cfg_path)))] if cfg_path else []
     layers += [("--options", _read_option(schema, option)) for option in options or ()]
@@ -36,7 +35,7 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
         except OmegaConfBaseException as error:
             raise ConfigError(_type_error_text(error, layer, source)) from error
     try:
-        return OmegaConf.to_object(merged)
+        return typing.cast(SchemaT, OmegaConf.to_object(merged))
     except (ConfigError, OmegaConfBaseException) as error:
         where = " and ".join(dict.fromkeys(source for source, _ in layers)) or "the defaults"
         raise ConfigError(f"{_first_line(error)} (in {where})") from error
@@ -45,7 +44,7 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
 def to_yaml(config: object) -> str:
     """Return the yaml text of a config instance; `load_config` reads it back.
 
-    The server's token is left out: run directories are shown and passed on.
+    The server's token is left out, because people share run directories.
     """
     settings = OmegaConf.structured(config)
     if OmegaConf.select(settings, "server.token"):
@@ -65,30 +64,49 @@ def _read_option(schema: type, option: str) -> DictConfig:
     if not equals or not key:
         raise ConfigError(f"--options {option}: write it as section.key=value")
     try:
-        # `key=` is an empty text; for yaml it would be nothing at all, which no setting can be.
+        # `key=` is an empty text; for yaml it would be null, which no setting can be.
         return read_option(option if text else f"{key}=''", [key] if _is_text(schema, key) else [])
     except (YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"--options {option}: cannot be read: {_first_line(error)}") from error
 
 
+def _keys(schema: type) -> dict[str, list[str] | None]:
+    """The names of every section's keys; None for a free section (`model:`), which may hold any key."""
+    hints = typing.get_type_hints(schema)
+    return {
+        section: [field.name for field in dataclasses.fields(hint)] if dataclasses.is_dataclass(hint) else None
+        for section, hint in hints.items()
+    }
+
+
 def _refuse_unknown_keys(schema: type, layer: DictConfig, source: str) -> None:
-    """Raise for the first key that the schema lacks; free sections (`model:`) are not looked into."""
-    sections = typing.get_type_hints(schema)
-    for section in layer:
-        if section not in sections:
-            raise ConfigError(f"{source}: unknown key {section}{_did_you_mean(str(section), sections)}")
-        if not dataclasses.is_dataclass(sections[section]) or OmegaConf.is_interpolation(layer, section):
+    """Raise for the first key that the schema lacks."""
+    known = _keys(schema)
+    for section in map(str, layer):
+        if section not in known:
+            raise ConfigError(f"{source}: {unknown('key', section, known)}")
+        keys = known[section]
+        if keys is None or OmegaConf.is_interpolation(layer, section):
             continue
         if not isinstance(layer[section], DictConfig):
             raise ConfigError(f"{source}: {section}: {layer[section]!r} is not a section with keys of its own")
-        for key in layer[section]:
-            if key not in typing.get_type_hints(sections[section]):
-                raise ConfigError(f"{source}: unknown key {section}.{key}{_suggest(schema, section, str(key))}")
+        for key in map(str, layer[section]):
+            if key not in keys:
+                raise ConfigError(f"{source}: {_unknown_key(section, key, known)}")
+
+
+def _unknown_key(section: str, key: str, known: dict[str, list[str] | None]) -> str:
+    """Name the section that has this very key, else the nearest key of the same section."""
+    for other, keys in known.items():
+        if key in (keys or ()):
+            return f"unknown key '{section}.{key}': did you mean '{other}.{key}'?"
+    return unknown("key", key, known[section] or (), prefix=f"{section}.")
 
 
 def _refuse_unquoted_texts(schema: type, layer: DictConfig, source: str) -> None:
-    """Raise where yaml made a number or a truth value of a text: who wrote 007 has 7 by now."""
-    for section, settings in OmegaConf.to_container(layer).items():
+    """Raise where yaml made a number or a truth value of a text: an unquoted 007 is 7 by now."""
+    container = typing.cast(dict[str, typing.Any], OmegaConf.to_container(layer))  # of a DictConfig it is a dict
+    for section, settings in container.items():
         for key, value in settings.items() if isinstance(settings, dict) else ():
             if _is_text(schema, f"{section}.{key}") and is_no_text(value):
                 raise ConfigError(f"{source}: {section}.{key}: yaml reads {value!r} here; put the text in quotes")
@@ -99,24 +117,6 @@ def _is_text(schema: type, key: str) -> bool:
     section, _, name = key.partition(".")
     hint = typing.get_type_hints(schema).get(section)
     return dataclasses.is_dataclass(hint) and typing.get_type_hints(hint).get(name) is str
-
-
-def _suggest(schema: type, section: str, key: str) -> str:
-    """Name the nearest key of the same section, else the section in which `key` does stand, else what there is."""
-    keys = {
-        name: [field.name for field in dataclasses.fields(hint)]
-        for name, hint in typing.get_type_hints(schema).items()
-        if dataclasses.is_dataclass(hint)
-    }
-    near = difflib.get_close_matches(key, keys[section], n=1)
-    elsewhere = [f"{name}.{key}" for name, names in keys.items() if key in names]
-    guess = [f"{section}.{name}" for name in near] or elsewhere
-    return f" (did you mean {guess[0]}?)" if guess else f" ({section} has: {', '.join(keys[section])})"
-
-
-def _did_you_mean(word: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(names), n=1)
-    return f" (did you mean {near[0]}?)" if near else f" (there are: {', '.join(names)})"
 
 
 def _type_error_text(error: OmegaConfBaseException, layer: DictConfig, source: str) -> str:

@@ -1,4 +1,7 @@
-"""Which settings a resumed run may change: those that decide where and how fast it runs, not what comes out."""
+"""Which settings a resumed run may change: those that decide where and how fast it runs, not what comes out.
+
+A field of the schema says it by `may_change` (`fields.setting`).
+"""
 
 from __future__ import annotations
 
@@ -7,35 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from lavis.common.errors import ConfigError
+from xrl_alignment.config.fields import sections_of, settings_of
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import DaggerConfig
 
-FREE_SECTIONS = ("server",)
-FREE_KEYS = (
-    "environment.data",
-    "expert.cache",
-    "expert.calls_per_minute",
-    "expert.concurrency",
-    "expert.key_variable",
-    "expert.max_attempts",
-    "expert.max_calls",
-    "expert.max_cost_usd",
-    "expert.price_cached_prompt",
-    "expert.price_completion",
-    "expert.price_prompt",
-    "expert.timeout_s",
-    "policy.base_urls",
-    "policy.name",
-    "policy.timeout_s",
-    "policy.vllm_args",
-    "policy.vllm_python",
-    "run.device",
-    "run.max_batch",
-    "run.num_threads",
-    "run.num_workers",
-    "run.output_dir",
-    "run.state_interval_s",
-    "run.window_ms",
+FREE_KEYS = frozenset(
+    f"{schema.section}.{name}"
+    for schema in sections_of(DaggerConfig)
+    for name, described in settings_of(schema).items()
+    if described.may_change
 )
 
 
@@ -50,12 +33,12 @@ def saved_settings(run_dir: Path, options: list[str] | tuple[str, ...] = ()) -> 
 def changed_settings(saved: DaggerConfig, wanted: DaggerConfig) -> list[str]:
     """What a resume must not change but would, as `run.seed: 1 → 2`; empty where the run is the same."""
     before, after = _flat(dataclasses.asdict(saved)), _flat(dataclasses.asdict(wanted))
-    keys = [key for key in {**before, **after} if key not in FREE_KEYS and key.split(".")[0] not in FREE_SECTIONS]
+    keys = [key for key in {**before, **after} if key not in FREE_KEYS]
     return [f"{key}: {before.get(key)!r} → {after.get(key)!r}" for key in keys if before.get(key) != after.get(key)]
 
 
 def refuse_changes(saved: DaggerConfig, wanted: DaggerConfig, run_dir: Path) -> None:
-    """ConfigError naming every setting in which `wanted` is another run than the one in `run_dir`."""
+    """ConfigError that names every setting of `wanted` by which `run_dir` would become another run."""
     if changes := changed_settings(saved, wanted):
         raise ConfigError(f"{run_dir} cannot be resumed with other settings: {'; '.join(changes)}")
 

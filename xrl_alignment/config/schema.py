@@ -1,18 +1,29 @@
-"""Typed settings for the root programs: yaml, then `--options key=value …`, checked before anything starts.
+"""The settings of the root programs, as dataclasses; every field carries its help and the rule for its values.
 
-The schemas are the dataclasses below; their field names are the original's configuration keys, so one file can be read
-beside the other. A key that is not in the schema, a value of the wrong type or a missing file is a `ConfigError` that
-names the key's path and the nearest valid name. Only the root programs see these classes: every other part takes plain
-arguments.
+The field names are the original's configuration keys, so its files and ours can be read side by side. `loading` reads a
+file into these classes, docs/settings.md lists them. Only the root programs and `builders` see these classes; every
+other part takes plain arguments.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from xrl_alignment.common.choices import BACKENDS, ENVIRONMENT_NAMES, EXPERT_NAMES, STEP_TIMEOUT_S
-from xrl_alignment.config.checks import check, check_choice, check_device, check_numbers, check_seconds
+from xrl_alignment.config.checks import (
+    DEVICE,
+    SECONDS,
+    Rule,
+    at_least,
+    between,
+    check,
+    check_has_effect,
+    list_of,
+    named,
+    one_of,
+)
+from xrl_alignment.config.fields import Section, setting
 
 APIS = ("chat", "completion")
 REFLECTORS = ("auto", "rule", "llm")
@@ -20,254 +31,266 @@ POLICY_NAMES = ("in_process", "vllm", "http")
 ACTORS = ("policy", "expert")
 DECODE_MODES = ("free", "admissible")
 
-SchemaT = TypeVar("SchemaT")
+PROBABILITIES = list_of("probabilities, one for each round", lambda value: 0.0 <= value <= 1.0, empty=False)
+REPEATS = Rule("0 (off) or at least 2", lambda value: value == 0 or value >= 2)
+URLS = list_of("http(s)://host:port/v1", lambda url: url.startswith(("http://", "https://")))
 
 
 @dataclass
-class RunConfig:
-    """`run:` of a training run; the names down to `output_dir` are the original's.
+class RunConfig(Section, section="run"):
+    """The training run: rounds, optimiser, where the output goes. The names down to `output_dir` are the original's."""
 
-    `beta` is the expert-mixing probability of each round (Ross et al. 2011, DAgger's beta_i; its last value repeats):
-    0 lets the policy drive always, as the original does. `repeat_limit` is how often in a row the same action may be
-    taken before an episode counts as stuck (0: never stuck). The policy answers up to `max_batch` waiting observations
-    in one call, which begins when every session waits or no other has come for `window_ms`. `num_threads` 0 leaves the
-    choice to torch. `num_workers` games are played at once by the pipeline's client (1: the original's order). The
-    learner runs after every `train_every` episodes. The trainer's state is saved at most every `state_interval_s`
-    seconds (0: after every episode); a resume repeats the updates since then.
-    """
-
-    num_rounds: int = 2
-    num_envs: int = 3
-    enable_dpo: bool = False
-    enable_tc: bool = False
-    batch_size: int = 8
-    accum_grad_steps: int = 4
-    train_iters_per_epoch: int = 5
-    run_training: bool = True
-    save_ckpt: bool = True
-    init_lr: float = 1e-5
-    min_lr: float = 0.0
-    warmup_lr: float = 1e-8
-    warmup_steps: int = 300
-    weight_decay: float = 0.05
-    seed: int = 42
-    output_dir: str = "output/dagger"
-    max_steps: int = 50
-    beta: list[float] = field(default_factory=lambda: [0.0])
-    repeat_limit: int = 0
-    device: str = "auto"
-    max_batch: int = 32
-    window_ms: float = 20.0
-    num_threads: int = 0
-    num_workers: int = 1
-    train_every: int = 1
-    state_interval_s: float = 30.0
-
-    def __post_init__(self) -> None:
-        """Check every value's range."""
-        counts = ("num_rounds", "num_envs", "batch_size", "accum_grad_steps", "max_steps", "max_batch")
-        counts += ("num_workers", "train_every")
-        check_numbers("run", self, counts, 1)
-        rest = ("train_iters_per_epoch", "init_lr", "min_lr", "warmup_lr", "warmup_steps", "weight_decay", "seed")
-        check_numbers("run", self, (*rest, "repeat_limit", "window_ms", "num_threads", "state_interval_s"), 0)
-        in_range = bool(self.beta) and all(0.0 <= beta <= 1.0 for beta in self.beta)
-        check("run.beta", self.beta, in_range, "a list of probabilities, one for each round")
-        check("run.repeat_limit", self.repeat_limit, self.repeat_limit != 1, "0 (off) or at least 2")
-        check("run.output_dir", self.output_dir, bool(self.output_dir), "a folder's path")
-        check_device("run.device", self.device)
-
-
-@dataclass
-class EvaluateRunConfig:
-    """`run:` of `evaluate.py`: who plays (`actor`) how many games (`num_envs`), each up to `num_trials` times.
-
-    The figures go to the JSON file `output`. Environments run where `executor` says: in this process (`sequential`),
-    or in `num_workers` processes (`local`) or Ray actors (`ray`, on the cluster at `ray_address`); one that makes no
-    step for `step_timeout_s` seconds is replaced (0: never).
-    """
-
-    actor: str = "policy"
-    num_envs: int = 140
-    num_trials: int = 1
-    seed: int = 42
-    output: str = "output/evaluate/result.json"
-    max_steps: int = 50
-    repeat_limit: int = 0
-    enable_tc: bool = False
-    device: str = "auto"
-    max_batch: int = 32
-    num_threads: int = 0
-    executor: str = "sequential"
-    num_workers: int = 1
-    step_timeout_s: float = STEP_TIMEOUT_S
-    ray_address: str = ""
-
-    def __post_init__(self) -> None:
-        """Check every value's range."""
-        check_choice("run.actor", self.actor, ACTORS)
-        check_choice("run.executor", self.executor, BACKENDS)
-        check_numbers("run", self, ("num_envs", "num_trials", "max_steps", "max_batch", "num_workers"), 1)
-        check_numbers("run", self, ("seed", "repeat_limit", "num_threads", "step_timeout_s"), 0)
-        alone = self.executor != "sequential" or self.num_workers == 1
-        check("run.num_workers", self.num_workers, alone, "of use without run.executor=local or ray")
-        check("run.repeat_limit", self.repeat_limit, self.repeat_limit != 1, "0 (off) or at least 2")
-        check("run.output", self.output, bool(self.output), "a file's path")
-        check_device("run.device", self.device)
+    num_rounds: int = setting(2, "rounds; in each round every game that is not solved yet is played once", at_least(1))
+    num_envs: int = setting(3, "games", at_least(1))
+    enable_dpo: bool = setting(
+        False, "phase 2: train with DPO (needs `model.ref_pretrained`); else phase 1, behavioural cloning"
+    )
+    enable_tc: bool = setting(False, "expert and policy may answer with a thought (`think: …`), which costs no step")
+    batch_size: int = setting(8, "transitions in a batch", at_least(1))
+    accum_grad_steps: int = setting(4, "batches whose gradients make one update", at_least(1))
+    train_iters_per_epoch: int = setting(5, "updates each time that the learner runs", at_least(0))
+    run_training: bool = setting(True, "train; without it the run only plays")
+    save_ckpt: bool = setting(True, "write `emma_checkpoint_<round>.pth` after each round")
+    init_lr: float = setting(1e-5, "learning rate after the warm-up", at_least(0))
+    min_lr: float = setting(0.0, "learning rate at the end of the cosine over the rounds", at_least(0))
+    warmup_lr: float = setting(1e-8, "learning rate at the first batch", at_least(0))
+    warmup_steps: int = setting(300, "batches of linear warm-up, all in the first round", at_least(0))
+    weight_decay: float = setting(0.05, "weight decay of AdamW", at_least(0))
+    seed: int = setting(42, "seed of everything random in the run", at_least(0))
+    output_dir: str = setting(
+        "output/dagger", "folder in which each run makes its run directory", named("a folder's path"), may_change=True
+    )
+    max_steps: int = setting(50, "steps after which an episode ends", at_least(1))
+    beta: list[float] = setting(
+        [0.0],
+        "for each round, the probability that the expert's action is executed instead of the policy's (β_i of DAgger, "
+        "Ross et al. 2011); the last value repeats; 0 is the original's",
+        PROBABILITIES,
+    )
+    repeat_limit: int = setting(0, "the same action this often in a row ends the episode as stuck; 0: never", REPEATS)
+    device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one", DEVICE, may_change=True)
+    max_batch: int = setting(
+        32, "observations that the policy answers in one call, at most", at_least(1), may_change=True
+    )
+    window_ms: float = setting(
+        20.0,
+        "milliseconds that a call of the policy waits for another observation; it begins at once when every session "
+        "waits for an answer",
+        at_least(0),
+        may_change=True,
+    )
+    num_threads: int = setting(0, "threads of torch; 0 leaves the number to torch", at_least(0), may_change=True)
+    num_workers: int = setting(
+        1, "games that the pipeline's client plays at once; 1 is the original's order", at_least(1), may_change=True
+    )
+    train_every: int = setting(1, "the learner runs after so many episodes", at_least(1))
+    state_interval_s: float = setting(
+        30.0,
+        "seconds between two saves of the trainer's state, at least; a resume repeats the updates since the last one; "
+        "0: save after every episode",
+        at_least(0),
+        may_change=True,
+    )
 
 
 @dataclass
-class EnvironmentConfig:
-    """`environment:` which games, on which engine.
+class EvaluateRunConfig(Section, section="run"):
+    """An evaluation: who plays how many games, where environments run, where the figures go."""
 
-    `data` is the folder that holds `json_2.1.1` (empty: `$ALFWORLD_DATA`, else ALFWorld's own download folder).
-    `num_train`, `num_heldout` and `seed` describe generated games (`name: household`). `blank_frames` hands the model
-    black pictures: the ablation that shows whether vision is used. Without `tell_objects` the model's text says what
-    happened, not what lies where: only the picture shows it (the expert still reads all).
-    """
+    actor: str = setting("policy", "who plays: the model, or the expert alone", one_of(*ACTORS))
+    num_envs: int = setting(140, "games", at_least(1))
+    num_trials: int = setting(1, "a failed game is played again, up to so many times in all", at_least(1))
+    seed: int = setting(42, "seed of everything random in the evaluation", at_least(0))
+    output: str = setting("output/evaluate/result.json", "JSON file for the figures", named("a file's path"))
+    max_steps: int = setting(50, "steps after which an episode ends", at_least(1))
+    repeat_limit: int = setting(0, "the same action this often in a row ends the episode as stuck; 0: never", REPEATS)
+    enable_tc: bool = setting(False, "the actor may answer with a thought (`think: …`), which costs no step")
+    device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one", DEVICE)
+    max_batch: int = setting(32, "observations that the policy answers in one call, at most", at_least(1))
+    num_threads: int = setting(0, "threads of torch; 0 leaves the number to torch", at_least(0))
+    executor: str = setting(
+        "sequential",
+        "where environments run: in this process, in processes of this machine (`local`), in Ray actors (`ray`)",
+        one_of(*BACKENDS),
+    )
+    num_workers: int = setting(1, "those processes or actors; has no effect with `sequential`", at_least(1))
+    step_timeout_s: float = setting(
+        STEP_TIMEOUT_S, "a worker that makes no step for so many seconds is replaced; 0: never", at_least(0)
+    )
+    ray_address: str = setting("", "the Ray cluster; empty: Ray on this machine only")
 
-    name: str = "native"
-    split: str = "valid_seen"
-    data: str = ""
-    num_train: int = 2000
-    num_heldout: int = 100
-    seed: int = 0
-    show_ids: bool = True
-    blank_frames: bool = False
-    tell_objects: bool = True
-
-    def __post_init__(self) -> None:
-        """Check every value's range."""
-        check_choice("environment.name", self.name, ENVIRONMENT_NAMES)
-        check_numbers("environment", self, ("num_train", "num_heldout"), 1)
-        check_numbers("environment", self, ("seed",), 0)
-        check("environment.split", self.split, bool(self.split), "a split's name")
-
-
-@dataclass
-class ExpertConfig:
-    """`expert:` who labels; `client` takes whatever expert's word the client sends along.
-
-    What follows `name` is for `openai`, a language model behind an endpoint with OpenAI's interface (docs/teacher.md).
-    `base_url` empty is OpenAI's own; `api` is chat or completion (legacy); `api_version` is for Azure's older
-    deployments. The key is read from the environment variable `key_variable` and from nowhere else. `prompts` and
-    `reflection_examples` are files (empty: those in `prompts/`). `context_tokens` is the model's context, prompt and
-    answer together; `tokenizer` a folder to count them with (empty: found by the model's name, else estimated). A
-    failing call is tried `max_attempts` times, each for `timeout_s` seconds. At most `concurrency` calls run at once
-    and `calls_per_minute` begin in a minute (0: no limit). Answers are kept in the file `cache` (empty: not kept).
-    `max_calls` and `max_cost_usd` pause the run (0: no limit); prices are US dollars for a million tokens
-    (`price_cached_prompt` 0: as `price_prompt`). `ground` maps an answer that just misses an admissible command to that
-    command.
-    """
-
-    name: str = "explorer"
-    base_url: str = ""
-    model: str = ""
-    api: str = "chat"
-    api_version: str = ""
-    key_variable: str = "OPENAI_API_KEY"
-    prompts: str = ""
-    reflection_examples: str = ""
-    temperature: float = 0.0
-    max_answer_tokens: int = 256
-    context_tokens: int = 8192
-    tokenizer: str = ""
-    timeout_s: float = 60.0
-    max_attempts: int = 20
-    concurrency: int = 32
-    calls_per_minute: float = 0.0
-    cache: str = "output/expert_answers.sqlite"
-    max_calls: int = 0
-    max_cost_usd: float = 0.0
-    price_prompt: float = 0.0
-    price_cached_prompt: float = 0.0
-    price_completion: float = 0.0
-    ground: bool = False
-
-    def __post_init__(self) -> None:
-        """Check every value's range, and that a limit in dollars has prices to go by."""
-        check_choice("expert.name", self.name, EXPERT_NAMES)
-        check_choice("expert.api", self.api, APIS)
-        check_numbers("expert", self, ("max_answer_tokens", "context_tokens", "max_attempts", "concurrency"), 1)
-        prices = ("price_prompt", "price_cached_prompt", "price_completion")
-        limits = ("temperature", "calls_per_minute", "max_calls", "max_cost_usd")
-        check_numbers("expert", self, (*limits, *prices), 0)
-        check_seconds("expert", self, "timeout_s")
-        priced = self.price_prompt > 0 or self.price_completion > 0
-        rule = "of use without expert.price_prompt and expert.price_completion"
-        check("expert.max_cost_usd", self.max_cost_usd, priced or not self.max_cost_usd, rule)
+    def check_combinations(self) -> None:
+        """Several workers need an executor that has workers."""
+        valid = self.executor != "sequential" or self.num_workers == 1
+        check_has_effect("run.num_workers", self.num_workers, valid, "run.executor=local or ray")
 
 
 @dataclass
-class PolicyConfig:
-    """`policy:` how the model answers: free text, or the best of the engine's admissible commands; beam search.
+class EnvironmentConfig(Section, section="environment"):
+    """Which games, on which engine, and what the model is shown of them."""
 
-    `name` says where the language model runs: in this process, or in vLLM (greedy, so `num_beams: 1`). vLLM's servers
-    are `base_urls` (ending in `/v1`; a request that takes more than `timeout_s` goes to another one); without any, its
-    engine is started here by `vllm_python` (empty: this interpreter, else `.venv-vllm`'s) with `vllm_args` on its
-    command line (docs/vllm.md). `http` asks a policy server at `base_urls` (docs/policy_server.md) instead of the
-    model.
-    """
+    name: str = setting(
+        "native",
+        "engine: ours, TextWorld's, or AI2-THOR; `household` generates new games and plays them on ours",
+        one_of(*ENVIRONMENT_NAMES),
+    )
+    split: str = setting("valid_seen", "split from which the games are drawn", named("a split's name"))
+    data: str = setting(
+        "",
+        "folder that holds `json_2.1.1`; empty: `$ALFWORLD_DATA`, else the download folder of ALFWorld",
+        may_change=True,
+    )
+    num_train: int = setting(2000, "training games that `household` generates", at_least(1))
+    num_heldout: int = setting(100, "held-out games that `household` generates", at_least(1))
+    seed: int = setting(0, "seed of the choice of games, and of their generation with `household`", at_least(0))
+    show_ids: bool = setting(True, "rendered frames show the numbers of receptacles and objects")
+    blank_frames: bool = setting(
+        False, "give the model black images: the ablation that shows whether it uses its vision"
+    )
+    tell_objects: bool = setting(
+        True,
+        "the model's text names the objects that it sees; without it only the image shows them (the expert's text "
+        "names them always)",
+    )
 
-    decode: str = "free"
-    num_beams: int = 5
-    max_length: int = 128
-    min_length: int = 1
-    name: str = "in_process"
-    base_urls: list[str] = field(default_factory=list)
-    timeout_s: float = 300.0
-    vllm_python: str = ""
-    vllm_args: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        """Check every value's range, and that the two lengths agree."""
-        check_choice("policy.decode", self.decode, DECODE_MODES)
-        check_choice("policy.name", self.name, POLICY_NAMES)
-        check_numbers("policy", self, ("num_beams", "max_length"), 1)
-        check_numbers("policy", self, ("min_length",), 0)
+@dataclass
+class ExpertConfig(Section, section="expert"):
+    """The source of labels. All but `name` is for `openai`, a language model behind an endpoint (docs/teacher.md)."""
+
+    name: str = setting(
+        "explorer",
+        "who labels; `client` takes the label that comes with the client's message, whatever expert made it; "
+        "`openai` is a language model behind an endpoint with OpenAI's interface",
+        one_of(*EXPERT_NAMES),
+    )
+    base_url: str = setting("", "the endpoint; empty: OpenAI's own")
+    model: str = setting("", "the model's name at the endpoint")
+    api: str = setting("chat", "interface of the endpoint; `completion` is OpenAI's legacy one", one_of(*APIS))
+    api_version: str = setting("", "version of the interface, for Azure's older deployments")
+    key_variable: str = setting(
+        "OPENAI_API_KEY", "environment variable that holds the key; it is read from nowhere else", may_change=True
+    )
+    prompts: str = setting("", "file with the worked examples; empty: the one in `prompts/`")
+    reflection_examples: str = setting("", "file with the examples of memories; empty: the one in `prompts/`")
+    temperature: float = setting(0.0, "sampling temperature", at_least(0))
+    max_answer_tokens: int = setting(256, "tokens of an answer, at most", at_least(1))
+    context_tokens: int = setting(8192, "the model's context: tokens of prompt and answer together", at_least(1))
+    tokenizer: str = setting(
+        "", "folder of the tokenizer that counts tokens; empty: found by the model's name, else an estimate"
+    )
+    timeout_s: float = setting(60.0, "seconds that one call may take", SECONDS, may_change=True)
+    max_attempts: int = setting(20, "how often a failing call is tried", at_least(1), may_change=True)
+    concurrency: int = setting(32, "calls that run at once, at most", at_least(1), may_change=True)
+    calls_per_minute: float = setting(
+        0.0, "calls that begin in a minute, at most; 0: no limit", at_least(0), may_change=True
+    )
+    cache: str = setting(
+        "output/expert_answers.sqlite", "file in which answers are kept; empty: they are not kept", may_change=True
+    )
+    max_calls: int = setting(0, "calls after which the run pauses; 0: no limit", at_least(0), may_change=True)
+    max_cost_usd: float = setting(
+        0.0,
+        "US dollars after which the run pauses; 0: no limit; needs `price_prompt` or `price_completion`",
+        at_least(0),
+        may_change=True,
+    )
+    price_prompt: float = setting(0.0, "US dollars for a million prompt tokens", at_least(0), may_change=True)
+    price_cached_prompt: float = setting(
+        0.0,
+        "US dollars for a million prompt tokens that the endpoint has cached; 0: as `price_prompt`",
+        at_least(0),
+        may_change=True,
+    )
+    price_completion: float = setting(0.0, "US dollars for a million answer tokens", at_least(0), may_change=True)
+    ground: bool = setting(
+        False, "an answer that is nearly an admissible command becomes that command (docs/teacher.md)"
+    )
+
+    def check_combinations(self) -> None:
+        """A limit in dollars needs prices."""
+        valid = not self.max_cost_usd or self.price_prompt > 0 or self.price_completion > 0
+        condition = "expert.price_prompt or expert.price_completion is set"
+        check_has_effect("expert.max_cost_usd", self.max_cost_usd, valid, condition)
+
+
+@dataclass
+class PolicyConfig(Section, section="policy"):
+    """How the model answers, and where its language model runs (docs/engines.md)."""
+
+    decode: str = setting(
+        "free",
+        "the model writes the command (`free`), or scores the commands that the engine accepts (`admissible`)",
+        one_of(*DECODE_MODES),
+    )
+    num_beams: int = setting(
+        5, "beams of the beam search; must be 1 with `name=vllm`, which decodes greedily", at_least(1)
+    )
+    max_length: int = setting(128, "tokens of an answer, at most", at_least(1))
+    min_length: int = setting(1, "tokens of an answer, at least; not above `max_length`", at_least(0))
+    name: str = setting(
+        "in_process",
+        "where the model runs: in this process; its language model in `vllm`; all of it in a policy server (`http`, "
+        "docs/policy_server.md)",
+        one_of(*POLICY_NAMES),
+        may_change=True,
+    )
+    base_urls: list[str] = setting(
+        [],
+        "vLLM's servers, each ending in `/v1` (empty: the program starts vLLM by itself), or the one policy server",
+        URLS,
+        may_change=True,
+    )
+    timeout_s: float = setting(
+        300.0, "seconds that a request may take; with vLLM it then goes to another server", SECONDS, may_change=True
+    )
+    vllm_python: str = setting(
+        "", "the interpreter that starts vLLM; empty: this one, else the one of `.venv-vllm`", may_change=True
+    )
+    vllm_args: list[str] = setting([], "further arguments on vLLM's command line", may_change=True)
+
+    def check_combinations(self) -> None:
+        """The two lengths agree, and what belongs to one place of the model is used with it alone."""
         rule = f"at most policy.max_length ({self.max_length})"
         check("policy.min_length", self.min_length, self.min_length <= self.max_length, rule)
-        check_seconds("policy", self, "timeout_s")
-        for url in self.base_urls:
-            check("policy.base_urls", url, url.startswith(("http://", "https://")), "a list of http(s)://host:port/v1")
         if self.name == "vllm":
             greedy = self.num_beams == 1 or self.decode == "admissible"
             check("policy.num_beams", self.num_beams, greedy, "1, and policy.name=vllm decodes greedily")
-        else:
-            for key in ("vllm_python", "vllm_args"):
-                check(f"policy.{key}", getattr(self, key), not getattr(self, key), "of use without policy.name=vllm")
-            rule = "one address with policy.name=http, and none with in_process"
-            check("policy.base_urls", self.base_urls, len(self.base_urls) == (self.name == "http"), rule)
+            return
+        for key in ("vllm_python", "vllm_args"):
+            check_has_effect(f"policy.{key}", getattr(self, key), not getattr(self, key), "policy.name=vllm")
+        rule = "one address with policy.name=http, and none with in_process"
+        check("policy.base_urls", self.base_urls, len(self.base_urls) == (self.name == "http"), rule)
 
 
 @dataclass
-class ServerConfig:
-    """`server:` where the DAgger server listens; another host than loopback needs a token. Port 0: any free one."""
+class ServerConfig(Section, section="server"):
+    """Where the DAgger server listens."""
 
-    host: str = "127.0.0.1"
-    port: int = 7860
-    token: str = ""
-    session_timeout_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        """Check every value's range."""
-        check("server.host", self.host, bool(self.host), "a host name or address")
-        check("server.port", self.port, 0 <= self.port <= 65535, "a port (0 to 65535)")
-        check_seconds("server", self, "session_timeout_s")
+    host: str = setting(
+        "127.0.0.1",
+        "address to listen on; any other than this machine's own needs `token`",
+        named("a host name or address"),
+        may_change=True,
+    )
+    port: int = setting(7860, "port to listen on; 0: any free one", between(0, 65535), may_change=True)
+    token: str = setting("", "what clients must send; it is not written into the run directory", may_change=True)
+    session_timeout_s: float = setting(
+        300.0, "seconds after which the games of a silent client are reassigned", SECONDS, may_change=True
+    )
 
 
 @dataclass
-class ReflexionConfig:
-    """`reflexion:` whether failed games get a memory after each round (Shinn et al. 2023), and who writes it.
+class ReflexionConfig(Section, section="reflexion"):
+    """Memories of failed games, written after each round (Reflexion, Shinn et al. 2023)."""
 
-    `reflector`: `rule`; `llm`, the model of the `expert:` section; `auto`, the model if it is the expert, else `rule`.
-    """
-
-    enabled: bool = True
-    reflector: str = "auto"
-
-    def __post_init__(self) -> None:
-        """Check the reflector's name."""
-        check_choice("reflexion.reflector", self.reflector, REFLECTORS)
+    enabled: bool = setting(True, "write memories")
+    reflector: str = setting(
+        "auto",
+        "who writes them: fixed rules (`rule`), the language model of the section `expert` (`llm`), or that model if "
+        "it is the expert and else the rules (`auto`)",
+        one_of(*REFLECTORS),
+    )
 
 
 def _default_model() -> dict[str, Any]:
@@ -276,7 +299,7 @@ def _default_model() -> dict[str, Any]:
 
 @dataclass
 class DaggerConfig:
-    """Settings of `dagger_server.py` and the pipeline; `model` holds the LAVIS model keys and is passed on as it is."""
+    """Settings of `dagger_server.py` and the pipeline; `model` holds LAVIS's model keys and is passed on as it is."""
 
     run: RunConfig = field(default_factory=RunConfig)
     model: dict[str, Any] = field(default_factory=_default_model)

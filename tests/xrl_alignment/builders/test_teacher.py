@@ -117,9 +117,9 @@ def test_a_wrong_key_ends_the_run_at_once(make_run, scripted, teach, endpoint):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["expert.max_cost_usd=3"], "expert.max_cost_usd: 3.0 is not of use without expert.price_prompt"),
+        (["expert.max_cost_usd=3"], "expert.max_cost_usd: 3.0 has no effect unless expert.price_prompt"),
         (["expert.api=socket"], "expert.api: 'socket' is not one of chat, completion"),
-        (["expert.concurency=3"], "did you mean expert.concurrency"),
+        (["expert.concurency=3"], "did you mean 'expert.concurrency'"),
         (["expert.timeout_s=0"], "expert.timeout_s: 0.0 is not a number of seconds above 0"),
         (["reflexion.reflector=me"], "reflexion.reflector: 'me' is not one of auto, rule, llm"),
     ],

@@ -1,10 +1,12 @@
-"""Who holds a port, from a /proc made up here and from the real one."""
+"""Which addresses are this machine's own; who holds a port, from a /proc made up here and from the real one."""
 
 import os
 import socket
 from contextlib import closing
 
-from xrl_alignment.common.network import process_on_port
+import pytest
+
+from xrl_alignment.common.network import is_loopback, process_on_port
 
 TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:1EB4 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0
@@ -32,3 +34,13 @@ def test_without_proc_nobody_is_named(tmp_path):
 def test_finds_this_process():
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         assert f"(process {os.getpid()})" in process_on_port(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1"])
+def test_addresses_of_this_machine_only(host):
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org", "localhost.example.org", ""])
+def test_addresses_that_others_can_reach(host):
+    assert not is_loopback(host)

@@ -1,120 +1,19 @@
-"""Settings: layering, and what every kind of mistake says."""
+"""The schema: what cannot be used together, and that every field explains itself."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import signal
-import time
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from lavis.common.errors import ConfigError, FileError, MissingFileError
-from xrl_alignment.common.choices import ENVIRONMENT_NAMES, EXPERT_NAMES
-from xrl_alignment.common.errors import EnvironmentFault, RolloutError
+from lavis.common.errors import ConfigError
 from xrl_alignment.common.paths import REPO_ROOT
-from xrl_alignment.common.program import parse_args, run_program
-from xrl_alignment.config.loading import load_config, to_yaml
+from xrl_alignment.config.fields import Section, sections_of, settings_of
+from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import DaggerConfig, EvaluateConfig
-from xrl_alignment.environments import ENVIRONMENTS
-from xrl_alignment.experts import EXPERTS
 
-
-def write(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "settings.yaml"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def test_defaults_then_file_then_options(tmp_path: Path) -> None:
-    path = write(
-        tmp_path, "run: {num_rounds: 5, init_lr: 1e-4, beta: [1, 0.5]}\nmodel: {model_type: tiny, img_size: 64}"
-    )
-    config = load_config(DaggerConfig, path, ["run.num_rounds=7", "model.ref_pretrained=a.pth", "server.port=0"])
-    assert (config.run.num_rounds, config.run.init_lr, config.run.beta) == (7, 1e-4, [1.0, 0.5])
-    assert config.model == {"arch": "blip2_emac", "model_type": "tiny", "img_size": 64, "ref_pretrained": "a.pth"}
-    assert config.server.port == 0
-    assert config.run.num_envs == 3
-
-
-@pytest.mark.parametrize("name", ["on", "no", "007", "1e5", "2026_11_20", "12:30", "", "a=b"])
-def test_a_text_on_the_command_line_stays_as_it_was_typed(name: str) -> None:
-    config = load_config(DaggerConfig, None, [f"expert.model={name}", "run.enable_dpo=on", "run.init_lr=1e-4"])
-    assert (config.expert.model, config.run.enable_dpo, config.run.init_lr) == (name, True, 1e-4)
-
-
-def test_without_a_file_the_schema_speaks() -> None:
-    assert load_config(EvaluateConfig, None) == EvaluateConfig()
-
-
-def test_two_loads_share_nothing() -> None:
-    load_config(DaggerConfig, None).model["arch"] = "other"
-    assert load_config(DaggerConfig, None).model["arch"] == "blip2_emac"
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        ("run: {num_round: 3}", [], "settings.yaml: unknown key run.num_round (did you mean run.num_rounds?)"),
-        ("rum: {num_rounds: 3}", [], "settings.yaml: unknown key rum (did you mean run?)"),
-        ("", ["run.max_stepz=3"], "--options: unknown key run.max_stepz (did you mean run.max_steps?)"),
-        ("", ["environment.batch_size=3"], "did you mean run.batch_size?"),
-        ("run: {zzzzzz: 3}", [], "unknown key run.zzzzzz (run has: num_rounds,"),
-        ("run: {num_rounds: abc}", [], "settings.yaml: run.num_rounds: 'abc' has the wrong type"),
-        ("run: {num_rounds: 1.5}", [], "run.num_rounds: 1.5 has the wrong type"),
-        ("run: {enable_dpo: perhaps}", [], "run.enable_dpo: 'perhaps' has the wrong type"),
-        ("run: {beta: [1, x]}", [], "run.beta[1]: [1, 'x'] has the wrong type"),
-        ("run: {seed: null}", [], "run.seed: None has the wrong type"),
-        ("model: 3", [], "model: 3 has the wrong type"),
-        ("run: 3", [], "run: 3 is not a section"),
-        ("- a", [], "a config file holds sections"),
-        ("a: [", [], "not a yaml file"),
-        ("run: {num_rounds: 0}", [], "run.num_rounds: 0 is not a number of at least 1 (in "),
-        ("run: {beta: [2]}", [], "run.beta: [2.0] is not a list of probabilities"),
-        ("run: {beta: []}", [], "run.beta: [] is not a list of probabilities"),
-        ("run: {device: gpu}", [], "run.device: 'gpu' is not one of auto, cpu, cuda"),
-        (
-            "environment: {name: natve}",
-            [],
-            "environment.name: 'natve' is not one of native, textworld, household, thor",
-        ),
-        ("expert: {name: oracle}", [], "expert.name: 'oracle' is not one of explorer, handcoded,"),
-        ("policy: {decode: beam}", [], "policy.decode: 'beam' is not one of free, admissible"),
-        ("policy: {min_length: 200}", [], "policy.min_length: 200 is not at most policy.max_length (128)"),
-        ("server: {port: 70000}", [], "server.port: 70000 is not a port"),
-        ("server: {session_timeout_s: 0}", [], "server.session_timeout_s: 0.0 is not a number of seconds above 0"),
-        ("", ["run.seed"], "--options run.seed: write it as section.key=value"),
-        ("server: {token: 007}", [], "settings.yaml: server.token: yaml reads 7 here; put the text in quotes"),
-        ("run: {output_dir: on}", [], "run.output_dir: yaml reads True here"),
-        ("", ["run.output_dir=${nowhere}"], "Interpolation key 'nowhere' not found"),
-        ("", ["run.output_dir=${nowhere"], "--options run.output_dir=${nowhere: cannot be read"),
-    ],
-)
-def test_mistakes_name_key_value_and_way_out(tmp_path: Path, text: str, options: list[str], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_config(DaggerConfig, write(tmp_path, text), options)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_missing_file_is_named() -> None:
-    with pytest.raises(ConfigError, match="config file not found: nowhere/at_all.yaml"):
-        load_config(DaggerConfig, "nowhere/at_all.yaml")
-
-
-def test_yaml_of_a_config_reads_back_without_the_token(tmp_path: Path) -> None:
-    config = load_config(DaggerConfig, None, ["run.init_lr=3e-4", "server.token=secret", "model.a=1"])
-    text = to_yaml(config)
-    assert "secret" not in text
-    assert config.server.token == "secret"
-    config.server.token = ""
-    assert load_config(DaggerConfig, write(tmp_path, text)) == config
-
-
-def test_names_are_those_that_can_be_built() -> None:
-    assert set(EXPERT_NAMES) == set(EXPERTS)
-    assert set(ENVIRONMENT_NAMES) == {*ENVIRONMENTS, "household"}
+SECTIONS = {*sections_of(DaggerConfig), *sections_of(EvaluateConfig)}
 
 
 @pytest.mark.parametrize("path", sorted((REPO_ROOT / "configs").glob("*/*.yaml")), ids=lambda path: path.stem)
@@ -124,88 +23,35 @@ def test_every_shipped_config_loads(path: Path) -> None:
     assert config.model["arch"] == "blip2_emac"
 
 
-def test_parse_args_gathers_options_and_own_arguments() -> None:
-    def add(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--resume", default=None)
-
-    line = ["--cfg-path", "a.yaml", "--options", "a.b=1", "c.d=2", "--resume", "run", "--options", "e.f=3"]
-    args = parse_args("test", add, line)
-    assert (args.cfg_path, args.options, args.resume) == ("a.yaml", ["a.b=1", "c.d=2", "e.f=3"], "run")
-    assert parse_args("test", argv=[], cfg_required=False).options == []
-    with pytest.raises(SystemExit) as caught:
-        parse_args("test", argv=[])
-    assert caught.value.code == 2
+@pytest.mark.parametrize("schema", SECTIONS, ids=lambda schema: schema.__name__)
+def test_every_field_has_help_in_one_style(schema: type[Section]) -> None:
+    described = settings_of(schema)
+    assert list(described) == [field.name for field in dataclasses.fields(schema)]
+    assert all(
+        setting.help and not setting.help.endswith(".") and "|" not in setting.help for setting in described.values()
+    )
 
 
-def fail_with(error: BaseException):
-    def main() -> int:
-        raise error
-
-    return main
+@pytest.mark.parametrize("schema", SECTIONS, ids=lambda schema: schema.__name__)
+def test_a_section_stands_under_its_name(schema: type[Section]) -> None:
+    owner = DaggerConfig if schema in sections_of(DaggerConfig) else EvaluateConfig
+    assert isinstance(getattr(owner(), schema.section), schema)
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("option", "message"),
     [
-        ConfigError("bad thing"),
-        MissingFileError("bad thing"),
-        EnvironmentFault("bad thing"),
-        FileError("bad thing"),
-        RolloutError("bad thing"),
+        ("run.num_workers=8", "run.num_workers: 8 has no effect unless run.executor=local or ray"),
+        ("expert.max_cost_usd=3", "expert.max_cost_usd: 3.0 has no effect unless expert.price_prompt or"),
+        ("policy.vllm_python=python3", "policy.vllm_python: 'python3' has no effect unless policy.name=vllm"),
+        ("policy.vllm_args=[--dtype,float32]", "policy.vllm_args: ['--dtype', 'float32'] has no effect unless"),
+        ("policy.name=vllm", "policy.num_beams: 5 is not 1, and policy.name=vllm decodes greedily"),
+        ("policy.name=http", "policy.base_urls: [] is not one address with policy.name=http"),
+        ("policy.base_urls=[http://a/v1]", "policy.base_urls: ['http://a/v1'] is not one address with"),
+        ("policy.min_length=129", "policy.min_length: 129 is not at most policy.max_length (128)"),
     ],
 )
-def test_a_users_mistake_is_one_line_and_exit_code_2(error: Exception, capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as caught:
-        run_program(fail_with(error))
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == "error: bad thing\n"
-
-
-def test_a_logs_tail_keeps_its_lines(capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit):
-        run_program(fail_with(ConfigError("the server ended:\nline 1\nline 2")))
-    assert capsys.readouterr().err == "error: the server ended:\nline 1\nline 2\n"
-
-
-def test_traceback_on_request(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EMAC_TRACEBACK", "1")
-    with pytest.raises(SystemExit):
-        run_program(fail_with(ConfigError("bad thing")))
-    assert "Traceback" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("main", "code"), [(lambda: None, 0), (lambda: 3, 3), (fail_with(KeyboardInterrupt()), 130)])
-def test_exit_codes(main, code: int) -> None:
-    with pytest.raises(SystemExit) as caught:
-        run_program(main)
-    assert caught.value.code == code
-
-
-def test_sigterm_unwinds_like_ctrl_c_and_says_so(capsys: pytest.CaptureFixture) -> None:
-    closed = []
-    before = signal.getsignal(signal.SIGTERM)
-
-    def main() -> None:
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(60)
-        finally:
-            os.kill(os.getpid(), signal.SIGTERM)  # `timeout` and queues send it twice
-            closed.append(True)
-
-    with pytest.raises(SystemExit) as caught:
-        run_program(main)
-    assert (caught.value.code, closed) == (130, [True])
-    assert capsys.readouterr().err == "interrupted\n"
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_help_keeps_the_lines_of_its_examples(capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit):
-        parse_args("Trains.\n\n    python a.py --x\n    python b.py", argv=["--help"])
-    assert "\n    python a.py --x\n    python b.py\n" in capsys.readouterr().out
-
-
-def test_our_own_bugs_keep_their_traceback() -> None:
-    with pytest.raises(ZeroDivisionError):
-        run_program(lambda: 1 // 0)
+def test_settings_that_cannot_be_used_together(option: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(EvaluateConfig, None, [option])
+    assert message in str(caught.value)

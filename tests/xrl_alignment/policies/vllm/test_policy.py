@@ -122,8 +122,8 @@ def test_admissible_without_commands_is_a_clear_error(engine, make):
 def test_settings_that_do_not_fit_are_named():
     for options, reason in (
         (["policy.name=vllm"], "policy.num_beams: 5 is not 1, and policy.name=vllm decodes greedily"),
-        (["policy.vllm_args=[--dtype,float32]"], "policy.vllm_args: .* is not of use without policy.name=vllm"),
-        (["policy.name=vllm", "policy.num_beams=1", "policy.base_urls=[a:80]"], "'a:80' is not a list of http"),
+        (["policy.vllm_args=[--dtype,float32]"], "policy.vllm_args: .* has no effect unless policy.name=vllm"),
+        (["policy.name=vllm", "policy.num_beams=1", "policy.base_urls=[a:80]"], r"\['a:80'\] is not a list of http"),
     ):
         with pytest.raises(ConfigError, match=reason):
             load_config(DaggerConfig, None, options)

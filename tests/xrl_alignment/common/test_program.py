@@ -1,0 +1,110 @@
+"""Command lines, and how a program ends: one line for a user's mistake, a traceback for a bug."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+
+import pytest
+
+from lavis.common.errors import ConfigError, EmacError, FileError, MissingExtraError, MissingFileError
+from xrl_alignment.common.errors import EnvironmentFault, RolloutError
+from xrl_alignment.common.program import parse_args, run_program
+
+
+def test_parse_args_gathers_options_and_own_arguments() -> None:
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--resume", default=None)
+
+    line = ["--cfg-path", "a.yaml", "--options", "a.b=1", "c.d=2", "--resume", "run", "--options", "e.f=3"]
+    args = parse_args("test", add, line)
+    assert (args.cfg_path, args.options, args.resume) == ("a.yaml", ["a.b=1", "c.d=2", "e.f=3"], "run")
+    assert parse_args("test", argv=[], cfg_required=False).options == []
+    with pytest.raises(SystemExit) as caught:
+        parse_args("test", argv=[])
+    assert caught.value.code == 2
+
+
+def test_help_names_the_page_that_lists_the_settings(capsys: pytest.CaptureFixture) -> None:
+    for options, page in (({}, "docs/settings.md"), ({"settings": "docs/offline.md"}, "docs/offline.md")):
+        with pytest.raises(SystemExit):
+            parse_args("Trains.", argv=["--help"], **options)
+        assert f"{page} lists all" in " ".join(capsys.readouterr().out.split())
+
+
+def fail_with(error: BaseException):
+    def main() -> int:
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        EmacError("bad thing"),
+        ConfigError("bad thing"),
+        MissingFileError("bad thing"),
+        FileError("bad thing"),
+        MissingExtraError("bad thing"),
+        EnvironmentFault("bad thing"),
+        RolloutError("bad thing"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_2(error: Exception, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run_program(fail_with(error))
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "error: bad thing\n"
+
+
+def test_a_logs_tail_keeps_its_lines(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        run_program(fail_with(ConfigError("the server ended:\nline 1\nline 2")))
+    assert capsys.readouterr().err == "error: the server ended:\nline 1\nline 2\n"
+
+
+def test_traceback_on_request(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMAC_TRACEBACK", "1")
+    with pytest.raises(SystemExit):
+        run_program(fail_with(ConfigError("bad thing")))
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("main", "code"), [(lambda: None, 0), (lambda: 3, 3), (fail_with(KeyboardInterrupt()), 130)])
+def test_exit_codes(main, code: int) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run_program(main)
+    assert caught.value.code == code
+
+
+def test_sigterm_unwinds_like_ctrl_c_and_says_so(capsys: pytest.CaptureFixture) -> None:
+    closed = []
+    before = signal.getsignal(signal.SIGTERM)
+
+    def main() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # `timeout` and queues send it twice
+            closed.append(True)
+
+    with pytest.raises(SystemExit) as caught:
+        run_program(main)
+    assert (caught.value.code, closed) == (130, [True])
+    assert capsys.readouterr().err == "interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_help_keeps_the_lines_of_its_examples(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        parse_args("Trains.\n\n    python a.py --x\n    python b.py", argv=["--help"])
+    assert "\n    python a.py --x\n    python b.py\n" in capsys.readouterr().out
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_program(lambda: 1 // 0)

@@ -1,0 +1,102 @@
+"""Settings: layering, and what every kind of mistake says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lavis.common.errors import ConfigError
+from xrl_alignment.config.loading import load_config, to_yaml
+from xrl_alignment.config.schema import DaggerConfig, EvaluateConfig
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "settings.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_defaults_then_file_then_options(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "run: {num_rounds: 5, init_lr: 1e-4, beta: [1, 0.5]}\nmodel: {model_type: tiny, img_size: 64}"
+    )
+    config = load_config(DaggerConfig, path, ["run.num_rounds=7", "model.ref_pretrained=a.pth", "server.port=0"])
+    assert (config.run.num_rounds, config.run.init_lr, config.run.beta) == (7, 1e-4, [1.0, 0.5])
+    assert config.model == {"arch": "blip2_emac", "model_type": "tiny", "img_size": 64, "ref_pretrained": "a.pth"}
+    assert config.server.port == 0
+    assert config.run.num_envs == 3
+
+
+@pytest.mark.parametrize("name", ["on", "no", "007", "1e5", "2026_11_20", "12:30", "", "a=b"])
+def test_a_text_on_the_command_line_stays_as_it_was_typed(name: str) -> None:
+    config = load_config(DaggerConfig, None, [f"expert.model={name}", "run.enable_dpo=on", "run.init_lr=1e-4"])
+    assert (config.expert.model, config.run.enable_dpo, config.run.init_lr) == (name, True, 1e-4)
+
+
+def test_without_a_file_the_schema_speaks() -> None:
+    assert load_config(EvaluateConfig, None) == EvaluateConfig()
+
+
+def test_two_loads_share_nothing() -> None:
+    load_config(DaggerConfig, None).model["arch"] = "other"
+    assert load_config(DaggerConfig, None).model["arch"] == "blip2_emac"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("run: {num_round: 3}", [], "settings.yaml: unknown key 'run.num_round': did you mean 'run.num_rounds'?"),
+        ("rum: {num_rounds: 3}", [], "settings.yaml: unknown key 'rum': did you mean 'run'?"),
+        ("", ["run.max_stepz=3"], "--options: unknown key 'run.max_stepz': did you mean 'run.max_steps'?"),
+        ("", ["environment.batch_size=3"], "unknown key 'environment.batch_size': did you mean 'run.batch_size'?"),
+        ("run: {zzzzzz: 3}", [], "unknown key 'run.zzzzzz': choose one of accum_grad_steps, batch_size,"),
+        ("run: {num_rounds: abc}", [], "settings.yaml: run.num_rounds: 'abc' has the wrong type"),
+        ("run: {num_rounds: 1.5}", [], "run.num_rounds: 1.5 has the wrong type"),
+        ("run: {enable_dpo: perhaps}", [], "run.enable_dpo: 'perhaps' has the wrong type"),
+        ("run: {beta: [1, x]}", [], "run.beta[1]: [1, 'x'] has the wrong type"),
+        ("run: {seed: null}", [], "run.seed: None has the wrong type"),
+        ("model: 3", [], "model: 3 has the wrong type"),
+        ("run: 3", [], "run: 3 is not a section"),
+        ("- a", [], "a config file holds sections"),
+        ("a: [", [], "not a yaml file"),
+        ("run: {num_rounds: 0}", [], "run.num_rounds: 0 is not a number of at least 1 (in "),
+        ("run: {beta: [2]}", [], "run.beta: [2.0] is not a list of probabilities"),
+        ("run: {beta: []}", [], "run.beta: [] is not a list of probabilities"),
+        ("run: {device: gpu}", [], "run.device: 'gpu' is not one of auto, cpu, cuda"),
+        (
+            "environment: {name: natve}",
+            [],
+            "environment.name: 'natve' is not one of native, textworld, household, thor",
+        ),
+        ("expert: {name: oracle}", [], "expert.name: 'oracle' is not one of explorer, handcoded,"),
+        ("policy: {decode: beam}", [], "policy.decode: 'beam' is not one of free, admissible"),
+        ("policy: {min_length: 200}", [], "policy.min_length: 200 is not at most policy.max_length (128)"),
+        ("server: {port: 70000}", [], "server.port: 70000 is not a number from 0 to 65535"),
+        ("server: {session_timeout_s: 0}", [], "server.session_timeout_s: 0.0 is not a number of seconds above 0"),
+        ("", ["run.seed"], "--options run.seed: write it as section.key=value"),
+        ("server: {token: 007}", [], "settings.yaml: server.token: yaml reads 7 here; put the text in quotes"),
+        ("run: {output_dir: on}", [], "run.output_dir: yaml reads True here"),
+        ("", ["run.output_dir=${nowhere}"], "Interpolation key 'nowhere' not found"),
+        ("", ["run.output_dir=${nowhere"], "--options run.output_dir=${nowhere: cannot be read"),
+    ],
+)
+def test_mistakes_name_key_value_and_rule(tmp_path: Path, text: str, options: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(DaggerConfig, write(tmp_path, text), options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_is_named() -> None:
+    with pytest.raises(ConfigError, match="config file not found: nowhere/at_all.yaml"):
+        load_config(DaggerConfig, "nowhere/at_all.yaml")
+
+
+def test_yaml_of_a_config_reads_back_without_the_token(tmp_path: Path) -> None:
+    config = load_config(DaggerConfig, None, ["run.init_lr=3e-4", "server.token=secret", "model.a=1"])
+    text = to_yaml(config)
+    assert "secret" not in text
+    assert config.server.token == "secret"
+    config.server.token = ""
+    assert load_config(DaggerConfig, write(tmp_path, text)) == config

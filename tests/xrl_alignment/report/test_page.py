@@ -1,0 +1,124 @@
+"""The page: whole by itself, the same for the same run, and written from half-finished runs as well."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.xrl_alignment.report.runs import make_run
+from xrl_alignment.report.page import write_report
+
+SUMMARY = {
+    "untrained": {"success": 0.0, "success_admissible": 0.05, "games": 20, "mean_steps": None, "per_task_type": {}},
+    "bc": {
+        "success": 0.75,
+        "success_admissible": 0.85,
+        "interval": [0.53, 0.89],
+        "games": 20,
+        "mean_steps": 11.2,
+        "per_task_type": {"look_at_obj_in_light": {"success": 0.5, "success_admissible": 0.625}},
+    },
+    "wall_seconds": 512.25,
+    "games_hash": "abc123",
+    "versions": {"torch": "2.13.0"},
+    "note": "<script>alert(1)</script>",
+}
+
+
+class WellFormed(HTMLParser):
+    """Checks that tags nest, and notes what the page would load from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sources: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.tags.add(tag)
+        self.sources += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img", "!doctype"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_page_is_whole_and_loads_nothing(tmp_path: Path) -> None:
+    make_run(tmp_path / "demo" / "bc")
+    make_run(tmp_path / "demo" / "dpo")
+    path = write_report(tmp_path / "demo", SUMMARY)
+    assert path == tmp_path / "demo" / "report.html"
+    page = path.read_text(encoding="utf-8")
+    checker = WellFormed()
+    checker.feed(page)
+    assert not checker.open
+    assert checker.sources
+    assert all(source.startswith("data:image/") for source in checker.sources)
+    assert "script" not in checker.tags
+    assert "http" not in re.sub(r"data:image/[^\"]+", "", page)
+    for expected in (
+        "0.75",
+        "0.53 to 0.89",
+        "0.85",
+        "0.62",
+        "512.250",
+        "abc123",
+        "versions.torch",
+        "policy &lt;12&gt;",
+    ):
+        assert expected in page, expected
+    assert page.count("Rounds: ") == 2
+
+
+def test_same_run_same_bytes(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    first = write_report(tmp_path / "run", SUMMARY).read_bytes()
+    assert write_report(tmp_path / "run", SUMMARY).read_bytes() == first
+
+
+def test_an_empty_run_still_has_a_report(tmp_path: Path) -> None:
+    assert "EMAC+ run" in write_report(tmp_path, {}).read_text(encoding="utf-8")
+
+
+def test_missing_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no run directory .*nowhere"):
+        write_report(tmp_path / "nowhere", {})
+
+
+def test_opens_in_a_browser(tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no chromium installed")
+    path = write_report(make_run(tmp_path / "run"), SUMMARY)
+    picture = tmp_path / "page.png"
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+    flags += [
+        "--disable-background-networking",
+        "--disable-component-update",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
+    command = [browser, *flags, "--window-size=1200,2400", f"--screenshot={picture}", path.as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=240)
+    assert picture.stat().st_size > 20_000
+
+
+def test_a_damaged_shard_costs_only_its_steps(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    shard = next((run / "state" / "buffer").glob("*.h5"))
+    shard.write_bytes(shard.read_bytes()[:100])
+    page = write_report(run, {}).read_text(encoding="utf-8")
+    assert "Steps: " not in page and "Rounds: " in page
+
+
+def test_what_a_run_says_is_no_markup(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "<b>run")
+    (run / "config.yaml").write_text("note: '</pre><script>'\n")
+    checker = WellFormed()
+    checker.feed(write_report(run, {"<i>": {"success": 0.5}, "fact": "<u>"}).read_text(encoding="utf-8"))
+    assert not checker.open and not checker.tags & {"b", "i", "u", "script"}

@@ -1,0 +1,1 @@
+"""Checks of a machine before the first run: `python -m xrl_alignment.doctor`."""

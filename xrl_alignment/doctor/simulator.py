@@ -1,0 +1,123 @@
+"""Checks of what AI2-THOR needs: packages, a display, object poses; its log, its pipes, and one rendered frame."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from xrl_alignment.doctor.files import games_by_split
+from xrl_alignment.doctor.finding import Finding
+from xrl_alignment.doctor.machine import version_of
+
+SIMULATOR = ("ai2thor", "cv2", "torchvision")
+FRAME_TIMEOUT = 180.0  # seconds; AI2-THOR downloads its build at its first start
+_FRAME_PROGRAM = """
+from alfworld.env.thor_env import ThorEnv
+environment = ThorEnv()
+frame = environment.reset("FloorPlan1").frame
+print("frame", *frame.shape, int(frame.max()) - int(frame.min()))
+environment.stop()
+"""
+
+
+def check_simulator(modules: Iterable[str] = SIMULATOR) -> Finding:
+    """The packages that drive AI2-THOR and that alfworld imports with it."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        return Finding("fail", "ai2thor", f"not installed: {', '.join(missing)}", "pip install 'emac-plus[thor]'")
+    return Finding("ok", "ai2thor", version_of("ai2thor"))
+
+
+def check_poses(data: str | None = None) -> Finding:
+    """Whether the games carry the object poses from which AI2-THOR builds a room (generated games do not)."""
+    from xrl_alignment.environments.games import data_root
+
+    for split, games in games_by_split(data).items():
+        with contextlib.suppress(OSError, ValueError):  # without that file, or with a damaged one
+            trajectory = json.loads((games[0].path.parent / "traj_data.json").read_text())
+            if "object_poses" in trajectory.get("scene", {}):
+                return Finding("ok", "object poses", f"{split} has them")
+    advice = "get ALFWorld's own traj_data.json with `alfworld-download`"
+    return Finding("fail", "object poses", f"no game under {data_root(data)} has them", advice)
+
+
+def check_display(environ: Mapping[str, str], sockets: Path = Path("/tmp/.X11-unix")) -> Finding:
+    """An X display to render on: `DISPLAY` and the socket of that server."""
+    display = environ.get("DISPLAY", "")
+    if not display:
+        helper = "run under `xvfb-run -a`" if shutil.which("xvfb-run") else "install xvfb and run under `xvfb-run -a`"
+        return Finding("fail", "display", "DISPLAY is not set", helper)
+    host, _, screen = display.rpartition(":")
+    number = screen.split(".")[0]
+    if host not in ("", "unix") or not number.isdigit():
+        return Finding("ok", "display", f"DISPLAY={display}")
+    if not (sockets / f"X{number}").exists():
+        return Finding("fail", "display", f"DISPLAY={display}, but no X server is there", "start Xvfb or an X server")
+    return Finding("ok", "display", f"DISPLAY={display}, its server is running")
+
+
+def unity_logs(home: Path) -> list[Path]:
+    """Unity's log files below `home`, the newest first: ai2thor's own, then Unity's for Linux and macOS."""
+    patterns = (".ai2thor/log/*.log", ".config/unity3d/Allen Institute*/*/Player.log", "Library/Logs/*/*/Player.log")
+    logs = [path for pattern in patterns for path in home.glob(pattern)]
+    return sorted(logs, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def check_unity_log(home: Path) -> Finding:
+    """Where Unity's log is, and its last lines that mention an error."""
+    logs = unity_logs(home)
+    if not logs:
+        return Finding("ok", "unity log", f"none under {home}: the simulator has not run here")
+    with logs[0].open("rb") as file:
+        file.seek(max(logs[0].stat().st_size - 256 * 1024, 0))
+        lines = file.read().decode(errors="replace").splitlines()
+    words = ("error", "exception", "fail", "crash", "unable")
+    faults = [line.strip()[:160] for line in lines if any(word in line.lower() for word in words)]
+    if not faults:
+        return Finding("ok", "unity log", f"{logs[0]}, no errors")
+    return Finding("warn", "unity log", f"{logs[0]}: " + " | ".join(faults[-3:]), "read the lines around them")
+
+
+def check_pipes(folder: Path = Path("/tmp/ai2thor-fifo")) -> Finding:
+    """Pipes that crashed runs of AI2-THOR left behind (or that a run uses now)."""
+    pipes = sorted(folder.glob("*")) if folder.is_dir() else []
+    if not pipes:
+        return Finding("ok", "ai2thor pipes", "none left over")
+    advice = f"when no AI2-THOR is running, remove them: rm -rf {folder}"
+    return Finding("warn", "ai2thor pipes", f"{len(pipes)} in {folder}", advice)
+
+
+def check_frame(timeout_s: float = FRAME_TIMEOUT, program: str = _FRAME_PROGRAM) -> Finding:
+    """Renders one frame in a process of its own; after `timeout_s` seconds that process and its children are killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return Finding(
+            "fail", "thor frame", f"none within {timeout_s:.0f} s", "see the display and the Unity log above"
+        )
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    words = next((line.split() for line in reversed(lines) if line.startswith("frame ")), None)
+    if process.returncode or words is None:
+        last = lines[-1][:200] if lines else f"exit code {process.returncode}"
+        return Finding("fail", "thor frame", last, "see the display and the Unity log above")
+    if words[-1] == "0":
+        return Finding("fail", "thor frame", "rendered, but of one colour", "the display has no working OpenGL")
+    return Finding("ok", "thor frame", f"rendered, {words[1]} x {words[2]}")

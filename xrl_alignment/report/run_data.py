@@ -1,0 +1,109 @@
+"""Reads what a run directory holds for the report; files that a crash cut in half included."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from lavis.common.errors import EmacError
+from lavis.datasets.shards import ShardError, open_shard
+from xrl_alignment.dagger.replay import Transition, read_transition
+
+Points = list[tuple[float, float]]
+
+STEPS_SHOWN = 6
+CURVE_POINTS = 400
+EPISODE_WINDOW = 25
+_ROUND_LINE = re.compile(
+    r"^(ROUND|SUCCESS|ADDITIONAL SUCCESS|FAIL|TOTAL|ACCURACY|TIME|ROLLOUT|TRAINING): ([\d.]+)", re.MULTILINE
+)
+
+
+class ReportError(EmacError, ValueError):
+    """A file that the report is made from cannot be used; the text names it and the reason."""
+
+
+def find_runs(run_dir: Path) -> dict[str, Path]:
+    """Every run directory (it holds `state/`) at or below `run_dir`, by name.
+
+    The name is the first folder on the way there ("bc") if these differ, else the whole way.
+    """
+    paths = sorted(state.parent for state in run_dir.rglob("state") if state.is_dir())
+    names = [path.relative_to(run_dir).as_posix() if path != run_dir else path.resolve().name for path in paths]
+    starts = [name.split("/")[0] for name in names]
+    return dict(zip(starts if len(set(starts)) == len(starts) else names, paths, strict=True))
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file, [] where there is none; a last line cut off by a crash is left out."""
+    if not path.exists():
+        return []
+    try:
+        text = path.read_text(encoding="utf-8")
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    except ValueError as error:
+        raise ReportError(f"{path} is damaged: {error}") from error
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The figures that `make demo` writes; ReportError where the file holds something else."""
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ReportError(f"{path} is not JSON: {error}") from error
+    if not isinstance(summary, dict):
+        raise ReportError(f"{path} is no summary: it holds a {type(summary).__name__}")
+    return summary
+
+
+def read_metrics(run: Path) -> dict[str, Points]:
+    """The curves of a run by tag, as (step, value); of a step that a resume repeated, the last value counts."""
+    curves: dict[str, dict[float, float]] = {}
+    for line in read_json_lines(run / "state" / "metrics.jsonl"):
+        curves.setdefault(line["tag"], {})[line["step"]] = line["value"]
+    return {tag: sorted(points.items()) for tag, points in curves.items()}
+
+
+def read_rounds(run: Path) -> list[dict[str, float]]:
+    """The blocks of `logging_results/world.log`, one dict a round with the log's own names."""
+    path = run / "logging_results" / "world.log"
+    if not path.exists():
+        return []
+    rounds: list[dict[str, float]] = []
+    for name, value in _ROUND_LINE.findall(path.read_text(encoding="utf-8")):
+        if name == "ROUND":
+            rounds.append({})
+        if rounds:
+            rounds[-1][name] = float(value)
+    return rounds
+
+
+def sample_steps(run: Path, count: int = STEPS_SHOWN) -> list[tuple[int, Transition]]:
+    """Up to `count` steps (their number, the transition) spread evenly over the last episode that was stored."""
+    shards = sorted((run / "state" / "buffer").glob("round*.h5"))
+    if not shards:
+        return []
+    try:
+        steps = open_shard(shards[-1]).steps
+        shown = sorted({round(i * (steps - 1) / max(count - 1, 1)) for i in range(count)})
+        return [(index, read_transition(shards[-1], index)) for index in shown]
+    except ShardError:  # the shard of a killed run or a full disk: the report does without
+        return []
+
+
+def thin(points: Points, limit: int = CURVE_POINTS) -> Points:
+    """At most `limit` points, each the mean of equally many neighbours."""
+    size = -(-len(points) // limit)
+    groups = [points[i : i + size] for i in range(0, len(points), size)] if points else []
+    return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
+
+
+def running_success(run: Path, window: int = EPISODE_WINDOW) -> Points:
+    """(episode number, share of the last `window` training episodes that the policy solved by itself)."""
+    solved = [
+        float(r["won"] and not r.get("assisted", False)) for r in read_json_lines(run / "state" / "episodes.jsonl")
+    ]
+    last = [solved[max(0, end - window) : end] for end in range(1, len(solved) + 1)]
+    return [(float(number), sum(part) / len(part)) for number, part in enumerate(last, start=1)]
