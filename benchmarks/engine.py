@@ -22,7 +22,7 @@ from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.gym_env import ALFWorldVectorEnv
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.environments.native.gamefile import read_games
 from xrl_alignment.environments.native.world import build_world, forget_worlds
 from xrl_alignment.environments.textworld import TextWorldEnvironment

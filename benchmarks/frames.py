@@ -26,7 +26,7 @@ from xrl_alignment.environments.drawing import frames
 from xrl_alignment.environments.drawing.state import RoomState
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.household.generator import generate
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 
 GAMES, STEPS = 24, 25
 LIMIT_MS = 10.0  # the most that a frame may cost

@@ -28,7 +28,7 @@ from PIL import Image
 from xrl_alignment.client.client import Connection
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.drawing import frames
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.wire import protocol
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 from xrl_alignment.wire.protocol import CONTENT_TYPE_V2, Hello, Observation, md5_hex

@@ -263,7 +263,7 @@ class HouseholdBackend:
     """The same games, generated or official, in emac-plus's own engine: more than 100 times as fast."""
 
     def __init__(self, max_steps: int) -> None:
-        from xrl_alignment.environments.native.game import NativeEnvironment
+        from xrl_alignment.environments.native.environment import NativeEnvironment
 
         self._environment = NativeEnvironment(max_steps=max_steps)
 
@@ -273,7 +273,7 @@ class HouseholdBackend:
         _look_beside()
         try:
             from xrl_alignment.environments.drawing import frames  # noqa: F401
-            from xrl_alignment.environments.native import game  # noqa: F401
+            from xrl_alignment.environments.native import environment  # noqa: F401
         except (ImportError, SyntaxError) as error:
             raise ImportError(
                 f"--env household needs emac-plus in this interpreter (Python 3.10 or newer): {error}"

@@ -9,7 +9,7 @@ from xrl_alignment.environments.base import MAX_STEPS, Environment, Game
 from xrl_alignment.environments.games import cache_root, find_games
 
 ENVIRONMENTS = {
-    "native": ("xrl_alignment.environments.native.game", "NativeEnvironment"),
+    "native": ("xrl_alignment.environments.native.environment", "NativeEnvironment"),
     "textworld": ("xrl_alignment.environments.textworld", "TextWorldEnvironment"),
     "thor": ("xrl_alignment.environments.thor", "ThorEnvironment"),
 }

@@ -36,7 +36,7 @@ from lavis.models import load_model_and_preprocess
 from xrl_alignment.environments.base import Game, TimeStep
 from xrl_alignment.environments.drawing import frames
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.language.prompt import build_prompt, opening

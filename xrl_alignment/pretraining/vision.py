@@ -32,7 +32,7 @@ from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.drawing import frames
 from xrl_alignment.environments.drawing.state import RoomState
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.pretraining.backbone import write_bfloat16
 
 # One line a query. Two types share one only if they never lay together in any of 3,300 games.

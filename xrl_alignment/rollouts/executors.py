@@ -45,7 +45,7 @@ _CLOSE_S = 2.0  # how long a worker may take to close its environments
 _EXIT_S = 30.0  # how long the exit code of a worker that has gone may take to arrive, on a busy machine
 _PRELOAD = [  # the cheap part of what workers need; no torch
     "xrl_alignment.environments.drawing.frames",
-    "xrl_alignment.environments.native.game",
+    "xrl_alignment.environments.native.environment",
     "xrl_alignment.evaluation.episodes",
     "xrl_alignment.experts.explorer",
 ]

@@ -13,7 +13,7 @@ import pytest
 
 from xrl_alignment.environments import prove
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native import game as native
+from xrl_alignment.environments.native import actions
 from xrl_alignment.environments.native.game import NativeGame
 from xrl_alignment.environments.native.gamefile import DOMAINS, GRAMMARS, fingerprint, read_json
 from xrl_alignment.environments.native.world import World, load_world
@@ -65,14 +65,14 @@ def test_every_state_of_food(alfworld_data):
     texts = set()
     plans = ((g, cooking(load_world(g.path))) for g in find_games("train", data=alfworld_data, seed=0))
     for game, commands in islice(((game, plan) for game, plan in plans if plan), 2):
-        game, oracle = NativeGame.load(game.path), Oracle()
+        native, oracle = NativeGame.load(game.path), Oracle()
         with shortcuts():
-            assert game.reset() == oracle.reset(game.path).text
+            assert native.reset() == oracle.reset(game.path).text
             for command in commands:
                 answer = oracle.step(command)
-                assert game.step(command) == answer.text
-                assert game.admissible_commands() == answer.commands
-                assert (game.won, game.facts()) == (answer.won, answer.facts)
+                assert native.step(command) == answer.text
+                assert native.admissible_commands() == answer.commands
+                assert (native.won, native.facts()) == (answer.won, answer.facts)
                 texts.add(re.sub(r"\w+ \d+", "it", answer.text))
     states = ("sliced", "hot sliced", "cool sliced", "clean sliced", "cool and clean sliced", "hot and clean sliced")
     assert texts >= {f"This is a {words} it." for words in states}
@@ -107,9 +107,8 @@ def test_the_old_dialect(household_data, tmp_path):
 
 
 def test_a_difference_is_found_and_shown(household_data, monkeypatch, capsys):
-    monkeypatch.setattr(NativeGame, "_inventory", lambda self: "You carry nothing.")
     monkeypatch.setitem(prove.WEIGHTS, "inventory", 1000.0)
-    monkeypatch.setitem(native._ALWAYS_AND_HELP, "inventory", (NativeGame._inventory,))
+    monkeypatch.setitem(actions._ALWAYS_AND_HELP, "inventory", (lambda state: "You carry nothing.",))
     assert run("--data", household_data, "--games", 1, "--steps", 40) == 1
     out = capsys.readouterr().out
     assert "MISMATCH" in out and "'You carry nothing.'" in out and "textworld: 'You are" in out

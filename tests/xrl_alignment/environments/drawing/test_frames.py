@@ -225,7 +225,7 @@ def test_caches_stay_bounded():
 
 def test_official_games_show_the_receptacle_the_agent_stands_at(alfworld_data):
     """In real rooms the label of the receptacle of the current location is written, for nearly every location."""
-    native = pytest.importorskip("xrl_alignment.environments.native.game")
+    native = pytest.importorskip("xrl_alignment.environments.native.environment")
     games = pytest.importorskip("xrl_alignment.environments.games")
     written = total = 0
     for game in games.find_games("valid_seen", data=alfworld_data, num=6, seed=1):
