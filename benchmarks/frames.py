@@ -49,8 +49,7 @@ def walk_states() -> list[RoomState]:
 
 def empty_caches() -> None:
     """Forget all rooms and views (fonts and labels stay: they do not depend on a room)."""
-    frames._room.cache_clear()
-    frames._view.cache_clear()
+    frames.forget_rooms()
 
 
 def milliseconds(work: Callable[[int], object], count: int) -> list[float]:
@@ -73,15 +72,15 @@ def png(picture: np.ndarray) -> int:
 def measure() -> Result:
     """Every state drawn cold, again, and without anything kept; and its picture as PNG."""
     states = walk_states()
-    frames.draw(states[0])  # loads the font
+    frames.render(states[0])  # loads the font
     empty_caches()
-    times = {"walk": milliseconds(lambda i: frames.draw(states[i]), len(states))}
+    times = {"walk": milliseconds(lambda i: frames.render(states[i]), len(states))}
     few = states[:: max(1, len(states) // 150)]
     for state in few:
-        frames.draw(state)
-    times["again"] = milliseconds(lambda i: frames.draw(few[i]), len(few))
-    times["nothing kept"] = milliseconds(lambda i: (empty_caches(), frames.draw(few[i])), len(few))
-    pictures = [frames.draw(state) for state in few]
+        frames.render(state)
+    times["again"] = milliseconds(lambda i: frames.render(few[i]), len(few))
+    times["nothing kept"] = milliseconds(lambda i: (empty_caches(), frames.render(few[i])), len(few))
+    pictures = [frames.render(state) for state in few]
     times["PNG"] = milliseconds(lambda i: png(pictures[i]), len(few))
     rows = [
         {

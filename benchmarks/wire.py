@@ -51,7 +51,7 @@ def observations() -> dict[str, Observation]:
             action = step.admissible_commands[0]
             step = environment.step(action)
             history += f"\n> {action}\n{step.text}"
-        drawn = frames.draw(environment.room_state(), size=SIZE)
+        drawn = frames.render(environment.room_state(), size=SIZE)
     information = {"admissible_commands": step.admissible_commands, "won": False, "engine": "native"}
     texts = {"text": step.text, "history": history, "information": information, "session": "bench", "seq": 1}
     return {"drawn": Observation(**texts, image=drawn), "photograph": Observation(**texts, image=like_a_photograph())}

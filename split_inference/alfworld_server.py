@@ -249,7 +249,7 @@ def drawing() -> Optional[Drawing]:
         from xrl_alignment.environments.textworld import room_state
     except (ImportError, SyntaxError):
         return None
-    return Drawing(lambda state, size: Image.fromarray(frames.draw(state, size=size)), room_state)
+    return Drawing(lambda state, size: Image.fromarray(frames.render(state, size=size)), room_state)
 
 
 def _look_beside() -> None:
@@ -304,7 +304,7 @@ class HouseholdBackend:
 
         from xrl_alignment.environments.drawing import frames
 
-        return Image.fromarray(frames.draw(self._environment.room_state(), size=size))
+        return Image.fromarray(frames.render(self._environment.room_state(), size=size))
 
     def close(self) -> None:
         """Forget the game."""

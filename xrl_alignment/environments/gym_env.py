@@ -143,7 +143,7 @@ class ALFWorldEnv(gymnasium.Env):
         return {"text": step.text, "image": self._picture()} if self._image else {"text": step.text}
 
     def _picture(self) -> np.ndarray:
-        return frames.draw(self._engine.room_state(), size=self._size, show_ids=self._engine.show_ids)
+        return frames.render(self._engine.room_state(), size=self._size, show_ids=self._engine.show_ids)
 
     def _info(self, step: TimeStep) -> dict:
         return {"admissible_commands": step.admissible_commands, "won": step.won, "game": self._game.id}
@@ -240,7 +240,7 @@ class ALFWorldVectorEnv(VectorEnv):
         return observations
 
     def _picture(self, engine: NativeEnvironment) -> np.ndarray:
-        return frames.draw(engine.room_state(), size=self._size, show_ids=engine.show_ids)
+        return frames.render(engine.room_state(), size=self._size, show_ids=engine.show_ids)
 
     def _infos(self, steps: list[TimeStep]) -> dict:
         everywhere = np.ones(self.num_envs, bool)

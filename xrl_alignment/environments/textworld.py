@@ -154,7 +154,7 @@ class TextWorldEnvironment:
         """The agent's view now, drawn from the game's state: uint8, (height, width, 3), RGB."""
         from xrl_alignment.environments.drawing import frames
 
-        return frames.draw(self.room_state(), show_ids=self.show_ids)
+        return frames.render(self.room_state(), show_ids=self.show_ids)
 
     def close(self) -> None:
         """Forget the game and leave the engine to the next environment."""

@@ -34,7 +34,6 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.files import write_atomically
 from lavis.models import load_model_and_preprocess
 from xrl_alignment.environments.base import Game, TimeStep
-from xrl_alignment.environments.drawing import frames
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.experts.explorer import Explorer
@@ -85,7 +84,7 @@ class Row:
 def names_in_reach(environment: NativeEnvironment) -> list[str]:
     """What the picture names as within reach ("mug 1"), in no order."""
     state = environment.room_state()
-    return [state.names[key] for key in frames.in_reach(state) if key in state.names]
+    return [state.names[key] for key in state.in_reach() if key in state.names]
 
 
 def wander(environment: NativeEnvironment, game: Game, rng: random.Random, limit: int) -> tuple[str, list[Step], bool]:

@@ -30,6 +30,7 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.models import load_model_and_preprocess
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.drawing import frames
+from xrl_alignment.environments.drawing.labels import FrameLabel
 from xrl_alignment.environments.drawing.state import RoomState
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native.environment import NativeEnvironment
@@ -108,9 +109,9 @@ def moments(games: Sequence[Game], rng: random.Random) -> Iterator[Seen]:
         for _ in range(SCENES):
             scene = rearranged(state, rng)
             views = [replace(scene, location=location) for location in places]
-            full = [seen for seen in views if frames.in_reach(seen)]
+            full = [seen for seen in views if seen.in_reach()]
             for seen in (*rng.sample(full, min(VIEWS, len(full))), rng.choice(views)):
-                frame, labels = frames.draw_labelled(seen)
+                frame, labels = frames.render_labelled(seen)
                 yield Seen(frame, *targets([label for label in labels if label.kind == "in reach"]))
 
 
@@ -143,7 +144,7 @@ def rearranged(state: RoomState, rng: random.Random) -> RoomState:
     return replace(state, contents={r: tuple(keys) for r, keys in contents.items()}, opened=opened, held=held)
 
 
-def targets(labels: Sequence[frames.Label]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def targets(labels: Sequence[FrameLabel]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What `Seen` says of `labels`. Of several objects of a type any would do: that with the smallest number counts."""
     kinds, numbers = torch.full((2, len(LOOKS_FOR)), -1)
     cell_kinds, cell_numbers = torch.full((2, CELLS, CELLS), -1)

@@ -68,7 +68,7 @@ class NativeEnvironment:
 
         state = self.room_state()
         if self._drawn is None or self._drawn[0] != state:  # a rejected action changes nothing
-            self._drawn = state, frames.draw(state, show_ids=self.show_ids)
+            self._drawn = state, frames.render(state, show_ids=self.show_ids)
         return self._drawn[1].copy()
 
     def room_state(self) -> RoomState:
