@@ -78,11 +78,17 @@ def _cut(box: Box, poses: list[Pose]) -> Box:
 
 def _grown(box: Box, points: list[Point], poses: list[Pose], reach: float) -> tuple[Box, list[Point]]:
     """`box` extended over `points` where no agent stands and within `reach` metres; and the points left out."""
-    left, margin, first = [], _MARGIN, box
+    left: list[Point] = []
+    margin, first = _MARGIN, box
     widest = max(1.3, min(box[3] - box[0], box[5] - box[2]) + 0.4)
     for x, y, z in sorted(points, key=lambda p: _excess(first, p[0], p[2])):
-        grown = (min(box[0], x - margin), box[1], min(box[2], z - margin))
-        grown += (max(box[3], x + margin), box[4], max(box[5], z + margin))
+        x0, z0, x1, z1 = (
+            min(box[0], x - margin),
+            min(box[2], z - margin),
+            max(box[3], x + margin),
+            max(box[5], z + margin),
+        )
+        grown = (x0, box[1], z0, x1, box[4], z1)
         across = min(grown[3] - grown[0], grown[5] - grown[2])
         if _excess(first, x, z) > reach or across > widest or any(_holds(grown, pose) for pose in poses):
             left.append((x, y, z))

@@ -53,7 +53,8 @@ def parse_position(identifier: str) -> Point | None:
     numbers = _numbers(identifier)
     if len(numbers) < 3 or max(map(abs, numbers[:3])) > _FARTHEST:
         return None
-    return numbers[:3]
+    x, y, z = numbers[:3]
+    return x, y, z
 
 
 def parse_pose(location: str) -> Pose | None:

@@ -173,9 +173,9 @@ def _paint_part(camera: Camera, solid: Solid, part: Part, colour: Colour) -> lis
         return cx + u * across[0] + w * depth[0], bottom + v * height, cz + u * across[1] + w * depth[1]
 
     if isinstance(part, Block):
-        a, b = at(part.u0, part.v0, part.w0), at(part.u1, part.v1, part.w1)
-        low, high = map(min, zip(a, b, strict=True)), map(max, zip(a, b, strict=True))
-        return _paint_block(camera, (*low, *high), colour)
+        (ax, ay, az), (bx, by, bz) = at(part.u0, part.v0, part.w0), at(part.u1, part.v1, part.w1)
+        block = (min(ax, bx), min(ay, by), min(az, bz), max(ax, bx), max(ay, by), max(az, bz))
+        return _paint_block(camera, block, colour)
     width = abs(across[0]) + abs(across[1])
     part = part._replace(colour=colour)
     if isinstance(part, Tube):

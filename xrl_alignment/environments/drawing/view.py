@@ -133,7 +133,7 @@ def _backdrop(camera: Camera, room: RoomGeometry, seed: int) -> list[Stroke]:
     pick = stable(f"{seed} {min(room.names, default='')}", len(_WALLS) * len(_FLOORS))
     wall, floor = _WALLS[pick % len(_WALLS)], _FLOORS[pick // len(_WALLS)]
     line = darkened(floor, 9, 10)
-    sides = [
+    sides: list[tuple[list[tuple[float, float, float]], Colour, Colour | None]] = [
         ([(x0, 0, z0), (x1, 0, z0), (x1, 0, z1), (x0, 0, z1)], floor, line),
         ([(x0, CEILING, z0), (x1, CEILING, z0), (x1, CEILING, z1), (x0, CEILING, z1)], (240, 240, 236), wall),
     ]

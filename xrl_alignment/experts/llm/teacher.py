@@ -15,7 +15,7 @@ from typing import Any
 
 from xrl_alignment.experts.base import Label
 from xrl_alignment.experts.llm.endpoint import PROMPT_OVERHEAD, Completion, Endpoint
-from xrl_alignment.language.answers import MIN_ANSWER, Answer, ground, read_answer
+from xrl_alignment.language.answers import MIN_ANSWER, ParsedAnswer, ground, read_answer
 from xrl_alignment.language.react import PREFIXES, prompt_name, react_prompt
 from xrl_alignment.language.sentences import parse_opening, parse_task
 
@@ -77,13 +77,13 @@ class Teacher:
         """The system message; completion models have none."""
         return system_message(self.thinking) if self.endpoint.api == "chat" else ""
 
-    def answer(self, prompt: str) -> Answer | None:
+    def answer(self, prompt: str) -> ParsedAnswer | None:
         """The model's answer by the original's rule, None where it was filtered or refused.
 
         What is shorter than five characters, or no command at all, is asked for again, six times in all, each 0.2
         hotter; then a short command (`look`) counts after all.
         """
-        best = Answer()
+        best = ParsedAnswer()
         for attempt in range(TRIES):
             completion = self.endpoint.complete(
                 prompt,

@@ -1,6 +1,5 @@
 """`python -m xrl_alignment.environments.household`."""
 
-
 import pytest
 
 from xrl_alignment.common.program import run_program

@@ -131,7 +131,7 @@ def test_somebody_elses_split_is_not_touched(tmp_path):
     [
         ({"num_train": -1}, "-1"),
         ({"max_receptacles": 3}, "at least 8, got 3"),
-        ({"verify": "hope"}, "'hope': choose one of native, planner, none"),
+        ({"verify": "hope"}, "'hope': choose one of native, none, planner"),
     ],
 )
 def test_requests_without_sense_are_refused(tmp_path, options, said):
