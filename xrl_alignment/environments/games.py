@@ -1,4 +1,4 @@
-"""ALFWorld's game files on disk: finding them, choosing among them, naming a list of them by a hash.
+"""ALFWorld's game files on disk: finding them, choosing some by a seed, and a hash that names a list of them.
 
 Layout (ALFWorld's own; generated games use it too):
 

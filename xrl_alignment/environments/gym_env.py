@@ -8,8 +8,8 @@ Observations are dictionaries: `text`, and with `image=True` also `image` (uint8
 Actions are commands in the canonical dialect (`put X in/on Y`). The reward is 1.0 for the step that reaches the goal,
 otherwise 0.0. `info` holds `admissible_commands`, `won` and `game` (its id).
 
-Gymnasium finds an id of the form `module:id` by importing the module, so this one registers its id when imported: the
-only module of the project whose import does something.
+Gymnasium finds an id of the form `module:id` by importing the module, so this module registers its id when imported. It
+is the only module of the project whose import has a side effect.
 """
 
 from __future__ import annotations

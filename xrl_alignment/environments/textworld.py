@@ -1,7 +1,7 @@
 """ALFWorld's games in their original engine, TextWorld, through alfworld's own wrappers.
 
-Slow (0.3 to 1.2 s to load a game, 30 to 45 ms a step) and the reference: `native` must equal it. ALFWorld's experts
-live here, because they read the game's state.
+It is slow (0.3 to 1.2 s to load a game, 30 to 45 ms per step) and the reference: `native` must equal it. ALFWorld's
+experts run here, because they read the game's state.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _NoHandcodedExpert:
 
 
 class _Expert(AlfredExpert):
-    """alfworld's expert, but an expert that fails gives no plan instead of ending the episode.
+    """alfworld's expert, but one that fails gives no plan instead of ending the episode.
 
     The handcoded one raises KeyError, IndexError, its own Timeout and Failed in some states. It also draws from
     Python's global generator: here it gets one of its own, seeded by the game, so that a run can be repeated.

@@ -166,7 +166,10 @@ class ThorEnvironment:
         return self._alfred.envs[0]
 
     def _ask(self, call: Callable[[], tuple]) -> tuple:
-        """`call()`, unless alfworld's thread is dead or dies of it: it leaves its old results, or waits for ever."""
+        """The result of `call`, which uses alfworld's thread; EnvironmentFault where that is dead, or dies in the call.
+
+        Without the check alfworld would return old results, or wait forever.
+        """
         if self._thread.is_alive():
             before = self._thread.get_results()
             answer = call()

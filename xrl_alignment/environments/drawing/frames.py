@@ -28,7 +28,7 @@ from xrl_alignment.environments.drawing.labels import (
 from xrl_alignment.environments.drawing.painter import Camera, Stroke, paint
 from xrl_alignment.environments.drawing.scene import Solid, held_solid, solids
 from xrl_alignment.environments.drawing.state import RoomState
-from xrl_alignment.environments.drawing.view import SCALE, View
+from xrl_alignment.environments.drawing.view import SCALE, RoomView
 
 SMALLEST = 32  # pixels
 _ROOMS, _VIEWS = 32, 192  # cached; a view takes about 0.2 MB
@@ -94,8 +94,8 @@ def _room(names: _MappingKey, locations: _MappingKey, unreached: frozenset[str])
 
 
 @lru_cache(maxsize=_VIEWS)
-def _view(room: RoomGeometry, location: str, size: int, seed: int) -> View:
-    return View(room, location, size, seed)
+def _view(room: RoomGeometry, location: str, size: int, seed: int) -> RoomView:
+    return RoomView(room, location, size, seed)
 
 
 def forget_rooms() -> None:

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 from xrl_alignment.environments.drawing.painter import Stroke
 from xrl_alignment.environments.drawing.scene import Solid
 from xrl_alignment.environments.drawing.state import RoomState
-from xrl_alignment.environments.drawing.view import SCALE, DrawnSolid, View
+from xrl_alignment.environments.drawing.view import SCALE, DrawnSolid, RoomView
 
 _LABEL_DISTANCE = 2.6  # metres; what is farther has no label
 _MOST_LABELS = 14  # what is in reach has a label even beyond that
@@ -50,7 +50,7 @@ class LabelCandidate(NamedTuple):
     extent: tuple[float, float, float, float]
 
 
-def label_candidates(view: View, state: RoomState, ordered: list[DrawnSolid]) -> list[LabelCandidate]:
+def label_candidates(view: RoomView, state: RoomState, ordered: list[DrawnSolid]) -> list[LabelCandidate]:
     """Labels for what is near and in sight, most important first; what lies on a thing does not hide it."""
     here = {key for key, location in state.receptacle_locations.items() if location == state.location}
     reachable = set(state.in_reach())

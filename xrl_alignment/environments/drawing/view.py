@@ -33,7 +33,7 @@ class DrawnSolid(NamedTuple):
     distance: float
 
 
-class View:
+class RoomView:
     """What a room looks like from one standing point, and everything already computed for it."""
 
     def __init__(self, room: RoomGeometry, location: str, size: int, seed: int):

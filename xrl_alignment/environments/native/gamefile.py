@@ -1,11 +1,11 @@
-"""ALFWorld's game files, `game.tw-pddl`: reading one, and reading thousands again in a second.
+"""ALFWorld's game files, `game.tw-pddl`: reading one, and reading thousands in a second from a cache.
 
 The native engine implements the meaning of particular texts: `alfred.pddl` and the grammar inside the game file. Both
-are known here by hash, the grammar with its task sentence masked. A game with other texts is refused, because nobody
-has proven (`prove.py`) that the engine equals TextWorld on it.
+are identified here by the SHA-256 of the text, the grammar with its task sentence masked. A game with other texts is
+refused, because nobody has proven (`environments.prove`) that the engine equals TextWorld on it.
 
-`read_games` keeps what it read in one JSON file a split, `native/<hash of the folder>.json` in the project's cache,
-where each game is known by its file's size and time.
+`read_games` caches a split in one JSON file, `native/<hash of the folder>.json` in the project's cache folder. A game
+in it is valid as long as its file has the same size and modification time.
 """
 
 from __future__ import annotations

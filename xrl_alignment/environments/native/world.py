@@ -1,4 +1,4 @@
-"""A game made ready for the native engine: names, places, what can be done with what, and how it begins."""
+"""A game made ready for the native engine: names, locations, what can be done with what, and the initial state."""
 
 from __future__ import annotations
 

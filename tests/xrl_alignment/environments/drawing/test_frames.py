@@ -1,4 +1,4 @@
-"""Drawn frames: what a person standing there would see, the same every time, and never a crash on odd ids."""
+"""Rendered frames: what a person standing there would see, the same every time, and never a crash on odd ids."""
 
 from __future__ import annotations
 

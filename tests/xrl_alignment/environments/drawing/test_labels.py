@@ -9,7 +9,7 @@ import pytest
 from xrl_alignment.environments.drawing.geometry import RoomGeometry
 from xrl_alignment.environments.drawing.labels import label_candidates
 from xrl_alignment.environments.drawing.scene import solids
-from xrl_alignment.environments.drawing.view import View
+from xrl_alignment.environments.drawing.view import RoomView
 
 
 def test_official_games_show_the_receptacle_the_agent_stands_at(alfworld_data):
@@ -24,7 +24,7 @@ def test_official_games_show_the_receptacle_the_agent_stands_at(alfworld_data):
         for location in sorted(set(state.receptacle_locations.values())):
             here = replace(state, location=location)
             room = RoomGeometry(state.names, state.receptacle_locations, frozenset(state.receptacle_locations))
-            view = View(room, location, 224, 0)
+            view = RoomView(room, location, 224, 0)
             drawn = [d for s in solids(room, here) if (d := view.drawing(s)) is not None]
             candidates = {found.name for found in label_candidates(view, here, view.in_order(drawn))}
             at = {state.names[r] for r, where in state.receptacle_locations.items() if where == location}
