@@ -9,7 +9,6 @@ observation. Times are processor time. It needs the official games: `$ALFWORLD_D
 from __future__ import annotations
 
 import random
-import sys
 import tempfile
 import time
 import tracemalloc
@@ -18,18 +17,18 @@ from pathlib import Path
 
 from _bench import Result, run
 
-from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.common.program import run_program
 from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.gym_env import ALFWorldVectorEnv
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.environments.native.gamefile import read_games
 from xrl_alignment.environments.native.world import build_world, forget_worlds
 from xrl_alignment.environments.textworld import TextWorldEnvironment
 from xrl_alignment.language.sentences import TASK_TYPES
 
 STEPS = 30  # a game, on both engines
-NATIVE_REPEATS = 30  # the native engine is too fast to be timed once
+NATIVE_REPEATS = 30  # one run of the native engine is too short to time
 VECTOR_ENVS, VECTOR_STEPS = 256, 200
 SPLITS = ("train", "valid_seen")
 
@@ -150,8 +149,4 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    try:
-        run("Native engine against TextWorld", measure)
-    except EnvironmentFault as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(lambda: run("Native engine against TextWorld", measure))

@@ -28,7 +28,7 @@ from PIL import Image
 from xrl_alignment.client.connection import Connection
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.drawing import frames
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.wire import v1, v2
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 from xrl_alignment.wire.images import IMAGE_FORMATS
@@ -52,7 +52,7 @@ def observations() -> dict[str, Observation]:
             action = step.admissible_commands[0]
             step = environment.step(action)
             history += f"\n> {action}\n{step.text}"
-        drawn = frames.draw(environment.room_state(), size=SIZE)
+        drawn = frames.render(environment.room_state(), size=SIZE)
     information = {"admissible_commands": step.admissible_commands, "won": False, "engine": "native"}
     texts = {"text": step.text, "history": history, "information": information, "session": "bench", "seq": 1}
     return {"drawn": Observation(**texts, image=drawn), "photograph": Observation(**texts, image=like_a_photograph())}

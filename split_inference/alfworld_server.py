@@ -249,7 +249,7 @@ def drawing() -> Optional[Drawing]:
         from xrl_alignment.environments.textworld import room_state
     except (ImportError, SyntaxError):
         return None
-    return Drawing(lambda state, size: Image.fromarray(frames.draw(state, size=size)), room_state)
+    return Drawing(lambda state, size: Image.fromarray(frames.render(state, size=size)), room_state)
 
 
 def _look_beside() -> None:
@@ -263,7 +263,7 @@ class HouseholdBackend:
     """The same games, generated or official, in emac-plus's own engine: more than 100 times as fast."""
 
     def __init__(self, max_steps: int) -> None:
-        from xrl_alignment.environments.native.game import NativeEnvironment
+        from xrl_alignment.environments.native.environment import NativeEnvironment
 
         self._environment = NativeEnvironment(max_steps=max_steps)
 
@@ -273,7 +273,7 @@ class HouseholdBackend:
         _look_beside()
         try:
             from xrl_alignment.environments.drawing import frames  # noqa: F401
-            from xrl_alignment.environments.native import game  # noqa: F401
+            from xrl_alignment.environments.native import environment  # noqa: F401
         except (ImportError, SyntaxError) as error:
             raise ImportError(
                 f"--env household needs emac-plus in this interpreter (Python 3.10 or newer): {error}"
@@ -304,7 +304,7 @@ class HouseholdBackend:
 
         from xrl_alignment.environments.drawing import frames
 
-        return Image.fromarray(frames.draw(self._environment.room_state(), size=size))
+        return Image.fromarray(frames.render(self._environment.room_state(), size=size))
 
     def close(self) -> None:
         """Forget the game."""

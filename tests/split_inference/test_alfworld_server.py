@@ -434,7 +434,7 @@ def test_frames_are_those_of_the_package(client, trials):
 
     client.ask("init", traj_file=str(trial), image_format="png")
     shown = np.asarray(picture(client.ask("step", action="look")["current_image"]))
-    assert (shown == frames.draw(environment.room_state(), size=300)).all()
+    assert (shown == frames.render(environment.room_state(), size=300)).all()
 
 
 def test_an_engine_that_fails_leaves_the_connection(monkeypatch, trials):

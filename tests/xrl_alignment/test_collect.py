@@ -21,7 +21,7 @@ from xrl_alignment.collection.player import CollectingPlayer
 from xrl_alignment.dagger.replay import FIELDS
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.language.prompt import build_prompt
 from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.rollouts.sequential import SequentialExecutor

@@ -216,7 +216,7 @@ class ExpertConfig(Section, section="expert"):
 
 @dataclass
 class PolicyConfig(Section, section="policy"):
-    """How the model answers, and where its language model runs (docs/engines.md)."""
+    """How the model answers, and where its language model runs (docs/vllm.md)."""
 
     decode: str = setting(
         "free",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
+from lavis.common.errors import unknown
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import MAX_STEPS, Environment, Game
 from xrl_alignment.environments.games import cache_root, find_games
 
-ENVIRONMENTS = {
-    "native": ("xrl_alignment.environments.native.game", "NativeEnvironment"),
+_NATIVE = ("xrl_alignment.environments.native.environment", "NativeEnvironment")
+ENVIRONMENTS = {  # name -> module and class; the names are `common.choices.ENVIRONMENT_NAMES`
+    "native": _NATIVE,
     "textworld": ("xrl_alignment.environments.textworld", "TextWorldEnvironment"),
+    "household": _NATIVE,  # generated games, see `choose_games`
     "thor": ("xrl_alignment.environments.thor", "ThorEnvironment"),
 }
 
@@ -18,18 +22,16 @@ ENVIRONMENTS = {
 def make_environment(
     name: str, *, max_steps: int = MAX_STEPS, show_ids: bool = True, expert: str | None = None
 ) -> Environment:
-    """Build the environment called `name`: `native` (also as `household`), `textworld`, or `thor`.
+    """Build the environment called `name`: `native` (or `household`, the same engine), `textworld`, or `thor`.
 
     `expert` ("handcoded" or "planner") computes ALFWorld's expert action beside each state; only `textworld` (both)
     and `thor` (handcoded) can. Raises `EnvironmentFault` for a name or a combination that does not exist.
     """
-    name = "native" if name == "household" else name
     if name not in ENVIRONMENTS:
-        known = ", ".join([*ENVIRONMENTS, "household"])
-        raise EnvironmentFault(f"unknown environment {name!r}: choose one of {known}")
-    options: dict = {"max_steps": max_steps, "show_ids": show_ids}
+        raise EnvironmentFault(unknown("environment", name, ENVIRONMENTS))
+    options: dict[str, Any] = {"max_steps": max_steps, "show_ids": show_ids}
     if expert is not None:
-        if name == "native":
+        if ENVIRONMENTS[name] == _NATIVE:
             raise EnvironmentFault(f"expert {expert!r} runs inside ALFWorld: use environment.name=textworld for it")
         options["expert"] = expert
     module, attribute = ENVIRONMENTS[name]
@@ -49,13 +51,12 @@ def choose_games(
     """`num` games (None: all) of a split, drawn by `seed`: the choice that server, client and evaluation agree on.
 
     With `name="household"` the games are generated on first use (`num_train`, `num_heldout`, the same `seed`), into
-    `data` or the cache folder. Raises `EnvironmentFault` where the split has fewer games than asked for, or where
-    `data` holds other generated games.
+    `data` or the cache folder. Raises EnvironmentFault where the split has fewer games than asked for, or where `data`
+    holds other generated games; FileError where the games cannot be written.
     """
     if name == "household":
-        from xrl_alignment.environments.household.generator import (
-            generate,  # only then: it reads ALFWorld's floor plans
-        )
+        # Imported here: the generator reads ALFWorld's floor plans, which no other environment needs.
+        from xrl_alignment.environments.household.generator import generate
 
         own = not data  # the cache is ours to remake (for another version of the generator), a user's folder is not
         data = data or str(cache_root() / f"household-{num_train}-{num_heldout}-{seed}")

@@ -1,4 +1,4 @@
-"""What every environment gives and takes: games, time steps, the state of a room, the `Environment` protocol."""
+"""What all environments share: `Game`, `TimeStep`, and the `Environment` protocol."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Game:
 
 
 class TimeStep(NamedTuple):
-    """What an environment answers to `reset` and `step`.
+    """What an environment returns from `reset` and `step`.
 
     `text` is the engine's own text (after `reset`: the room and the task sentence); `admissible_commands` are in the
     project's canonical dialect (`put X in/on Y`); `done` is `won` or the step limit reached.

@@ -1,17 +1,16 @@
-"""ALFWorld's game files on disk: finding them, choosing among them, naming a list of them by a hash.
+"""ALFWorld's game files on disk: finding them, choosing some by a seed, and a hash that names a list of them.
 
 Layout (ALFWorld's own; generated games use it too):
 
     <data>/json_2.1.1/<split>/<task folder>/<trial>/game.tw-pddl
                                                     traj_data.json
 
-The scan of a split is kept under `$XDG_CACHE_HOME/emac` (else `~/.cache/emac`) and used again as long as the split's
-folder and its task folders have the modification times they had.
+The list of a split's games is cached under `$XDG_CACHE_HOME/emac` (else `~/.cache/emac`) and valid as long as the
+modification times of the split's folder and of its task folders stay the same.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -19,6 +18,7 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
+from lavis.common.files import write_cache
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import Game
 from xrl_alignment.language.sentences import TASK_TYPES
@@ -92,7 +92,8 @@ def _scan_cached(folder: Path) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError):
         known = None  # absent, half written or of another format: scan again
     ids = _scan(folder)
-    _write_cache(cache, {"stamp": stamp, "folder": str(folder), "ids": ids})
+    text = json.dumps({"stamp": stamp, "folder": str(folder), "ids": ids})
+    write_cache(cache, lambda file: file.write(text.encode()))
     return ids
 
 
@@ -118,19 +119,7 @@ def _scan(folder: Path) -> list[str]:
 
 
 def _solvable(trial: Path) -> bool:
-    """ALFWorld's own test: a game file must say `"solvable": true`; read as text, whole files are large."""
+    """ALFWorld's own test: a game file must say `"solvable": true`. Searched as text: parsing takes longer."""
     text = (trial / "game.tw-pddl").read_text(encoding="utf-8", errors="replace")
     head, _, tail = text.rpartition('"solvable"')
     return bool(head) and tail.lstrip(" :").startswith("true")
-
-
-def _write_cache(path: Path, content: dict) -> None:
-    """Write atomically; a cache folder that cannot be written only costs time."""
-    temporary = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(content))
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

@@ -8,8 +8,8 @@ Observations are dictionaries: `text`, and with `image=True` also `image` (uint8
 Actions are commands in the canonical dialect (`put X in/on Y`). The reward is 1.0 for the step that reaches the goal,
 otherwise 0.0. `info` holds `admissible_commands`, `won` and `game` (its id).
 
-Gymnasium finds an id of the form `module:id` by importing the module, so this one registers its id when imported: the
-only module of the project whose import does something.
+Gymnasium finds an id of the form `module:id` by importing the module, so this module registers its id when imported. It
+is the only module of the project whose import has a side effect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
 from xrl_alignment.environments.drawing import frames
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.environments.native.gamefile import read_games
 
 ENV_ID = "EMAC/ALFWorld-v0"
@@ -129,10 +129,10 @@ class ALFWorldEnv(gymnasium.Env):
         return self._observation(step), float(step.won), step.won, step.done and not step.won, self._info(step)
 
     def render(self) -> np.ndarray | str | None:
-        """The picture (`rgb_array`) or the last text (`ansi`)."""
+        """The frame (`rgb_array`) or the last text (`ansi`)."""
         if self.render_mode == "ansi":
             return self._text
-        return self._picture() if self.render_mode == "rgb_array" else None
+        return self._frame() if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
         """Forget the game."""
@@ -140,13 +140,14 @@ class ALFWorldEnv(gymnasium.Env):
 
     def _observation(self, step: TimeStep) -> dict:
         self._text = step.text
-        return {"text": step.text, "image": self._picture()} if self._image else {"text": step.text}
+        return {"text": step.text, "image": self._frame()} if self._image else {"text": step.text}
 
-    def _picture(self) -> np.ndarray:
-        return frames.draw(self._engine.room_state(), size=self._size, show_ids=self._engine.show_ids)
+    def _frame(self) -> np.ndarray:
+        return frames.render(self._engine.room_state(), size=self._size, show_ids=self._engine.show_ids)
 
     def _info(self, step: TimeStep) -> dict:
-        return {"admissible_commands": step.admissible_commands, "won": step.won, "game": self._game.id}
+        game = self._game.id if self._game else ""
+        return {"admissible_commands": step.admissible_commands, "won": step.won, "game": game}
 
 
 class ALFWorldVectorEnv(VectorEnv):
@@ -211,8 +212,8 @@ class ALFWorldVectorEnv(VectorEnv):
         return self._observations(steps), won.astype(np.float64), won, done & ~won, {**self._infos(steps), **final}
 
     def render(self) -> tuple[np.ndarray, ...] | None:
-        """A picture of each environment."""
-        return tuple(self._picture(engine) for engine in self._engines) if self.render_mode == "rgb_array" else None
+        """A frame of each environment."""
+        return tuple(self._frame(engine) for engine in self._engines) if self.render_mode == "rgb_array" else None
 
     def close_extras(self, **kwargs: Any) -> None:
         """Forget the games."""
@@ -225,8 +226,9 @@ class ALFWorldVectorEnv(VectorEnv):
         for i in np.flatnonzero(done):
             final_obs[i] = {"text": steps[i].text}
             if self._image:
-                final_obs[i]["image"] = self._picture(self._engines[i])
-        final_info = {key: np.where(done, value, None) for key, value in self._infos(steps).items() if key[0] != "_"}
+                final_obs[i]["image"] = self._frame(self._engines[i])
+        infos = self._infos(steps)
+        final_info: dict[str, Any] = {key: np.where(done, value, None) for key, value in infos.items() if key[0] != "_"}
         final_info |= {f"_{key}": done.copy() for key in final_info}
         for i in np.flatnonzero(done):
             self._playing[i] = self._games.choose(self.np_random)
@@ -236,11 +238,11 @@ class ALFWorldVectorEnv(VectorEnv):
     def _observations(self, steps: list[TimeStep]) -> dict:
         observations: dict[str, Any] = {"text": tuple(step.text for step in steps)}
         if self._image:
-            observations["image"] = np.stack([self._picture(engine) for engine in self._engines])
+            observations["image"] = np.stack([self._frame(engine) for engine in self._engines])
         return observations
 
-    def _picture(self, engine: NativeEnvironment) -> np.ndarray:
-        return frames.draw(engine.room_state(), size=self._size, show_ids=engine.show_ids)
+    def _frame(self, engine: NativeEnvironment) -> np.ndarray:
+        return frames.render(engine.room_state(), size=self._size, show_ids=engine.show_ids)
 
     def _infos(self, steps: list[TimeStep]) -> dict:
         everywhere = np.ones(self.num_envs, bool)

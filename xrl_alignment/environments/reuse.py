@@ -1,4 +1,4 @@
-"""Environments that are used again: starting one is slow (AI2-THOR takes a minute), resetting it is not."""
+"""Environments that are reused: starting one is slow (AI2-THOR takes a minute), resetting it is not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The original engine: ALFWorld's games in TextWorld, through alfworld's own wrappers, at the project's border.
+"""ALFWorld's games in their original engine, TextWorld, through alfworld's own wrappers.
 
-Slow (0.3 to 1.2 s to load a game, 30 to 45 ms a step) and the reference: `native` must equal it. ALFWorld's experts
-live here, because they read the game's state.
+It is slow (0.3 to 1.2 s to load a game, 30 to 45 ms per step) and the reference: `native` must equal it. ALFWorld's
+experts run here, because they read the game's state.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 import textworld
 from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredExpert, AlfredInfos
 
+from lavis.common.errors import MissingFileError, unknown
+from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
 from xrl_alignment.environments.drawing.state import RoomState
 from xrl_alignment.language.commands import canonical, to_dialect
-
-EXPERTS = ("handcoded", "planner")
 
 # TextWorld's translator sets sys.argv, swaps sys.stdout and keeps its options in module globals; Python runs one
 # thread at a time anyway, so several environments take turns.
@@ -49,7 +49,7 @@ class _NoHandcodedExpert:
 
 
 class _Expert(AlfredExpert):
-    """alfworld's expert, but an expert that fails gives no plan instead of ending the episode.
+    """alfworld's expert, but one that fails gives no plan instead of ending the episode.
 
     The handcoded one raises KeyError, IndexError, its own Timeout and Failed in some states. It also draws from
     Python's global generator: here it gets one of its own, seeded by the game, so that a run can be repeated.
@@ -85,8 +85,8 @@ class TextWorldEnvironment:
     def __init__(self, max_steps: int = MAX_STEPS, expert: str | None = None, show_ids: bool = True) -> None:
         if max_steps < 1:
             raise EnvironmentFault(f"max_steps is {max_steps}; an episode needs at least 1")
-        if expert is not None and expert not in EXPERTS:
-            raise EnvironmentFault(f"unknown ALFWorld expert {expert!r}: choose one of {', '.join(EXPERTS)}")
+        if expert is not None and expert not in CLIENT_EXPERTS:
+            raise EnvironmentFault(unknown("ALFWorld expert", expert, CLIENT_EXPERTS))
         self.max_steps = max_steps
         self.expert = expert
         self.show_ids = show_ids
@@ -99,11 +99,11 @@ class TextWorldEnvironment:
     def reset(self, game: Game) -> TimeStep:
         """Load `game` and return its opening text.
 
-        Raises FileNotFoundError, or EnvironmentFault where TextWorld (or the expert: it needs `traj_data.json` beside
+        Raises MissingFileError, or EnvironmentFault where TextWorld (or the expert: it needs `traj_data.json` beside
         the game) cannot read it.
         """
         if not game.path.is_file():
-            raise FileNotFoundError(f"game file {game.path} does not exist")
+            raise MissingFileError(f"game file {game.path} does not exist")
         try:
             with _turn():
                 self._engine = self._engine or self._start()
@@ -122,14 +122,14 @@ class TextWorldEnvironment:
 
         Raises EnvironmentFault before `reset`, after the end of the episode, or for an action that is no string.
         """
-        self._playing()
+        engine = self._loaded()
         if self._done:
             raise EnvironmentFault("the episode is over; call reset(game) before the next step")
         if not isinstance(action, str):
             raise EnvironmentFault(f"an action is a string such as 'go to desk 1', not {type(action).__name__}")
         self._steps += 1
         with _turn():
-            self._state, _, _ = self._engine.step(to_dialect(action.strip(), self._dialect))
+            self._state, _, _ = engine.step(to_dialect(action.strip(), self._dialect))
         return self._time_step()
 
     def expert_action(self) -> str | None:
@@ -151,10 +151,10 @@ class TextWorldEnvironment:
         )
 
     def render(self) -> np.ndarray:
-        """The agent's view now, drawn from the game's state: uint8, (height, width, 3), RGB."""
+        """The agent's view now, rendered from the game's state: uint8, (height, width, 3), RGB."""
         from xrl_alignment.environments.drawing import frames
 
-        return frames.draw(self.room_state(), show_ids=self.show_ids)
+        return frames.render(self.room_state(), show_ids=self.show_ids)
 
     def close(self) -> None:
         """Forget the game and leave the engine to the next environment."""
@@ -170,6 +170,11 @@ class TextWorldEnvironment:
         bare.request_infos = textworld.EnvInfos(won=True, admissible_commands=True, extras=["gamefile"])
         engine = AlfredInfos(AlfredDemangler(bare))
         return engine if self.expert is None else _Expert(engine, expert_type=self.expert)
+
+    def _loaded(self) -> textworld.core.Wrapper:
+        if self._engine is None or self._state is None:
+            raise EnvironmentFault("no game is loaded; call reset(game) first")
+        return self._engine
 
     def _playing(self) -> textworld.core.GameState:
         if self._state is None:
@@ -194,14 +199,14 @@ def room_state(facts: Iterable[tuple[str, ...]], names: dict[str, str]) -> RoomS
         return frozenset(ids[0] for ids in table.get(predicate, ()))
 
     receptacles = sorted(ids[0] for ids in table.get("receptacletype", ()))
-    contents = {id_: [] for id_ in receptacles}
+    contents: dict[str, list[str]] = {id_: [] for id_ in receptacles}
     for object_, receptacle in sorted(table.get("inreceptacle", ())):
         contents[receptacle].append(object_)
     things = {*receptacles, *(ids[0] for ids in table.get("objecttype", ()))}
     return RoomState(
         names={id_: names[id_] for id_ in sorted(things) if id_ in names},
         location=next((ids[1] for ids in table.get("atlocation", ())), ""),
-        receptacle_locations=dict(sorted(table.get("receptacleatlocation", ()))),
+        receptacle_locations={ids[0]: ids[1] for ids in sorted(table.get("receptacleatlocation", ()))},
         contents={receptacle: tuple(objects) for receptacle, objects in contents.items()},
         openable=alone("openable"),
         opened=alone("opened"),

@@ -1,8 +1,8 @@
-"""ALFWorld in AI2-THOR: the same tasks embodied, with the simulator's own pictures, through alfworld's `AlfredThorEnv`.
+"""ALFWorld in AI2-THOR: the same tasks embodied, with the simulator's own frames, through alfworld's `AlfredThorEnv`.
 
 Needs the `thor` extra (`ai2thor`, OpenCV, torchvision), a display, and official games with their full `traj_data.json`
-(object poses; `alfworld-download`): generated games exist as text only. The simulator is downloaded by ai2thor at first
-use. `python -m xrl_alignment.doctor` checks all of it.
+(object poses; `alfworld-download`): generated games exist as text only. ai2thor downloads the simulator at first use.
+`python -m xrl_alignment.doctor` checks all of this.
 
 What differs from the text engines: receptacles and objects are numbered in the order in which they were first seen, an
 arrival reads `You arrive at loc 12. ...`, admissible commands are alfworld's heuristic list, and the goal sentence is
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from lavis.common.errors import MissingFileError
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
 from xrl_alignment.language.commands import canonical, to_dialect
@@ -56,7 +57,7 @@ def thor_config(data_path: str, max_steps: int = MAX_STEPS) -> dict:
 
 
 def start_alfred_thor(config: dict, train_eval: str) -> Any:
-    """Start AI2-THOR behind alfworld's `AlfredThorEnv`; `EnvironmentFault` names what is missing."""
+    """Start AI2-THOR behind alfworld's `AlfredThorEnv`; EnvironmentFault names the packages that are missing."""
     missing = [package for module, package in _PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise EnvironmentFault(
@@ -103,11 +104,11 @@ class ThorEnvironment:
     def reset(self, game: Game) -> TimeStep:
         """Build the game's room and return its opening text. Seconds; the first time the simulator starts.
 
-        Raises FileNotFoundError, or EnvironmentFault for a game without object poses and where AI2-THOR cannot start.
+        Raises MissingFileError, EnvironmentFault for a game without object poses and where AI2-THOR cannot start.
         """
         trajectory = game.path.parent / "traj_data.json"
         if not trajectory.is_file():
-            raise FileNotFoundError(f"{trajectory} does not exist; AI2-THOR builds the room from it")
+            raise MissingFileError(f"{trajectory} does not exist; AI2-THOR builds the room from it")
         scene = json.loads(trajectory.read_text()).get("scene", {})
         if "object_poses" not in scene:
             raise EnvironmentFault(
@@ -165,7 +166,10 @@ class ThorEnvironment:
         return self._alfred.envs[0]
 
     def _ask(self, call: Callable[[], tuple]) -> tuple:
-        """`call()`, unless alfworld's thread is dead or dies of it: it leaves its old results, or waits for ever."""
+        """The result of `call`, which uses alfworld's thread; EnvironmentFault where that is dead, or dies in the call.
+
+        Without the check alfworld would return old results, or wait forever.
+        """
         if self._thread.is_alive():
             before = self._thread.get_results()
             answer = call()

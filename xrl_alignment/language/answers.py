@@ -1,7 +1,7 @@
-"""From what a language model wrote to one command: prose, markup, reasoning and second actions fall away.
+"""One command from what a language model wrote: prose, markup, reasoning and further actions are dropped.
 
-Chat models wrap commands in lists, quotes, code fences or a sentence; reasoning models write a block before it. What
-no rule reads as a command of ALFWorld is no answer: a label made of prose would teach the student prose.
+Chat models wrap commands in lists, quotes, code fences or a sentence; reasoning models write a block before them. Text
+that no rule reads as a command of ALFWorld gives no command: a label made of prose would teach the student prose.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _SECOND_ACTION = re.compile(r"\s*(?:,?\s+(?:and\s+)?then\b|;).*$", re.I)
 
 
 @dataclass(frozen=True)
-class Answer:
+class ParsedAnswer:
     """What was found in an answer: a command in the canonical dialect (empty: none), and a thought (one line)."""
 
     action: str = ""
     thought: str = ""
 
 
-def read_answer(text: str) -> Answer:
+def read_answer(text: str) -> ParsedAnswer:
     """The first command in `text`, and the thoughts written before it (`think: …`).
 
     Reasoning blocks (`<think>…</think>`, also one that was cut off) are dropped, markup is stripped, and of several
@@ -47,8 +47,8 @@ def read_answer(text: str) -> Answer:
         if is_thought(line) or _THOUGHT.match(line):
             thoughts.append(" ".join(_THOUGHT.sub("", line).split()))
         elif command := _command(line):
-            return Answer(command, " ".join(thoughts))
-    return Answer("", " ".join(thoughts))
+            return ParsedAnswer(command, " ".join(thoughts))
+    return ParsedAnswer("", " ".join(thoughts))
 
 
 def without_reasoning(text: str) -> str:

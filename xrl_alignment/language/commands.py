@@ -1,4 +1,4 @@
-"""Command strings: one canonical dialect, translation to a game's own, and the cleaning of what a model wrote.
+"""ALFWorld's commands: the canonical dialect, translation to a game's own, and normalising what a model wrote.
 
 Canonical is the original's form, `put X in/on Y` (ALFWorld up to 0.3); ALFWorld 0.4's game files say `move X to Y`.
 The dialect belongs to the game file (its grammar), so each environment translates at its border and everything else
@@ -8,6 +8,7 @@ The dialect belongs to the game file (its grammar), so each environment translat
 from __future__ import annotations
 
 import string
+from collections.abc import Callable
 
 DIALECTS = ("put", "move")
 MAX_THOUGHTS = 3  # thoughts in a row that are answered `OK.`; the next one goes to the environment like any action
@@ -45,13 +46,6 @@ def is_thought(text: str) -> bool:
     return text.lstrip("> \t").lower().startswith("think:")
 
 
-def process_ob(text: str) -> str:
-    """`text` without the `You arrive at loc 12. ` that old ALFWorld versions put before what is seen there."""
-    if text.startswith("You arrive at loc "):
-        return text.partition(". ")[2]
-    return text
-
-
 def _place(words: list[str]) -> list[str]:
     """`put X in Y`, `put X on Y`, `move X to Y` … -> `put X in/on Y`; whole words only (`tin`, `spoon` stay)."""
     for i in range(2, len(words) - 1):
@@ -60,7 +54,7 @@ def _place(words: list[str]) -> list[str]:
     return words
 
 
-def _first(count: int):
+def _first(count: int) -> Callable[[list[str]], list[str]]:
     """A rule that keeps the first `count` words: what follows a complete command is chatter (`… 1 slowly`)."""
     return lambda words: words[:count]
 

@@ -1,4 +1,4 @@
-"""The history of an episode: as ReAct text for a language model that acts, and as a record for a reflector."""
+"""An episode's history: as ReAct text for an LLM that acts, and as a record for an LLM that reflects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ class EnvironmentHistory:
             raise ValueError(f"repeat_limit is {repeat_limit}; use 0 (off) or at least 2 (the same action twice)")
         self._repeat_limit = repeat_limit
         self._query = _query(base_query, start_info, memory)
-        self.reset()
+        self._history: list[dict[str, str]] = []
+        self._last_action: str | None = None
+        self._repeats = 0
+        self._is_exhausted = False
         for item in history:
             self.add(item["label"], item["value"])
 
@@ -63,8 +66,8 @@ class EnvironmentHistory:
 
     def reset(self) -> None:
         """Forget all actions and observations; examples, memories and opening stay."""
-        self._history: list[dict[str, str]] = []
-        self._last_action: str | None = None
+        self._history = []
+        self._last_action = None
         self._repeats = 0
         self._is_exhausted = False
 

@@ -1,24 +1,21 @@
-"""The text around an episode: what the model is shown, and the ReAct history that an LLM expert is shown.
+"""The student's prompt: the text that the model sees before it acts.
 
-`build_prompt` is the one function that writes the model's input, for online training, offline data and evaluation.
-docs/information.md shows an example of it.
+`build_prompt` is the only function that writes the model's input, for online training, offline data and evaluation.
+docs/information.md shows an example.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from xrl_alignment.language.commands import process_ob
+from xrl_alignment.language.sentences import process_ob, without_objects
 
 MEMORIES_SHOWN = 3  # the original shows at most the last three
 STEPS_BEFORE_MEMORIES = 4  # memories give way once fewer than this many newest steps would fit
 GAP = "...\n"  # stands for the steps that were left out
 _CUE = "> "
-# The sentences of ALFWorld's grammar that say what lies where (alfred.twl2), with the blank before them.
-_OBJECTS_TOLD = re.compile(r" ?\b(?:On the [a-z]+ \d+|In it|Next to it), you see [^.]*\.")
-_BANNER = "-="  # "-= Welcome to TextWorld, ALFRED! =-": the same in every game, so it tells nothing
+_BANNER = "-="  # "-= Welcome to TextWorld, ALFRED! =-": the same in every game
 
 
 def opening(text: str) -> str:
@@ -42,10 +39,10 @@ def build_prompt(
     each of `steps` (oldest first), and a last `> `. With a `budget` (in units of `count`; characters by default, see
     `token_counter` for tokens) the oldest steps are left out first, with one line `...` in their place; then
     memories, oldest first, as soon as fewer than four steps would fit; then all steps but the newest. Lines are never
-    cut. Opening and newest step always stay: where these two alone are over the budget, so is the result.
+    cut. Opening and newest step always stay, even where these two alone exceed the budget.
 
-    `count` is asked for each part, not for the whole, and the parts are added up. Without `tell_objects` the steps say
-    what happened, not what lies where: that is for the picture to show.
+    The parts of the prompt are counted one by one, and their counts added up. Without `tell_objects` the steps say what
+    happened, not what lies where: the image shows that.
     """
     head = opening(task) + "\n"
     shown = [_memory_line(memory) for memory in memories[-MEMORIES_SHOWN:]]
@@ -56,15 +53,10 @@ def build_prompt(
     return "".join((*shown, head, gap, _CUE, *turns))
 
 
-def without_objects(feedback: str) -> str:
-    """`feedback` without the sentences that list what lies on or in something: "The safe 1 is open." is what stays."""
-    return _OBJECTS_TOLD.sub("", feedback).strip()
-
-
 def token_counter(encode: Callable[[str], Sequence[int]]) -> Callable[[str], int]:
     """A `count` for `build_prompt` in tokens, from a tokenizer's `encode` (without special tokens).
 
-    It remembers what it counted: an episode's prompt grows by one step at a time, so only the new step is encoded.
+    Counts are cached: an episode's prompt grows by one step at a time, so only the new step is encoded.
     """
     return lru_cache(maxsize=65536)(lambda text: len(encode(text)))
 
@@ -74,7 +66,7 @@ def _memory_line(memory: str) -> str:
 
 
 def _turn(action: str, feedback: str) -> str:
-    """A step, with the cue of the next one: tokenizers may join a line's end with it, and are asked turn by turn."""
+    """A step and the cue of the next one. They are counted together: a tokenizer may join a line's end with the cue."""
     feedback = process_ob(feedback).strip()
     answer = f"{feedback}\n" if feedback else ""
     return f"{' '.join(action.split())}\n{answer}{_CUE}"

@@ -1,6 +1,6 @@
-"""The worked examples under `prompts/`, and what is built from them for an LLM that acts (ReAct) or reflects.
+"""Prompts for an LLM that acts (ReAct, Yao et al. 2023, arXiv:2210.03629) or reflects (Reflexion), with examples.
 
-`python -m xrl_alignment.make_prompts` makes those files from real runs of the engine.
+The examples are files under `prompts/`; `python -m xrl_alignment.make_prompts` makes them from runs of the engine.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lavis.common.errors import ConfigError, MissingFileError
 from xrl_alignment.common.errors import PromptTooLong
-from xrl_alignment.language.commands import process_ob
 from xrl_alignment.language.history import EnvironmentHistory, EpisodeTrace
 from xrl_alignment.language.prompt import GAP, MEMORIES_SHOWN, newest_that_fit, opening
-from xrl_alignment.language.sentences import TASK_TYPES
+from xrl_alignment.language.sentences import TASK_TYPES, process_ob
 
 PREFIXES = {  # beginning of an ALFWorld task type -> its name in the prompts file (the original's table)
     "pick_and_place": "put",
@@ -42,18 +42,18 @@ def prompt_name(task_type: str) -> str:
 def load_prompts(path: Path | str) -> dict[str, list[str]]:
     """Three ReAct examples for each ALFWorld task type, from the keys `react_<name>_<0..2>` of a JSON file.
 
-    Raises FileNotFoundError for a missing file, ValueError for one that is no JSON object of strings or lacks a task
+    Raises MissingFileError for a missing file, ConfigError for one that is no JSON object of strings or lacks a task
     type; the message names file and key.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         message = f"prompts file {path} does not exist; python -m xrl_alignment.make_prompts writes one"
-        raise FileNotFoundError(message) from error
+        raise MissingFileError(message) from error
     except ValueError as error:  # json.JSONDecodeError and UnicodeDecodeError are ValueErrors
-        raise ValueError(f"prompts file {path} is not JSON: {error}") from error
+        raise ConfigError(f"prompts file {path} is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"prompts file {path} holds a {type(content).__name__}; expected an object of named examples")
+        raise ConfigError(f"prompts file {path} holds a {type(content).__name__}; expected an object of named examples")
     return {task_type: _examples(content, task_type, path) for task_type in TASK_TYPES}
 
 
@@ -61,19 +61,19 @@ def _examples(content: dict, task_type: str, path: Path | str) -> list[str]:
     keys = [f"react_{prompt_name(task_type)}_{i}" for i in range(EXAMPLES_PER_TYPE)]
     for key in keys:
         if not isinstance(content.get(key), str) or not content[key].strip():
-            raise ValueError(f"prompts file {path} has no example {key} for task type {task_type}; add it")
+            raise ConfigError(f"prompts file {path} has no example {key} for task type {task_type}; add it")
     return [content[key].strip() for key in keys]
 
 
 def load_reflection_examples(path: Path | str) -> str:
-    """The text of the two reflection examples; FileNotFoundError or ValueError (empty) names the file."""
+    """The text of the two reflection examples; MissingFileError or ConfigError (empty) names the file."""
     try:
         text = Path(path).read_text(encoding="utf-8").strip()
     except FileNotFoundError as error:
         message = f"reflection examples {path} do not exist; python -m xrl_alignment.make_prompts writes them"
-        raise FileNotFoundError(message) from error
+        raise MissingFileError(message) from error
     if not text:
-        raise ValueError(f"reflection examples {path} are empty; python -m xrl_alignment.make_prompts writes them")
+        raise ConfigError(f"reflection examples {path} are empty; python -m xrl_alignment.make_prompts writes them")
     return text
 
 

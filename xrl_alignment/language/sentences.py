@@ -1,7 +1,7 @@
-"""What a game's opening text says: the receptacles in the room and the task.
+"""ALFWorld's sentences, parsed: the room and the task of an opening text, lists of things, feedback.
 
 The templates are those of ALFWorld's `gen/goal_library.py`; all 3,553 training and 140 `valid_seen` games use them.
-Sentences written by people (ALFWorld's human annotations) get a reading by key words, or none.
+Tasks in other words (ALFWorld's human annotations) are read by key words; some of them cannot be read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ TASK_TYPES = (
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
 )
-NOTHING_HAPPENS = "Nothing happens."
+NOTHING_HAPPENS = "Nothing happens."  # the engine's answer to whatever is not admissible
+# The sentences of ALFWorld's grammar (alfred.twl2) that say what lies where, with the space before them.
+_OBJECTS_TOLD = re.compile(r" ?\b(?:On the [a-z]+ \d+|In it|Next to it), you see [^.]*\.")
 _ROOM = re.compile(r"you see (.*?)\.\s")
 _TASK = re.compile(r"Your task is to: *(.+?)\s*$", re.MULTILINE)
 
@@ -91,6 +93,18 @@ def names_in(listing: str) -> list[str]:
     if listing == "nothing":
         return []
     return [part.split(" ", 1)[-1] for part in listing.replace(", and ", ", ").replace(" and ", ", ").split(", ")]
+
+
+def process_ob(text: str) -> str:
+    """`text` without the `You arrive at loc 12. ` that old ALFWorld versions put before what is seen there."""
+    if text.startswith("You arrive at loc "):
+        return text.partition(". ")[2]
+    return text
+
+
+def without_objects(feedback: str) -> str:
+    """`feedback` without the sentences that list what lies on or in something: "The safe 1 is open." is what stays."""
+    return _OBJECTS_TOLD.sub("", feedback).strip()
 
 
 def parse_opening(text: str) -> tuple[list[str], str]:

@@ -37,9 +37,8 @@ from lavis.models import load_model_and_preprocess
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import LlmTokenizer
 from xrl_alignment.environments.base import Game, TimeStep
-from xrl_alignment.environments.drawing import frames
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.language.prompt import build_prompt, opening
@@ -88,7 +87,7 @@ class Row:
 def names_in_reach(environment: NativeEnvironment) -> list[str]:
     """What the picture names as within reach ("mug 1"), in no order."""
     state = environment.room_state()
-    return [state.names[key] for key in frames.in_reach(state) if key in state.names]
+    return [state.names[key] for key in state.in_reach() if key in state.names]
 
 
 def wander(environment: NativeEnvironment, game: Game, rng: random.Random, limit: int) -> tuple[str, list[Step], bool]:

@@ -19,7 +19,7 @@ from lavis.common.errors import ConfigError
 from xrl_alignment.environments.base import MAX_STEPS, Environment, Game
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.household.generator import generate
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.language.react import EXAMPLES_PER_TYPE, prompt_name, react_text

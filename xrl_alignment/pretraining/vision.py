@@ -33,9 +33,10 @@ from lavis.models.blip2_models.text import LlmTokenizer
 from xrl_alignment.builders.student import ImageProcessor
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.drawing import frames
+from xrl_alignment.environments.drawing.labels import FrameLabel
 from xrl_alignment.environments.drawing.state import RoomState
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.pretraining.backbone import write_bfloat16
 
 # One line a query. Two types share one only if they never lay together in any of 3,300 games.
@@ -111,9 +112,9 @@ def moments(games: Sequence[Game], rng: random.Random) -> Iterator[Seen]:
         for _ in range(SCENES):
             scene = rearranged(state, rng)
             views = [replace(scene, location=location) for location in places]
-            full = [seen for seen in views if frames.in_reach(seen)]
+            full = [seen for seen in views if seen.in_reach()]
             for seen in (*rng.sample(full, min(VIEWS, len(full))), rng.choice(views)):
-                frame, labels = frames.draw_labelled(seen)
+                frame, labels = frames.render_labelled(seen)
                 yield Seen(frame, *targets([label for label in labels if label.kind == "in reach"]))
 
 
@@ -146,7 +147,7 @@ def rearranged(state: RoomState, rng: random.Random) -> RoomState:
     return replace(state, contents={r: tuple(keys) for r, keys in contents.items()}, opened=opened, held=held)
 
 
-def targets(labels: Sequence[frames.Label]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def targets(labels: Sequence[FrameLabel]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What `Seen` says of `labels`. Of several objects of a type any would do: that with the smallest number counts."""
     kinds, numbers = torch.full((2, len(LOOKS_FOR)), -1)
     cell_kinds, cell_numbers = torch.full((2, CELLS, CELLS), -1)

@@ -22,7 +22,7 @@ from xrl_alignment.rollouts.worker import WorkerReply, worker_process
 _EXIT_S = 30.0  # how long the exit code of an ended process may take to arrive, on a busy machine
 PRELOAD = [  # modules that most workers need and that load fast: nothing that imports torch
     "xrl_alignment.environments.drawing.frames",
-    "xrl_alignment.environments.native.game",
+    "xrl_alignment.environments.native.environment",
     "xrl_alignment.evaluation.player",
     "xrl_alignment.experts.explorer",
 ]

@@ -2,8 +2,9 @@
 
 import pytest
 
+from xrl_alignment.common.choices import ENVIRONMENT_NAMES
 from xrl_alignment.common.errors import EnvironmentFault
-from xrl_alignment.environments import Environment, make_environment
+from xrl_alignment.environments import ENVIRONMENTS, Environment, make_environment
 
 
 @pytest.mark.parametrize(("name", "made"), [("native", "native"), ("household", "native"), ("thor", "thor")])
@@ -18,9 +19,15 @@ def test_textworld_with_an_expert():
     assert (environment.name, environment.expert) == ("textworld", "planner")
 
 
-def test_unknown_name_lists_what_exists():
-    with pytest.raises(EnvironmentFault, match="unknown environment 'natvie'.*native, textworld, thor, household"):
+def test_the_names_are_those_that_settings_offer():
+    assert tuple(ENVIRONMENTS) == ENVIRONMENT_NAMES
+
+
+def test_an_unknown_name_is_refused_with_a_known_one():
+    with pytest.raises(EnvironmentFault, match="unknown environment 'natvie': did you mean 'native'"):
         make_environment("natvie")
+    with pytest.raises(EnvironmentFault, match="choose one of household, native, textworld, thor"):
+        make_environment("xyz")
 
 
 def test_alfworld_experts_need_alfworlds_engine():

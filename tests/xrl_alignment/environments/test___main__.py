@@ -1,5 +1,8 @@
 """`python -m xrl_alignment.environments`."""
 
+import pytest
+
+from xrl_alignment.common.program import run_program
 from xrl_alignment.environments.__main__ import main
 
 
@@ -13,7 +16,9 @@ def test_lists_counts_and_hash(household_data, capsys):
 
 
 def test_no_games_is_a_one_line_error(tmp_path, capsys):
-    assert main(["--data", str(tmp_path)]) == 2
+    with pytest.raises(SystemExit) as end:
+        run_program(lambda: main(["--data", str(tmp_path)]))
+    assert end.value.code == 2
     error = capsys.readouterr().err
     assert error.startswith("error: no games")
     assert error.count("\n") == 1

@@ -10,7 +10,7 @@ import pytest
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.environments.textworld import TextWorldEnvironment, room_state
 
 

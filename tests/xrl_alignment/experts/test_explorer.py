@@ -10,7 +10,7 @@ import pytest
 
 from xrl_alignment.environments.base import MAX_STEPS
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.sentences import TASK_TYPES
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xrl_alignment.language.answers import Answer, ground, read_answer
+from xrl_alignment.language.answers import ParsedAnswer, ground, read_answer
 from xrl_alignment.language.commands import normalise
 
 
@@ -39,9 +39,9 @@ def test_the_command(text, action):
 
 
 def test_thoughts_are_kept_apart():
-    assert read_answer("think: The mug may be\n> go to desk 1") == Answer("go to desk 1", "The mug may be")
-    assert read_answer("> think: I look around.") == Answer("", "I look around.")
-    assert read_answer("Thought: first\nThought: second\nlook") == Answer("look", "first second")
+    assert read_answer("think: The mug may be\n> go to desk 1") == ParsedAnswer("go to desk 1", "The mug may be")
+    assert read_answer("> think: I look around.") == ParsedAnswer("", "I look around.")
+    assert read_answer("Thought: first\nThought: second\nlook") == ParsedAnswer("look", "first second")
 
 
 @given(st.text())

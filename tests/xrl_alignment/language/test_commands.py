@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xrl_alignment.language.commands import canonical, is_thought, normalise, process_ob, to_dialect
+from xrl_alignment.language.commands import canonical, is_thought, normalise, to_dialect
 
 name = st.builds("{} {}".format, st.from_regex(r"[a-z]{2,15}", fullmatch=True), st.integers(1, 40))
 put = st.builds("put {} in/on {}".format, name, name)
@@ -91,8 +91,3 @@ def test_normalise_follows_the_rules(written, meant):
 def test_thoughts_are_recognised():
     assert is_thought("think: where is it?") and is_thought("> Think: hm")
     assert not is_thought("go to desk 1") and not is_thought("I think: no")
-
-
-def test_process_ob_drops_the_location_number_only():
-    assert process_ob("You arrive at loc 12. On the desk 1, you see a pen 1.") == "On the desk 1, you see a pen 1."
-    assert process_ob("You arrive at desk 1. On it.") == "You arrive at desk 1. On it."

@@ -3,7 +3,15 @@
 import pytest
 
 from xrl_alignment.experts.statistics import load_statistics
-from xrl_alignment.language.sentences import Task, names_in, parse_opening, parse_task, type_of
+from xrl_alignment.language.sentences import (
+    Task,
+    names_in,
+    parse_opening,
+    parse_task,
+    process_ob,
+    type_of,
+    without_objects,
+)
 
 OPENING = """-= Welcome to TextWorld, ALFRED! =-
 
@@ -79,3 +87,18 @@ def test_listings():
     assert names_in("a cd 1, and an egg 2") == ["cd 1", "egg 2"]
     assert names_in("a handtowel 1, a cup 2, and a soapbar 1") == ["handtowel 1", "cup 2", "soapbar 1"]
     assert type_of("soapbottle 12") == "soapbottle"
+
+
+def test_process_ob_drops_the_location_number_only():
+    assert process_ob("You arrive at loc 12. On the desk 1, you see a pen 1.") == "On the desk 1, you see a pen 1."
+    assert process_ob("You arrive at desk 1. On it.") == "You arrive at desk 1. On it."
+
+
+def test_without_objects_keeps_what_happened():
+    assert without_objects("You open the safe 1. The safe 1 is open. In it, you see a pen 1.") == (
+        "You open the safe 1. The safe 1 is open."
+    )
+    assert (
+        without_objects("You arrive at desk 1. On the desk 1, you see a pen 1, and a cd 2.") == "You arrive at desk 1."
+    )
+    assert without_objects("Nothing happens.") == "Nothing happens."

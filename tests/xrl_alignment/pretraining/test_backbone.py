@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from lavis.models import load_model
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.pretraining import backbone
 

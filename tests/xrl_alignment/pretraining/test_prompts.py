@@ -5,7 +5,7 @@ import random
 import pytest
 
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.native.game import NativeEnvironment
+from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.language.react import load_prompts, load_reflection_examples

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lavis.models import load_model_and_preprocess
-from xrl_alignment.environments.drawing import frames
+from xrl_alignment.environments.drawing.labels import FrameLabel
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.pretraining import vision
 
@@ -37,9 +37,9 @@ def test_each_type_has_one_query():
 
 def test_queries_are_asked_for_what_dark_labels_show():
     labels = [
-        frames.Label("mug 3", "in reach", 2, 5, 3),
-        frames.Label("mug 1", "in reach", 7, 5, 3),
-        frames.Label("sink 1", "in reach", 7, 9, 3),  # a type that no query looks for
+        FrameLabel("mug 3", "in reach", 2, 5, 3),
+        FrameLabel("mug 1", "in reach", 7, 5, 3),
+        FrameLabel("sink 1", "in reach", 7, 9, 3),  # a type that no query looks for
     ]
     kinds, numbers, cell_kinds, cell_numbers = vision.targets(labels)
     mug = vision.TYPES.index("mug")

@@ -1,97 +1,26 @@
-"""Where things stand: ALFRED's ids as geometry, and a room laid out as axis-aligned boxes.
+"""Where things stand: a room laid out as axis-aligned boxes `(x0, y0, z0, x1, y1, z1)`, metres.
 
-Conventions are AI2-THOR's, as ALFRED writes them into ids: metres, y up, floor at y = 0; x and z of a location count
-0.25 m; rotation 0 faces +z and each quarter turn is clockwise seen from above (1 faces +x); a positive horizon looks
-down. Boxes are `(x0, y0, z0, x1, y1, z1)`.
-
-Ids tell one point per thing. Extents come from `shapes` (typical sizes) and from the room itself: a receptacle grows
-to cover what lay on it at the start, and never over a spot where the agent can stand.
+Ids tell one point per thing (`ids`). Extents come from `furniture` (typical sizes) and from the room itself: a
+receptacle grows to cover what lay on it at the start, and never over a spot where the agent can stand.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import NamedTuple
-from zlib import crc32
 
-from xrl_alignment.environments.drawing.shapes import NOT_DRAWN, Furniture, furniture
+from xrl_alignment.environments.drawing.furniture import Furniture, furniture
+from xrl_alignment.environments.drawing.ids import Point, Pose, kind_of, parse_pose, parse_position, stable
+from xrl_alignment.environments.drawing.objects import NOT_RENDERED
 
-GRID = 0.25  # metres per unit of a location id
 Box = tuple[float, float, float, float, float, float]
-Point = tuple[float, float, float]
-
-_FORWARD = ((0, 1), (1, 0), (0, -1), (-1, 0))  # (x, z) the agent faces, by quarter turns
-_FARTHEST = 100.0  # metres; an id that claims more is damaged
 _ELBOW_ROOM = 0.12  # metres kept free around a standing agent
 _MARGIN = 0.12  # metres of surface around the middle of what lies on it
 _ON_TOP = 0.16  # metres between a surface and the point of what lies on it, at most
-
-
 _BUILT_IN = ("sinkbasin", "drawer", "cabinet")
 _CARRIED = ("stoveburner", "microwave", "toaster", "coffeemachine", "safe")
 _ON_COUNTERS = (*_BUILT_IN, *_CARRIED)
 _HOSTS = ("countertop", "dresser", "desk", "sidetable", "tvstand", "diningtable", "shelf")
-
-
-class Pose(NamedTuple):
-    """The agent's feet (metres), quarter turns clockwise from +z, and degrees below the horizon."""
-
-    x: float
-    z: float
-    turns: int
-    horizon: float
-
-    @property
-    def forward(self) -> tuple[int, int]:
-        """Unit vector (x, z) of the view, level."""
-        return _FORWARD[self.turns % 4]
-
-
-@lru_cache(maxsize=65536)
-def _numbers(identifier: str) -> tuple[float, ...]:
-    """The numbers between `_bar_` marks, in order; stops at the first that is none (`SinkBasin`)."""
-    numbers = []
-    for token in identifier.split("_bar_")[1:]:
-        text = token.replace("_minus_", "-").replace("_plus_", "").replace("_dot_", ".")
-        try:
-            number = float(text)
-        except ValueError:
-            break
-        if not math.isfinite(number):
-            break
-        numbers.append(number)
-    return tuple(numbers)
-
-
-def parse_position(identifier: str) -> Point | None:
-    """x, y, z in metres from the id of an object or receptacle, or None if the id does not tell."""
-    numbers = _numbers(identifier)
-    if len(numbers) < 3 or max(map(abs, numbers[:3])) > _FARTHEST:
-        return None
-    return numbers[:3]
-
-
-def parse_pose(location: str) -> Pose | None:
-    """The agent's pose from a location id, or None if the id does not tell."""
-    numbers = _numbers(location)
-    if len(numbers) < 4 or max(abs(n) * GRID for n in numbers[:2]) > _FARTHEST or abs(numbers[3]) > 90:
-        return None
-    x, z, turns, horizon = numbers[:4]
-    return Pose(x * GRID, z * GRID, int(turns) % 4, horizon)
-
-
-def kind_of(name: str) -> str:
-    """Type of a thing from its name in the text: `sinkbasin 1` -> `sinkbasin`."""
-    head, _, tail = name.rpartition(" ")
-    return (head if head and tail.isdigit() else name).strip().lower()
-
-
-def stable(text: str, count: int) -> int:
-    """A number below `count` that is always the same for `text` (Python's own hash differs between processes)."""
-    return crc32(text.encode()) % count
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +78,17 @@ def _cut(box: Box, poses: list[Pose]) -> Box:
 
 def _grown(box: Box, points: list[Point], poses: list[Pose], reach: float) -> tuple[Box, list[Point]]:
     """`box` extended over `points` where no agent stands and within `reach` metres; and the points left out."""
-    left, margin, first = [], _MARGIN, box
+    left: list[Point] = []
+    margin, first = _MARGIN, box
     widest = max(1.3, min(box[3] - box[0], box[5] - box[2]) + 0.4)
     for x, y, z in sorted(points, key=lambda p: _excess(first, p[0], p[2])):
-        grown = (min(box[0], x - margin), box[1], min(box[2], z - margin))
-        grown += (max(box[3], x + margin), box[4], max(box[5], z + margin))
+        x0, z0, x1, z1 = (
+            min(box[0], x - margin),
+            min(box[2], z - margin),
+            max(box[3], x + margin),
+            max(box[5], z + margin),
+        )
+        grown = (x0, box[1], z0, x1, box[4], z1)
         across = min(grown[3] - grown[0], grown[5] - grown[2])
         if _excess(first, x, z) > reach or across > widest or any(_holds(grown, pose) for pose in poses):
             left.append((x, y, z))
@@ -162,8 +97,8 @@ def _grown(box: Box, points: list[Point], poses: list[Pose], reach: float) -> tu
     return box, left
 
 
-class Room:
-    """One game's room: everything about it that never changes, worked out from ids alone.
+class RoomGeometry:
+    """One game's room as boxes: everything about it that never changes, worked out from ids alone.
 
     `places`: receptacle id -> `Place`; `points`: id of anything with a name -> its point; `homes`: object id -> the
     receptacle on or in which it lay by its id; `fixtures`: objects that belong to the room itself (windows, chairs).
@@ -266,7 +201,7 @@ class Room:
     def _find_homes(self, objects: list[str]) -> dict[str, str]:
         homes = {}
         for key in objects:
-            if self.kinds[key] in NOT_DRAWN or parse_position(key) is None:
+            if self.kinds[key] in NOT_RENDERED or parse_position(key) is None:
                 continue
             point = self.points[key]
             best = min(self.places.values(), key=lambda place: (misfit(place, point), place.id), default=None)

@@ -1,6 +1,8 @@
-"""Solids to strokes: a pinhole camera, and what of a box, a tube or a ball it sees.
+"""From solids to strokes: a pinhole camera, and what it sees of a box, a tube or a ball.
 
-A `Stroke` is one call of Pillow's `ImageDraw`; a list of them, in order, paints a thing.
+A `Stroke` is one call of Pillow's `ImageDraw`; a list of them, in order, renders a thing. Methods (see Foley et al.,
+"Computer Graphics: Principles and Practice"): perspective projection u = f x / z; backface culling of boxes; polygons
+clipped at the near plane with Sutherland and Hodgman's algorithm (1974); flat shading by the direction of a face.
 """
 
 from __future__ import annotations
@@ -8,11 +10,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from xrl_alignment.environments.drawing.geometry import Box, Pose
+from xrl_alignment.environments.drawing.geometry import Box
+from xrl_alignment.environments.drawing.ids import Pose
 from xrl_alignment.environments.drawing.scene import Solid, unit_axes
 from xrl_alignment.environments.drawing.shapes import Ball, Block, Colour, Part, Tube
 
-_NEAR = 0.1  # metres; nothing nearer is drawn
+_NEAR = 0.1  # metres; nothing nearer is rendered
 _SHADES = (0.80, 1.0, 0.90)  # brightness of faces across x, y (seen from above), z
 _INK = 0.72  # brightness of outlines over their face
 _DOOR_ANGLE = math.radians(105)
@@ -21,7 +24,7 @@ Seen = tuple[float, float, float]  # metres right of, above, and along the line 
 
 
 class Camera:
-    """A pinhole at `eye` (metres); maps the room to pixels of a picture with `focal` length and centre `middle`."""
+    """A pinhole camera at `eye` (metres); `focal` length and image centre `middle` are in pixels."""
 
     def __init__(self, eye: tuple[float, float, float], pose: Pose, focal: float, middle: tuple[float, float]):
         self.eye, self.focal, self.middle = eye, focal, middle
@@ -50,7 +53,7 @@ class Camera:
 
 
 def _clipped(seen: list[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
-    """Sutherland-Hodgman against the near plane."""
+    """A polygon clipped at the near plane: Sutherland and Hodgman's algorithm with this one plane."""
     kept = []
     for here, there in zip(seen, seen[1:] + seen[:1], strict=True):
         if here[2] >= _NEAR:
@@ -62,7 +65,7 @@ def _clipped(seen: list[tuple[float, float, float]]) -> list[tuple[float, float,
 
 
 class Stroke(NamedTuple):
-    """One call of the painter: `what` is polygon, ellipse or line; `points` are pixels."""
+    """One call of `ImageDraw`: `what` is polygon, ellipse or line; `points` are pixels."""
 
     what: str
     points: list[tuple[float, float]]
@@ -71,10 +74,12 @@ class Stroke(NamedTuple):
 
 
 def _tinted(colour: Colour, towards: Colour, share: float) -> Colour:
-    return tuple(int(c + (t - c) * share) for c, t in zip(colour, towards, strict=True))
+    red, green, blue = (int(c + (t - c) * share) for c, t in zip(colour, towards, strict=True))
+    return red, green, blue
 
 
-def _shaded(colour: Colour, factor: float) -> Colour:
+def shaded(colour: Colour, factor: float) -> Colour:
+    """`colour` at `factor` times its brightness."""
     return (int(colour[0] * factor), int(colour[1] * factor), int(colour[2] * factor))
 
 
@@ -101,7 +106,7 @@ def _paint_block(camera: Camera, box: Box, colour: Colour) -> list[Stroke]:
     for _, corners, light in _faces(camera, box):
         points = camera.polygon(corners)
         if len(points) > 2:
-            strokes.append(Stroke("polygon", points, _shaded(colour, light), _shaded(colour, light * 0.72)))
+            strokes.append(Stroke("polygon", points, shaded(colour, light), shaded(colour, light * 0.72)))
     return strokes
 
 
@@ -124,7 +129,7 @@ def _paint_tube(camera: Camera, base: tuple, top: tuple, radii: tuple[float, flo
     if v1 > v0:  # seen from so far above that the top hides the bottom
         nx, ny = -nx, -ny
     above = top[1] < camera.eye[1]
-    dark = _shaded(part.colour, 0.72)
+    dark = shaded(part.colour, 0.72)
     body = [
         (u0 + nx * r0, v0 + ny * r0),
         (u1 + nx * r1, v1 + ny * r1),
@@ -135,13 +140,13 @@ def _paint_tube(camera: Camera, base: tuple, top: tuple, radii: tuple[float, flo
         []
         if part.v0 == part.v1
         else [
-            Stroke("ellipse", [(u0 - r0, v0 - f0), (u0 + r0, v0 + f0)], _shaded(part.colour, 0.85), dark),
-            Stroke("polygon", body, _shaded(part.colour, 0.88)),
+            Stroke("ellipse", [(u0 - r0, v0 - f0), (u0 + r0, v0 + f0)], shaded(part.colour, 0.85), dark),
+            Stroke("polygon", body, shaded(part.colour, 0.88)),
             Stroke("line", body[:2], dark),
             Stroke("line", body[2:], dark),
         ]
     )
-    lid = part.top if above and part.top else _shaded(part.colour, 1.0 if above else 0.88)
+    lid = part.top if above and part.top else shaded(part.colour, 1.0 if above else 0.88)
     return [*strokes, Stroke("ellipse", [(u1 - r1, v1 - f1), (u1 + r1, v1 + f1)], lid, dark)]
 
 
@@ -154,7 +159,7 @@ def _paint_ball(camera: Camera, centre: tuple, radius: float, part: Ball) -> lis
     h = r * part.squash
     glint = [(u - r * 0.5, v - h * 0.6), (u - r * 0.05, v - h * 0.15)]
     return [
-        Stroke("ellipse", [(u - r, v - h), (u + r, v + h)], _shaded(part.colour, 0.92), _shaded(part.colour, 0.65)),
+        Stroke("ellipse", [(u - r, v - h), (u + r, v + h)], shaded(part.colour, 0.92), shaded(part.colour, 0.65)),
         Stroke("ellipse", glint, _tinted(part.colour, (255, 255, 255), 0.45)),
     ]
 
@@ -168,9 +173,9 @@ def _paint_part(camera: Camera, solid: Solid, part: Part, colour: Colour) -> lis
         return cx + u * across[0] + w * depth[0], bottom + v * height, cz + u * across[1] + w * depth[1]
 
     if isinstance(part, Block):
-        a, b = at(part.u0, part.v0, part.w0), at(part.u1, part.v1, part.w1)
-        low, high = map(min, zip(a, b, strict=True)), map(max, zip(a, b, strict=True))
-        return _paint_block(camera, (*low, *high), colour)
+        (ax, ay, az), (bx, by, bz) = at(part.u0, part.v0, part.w0), at(part.u1, part.v1, part.w1)
+        block = (min(ax, bx), min(ay, by), min(az, bz), max(ax, bx), max(ay, by), max(az, bz))
+        return _paint_block(camera, block, colour)
     width = abs(across[0]) + abs(across[1])
     part = part._replace(colour=colour)
     if isinstance(part, Tube):
@@ -207,14 +212,14 @@ def _paint_open(camera: Camera, solid: Solid) -> list[Stroke]:
     for name, corners, light in _faces(camera, solid.box, inner=True):
         points = camera.polygon(corners) if name != open_side else []
         if len(points) > 2:
-            strokes.append(Stroke("polygon", points, _shaded(colour, light * dim), _shaded(colour, light * dim * _INK)))
+            strokes.append(Stroke("polygon", points, shaded(colour, light * dim), shaded(colour, light * dim * _INK)))
     eye = camera.eye
     for inner in sorted(solid.inside, key=lambda s: -math.dist(eye, _middle(s.box))):
         strokes += paint(camera, inner)
     for name, corners, light in _faces(camera, solid.box):
         points = camera.polygon(corners) if name != open_side and "built-in" not in solid.opening else []
         if len(points) > 2:
-            strokes.append(Stroke("polygon", points, _shaded(colour, light), _shaded(colour, light * _INK)))
+            strokes.append(Stroke("polygon", points, shaded(colour, light), shaded(colour, light * _INK)))
     return strokes + _paint_door(camera, solid) if solid.opening.startswith("front") else strokes
 
 
@@ -235,8 +240,8 @@ def _paint_door(camera: Camera, solid: Solid) -> list[Stroke]:
     low, high = solid.box[1], solid.box[4]
     corners = [(corner[0], low, corner[1]), (end[0], low, end[1]), (end[0], high, end[1]), (corner[0], high, corner[1])]
     points = camera.polygon(corners)
-    colour = _shaded(solid.parts[0].colour, 0.95)
-    return [Stroke("polygon", points, colour, _shaded(colour, 0.6))] if len(points) > 2 else []
+    colour = shaded(solid.parts[0].colour, 0.95)
+    return [Stroke("polygon", points, colour, shaded(colour, 0.6))] if len(points) > 2 else []
 
 
 def _middle(box: Box) -> tuple[float, float, float]:

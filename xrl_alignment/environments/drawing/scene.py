@@ -1,35 +1,17 @@
-"""A room's state as solids to draw: which box of what looks stands where, and what each one hides.
+"""A room's state as solids to render: which box stands where, what it looks like, and what lies inside it.
 
-`Solid`s are axis-aligned, carry their parts in the unit box of `shapes`, and have a `key` that says all that their
-look depends on, so that whatever is computed from one can be kept.
+`Solid`s are axis-aligned and carry their parts in the unit box of `shapes`. A solid's `key` holds all that its look
+depends on, so results computed from a solid are cached by its key.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from xrl_alignment.environments.drawing.geometry import (
-    Box,
-    Place,
-    Point,
-    Room,
-    misfit,
-    oriented_box,
-    stable,
-    wall_front,
-)
-from xrl_alignment.environments.drawing.shapes import (
-    DARK,
-    FIXTURES,
-    NOT_DRAWN,
-    STEEL,
-    WHITE,
-    Block,
-    Colour,
-    Part,
-    Shape,
-    object_shape,
-)
+from xrl_alignment.environments.drawing.geometry import Box, Place, RoomGeometry, misfit, oriented_box, wall_front
+from xrl_alignment.environments.drawing.ids import Point, stable
+from xrl_alignment.environments.drawing.objects import FIXTURES, NOT_RENDERED, Shape, object_shape
+from xrl_alignment.environments.drawing.shapes import DARK, STEEL, WHITE, Block, Colour, Part, darkened
 from xrl_alignment.environments.drawing.state import RoomState
 
 _SLAB = 0.05  # metres, thickness of a table top
@@ -40,7 +22,7 @@ _LAMPS = ("desklamp", "floorlamp", "lamp", "candle")
 
 
 class Solid(NamedTuple):
-    """A thing to draw. `opening` is the face left out, through which `inside` is seen: `front` or `top` (with
+    """A thing to render. `opening` is the face left out, through which `inside` is seen: `front` or `top` (with
     ` built-in` where nothing else of the outside shows), empty for closed things."""
 
     key: tuple
@@ -55,7 +37,7 @@ class Solid(NamedTuple):
     face: Box | None = None  # what of it stands out of a counter or chest; tells the painter what it may hide
 
 
-def solids(room: Room, state: RoomState) -> list[Solid]:
+def solids(room: RoomGeometry, state: RoomState) -> list[Solid]:
     """Everything in the room but what the hand holds and what closed containers hide."""
     found: list[Solid] = []
     placed: set[str] = {state.held} if state.held else set()
@@ -64,22 +46,22 @@ def solids(room: Room, state: RoomState) -> list[Solid]:
             found.append(Solid((key, "stand"), "", place.stand, place.front, _STAND))
         contents = [o for o in state.contents.get(key, ()) if o not in placed and o in room.points]
         placed.update(contents)
-        contents = [o for o in contents if room.kinds[o] not in NOT_DRAWN]
+        contents = [o for o in contents if room.kinds[o] not in NOT_RENDERED]
         found.extend(_receptacle(room, state, place, contents))
     for key, point in room.points.items():
-        if key not in placed and key not in room.places and room.kinds[key] not in NOT_DRAWN:
+        if key not in placed and key not in room.places and room.kinds[key] not in NOT_RENDERED:
             found.append(_loose(room, state, key, point))
     return found
 
 
-def held_solid(room: Room, state: RoomState) -> Solid | None:
+def held_solid(room: RoomGeometry, state: RoomState) -> Solid | None:
     """What the hand holds, standing at the origin with its front to -z."""
     if state.held is None:
         return None
     return thing(room, state, state.held, (0.0, 0.0, 0.0), (0, -1))
 
 
-def thing(room: Room, state: RoomState, key: str, base: Point, front: tuple[int, int]) -> Solid:
+def thing(room: RoomGeometry, state: RoomState, key: str, base: Point, front: tuple[int, int]) -> Solid:
     """An object standing on `base`, with its marks."""
     kind = room.kinds.get(key, "thing")
     name = "" if kind in FIXTURES else room.names.get(key, key)
@@ -105,7 +87,7 @@ def _lit(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (*parts[:-1], parts[-1]._replace(colour=_LIT))
 
 
-def _loose(room: Room, state: RoomState, key: str, point: Point) -> Solid:
+def _loose(room: RoomGeometry, state: RoomState, key: str, point: Point) -> Solid:
     """A thing that lies in no receptacle: where its id says, on the wall if it is flat."""
     kind = room.kinds[key]
     shape = object_shape(kind)
@@ -117,7 +99,7 @@ def _loose(room: Room, state: RoomState, key: str, point: Point) -> Solid:
     return thing(room, state, key, (x, bottom, z), front)
 
 
-def _on_wall(room: Room, shape: Shape, point: Point, front: tuple[int, int]) -> Point:
+def _on_wall(room: RoomGeometry, shape: Shape, point: Point, front: tuple[int, int]) -> Point:
     """Ids of wall things tell their middle, of hanging things (curtains, blinds) their upper edge."""
     x, y, z = point
     height = shape.size[1]
@@ -129,7 +111,7 @@ def _on_wall(room: Room, shape: Shape, point: Point, front: tuple[int, int]) -> 
     return (x, max(bottom, 0.0), z0 + gap if front[1] > 0 else z1 - gap)
 
 
-def _receptacle(room: Room, state: RoomState, place: Place, contents: list[str]) -> list[Solid]:
+def _receptacle(room: RoomGeometry, state: RoomState, place: Place, contents: list[str]) -> list[Solid]:
     plan, key = place.plan, place.id
     shut = key in state.openable and key not in state.opened
     if plan.kind == "surface":
@@ -163,7 +145,7 @@ def _receptacle(room: Room, state: RoomState, place: Place, contents: list[str])
     ]
 
 
-def _surface(room: Room, place: Place) -> list[Solid]:
+def _surface(room: RoomGeometry, place: Place) -> list[Solid]:
     name, plan, box = room.names[place.id], place.plan, place.box
     if plan.legs:
         top = (box[0], max(box[4] - _SLAB, box[1]), *box[2:])
@@ -176,9 +158,9 @@ def _surface(room: Room, place: Place) -> list[Solid]:
     return found
 
 
-def _closed(room: Room, place: Place, running: bool) -> Solid:
+def _closed(room: RoomGeometry, place: Place, running: bool) -> Solid:
     colour, kind = place.plan.colour, place.kind
-    edge, handle = tuple(c * 4 // 5 for c in colour), STEEL if kind != "fridge" else DARK
+    edge, handle = darkened(colour, 4, 5), STEEL if kind != "fridge" else DARK
     parts = [Block(0, 0, 0, 1, 1, 0.05 if place.face else 1, colour)]
     if place.plan.kind == "drawer":
         parts += [_plate(0.06, 0.15, 0.94, 0.85, edge), _plate(0.36, 0.44, 0.64, 0.6, handle)]
@@ -214,7 +196,7 @@ def _slid(place: Place) -> Box:
     return (x0, y0, near, x1, y1, far)
 
 
-def _hanging(room: Room, state: RoomState, place: Place, contents: list[str]) -> list[Solid]:
+def _hanging(room: RoomGeometry, state: RoomState, place: Place, contents: list[str]) -> list[Solid]:
     found = []
     for number, key in enumerate(sorted(contents)):
         size = object_shape(room.kinds[key]).size
@@ -226,7 +208,7 @@ def _hanging(room: Room, state: RoomState, place: Place, contents: list[str]) ->
     return found
 
 
-def _lying(room: Room, state: RoomState, place: Place, contents: list[str], box: Box) -> list[Solid]:
+def _lying(room: RoomGeometry, state: RoomState, place: Place, contents: list[str], box: Box) -> list[Solid]:
     """Objects in or on a receptacle: at their id's point if that is there, else at a free slot of their own."""
     found, taken, moved = [], [], []
     front = room.facing(place.id)
@@ -259,7 +241,7 @@ def _settled(place: Place, box: Box, floor: float, point: Point, size: tuple[flo
     return (min(max(x, x0 + margin), x1 - margin), height, min(max(z, z0 + margin), z1 - margin))
 
 
-def _slots(room: Room, place: Place, box: Box, floor: float) -> list[Point]:
+def _slots(room: RoomGeometry, place: Place, box: Box, floor: float) -> list[Point]:
     """Where things can be put down: two rows along the edge nearest to the agent, around the point it faces."""
     u0, w0, u1, w1 = place.plan.spot
     pose = room.poses.get(place.id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RoomState:
-    """What holds in a room at one moment, by PDDL id: enough to draw it.
+    """What holds in a room at one moment, by PDDL id: enough to render it.
 
     Ids carry geometry: `Desk_bar__plus_02_dot_32_bar__minus_00_dot_01_bar__minus_03_dot_22` is x, y, z in metres,
     `loc_bar_8_bar__minus_10_bar_2_bar_60` is x and z on a 0.25 m grid, quarter turns, and horizon in degrees.
@@ -26,3 +26,9 @@ class RoomState:
     cool: frozenset[str]
     sliced: frozenset[str]
     toggled: frozenset[str]
+
+    def in_reach(self) -> list[str]:
+        """Ids of the objects that lie, visibly, on or in the receptacles at which the agent stands."""
+        here = [key for key, location in self.receptacle_locations.items() if location == self.location]
+        seen = [key for key in here if key not in self.openable or key in self.opened]
+        return [key for receptacle in seen for key in self.contents.get(receptacle, ())]

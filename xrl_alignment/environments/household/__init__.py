@@ -1,1 +1,1 @@
-"""Generates new ALFWorld games in ALFRED's rooms."""
+"""New ALFWorld games in ALFRED's rooms: `floor_plans`, `furnish` (a room for a task), `game_files`, `generator`."""

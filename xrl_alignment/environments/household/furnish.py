@@ -1,4 +1,4 @@
-"""Furnishes a room for a task: which object goes where, which receptacles are in use, where the agent starts.
+"""Furnishes a floor plan for a task: which receptacles are in use, which object goes where, where the agent starts.
 
 What may lie where, and what can be heated, cooled, cleaned or toggled, comes from the installed alfworld's tables; how
 crowded a receptacle is, from the official training games.
@@ -10,7 +10,14 @@ import random
 from dataclasses import dataclass, field
 from functools import cache
 
-from xrl_alignment.environments.household.rooms import SURFACES, Receptacle, Room, location_id, mangle, thor_name
+from xrl_alignment.environments.household.floor_plans import (
+    SURFACES,
+    FloorPlan,
+    Receptacle,
+    location_id,
+    mangle,
+    thor_name,
+)
 
 MIN_RECEPTACLES, MAX_RECEPTACLES = 8, 16
 MIN_OPENABLE = 3
@@ -47,7 +54,7 @@ APPLIANCES = {
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskSpec:
     """What is asked: a task type, the object's type, the target receptacle's type (empty for the lamp task)."""
 
     type: str
@@ -64,8 +71,8 @@ class Task:
 class Layout:
     """A furnished room: the receptacles in use, every object's type and place, where the agent starts."""
 
-    room: Room
-    task: Task
+    room: FloorPlan
+    task: TaskSpec
     receptacles: list[Receptacle]
     start: str
     types: dict[str, str] = field(default_factory=dict)  # object id -> type
@@ -73,7 +80,7 @@ class Layout:
 
 
 class Unfit(Exception):
-    """This draw makes no game (the room lacks something the task needs); the next draw may."""
+    """This draw makes no game: the room lacks something that the task needs. The next draw may make one."""
 
 
 @cache
@@ -106,7 +113,7 @@ def container_types() -> frozenset[str]:
     return frozenset(constants.MOVABLE_RECEPTACLES)
 
 
-def _draw_task(kind: str, room: Room, rng: random.Random) -> Task:
+def _draw_task(kind: str, room: FloorPlan, rng: random.Random) -> TaskSpec:
     """An object and a target that `room` offers for task type `kind`; raises `Unfit` if there are none."""
     there = {r.type for r in room.receptacles}
     appliance, _, affordance = APPLIANCES.get(kind, ("", "", ""))
@@ -117,17 +124,17 @@ def _draw_task(kind: str, room: Room, rng: random.Random) -> Task:
     hosts = {o: [k for k in there if o in may_hold(k)] for o in room.object_types}
     objects = sorted(o for o in hosts if hosts[o] and (not affordance or o in types_that_are(affordance)))
     if kind == "look_at_obj_in_light":
-        return Task(kind, rng.choice(objects), "")
+        return TaskSpec(kind, rng.choice(objects), "")
     # An object that fits one type of receptacle only would lie in its target from the start.
     pairs = [(k, o) for o in objects if len(hosts[o]) > 1 for k in hosts[o] if k not in (appliance, *_NEVER_TARGETS)]
     if not pairs:
         raise Unfit
     # Targets are drawn first: many objects go on counters, and official games spread over the targets evenly.
     target = rng.choice(sorted({k for k, _ in pairs}))
-    return Task(kind, rng.choice(sorted(o for k, o in pairs if k == target)), target)
+    return TaskSpec(kind, rng.choice(sorted(o for k, o in pairs if k == target)), target)
 
 
-def _draw_receptacles(room: Room, task: Task, limit: int, rng: random.Random) -> list[Receptacle]:
+def _draw_receptacles(room: FloorPlan, task: TaskSpec, limit: int, rng: random.Random) -> list[Receptacle]:
     """Some of the room's receptacles: what the task needs, at least three that are closed, then any."""
     if len(room.receptacles) < MIN_RECEPTACLES:
         raise Unfit
@@ -149,7 +156,7 @@ def _draw_receptacles(room: Room, task: Task, limit: int, rng: random.Random) ->
     return sorted(chosen, key=lambda r: r.id)
 
 
-def _draw_start(room: Room, used: set[str], rng: random.Random) -> str:
+def _draw_start(room: FloorPlan, used: set[str], rng: random.Random) -> str:
     """A standing point that is no receptacle's location, as in the official games; the head tilted by 30 degrees."""
     while True:
         x, z = rng.choice(room.points)
@@ -206,8 +213,8 @@ def _position_on(place: Receptacle, rng: random.Random) -> tuple[float, float, f
     return x + dx, rng.uniform(*place.surface), z + dz
 
 
-def draw_layout(kind: str, room: Room, limit: int, rng: random.Random) -> Layout:
-    """One furnished room with a task of type `kind`; raises `Unfit` if the room or the draw does not serve."""
+def draw_layout(kind: str, room: FloorPlan, limit: int, rng: random.Random) -> Layout:
+    """One furnished room with a task of type `kind`; raises `Unfit` if the room lacks something that the task needs."""
     task = _draw_task(kind, room, rng)
     receptacles = _draw_receptacles(room, task, limit, rng)
     layout = Layout(room, task, receptacles, _draw_start(room, {r.location for r in receptacles}, rng))

@@ -1,11 +1,11 @@
-"""ALFWorld's game files, `game.tw-pddl`: reading one, and reading thousands again in a second.
+"""ALFWorld's game files, `game.tw-pddl`: reading one, and reading thousands in a second from a cache.
 
 The native engine implements the meaning of particular texts: `alfred.pddl` and the grammar inside the game file. Both
-are known here by hash, the grammar with its task sentence masked. A game with other texts is refused, because nobody
-has proven (`prove.py`) that the engine equals TextWorld on it.
+are identified here by the SHA-256 of the text, the grammar with its task sentence masked. A game with other texts is
+refused, because nobody has proven (`environments.prove`) that the engine equals TextWorld on it.
 
-`read_games` keeps what it read in one JSON file a split, `native/<hash of the folder>.json` in the project's cache,
-where each game is known by its file's size and time.
+`read_games` caches a split in one JSON file, `native/<hash of the folder>.json` in the project's cache folder. A game
+in it is valid as long as its file has the same size and modification time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from lavis.common.errors import MissingFileError
+from lavis.common.files import write_cache
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.games import cache_root
 from xrl_alignment.environments.native.pddl import Facts, parse_facts, parse_goal, sections
@@ -77,7 +78,7 @@ def fingerprint(text: str) -> str:
 def read_game(path: Path | str) -> GameText:
     """Read a `game.tw-pddl`.
 
-    Raises FileNotFoundError, or EnvironmentFault where the file is truncated, foreign, or of an unproven version.
+    Raises MissingFileError, or EnvironmentFault where the file is truncated, foreign, or of an unproven version.
     """
     data = read_json(path)
     if data.get("solvable") is False:
@@ -93,7 +94,7 @@ def file_stamp(path: Path | str) -> tuple[int, int]:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        raise FileNotFoundError(f"game file {path} does not exist") from None
+        raise MissingFileError(f"game file {path} does not exist") from None
     return status.st_size, status.st_mtime_ns
 
 
@@ -103,7 +104,7 @@ def read_json(path: Path | str) -> dict:
         with open(path, "rb") as file:
             data = json.loads(file.read())
     except FileNotFoundError:
-        raise FileNotFoundError(f"game file {path} does not exist") from None
+        raise MissingFileError(f"game file {path} does not exist") from None
     except IsADirectoryError:
         raise EnvironmentFault(f"game file {path} is a folder; give the game.tw-pddl inside it") from None
     except ValueError as error:
@@ -158,11 +159,9 @@ def _read_split(paths: list[Path], cache: Path) -> dict[Path, GameText]:
     for path in paths:
         key = f"{path.parent.parent.name}/{path.parent.name}"
         stamp = file_stamp(path)
-        old, text = known.get(key, (None, None))
-        if old != stamp:
-            text, fresh = read_game(path), True
-            known[key] = (stamp, text)
-        games[path] = text
+        if key not in known or known[key][0] != stamp:
+            known[key], fresh = (stamp, read_game(path)), True
+        games[path] = known[key][1]
     if fresh:
         _write_cache(cache, known)
     return games
@@ -175,19 +174,18 @@ def _read_cache(path: Path) -> dict[str, tuple[tuple[int, int], GameText]]:
         if data["format"] != _CACHE_FORMAT:
             return {}
         word = list(map(sys.intern, data["words"])).__getitem__
-        return {
-            key: (
-                tuple(stamp),
-                GameText(*map(word, texts), {name: tuple(map(word, ids)) for name, ids in facts.items()}),
-            )
-            for key, (stamp, texts, facts) in data["games"].items()
-        }
+        games = {}
+        for key, ((size, time), texts, facts) in data["games"].items():
+            domain, grammar, task, goal = map(word, texts)
+            table = {name: tuple(map(word, ids)) for name, ids in facts.items()}
+            games[key] = (size, time), GameText(domain, grammar, task, goal, table)
+        return games
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return {}  # absent, half written or foreign: the files themselves are read
 
 
 def _write_cache(path: Path, games: dict[str, tuple[tuple[int, int], GameText]]) -> None:
-    """Write atomically; a cache folder that cannot be written only costs time.
+    """Cache the games of a split: key -> stamp and game.
 
     Each distinct word stands in the file once; games refer to it by its number.
     """
@@ -200,11 +198,5 @@ def _write_cache(path: Path, games: dict[str, tuple[tuple[int, int], GameText]])
     for key, (stamp, text) in games.items():
         facts = {name: list(map(number, ids)) for name, ids in text.facts.items()}
         content[key] = [stamp, list(map(number, (text.domain, text.grammar, text.task, text.goal))), facts]
-    temporary = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({"format": _CACHE_FORMAT, "words": list(numbers), "games": content}))
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
+    data = json.dumps({"format": _CACHE_FORMAT, "words": list(numbers), "games": content})
+    write_cache(path, lambda file: file.write(data.encode()))

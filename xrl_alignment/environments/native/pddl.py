@@ -1,4 +1,4 @@
-"""ALFWorld's PDDL problems in plain Python: their facts, and goals that are tested in microseconds.
+"""ALFWorld's PDDL problems in plain Python: parsing facts and goals, and testing a goal in microseconds.
 
 A problem is a list of ground facts, `(inReceptacle Mug_bar_… Desk_bar_…)`, and a goal made of `and` and `exists` over
 typed variables. Everything is lower case here, as in Fast Downward's translator, whose ids TextWorld shows.
@@ -206,8 +206,9 @@ def _literal(tree: list, positive: bool) -> Literal:
 def prepare_goal(goal: Iterable[Exists], domains: Mapping[str, Iterable[str]], facts: Facts) -> Goal:
     """Make a goal ready to be tested often. `domains` holds the ids of each type.
 
-    Conditions that never change and have one variable choose its candidates. The variable with the fewest candidates
-    comes first, every other condition as early as its variables are bound.
+    The test is a backtracking search. Conditions that never change and have one variable filter its candidates now.
+    The variable with the fewest candidates is bound first (the "minimum remaining values" heuristic for constraint
+    satisfaction), and every other condition is tested as soon as its variables are bound.
     """
     return tuple(_levels(block, domains, facts) for block in goal)
 

@@ -1,4 +1,4 @@
-"""A game made ready for the native engine: names, places, what can be done with what, and how it begins."""
+"""A game made ready for the native engine: names, locations, what can be done with what, and the initial state."""
 
 from __future__ import annotations
 
@@ -141,20 +141,20 @@ def number(ids: Iterable[str]) -> dict[str, str]:
 
 @lru_cache(maxsize=512)
 def world_of(text: GameText) -> World:
-    """`build_world`, the last few hundred remembered for as long as the same `text` is kept."""
+    """`build_world`, the last few hundred are cached for as long as the same `text` exists."""
     return build_world(text)
 
 
 def load_world(path: Path | str) -> World:
-    """The world of a game file; the last few hundred are remembered as long as their files do not change.
+    """The world of a game file; the last few hundred are cached as long as their files do not change.
 
-    Raises FileNotFoundError or EnvironmentFault as `read_game` and `build_world`, with the file's name.
+    Raises MissingFileError or EnvironmentFault as `read_game` and `build_world`, with the file's name.
     """
     return _load(str(path), *file_stamp(path))
 
 
 def forget_worlds() -> None:
-    """Forget what `world_of` and `load_world` remember (for measurements)."""
+    """Empty the caches of `world_of` and `load_world` (for measurements)."""
     world_of.cache_clear()
     _load.cache_clear()
 

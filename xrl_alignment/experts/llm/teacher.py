@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lavis.common.errors import ConfigError
 from xrl_alignment.experts.llm.endpoint import PROMPT_OVERHEAD, Completion, Endpoint
-from xrl_alignment.language.answers import MIN_ANSWER, Answer, read_answer
+from xrl_alignment.language.answers import MIN_ANSWER, ParsedAnswer, read_answer
 
 TRIES = 6  # the original's: after an answer shorter than MIN_ANSWER the model is asked again,
 TEMPERATURE_STEP = 0.2  # each time at a temperature that is this much higher
@@ -85,7 +85,7 @@ class Teacher:
         """Count one event of this process for `/status`: an answer without a label, a reflection by rule, …"""
         self.endpoint.account.count(name)
 
-    def answer(self, prompt: str) -> Answer | None:
+    def answer(self, prompt: str) -> ParsedAnswer | None:
         """The model's answer, read by the original's rule; None if it was filtered or refused.
 
         After an answer that is shorter than five characters or no command, the model is asked again, six times in all,
@@ -93,7 +93,7 @@ class Teacher:
 
         Raises EndpointFault, BudgetSpent.
         """
-        best = Answer()
+        best = ParsedAnswer()
         for attempt in range(TRIES):
             completion = self.endpoint.complete(
                 prompt,

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from xrl_alignment.environments.drawing.geometry import Pose
+from xrl_alignment.environments.drawing.ids import Pose
 from xrl_alignment.environments.drawing.painter import Camera, extent, paint
 from xrl_alignment.environments.drawing.scene import Solid
 from xrl_alignment.environments.drawing.shapes import Ball, Block, Tube

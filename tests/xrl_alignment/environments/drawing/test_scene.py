@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from xrl_alignment.environments.drawing.geometry import Room
+from xrl_alignment.environments.drawing.geometry import RoomGeometry
 from xrl_alignment.environments.drawing.scene import held_solid, solids
 from xrl_alignment.environments.drawing.state import RoomState
 
@@ -39,7 +39,7 @@ def study() -> RoomState:
 
 def shown(state: RoomState) -> dict[str, tuple]:
     """Name -> box of every solid with a name, inside of containers included."""
-    room = Room(state.names, state.receptacle_locations, frozenset(state.receptacle_locations))
+    room = RoomGeometry(state.names, state.receptacle_locations, frozenset(state.receptacle_locations))
     found = {}
     for solid in solids(room, state):
         for each in (solid, *solid.inside):
@@ -76,13 +76,13 @@ def test_moved_object_lies_inside_an_open_container(study):
 def test_held_object_is_nowhere_else(study):
     state = replace(study, held=PEN, contents={SAFE: (WATCH,), DESK: (PEN,)})  # even if the engine lists it still
     assert "pen 1" not in shown(state)
-    room = Room(state.names, state.receptacle_locations, frozenset(state.receptacle_locations))
+    room = RoomGeometry(state.names, state.receptacle_locations, frozenset(state.receptacle_locations))
     assert held_solid(room, state).name == "pen 1"
     assert held_solid(room, study) is None
 
 
 def test_fixtures_are_drawn_without_a_name(study):
-    room = Room(study.names, study.receptacle_locations, frozenset(study.receptacle_locations))
+    room = RoomGeometry(study.names, study.receptacle_locations, frozenset(study.receptacle_locations))
     mirror = next(solid for solid in solids(room, study) if solid.key[0] == MIRROR)
     assert mirror.name == ""
     assert mirror.box[5] <= room.bounds[3] and mirror.box[5] > room.bounds[3] - 0.2  # on the wall

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from xrl_alignment.environments.household import furnish
+from xrl_alignment.environments.household.floor_plans import floor_plan_numbers, load_floor_plan
 from xrl_alignment.environments.household.furnish import APPLIANCES, Unfit, draw_layout, may_hold, portable_types
-from xrl_alignment.environments.household.rooms import load_room, room_numbers
 from xrl_alignment.language.sentences import TASK_TYPES
 
 
@@ -17,7 +17,7 @@ def layouts(kind, count=40, limit=16):
     found = []
     while len(found) < count:
         try:
-            found.append(draw_layout(kind, load_room(rng.choice(room_numbers(False))), limit, rng))
+            found.append(draw_layout(kind, load_floor_plan(rng.choice(floor_plan_numbers(False))), limit, rng))
         except Unfit:
             continue
     return found
@@ -66,7 +66,7 @@ def test_objects_lie_within_reach_of_their_receptacle():
 
 
 def test_a_room_without_what_the_task_needs_is_unfit():
-    bathroom = load_room(402)
+    bathroom = load_floor_plan(402)
     with pytest.raises(Unfit):
         draw_layout("pick_heat_then_place_in_recep", bathroom, 16, random.Random(0))
     with pytest.raises(Unfit):

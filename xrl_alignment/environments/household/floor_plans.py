@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lavis.common.errors import MissingExtraError
 from xrl_alignment.common.errors import EnvironmentFault
 
 Position = tuple[float, float, float]  # x, y (up), z in metres
@@ -100,7 +101,7 @@ class Receptacle:
 
 
 @dataclass(frozen=True)
-class Room:
+class FloorPlan:
     """One floor plan: its kind (Kitchen, LivingRoom, Bedroom, Bathroom), receptacles, object types, standing points."""
 
     number: int
@@ -111,11 +112,11 @@ class Room:
 
 
 def alfworld_path() -> Path:
-    """Folder of the installed `alfworld` package, found without importing it; `EnvironmentFault` if it is missing."""
+    """Folder of the installed `alfworld` package, found without importing it; `MissingExtraError` if it is missing."""
     spec = importlib.util.find_spec("alfworld")
     if spec is None or not spec.submodule_search_locations:
-        raise EnvironmentFault(
-            "package alfworld is not installed: run `pip install alfworld` (its floor plans are needed)"
+        raise MissingExtraError(
+            "package alfworld is not installed, and household games need its floor plans: run `pip install alfworld`"
         )
     return Path(next(iter(spec.submodule_search_locations)))
 
@@ -143,7 +144,7 @@ def room_kind(number: int) -> str:
     return kinds[number // 100]
 
 
-def room_numbers(heldout: bool) -> tuple[int, ...]:
+def floor_plan_numbers(heldout: bool) -> tuple[int, ...]:
     """Floor plans of one side of the train/held-out division.
 
     Held out are the rooms that ALFWorld's generator calls test scenes, and those of the official valid_unseen split,
@@ -156,8 +157,8 @@ def room_numbers(heldout: bool) -> tuple[int, ...]:
 
 
 @cache
-def load_room(number: int) -> Room:
-    """Read floor plan `number`; the result depends on nothing else."""
+def load_floor_plan(number: int) -> FloorPlan:
+    """Read floor plan `number`; the result depends on the number alone. EnvironmentFault if alfworld lacks it."""
     stem = alfworld_path() / "gen" / "layouts" / f"FloorPlan{number}"
     try:
         poses = json.loads(Path(f"{stem}-openable.json").read_text())
@@ -170,7 +171,7 @@ def load_room(number: int) -> Room:
     receptacles = [_placed(key, pose, rng) for key, pose in sorted(poses.items())]
     receptacles += _fixtures(types, receptacles, points, rng)
     unique = {r.id.lower(): r for r in receptacles if r.type in SURFACES}
-    return Room(number, room_kind(number), tuple(unique.values()), tuple(types), points)
+    return FloorPlan(number, room_kind(number), tuple(unique.values()), tuple(types), points)
 
 
 def _receptacle(name: str, position: Position, x: int, z: int, turn: int, rng: random.Random) -> Receptacle:

@@ -1,12 +1,19 @@
-"""Floor plans: geometry, fixtures, the division into training and held-out rooms."""
+"""Floor plans: geometry, fixtures, the division into training and held-out floor_plans."""
 
 import re
 
 import pytest
 
 from xrl_alignment.common.errors import EnvironmentFault
-from xrl_alignment.environments.household import rooms
-from xrl_alignment.environments.household.rooms import GRID, load_room, location_id, mangle, room_numbers, thor_name
+from xrl_alignment.environments.household import floor_plans
+from xrl_alignment.environments.household.floor_plans import (
+    GRID,
+    floor_plan_numbers,
+    load_floor_plan,
+    location_id,
+    mangle,
+    thor_name,
+)
 
 
 def test_ids_are_written_as_alfworld_writes_them():
@@ -17,15 +24,15 @@ def test_ids_are_written_as_alfworld_writes_them():
 
 
 def test_train_and_heldout_rooms_are_disjoint_and_spare_official_unseen_ones():
-    train, held = set(room_numbers(False)), set(room_numbers(True))
+    train, held = set(floor_plan_numbers(False)), set(floor_plan_numbers(True))
     assert not train & held
     assert len(train | held) == 120
-    assert set(rooms.VALID_UNSEEN_ROOMS) <= held
+    assert set(floor_plans.VALID_UNSEEN_ROOMS) <= held
 
 
 def test_rooms_have_unique_receptacles_reached_from_standing_points():
     for number in (1, 10, 205, 301, 402, 430):
-        room = load_room(number)
+        room = load_floor_plan(number)
         assert len({r.id.lower() for r in room.receptacles}) == len(room.receptacles)
         for receptacle in room.receptacles:
             x, z = re.findall(r"(?:_minus_)?\d+", receptacle.location)[:2]
@@ -36,21 +43,21 @@ def test_rooms_have_unique_receptacles_reached_from_standing_points():
 
 
 def test_fixtures_without_a_position_get_one_and_keep_it():
-    kitchen = load_room(1)
+    kitchen = load_floor_plan(1)
     kinds = [r.type for r in kitchen.receptacles]
     assert kinds.count("StoveBurner") == 4
     assert kinds.count("CoffeeMachine") == kinds.count("GarbageCan") == 1
-    assert load_room.__wrapped__(1) == kitchen
+    assert load_floor_plan.__wrapped__(1) == kitchen
 
 
 def test_official_games_have_the_same_receptacles_where_the_floor_plan_places_them(alfworld_data):
     problems = sorted((alfworld_data / "json_2.1.1/train").glob("*-301/*/game.tw-pddl"))
     official = set(re.findall(r"\(receptacleType (\S+) ", problems[0].read_text()))
-    ours = {r.id for r in load_room(301).receptacles if r.type not in rooms.FIXTURES}
+    ours = {r.id for r in load_floor_plan(301).receptacles if r.type not in floor_plans.FIXTURES}
     assert len(ours) >= 15
     assert ours <= official
 
 
 def test_unknown_floor_plan():
     with pytest.raises(EnvironmentFault, match="floor plan 99"):
-        load_room(99)
+        load_floor_plan(99)

@@ -9,19 +9,19 @@ import pytest
 from textworld.envs.pddl import textgen
 
 from xrl_alignment.environments.games import find_games
-from xrl_alignment.environments.oracle import Oracle, shortcuts
-from xrl_alignment.environments.prove import opening
+from xrl_alignment.environments.prove.oracle import Oracle, shortcuts
+from xrl_alignment.environments.prove.transcripts import script
 
 
 def play(path: str, seed: int, steps: int = 30) -> list:
     """All answers to a script that depends on them."""
     oracle = Oracle()
     answers = [oracle.reset(path)]
-    script = opening(random.Random(seed), path, answers[0])
-    command = next(script)
+    commands = script(random.Random(seed), path, answers[0])
+    command = next(commands)
     for _ in range(steps):
         answers.append(oracle.step(command))
-        command = script.send(answers[-1])
+        command = commands.send(answers[-1])
     return [*answers, oracle.restart()]
 
 

@@ -1,0 +1,46 @@
+"""A game's state: snapshots and clones of it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from xrl_alignment.environments.base import Game
+from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.native.game import NativeGame
+
+
+@pytest.fixture(scope="module")
+def games(household_data) -> list[Game]:
+    return find_games("household_train", data=household_data)
+
+
+def observe(game: NativeGame, commands: list[str]) -> list:
+    return [(game.step(c), game.admissible_commands(), game.won, game.facts()) for c in commands]
+
+
+def test_snapshots_and_clones_are_independent(games):
+    rng = random.Random(0)
+    for game in games:
+        engine = NativeGame.load(game.path)
+        walk = []
+        for _ in range(40):
+            walk.append(rng.choice(engine.admissible_commands()))
+            engine.step(walk[-1])
+        state, facts = engine.snapshot(), engine.facts()
+        clone = engine.clone()
+        ahead = []
+        for _ in range(40):
+            ahead.append(rng.choice(engine.admissible_commands()))
+            engine.step(ahead[-1])
+        assert clone.facts() == facts
+        first = observe(clone, ahead)
+        assert clone.facts() == engine.facts()
+        engine.restore(state)
+        assert engine.facts() == facts and observe(engine, ahead) == first
+        clone.restore(state)
+        assert clone.facts() == facts and observe(clone, ahead) == first
+        fresh = NativeGame.load(game.path)
+        observe(fresh, walk)
+        assert fresh.facts() == facts and observe(fresh, ahead) == first
