@@ -23,12 +23,11 @@ from typing import Any
 
 from _bench import Result, run
 
-# This file has the package's name, and Python looks beside it first.
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "split_inference"))
+# Python looks beside this file first, and this file has the package's name.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from alfworld_server import TextWorldBackend, find_game
-from alfworld_vllm_client import Connection
-
+from split_inference.alfworld_server import TextWorldBackend, find_game
+from split_inference.socket_connection import SocketConnection
 from xrl_alignment.environments.household.generator import generate
 
 CLIENTS = 8
@@ -51,7 +50,7 @@ class Walk:
     """A connection that takes a random walk through one game; keeps the seconds of each step and the frames' sizes."""
 
     def __init__(self, port: int, traj_file: str, image_format: str = "jpeg") -> None:
-        self._connection = Connection("localhost", port, 600.0)
+        self._connection = SocketConnection("localhost", port, 600.0)
         self._init = {"command": "init", "traj_file": traj_file, "image_format": image_format}
         self._draw = random.Random(traj_file)
         self.seconds: list[float] = []
@@ -81,7 +80,7 @@ def measure(data: str | None, steps: int) -> Result:
         if data is None:
             generate(made, num_train=CLIENTS, num_heldout=1, seed=0)
         folder = data or made
-        with server(folder, "textworld") as port, closing(Connection("localhost", port, 600.0)) as connection:
+        with server(folder, "textworld") as port, closing(SocketConnection("localhost", port, 600.0)) as connection:
             games = connection.send_request({"command": "list_games"})["games"]
             games = [game["traj_file"] for game in random.Random(0).sample(games, CLIENTS)]
             added, rows = round_trip(port, games[0], steps)
