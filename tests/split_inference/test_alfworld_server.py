@@ -140,6 +140,10 @@ def test_what_names_no_game_is_refused(client, tmp_path):
     for name in names:
         answer = client.ask("init", traj_file=str(tmp_path / name))
         assert answer["success"] is False and answer["error"], name
+    damaged = tmp_path / "pick_and_place_simple-Mug-None-Desk-1" / "trial_1"
+    damaged.mkdir(parents=True)
+    (damaged / "game.tw-pddl").write_text('{"solvable": true')
+    assert client.ask("init", traj_file=str(damaged))["error"].startswith(f"game file {damaged}/game.tw-pddl ")
     assert "jpeg or png" in client.ask("init", traj_file="x", image_format="gif")["error"]
 
 
@@ -205,6 +209,7 @@ def flood(server, trials, messages):
     try:
         in_threads(misbehave, clients, supplies, [messages // 12] * 3)
         wait_until(lambda: len(children(server.process.pid)) == 4)  # clients of other tests have gone
+        wait_until(lambda: playing.games > 0)  # its process has loaded all that it needs
         before = resident(server.process.pid)
         in_threads(misbehave, clients, supplies, [messages // 4] * 3)
         growth = resident(server.process.pid) - before
@@ -245,7 +250,7 @@ class Playing:
     """A well-formed client that plays one game again and again."""
 
     def __init__(self, port, trial):
-        self.port, self.trial, self.steps, self.faults = port, trial, 0, []
+        self.port, self.trial, self.steps, self.games, self.faults = port, trial, 0, 0, []
 
     def run(self, stop):
         with closing(RawClient(self.port)) as client:
@@ -256,6 +261,7 @@ class Playing:
                     self.steps += 1
                     if not (answer["success"] and answer["action_success"]):
                         self.faults.append(answer)
+                self.games += 1
                 if not answer["goal_satisfied"]:
                     self.faults.append(answer)
 
@@ -411,12 +417,12 @@ def test_games_that_alfworld_leaves_out_are_left_out(household_data, trials, tmp
     unsolvable.parent.mkdir(parents=True)
     unsolvable.write_text(text.replace('"solvable": true', '"solvable": false'))
     options = Namespace(env="household", max_steps=5, image_format="jpeg", data_dir=str(tmp_path))
-    listed = alfworld_server.Session(options).process_request({"command": "list_games"})["games"]
+    listed = alfworld_server.ClientSession(options).process_request({"command": "list_games"})["games"]
     assert [game["game"] for game in listed] == [f"{trials[0].parent.name}/trial_1"]
 
 
 def test_a_card_shows_the_text_where_nothing_can_draw(trials, monkeypatch):
-    monkeypatch.setattr(alfworld_server, "drawing", lambda: None)
+    monkeypatch.setattr(alfworld_server, "room_renderer", lambda: None)
     backend = alfworld_server.TextWorldBackend(5)
     backend.reset(alfworld_server.find_game(str(trials[0]), "/"))
     card = backend.frame(300)
@@ -439,7 +445,7 @@ def test_frames_are_those_of_the_package(client, trials):
 
 def test_an_engine_that_fails_leaves_the_connection(monkeypatch, trials):
     options = Namespace(env="household", max_steps=5, image_format="jpeg", image_size=64, jpeg_quality=85, data_dir="/")
-    session = alfworld_server.Session(options)
+    session = alfworld_server.ClientSession(options)
     session.process_request({"command": "init", "traj_file": str(trials[0])})
     monkeypatch.setattr(session._backend, "step", lambda action: 1 / 0)
     answer = session.process_request({"command": "step", "action": "look"})
@@ -498,7 +504,7 @@ def thor(monkeypatch, tmp_path):
     options.data_dir = str(tmp_path)
     trajectory = tmp_path / "task_1.json"
     trajectory.write_text(json.dumps({"task_id": "trial_1", "task_type": "t", "scene": {"object_poses": []}}))
-    return alfworld_server.Session(options), trajectory
+    return alfworld_server.ClientSession(options), trajectory
 
 
 def test_thor_plays_a_trajectory_file_without_a_game_file(thor):
