@@ -381,7 +381,9 @@ class ThorBackend:
         from PIL import Image
 
         image = Image.fromarray(self._alfred.get_frames()[0][:, :, ::-1])
-        return image if image.size == (size, size) else image.resize((size, size), Image.BILINEAR)
+        if image.size == (size, size):
+            return image
+        return image.resize((size, size), Image.BILINEAR)  # type: ignore[attr-defined]  # Pillow 8 has no Resampling
 
     def close(self) -> None:
         """Stop the simulator."""
@@ -408,7 +410,7 @@ def _thor_config(data_path: str, max_steps: int, size: int) -> Dict[str, Any]:
     }
 
 
-BACKENDS = {"thor": ThorBackend, "textworld": TextWorldBackend, "household": HouseholdBackend}
+BACKENDS = {"thor": ThorBackend, "textworld": TextWorldBackend, "household": HouseholdBackend}  # type: Dict[str, Any]
 
 
 # ---- one client's commands -----------------------------------------------------------------------------------------
@@ -650,7 +652,8 @@ class LineReader:
             raise RequestError(f"the message is longer than {self._limit} bytes")
 
     def _receive(self, seconds: float) -> bytes:
-        ready, _, _ = select.select([self._connection, self._lifeline], [], [], max(0.0, seconds))
+        sources = [self._connection, self._lifeline]  # type: List[Any]
+        ready, _, _ = select.select(sources, [], [], max(0.0, seconds))
         if not ready:
             raise IdleTimeout()
         piece = self._connection.recv(_CHUNK) if self._lifeline not in ready else b""
@@ -700,9 +703,10 @@ class ForkingServer:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         log(f"ALFWorld server listening on {self._options.host}:{self._listener.getsockname()[1]}")
+        sources = [self._listener, self._stop_reader]  # type: List[Any]
         try:
             while True:
-                ready, _, _ = select.select([self._listener, self._stop_reader], [], [], 1.0)
+                ready, _, _ = select.select(sources, [], [], 1.0)
                 self._forget_ended_clients()
                 if self._stop_reader in ready:
                     break
