@@ -228,21 +228,21 @@ class TextWorldBackend:
 
     def frame(self, size: int) -> Any:
         """The room rendered, or an image of the text."""
-        state, package = self._state, room_renderer()
-        if package is None:
+        state, renderer = self._state, room_renderer()
+        if renderer is None:
             return text_card(state["feedback"], size)
         facts = ((fact.name,) + tuple(argument.name for argument in fact.arguments) for fact in state["_facts"])
         names = {id_: info.name for id_, info in state["_entity_infos"].items()}
-        return package.draw(package.room_state(facts, names), size)
+        return renderer.render(renderer.room_state(facts, names), size)
 
     def close(self) -> None:
         """Nothing to stop: the engine is part of this process."""
 
 
 class RoomRenderer(NamedTuple):
-    """How emac-plus renders a room: `draw(room_state(facts, names), size)` is a PIL image."""
+    """How emac-plus renders a room: `render(room_state(facts, names), size)` is a PIL image."""
 
-    draw: Callable[[Any, int], Any]
+    render: Callable[[Any, int], Any]
     room_state: Callable[[Any, Dict[str, str]], Any]
 
 
@@ -250,13 +250,20 @@ def room_renderer() -> Optional[RoomRenderer]:
     """The renderer of emac-plus; None where it cannot be imported (Python before 3.10)."""
     _add_checkout_to_path()
     try:
-        from PIL import Image
-
-        from xrl_alignment.environments.drawing import frames
+        from xrl_alignment.environments.drawing import frames  # noqa: F401
         from xrl_alignment.environments.textworld import room_state
     except (ImportError, SyntaxError):
         return None
-    return RoomRenderer(lambda state, size: Image.fromarray(frames.draw(state, size=size)), room_state)
+    return RoomRenderer(render_room, room_state)
+
+
+def render_room(state: Any, size: int) -> Any:
+    """A PIL image of a room of emac-plus."""
+    from PIL import Image
+
+    from xrl_alignment.environments.drawing import frames
+
+    return Image.fromarray(frames.draw(state, size=size))
 
 
 def _add_checkout_to_path() -> None:
@@ -270,17 +277,19 @@ class HouseholdBackend:
     """Generated or official games in emac-plus's own engine, which is more than 100 times as fast as TextWorld."""
 
     def __init__(self, max_steps: int) -> None:
-        from xrl_alignment.environments.native.game import NativeEnvironment
+        from xrl_alignment.environments import make_environment
 
-        self._environment = NativeEnvironment(max_steps=max_steps)
+        self._environment = make_environment("native", max_steps=max_steps)  # type: Any
 
     @staticmethod
     def load() -> None:
-        """Import what playing needs."""
+        """Import what playing needs, before the clients' processes are forked."""
         _add_checkout_to_path()
         try:
+            from xrl_alignment.environments import make_environment
             from xrl_alignment.environments.drawing import frames  # noqa: F401
-            from xrl_alignment.environments.native import game  # noqa: F401
+
+            make_environment("native").close()
         except (ImportError, SyntaxError) as error:
             raise ImportError(
                 f"--env household needs emac-plus in this interpreter (Python 3.10 or newer): {error}"
@@ -308,11 +317,7 @@ class HouseholdBackend:
 
     def frame(self, size: int) -> Any:
         """The room rendered."""
-        from PIL import Image
-
-        from xrl_alignment.environments.drawing import frames
-
-        return Image.fromarray(frames.draw(self._environment.room_state(), size=size))
+        return render_room(self._environment.room_state(), size)
 
     def close(self) -> None:
         """Forget the game."""

@@ -183,7 +183,7 @@ class ServedModel:
 class EmacPolicyModel:
     """`Blip2Emac` as `evaluate.py` plays it: the `model:` and `policy:` sections of its settings file.
 
-    With `policy.name=vllm` vLLM servers compute the language model's part (docs/engines.md).
+    With `policy.name=vllm` vLLM servers compute the language model's part.
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
