@@ -17,15 +17,13 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lavis.common.errors import ConfigError, FileError
 from lavis.common.files import write_atomically
 from split_inference.socket_connection import Message
+from xrl_alignment.evaluation.metrics import EpisodeResult, summarise, table
 from xrl_alignment.rollouts.episode import THOUGHT_FEEDBACK, Episode
-
-if TYPE_CHECKING:  # importing it loads torch, which a client of a served model does not need
-    from xrl_alignment.evaluation.episodes import EpisodeResult
 
 
 class RecordedEpisode:
@@ -161,15 +159,11 @@ class TrajectoryFolder:
 
     def summarise(self, games: Sequence[str]) -> str:
         """Write `summary.json` of those of `games` that are finished; returns the table by task type."""
-        from xrl_alignment.evaluation.episodes import summarise, table  # here: see TYPE_CHECKING above
-
         summary = summarise([self._result(game) for game in games if self.finished(game)])
         _write_json(self._folder / "summary.json", summary)
         return table(summary)
 
     def _result(self, game: str) -> EpisodeResult:
-        from xrl_alignment.evaluation.episodes import EpisodeResult
-
         record = _read_json(self._game_folder(game) / "trajectory.json")
         actions = [turn for turn in record["turns"] if turn["feedback"] != THOUGHT_FEEDBACK]
         rejected = sum(not turn["action_success"] for turn in actions)
