@@ -1,4 +1,4 @@
-"""Servers of generated games, and of a model."""
+"""Fixtures: servers of generated games and of a model, connections, a player that knows the games."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models without a network, which play known games, and the player that asks them."""
+"""Models that need no weights, and the player that asks them."""
 
 import json
 from functools import partial
@@ -9,7 +9,7 @@ from xrl_alignment.language.prompt import build_prompt, opening
 
 
 class Planner:
-    """A model that knows every game's walkthrough, and finds out from the prompt which game it plays and how far."""
+    """A model that knows every game's walkthrough; it tells from the prompt which game it plays, and at which step."""
 
     write_prompt = staticmethod(build_prompt)
 
@@ -21,7 +21,7 @@ class Planner:
         self.games, self.batches, self.prompts = {}, [], []
 
     def learn(self, connection, games):
-        """Read each game's opening, by which the prompt is told from others."""
+        """Read each game's opening, by which a prompt shows its game."""
         for game in games:
             intro = connection.send_request({"command": "init", "traj_file": game["traj_file"]})["intro"]
             self.games[opening(intro)] = self.plans[game["game"]]

@@ -1,4 +1,4 @@
-"""The server over its socket: real processes, real engines; only AI2-THOR has a double."""
+"""The server over its socket, with real processes and engines; only AI2-THOR is replaced by a double."""
 
 import base64
 import io
@@ -37,7 +37,7 @@ def walkthrough(trial):
     return json.loads((trial / "game.tw-pddl").read_text())["walkthrough"]
 
 
-def picture(text):
+def decoded(text):
     return Image.open(io.BytesIO(base64.b64decode(text, validate=True)))
 
 
@@ -52,14 +52,14 @@ def test_an_episode_from_init_to_the_goal(client, trials):
     assert (
         begin["game"] == f"{trial.parent.name}/{trial.name}" and begin["task_type"] == trial.parent.name.split("-")[0]
     )
-    assert (picture(begin["initial_image"]).format, picture(begin["initial_image"]).size) == ("JPEG", (300, 300))
+    assert (decoded(begin["initial_image"]).format, decoded(begin["initial_image"]).size) == ("JPEG", (300, 300))
     plan = [commands.canonical(command) for command in walkthrough(trial)]
     trajectory = [begin["intro"]]
     for turn, action in enumerate(plan, start=1):
         assert client.ask("is_goal_satisfied") == {"success": True, "goal_satisfied": False}
         step = client.ask("step", action=action)
         assert step["action"] == action and step["turn_count"] == turn and step["action_success"] is True
-        assert step["error_message"] == "" and picture(step["current_image"]).size == (300, 300)
+        assert step["error_message"] == "" and decoded(step["current_image"]).size == (300, 300)
         trajectory += [action, step["feedback"]]
     assert step["goal_satisfied"] and step["done"] and client.ask("is_goal_satisfied")["goal_satisfied"] is True
     state = client.ask("get_state")
@@ -92,7 +92,7 @@ def test_both_text_engines_say_and_show_the_same(start, client, trials):
     with closing(other.connect()) as textworld:
         first = [peer.ask("init", traj_file=str(trials[3]), image_format="png") for peer in (client, textworld)]
         assert first[0] == first[1]
-        assert picture(first[0]["initial_image"]).format == "PNG"
+        assert decoded(first[0]["initial_image"]).format == "PNG"
         for command in [*walkthrough(trials[3])[:3], "fly", "inventory"]:  # in the game's own dialect
             steps = [peer.ask("step", action=command) for peer in (client, textworld)]
             assert steps[0] == steps[1]
@@ -439,7 +439,7 @@ def test_frames_are_those_of_the_package(client, trials):
     from xrl_alignment.environments.drawing import frames
 
     client.ask("init", traj_file=str(trial), image_format="png")
-    shown = np.asarray(picture(client.ask("step", action="look")["current_image"]))
+    shown = np.asarray(decoded(client.ask("step", action="look")["current_image"]))
     assert (shown == frames.draw(environment.room_state(), size=300)).all()
 
 
@@ -512,7 +512,7 @@ def test_thor_plays_a_trajectory_file_without_a_game_file(thor):
     begin = session.process_request({"command": "init", "traj_file": str(trajectory)})
     assert begin["task_desc"] == "put a mug in desk." and begin["game"] == "trial_1"
     assert begin["admissible_commands"] == ["look", "put mug 1 in/on desk 1"]
-    assert picture(begin["initial_image"]).getpixel((0, 0)) == (0, 0, 200)
+    assert decoded(begin["initial_image"]).getpixel((0, 0)) == (0, 0, 200)
     alfred = session._backend._alfred
     assert alfred.json_file_list == [str(trajectory)] and alfred.train_eval == "eval"
     step = session.process_request({"command": "step", "action": "move mug 1 to desk 1"})
