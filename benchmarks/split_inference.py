@@ -1,9 +1,9 @@
-"""Split inference: what the socket adds to a step, how small the frames are, how far connections scale.
+"""Benchmark of split inference: the time that the socket adds to a step, the size of frames, many connections.
 
     python benchmarks/split_inference.py --json FILE [--data DIR] [--steps 40]
 
-Generated games in TextWorld, the engine that ALFWorld plays (DIR: official games instead). Drawing and encoding the
-frame count as what the server adds, although a simulator's frames would cost time as well.
+It plays generated games (with --data official ones) in TextWorld, ALFWorld's own engine. Rendering and encoding the
+frame count as time that the server adds, although a simulator would need time for its frames, too.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from typing import Any
 
 from _bench import Result, run
 
-# This file has the package's name, and Python looks beside it first.
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "split_inference"))
+# Python looks beside this file first, and this file has the package's name.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from alfworld_server import TextWorldBackend, find_game
-from alfworld_vllm_client import Connection
-
+from split_inference.alfworld_server import TextWorldBackend, find_game
+from split_inference.socket_connection import SocketConnection
 from xrl_alignment.environments.household.generator import generate
 
 CLIENTS = 8
@@ -48,10 +47,10 @@ def server(data: str, engine: str):
 
 
 class Walk:
-    """A connection that takes a random walk through one game; keeps the seconds of each step and the frames' sizes."""
+    """A random walk through one game; keeps the seconds of each step and the sizes of the frames in bytes."""
 
     def __init__(self, port: int, traj_file: str, image_format: str = "jpeg") -> None:
-        self._connection = Connection("localhost", port, 600.0)
+        self._connection = SocketConnection("localhost", port, 600.0)
         self._init = {"command": "init", "traj_file": traj_file, "image_format": image_format}
         self._draw = random.Random(traj_file)
         self.seconds: list[float] = []
@@ -60,7 +59,7 @@ class Walk:
         self._last: dict[str, Any] = self._connection.send_request(self._init)
 
     def step(self) -> None:
-        """One step; a new episode where the last is over."""
+        """One step, in a new episode where the last one is over."""
         if self._last["done"]:
             self._last = self._connection.send_request(self._init)
         action = self._draw.choice(self._last["admissible_commands"])
@@ -71,17 +70,17 @@ class Walk:
         self.actions.append(action)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._connection.close()
 
 
 def measure(data: str | None, steps: int) -> Result:
-    """All of it."""
+    """Measure all of it with `steps` steps for each connection, on games in `data` (None: generated ones)."""
     with TemporaryDirectory() as made:
         if data is None:
             generate(made, num_train=CLIENTS, num_heldout=1, seed=0)
         folder = data or made
-        with server(folder, "textworld") as port, closing(Connection("localhost", port, 600.0)) as connection:
+        with server(folder, "textworld") as port, closing(SocketConnection("localhost", port, 600.0)) as connection:
             games = connection.send_request({"command": "list_games"})["games"]
             games = [game["traj_file"] for game in random.Random(0).sample(games, CLIENTS)]
             added, rows = round_trip(port, games[0], steps)
@@ -100,13 +99,13 @@ def measure(data: str | None, steps: int) -> Result:
 
 
 def round_trip(port: int, traj_file: str, steps: int) -> tuple[float, list[dict[str, Any]]]:
-    """Median seconds that a step over the socket takes longer than the same step of the engine in this process."""
+    """By how many seconds a step over the socket is slower than the same step in this process (median); rows."""
     walk, here = Walk(port, traj_file), TextWorldBackend(50)
     game = find_game(traj_file, "/")
     here.reset(game)
-    engine, drawing, whole = [], [], []
+    engine, rendering, whole = [], [], []
     with closing(walk):
-        for number in range(steps):  # in turns, so that other work on the machine falls on both
+        for number in range(steps):  # alternating, so that other work on the machine slows both alike
             before = len(walk.actions)
             if number and number % 50 == 0:
                 here.reset(game)
@@ -115,14 +114,14 @@ def round_trip(port: int, traj_file: str, steps: int) -> tuple[float, list[dict[
             won = here.step(walk.actions[before]).won
             engine.append(time.perf_counter() - began)
             here.frame(300)
-            drawing.append(time.perf_counter() - began - engine[-1])
+            rendering.append(time.perf_counter() - began - engine[-1])
             whole.append(walk.seconds[-1])
             if won:
                 here.reset(game)
     added = statistics.median(over - own for over, own in zip(whole, engine, strict=True))
     rows = [
         {"what": "step of the engine alone", "ms": statistics.median(engine) * 1e3},
-        {"what": "drawing the frame alone", "ms": statistics.median(drawing) * 1e3},
+        {"what": "rendering the frame alone", "ms": statistics.median(rendering) * 1e3},
         {"what": "step over the socket, frame included", "ms": statistics.median(whole) * 1e3},
         {"what": "added by server and socket (median of differences)", "ms": added * 1e3},
     ]
@@ -130,7 +129,7 @@ def round_trip(port: int, traj_file: str, steps: int) -> tuple[float, list[dict[
 
 
 def frame_bytes(port: int, games: list[str], steps: int, kind: str) -> float:
-    """Mean size of an encoded frame of 300 x 300 pixels."""
+    """Mean size in bytes of an encoded frame of 300 x 300 pixels."""
     sizes: list[int] = []
     for game in games:
         with closing(Walk(port, game, kind)) as walk:
@@ -152,7 +151,7 @@ def scaling(port: int, games: list[str], steps: int) -> tuple[float, float, list
 
 
 def rates(port: int, games: list[str], steps: int) -> list[float]:
-    """Steps per second of each connection; all play until every one has taken `steps`, and only that counts."""
+    """Steps per second of each connection, where all take `steps` steps at the same time."""
     walks = [Walk(port, game) for game in games]
     ready, seconds = threading.Barrier(len(walks)), [0.0] * len(walks)
     finished = threading.Barrier(len(walks))
@@ -176,7 +175,7 @@ def rates(port: int, games: list[str], steps: int) -> list[float]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """The benchmark's own."""
+    """Add the benchmark's own options."""
     parser.add_argument("--data", metavar="DIR", help="official games (default: a few generated ones)")
     parser.add_argument("--steps", type=int, default=40, help="for each connection")
 

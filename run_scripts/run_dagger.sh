@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# One training phase, or several in a row: server and client as two processes, until DONE stands in the run directory.
+# Runs one training phase, or several in a row: server and client as two processes, until the run directory has DONE.
 #
 #   run_scripts/run_dagger.sh [--tmux | --background] --cfg-path FILE… [--options KEY=VALUE…] [--resume RUN_DIR]
 #
-#   --tmux        in a new tmux session "emac" (its window stays open after the run, so that errors can be read)
-#   --background  detached from this terminal, output into output/background-<time>.log
+#   --tmux        in a new tmux session "emac"; its window stays open after the run, so that you can read errors
+#   --background  detached from this terminal, with its output in output/background-<time>.log
 #
-# Everything else goes to `python -m xrl_alignment.pipeline`. PYTHON names the interpreter (default: .venv's).
+# All other arguments go to `python -m xrl_alignment.pipeline`. PYTHON names the interpreter (default: .venv's).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Both phases: behavioural cloning, then DPO from its newest checkpoint, which is also the reference policy.
+# Runs both phases: behavioural cloning, then DPO, which starts from its newest checkpoint and has it as reference policy.
 #
 #   run_scripts/run_full_pipeline.sh [--tmux | --background] SIZE [--options KEY=VALUE…] [--resume RUN_DIR]
 #
-# SIZE is demo, small or paper: configs/dagger/SIZE_{bc,dpo}.yaml. The other arguments: see run_dagger.sh.
+# SIZE is demo, small or paper: configs/dagger/SIZE_{bc,dpo}.yaml. For the other arguments see run_dagger.sh.
 set -euo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Make an environment of its own for vLLM, which pins other versions of Transformers than the project.
+# Makes a separate environment for vLLM, which pins other versions of Transformers than the project.
 #
 #   run_scripts/vllm_env.sh FOLDER        `make vllm-env` calls it with .venv-vllm
 #
-# Takes the GPU build where `nvidia-smi` finds a GPU, else the CPU build. Variables of the environment:
-#   PYTHON         the interpreter that the environment is made from (default: python3)
-#   VLLM_PACKAGE   what to install instead, for instance vllm==0.32.0
+# It installs the GPU build where `nvidia-smi` finds a GPU, else the CPU build. Environment variables:
+#   PYTHON         the interpreter to make the environment from (default: python3)
+#   VLLM_PACKAGE   another package to install, for instance vllm==0.32.0
 #   VLLM_PIP_ARGS  passed on to pip; the CPU build needs torch's CPU index: "--extra-index-url <address>", with the
 #                  address that the installation page of pytorch.org shows for "Linux, Pip, CPU"
 set -euo pipefail
@@ -20,7 +20,7 @@ if [[ -z "${VLLM_PACKAGE:-}" ]]; then
   nvidia-smi -L >/dev/null 2>&1 && VLLM_PACKAGE=vllm==0.32.0
 fi
 read -r -a pip_args <<<"${VLLM_PIP_ARGS:-}"
-# What the policy server, split inference and their tests import beside vLLM.
+# The packages that the policy server, split inference and their tests import besides vLLM.
 with=(accelerate bitsandbytes fastapi h5py httptools httpx hypothesis omegaconf pillow prometheus-client pytest
   pytest-timeout rich schemathesis tenacity uvicorn websockets)
 
@@ -31,8 +31,8 @@ pip=("$folder/bin/python" -m pip --disable-pip-version-check)
   exit 2
 }
 
-# A CPU torch from elsewhere than torchvision's index does not fit PyPI's torchvision, which is built for CUDA: then
-# take PyPI's torch, past pip's settings (not past its certificates). It runs without a GPU too; audio is not needed.
+# PyPI's torchvision is built for CUDA and does not fit a CPU torch from another index. In that case take torch from PyPI
+# as well, without pip's settings (but with its certificates); it also runs without a GPU. Audio is not needed.
 if ! "$folder/bin/python" -c 'import torchvision' 2>/dev/null; then
   echo "torchvision does not fit this torch: taking both from PyPI" >&2
   version=$("$folder/bin/python" -c 'import importlib.metadata as m; print(m.version("torch").partition("+")[0])')

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""ALFWorld behind a TCP socket, for a model that lives in another interpreter or on another machine.
+"""A TCP server that plays ALFWorld games for a model in another Python interpreter or on another machine.
 
     python alfworld_server.py --host localhost --port 5555 --env textworld --data-dir /data/json_2.1.1/valid_seen
 
-A message is one JSON object on one line (UTF-8), its answer is one too, in order; docs/split_inference.md describes
-them. Every client has an environment of its own, in a process of its own: many play at once, on all cores, and none
-can disturb another. There is no password: whoever reaches the port can play and can shut the server down.
+Each request is one JSON object on one line (UTF-8), and so is each answer; answers come in the order of the requests
+(docs/split_inference.md). Every client gets its own environment in its own process: many clients play at once on all
+cores, and none can disturb another. There is no password: whoever reaches the port can play, and can shut the server
+down.
 
-This file stands alone: Python 3.6 or newer, alfworld and Pillow. `--env thor` shows the simulator's own frames. The
-text engines have none: with the emac-plus package (Python 3.10 or newer) beside it the room is drawn, without it a
-card shows the text.
+This file stands alone: it needs Python 3.6 or newer, alfworld and Pillow. With `--env thor` the frames are the
+simulator's. The text engines have no frames: with the emac-plus package (Python 3.10 or newer) the server renders the
+room, without it the frame is a white image with the text.
 """
 
 import argparse
@@ -29,24 +30,27 @@ import traceback
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 GAME_FILE, TRAJECTORY_FILE = "game.tw-pddl", "traj_data.json"
-LARGEST_FILE = 16 << 20  # bytes; ALFWorld's own files have 0.1 MB
-LONGEST_ACTION = 500  # characters
+MAX_FILE_BYTES = 16 << 20  # ALFWorld's own files have 0.1 MB
+MAX_ACTION_CHARS = 500
 NOTHING_HAPPENS = "Nothing happens."
-_GOAL = "Your task is to: "
+_TASK_PREFIX = "Your task is to: "
 _CHUNK = 1 << 16
-_GRACE_S = 5.0  # for clients' processes to end by themselves
+_GRACE_S = 5.0  # for the clients' processes to end by themselves
 
 
-class Fault(Exception):
-    """What makes a request fail; its text goes to the client as `error`."""
+class RequestError(Exception):
+    """A request cannot be done; the text goes to the client as `error`."""
 
 
-class Idle(Exception):
-    """A client has said nothing for too long."""
+class IdleTimeout(Exception):
+    """A client has sent no message for too long."""
 
 
-class Game(NamedTuple):
-    """A game on disk; `id` is `<task folder>/<trial folder>`, AI2-THOR builds its room from the file `trajectory`."""
+class GameFiles(NamedTuple):
+    """A game on disk: `path` is its game file, and AI2-THOR builds the room from the file `trajectory`.
+
+    `id` is `<task folder>/<trial folder>`.
+    """
 
     id: str
     task_type: str
@@ -54,8 +58,8 @@ class Game(NamedTuple):
     trajectory: str
 
 
-class Moment(NamedTuple):
-    """What a backend answers: the engine's words, the commands it would accept now, whether the goal holds."""
+class EngineState(NamedTuple):
+    """What a backend answers: the engine's text, the commands that it would accept now, whether the goal is reached."""
 
     text: str
     commands: List[str]
@@ -66,13 +70,13 @@ class Moment(NamedTuple):
 
 
 def canonical(command: str) -> str:
-    """`move X to Y` (ALFWorld 0.4's games) as `put X in/on Y` (before); all else stays."""
+    """`move X to Y` (ALFWorld 0.4's games) as `put X in/on Y` (older games); any other command stays."""
     what, found, where = command[5:].partition(" to ")
     return f"put {what} in/on {where}" if found and command.startswith("move ") else command
 
 
 def to_move(command: str) -> str:
-    """`put X in/on Y` as `move X to Y`; all else stays."""
+    """`put X in/on Y` as `move X to Y`; any other command stays."""
     what, found, where = command[4:].partition(" in/on ")
     return f"move {what} to {where}" if found and command.startswith("put ") else command
 
@@ -81,32 +85,33 @@ def to_move(command: str) -> str:
 
 
 def read_json(path: str) -> Dict[str, Any]:
-    """The object in a JSON file; Fault where it is none, too large, or no regular file."""
+    """The object in a JSON file; RequestError where it holds no object, is too large, or is not a regular file."""
     if not os.path.isfile(path):
-        raise Fault(f"no file {path}")
-    if os.path.getsize(path) > LARGEST_FILE:
-        raise Fault(f"{path} is larger than {LARGEST_FILE} bytes")
+        raise RequestError(f"no file {path}")
+    if os.path.getsize(path) > MAX_FILE_BYTES:
+        raise RequestError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
-        raise Fault(f"cannot read {path}: {error}") from error
+        raise RequestError(f"cannot read {path}: {error}") from error
     if not isinstance(content, dict):
-        raise Fault(f"{path} holds no JSON object")
+        raise RequestError(f"{path} holds no JSON object")
     return content
 
 
-def find_game(traj_file: str, data_dir: str) -> Game:
+def find_game(traj_file: str, data_dir: str) -> GameFiles:
     """The game that `traj_file` names, relative to `data_dir`.
 
-    It is a trial folder, a file in one (`traj_data.json`, `game.tw-pddl`), or a copy of a `traj_data.json` anywhere,
-    whose trial folder is then looked for under `data_dir` by its `task_id`. Raises Fault where there is nothing.
+    It is a trial folder, a file in one (`traj_data.json`, `game.tw-pddl`), or a copy of a `traj_data.json` anywhere.
+    For such a copy the trial folder is searched for under `data_dir` by the `task_id`. Raises RequestError where there
+    is no game.
     """
     try:
         path = os.path.abspath(os.path.join(data_dir, os.path.expanduser(traj_file)))
         os.stat(path)
     except (OSError, ValueError) as error:  # ValueError: a zero byte, half a surrogate pair
-        raise Fault(f"no game {traj_file!r}: {error}") from error
+        raise RequestError(f"no game {traj_file!r}: {error}") from error
     if os.path.basename(path) in (GAME_FILE, TRAJECTORY_FILE):
         path = os.path.dirname(path)
     if os.path.isdir(path):
@@ -114,20 +119,22 @@ def find_game(traj_file: str, data_dir: str) -> Game:
     about = read_json(path)
     trial = about.get("task_id")
     if not isinstance(trial, str):
-        raise Fault(f"{path} has no task_id: it is no ALFWorld trajectory")
+        raise RequestError(f"{path} has no task_id: it is not an ALFWorld trajectory")
     for folder in trial_folders(data_dir):
         if os.path.basename(folder) == trial:
             return _game_in(folder, path)
-    return Game(trial, str(about.get("task_type", "")), "", path)
+    return GameFiles(trial, str(about.get("task_type", "")), "", path)
 
 
-def _game_in(folder: str, trajectory: str) -> Game:
+def _game_in(folder: str, trajectory: str) -> GameFiles:
     task = os.path.basename(os.path.dirname(folder))
-    return Game(f"{task}/{os.path.basename(folder)}", task.split("-")[0], os.path.join(folder, GAME_FILE), trajectory)
+    return GameFiles(
+        f"{task}/{os.path.basename(folder)}", task.split("-")[0], os.path.join(folder, GAME_FILE), trajectory
+    )
 
 
 def trial_folders(data_dir: str) -> Iterator[str]:
-    """Every folder under `data_dir` that holds a game, sorted; without those that ALFWorld itself leaves out."""
+    """Every folder under `data_dir` that holds a game, sorted, without the games that ALFWorld itself leaves out."""
     for folder, inner, files in os.walk(data_dir):
         inner[:] = sorted(name for name in inner if "movable" not in name and "Sliced" not in name)
         if GAME_FILE in files or TRAJECTORY_FILE in files:
@@ -135,20 +142,20 @@ def trial_folders(data_dir: str) -> Iterator[str]:
 
 
 def solvable(path: str) -> bool:
-    """ALFWorld's own test of a game file: `"solvable": true` (read as text, parsing takes ten times as long)."""
+    """ALFWorld's own test of a game file, `"solvable": true`; read as text, because parsing takes ten times as long."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            found, _, value = file.read(LARGEST_FILE).rpartition('"solvable"')
+            found, _, value = file.read(MAX_FILE_BYTES).rpartition('"solvable"')
     except OSError:
         return False
     return bool(found) and value.lstrip(" :").startswith("true")
 
 
-# ---- pictures ------------------------------------------------------------------------------------------------------
+# ---- images --------------------------------------------------------------------------------------------------------
 
 
 def text_card(text: str, size: int) -> Any:
-    """`text` in lines on a white card of `size` x `size` pixels: a frame where nothing can draw the room."""
+    """`text` on a white image of `size` x `size` pixels: the frame where nothing can render the room."""
     from PIL import Image, ImageDraw
 
     card = Image.new("RGB", (size, size), (250, 250, 246))
@@ -158,7 +165,7 @@ def text_card(text: str, size: int) -> Any:
 
 
 def encode_image(image: Any, image_format: str, quality: int) -> str:
-    """A PIL image as base64 of a JPEG or PNG file."""
+    """A PIL image as a JPEG or PNG file in base64."""
     out = io.BytesIO()
     if image_format == "png":
         image.save(out, "PNG", compress_level=1)
@@ -171,7 +178,7 @@ def encode_image(image: Any, image_format: str, quality: int) -> str:
 
 
 class TextWorldBackend:
-    """ALFWorld's text games in TextWorld, as alfworld's own environment plays them."""
+    """ALFWorld's text games in TextWorld, loaded as alfworld's own environment loads them."""
 
     def __init__(self, max_steps: int) -> None:
         self._engine = None  # type: Any
@@ -180,21 +187,21 @@ class TextWorldBackend:
 
     @staticmethod
     def load() -> None:
-        """Import what playing needs, before clients' processes are forked."""
+        """Import what playing needs, before the clients' processes are forked."""
         import textworld.envs
         from alfworld.agents.utils.misc import Demangler  # noqa: F401
 
         if not hasattr(textworld.envs, "PddlEnv"):
             raise ImportError("--env textworld needs TextWorld 1.6 or newer, which needs Python 3.9 or newer")
-        drawing()
+        room_renderer()
 
-    def reset(self, game: Game) -> Moment:
-        """Load `game`; Fault where TextWorld cannot play it."""
+    def reset(self, game: GameFiles) -> EngineState:
+        """Load `game`; RequestError where TextWorld cannot play it."""
         import textworld
         from alfworld.agents.utils.misc import Demangler
 
         if not os.path.isfile(game.path):
-            raise Fault(f"no game file for {game.id}: looked for {game.path or GAME_FILE!r}")
+            raise RequestError(f"no game file for {game.id}: looked for {game.path or GAME_FILE!r}")
         if self._engine is None:
             self._engine = textworld.envs.PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True))
         try:
@@ -205,106 +212,112 @@ class TextWorldBackend:
                 thing.name = names.demangle_alfred_name(thing.id)
             self._state = self._engine.reset()
         except (KeyError, ValueError, TypeError, AssertionError) as error:
-            raise Fault(f"TextWorld cannot play {game.path}: {type(error).__name__}: {error}") from error
+            raise RequestError(f"TextWorld cannot play {game.path}: {type(error).__name__}: {error}") from error
         # The dialect belongs to the game file, whose grammar it is, not to the installed version.
         self._moves = "move {o} to {r}" in self._state["command_templates"]
-        return self._moment()
+        return self._read_state()
 
-    def step(self, action: str) -> Moment:
+    def step(self, action: str) -> EngineState:
         """Carry out `action`, in either dialect."""
         self._state, _, _ = self._engine.step(to_move(action) if self._moves else canonical(action))
-        return self._moment()
+        return self._read_state()
 
-    def _moment(self) -> Moment:
+    def _read_state(self) -> EngineState:
         state = self._state
-        return Moment(state["feedback"], sorted(map(canonical, state["admissible_commands"])), bool(state["won"]))
+        return EngineState(state["feedback"], sorted(map(canonical, state["admissible_commands"])), bool(state["won"]))
 
     def frame(self, size: int) -> Any:
-        """The room drawn, or a card with the text."""
-        state, package = self._state, drawing()
-        if package is None:
+        """The room rendered, or an image of the text."""
+        state, renderer = self._state, room_renderer()
+        if renderer is None:
             return text_card(state["feedback"], size)
         facts = ((fact.name,) + tuple(argument.name for argument in fact.arguments) for fact in state["_facts"])
         names = {id_: info.name for id_, info in state["_entity_infos"].items()}
-        return package.draw(package.room_state(facts, names), size)
+        return renderer.render(renderer.room_state(facts, names), size)
 
     def close(self) -> None:
         """Nothing to stop: the engine is part of this process."""
 
 
-class Drawing(NamedTuple):
-    """How emac-plus draws a room: `draw(room_state(facts, names), size)` is a PIL image."""
+class RoomRenderer(NamedTuple):
+    """How emac-plus renders a room: `render(room_state(facts, names), size)` is a PIL image."""
 
-    draw: Callable[[Any, int], Any]
+    render: Callable[[Any, int], Any]
     room_state: Callable[[Any, Dict[str, str]], Any]
 
 
-def drawing() -> Optional[Drawing]:
-    """The drawing part of emac-plus; None where it cannot be imported (Python before 3.10)."""
-    _look_beside()
+def room_renderer() -> Optional[RoomRenderer]:
+    """The renderer of emac-plus; None where it cannot be imported (Python before 3.10)."""
+    _add_checkout_to_path()
     try:
-        from PIL import Image
-
-        from xrl_alignment.environments.drawing import frames
+        from xrl_alignment.environments.drawing import frames  # noqa: F401
         from xrl_alignment.environments.textworld import room_state
     except (ImportError, SyntaxError):
         return None
-    return Drawing(lambda state, size: Image.fromarray(frames.render(state, size=size)), room_state)
+    return RoomRenderer(render_room, room_state)
 
 
-def _look_beside() -> None:
-    """Let the package be imported from the checkout that this file lies in."""
+def render_room(state: Any, size: int) -> Any:
+    """A PIL image of a room of emac-plus."""
+    from PIL import Image
+
+    from xrl_alignment.environments.drawing import frames
+
+    return Image.fromarray(frames.render(state, size=size))
+
+
+def _add_checkout_to_path() -> None:
+    """Let emac-plus be imported from the checkout that this file lies in."""
     parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if sys.version_info >= (3, 10) and os.path.isdir(os.path.join(parent, "xrl_alignment")) and parent not in sys.path:
         sys.path.append(parent)
 
 
 class HouseholdBackend:
-    """The same games, generated or official, in emac-plus's own engine: more than 100 times as fast."""
+    """Generated or official games in emac-plus's own engine, which is more than 100 times as fast as TextWorld."""
 
     def __init__(self, max_steps: int) -> None:
-        from xrl_alignment.environments.native.environment import NativeEnvironment
+        from xrl_alignment.environments import make_environment
 
-        self._environment = NativeEnvironment(max_steps=max_steps)
+        self._environment = make_environment("native", max_steps=max_steps)  # type: Any
 
     @staticmethod
     def load() -> None:
-        """Import what playing needs."""
-        _look_beside()
+        """Import what playing needs, before the clients' processes are forked."""
+        _add_checkout_to_path()
         try:
+            from xrl_alignment.environments import make_environment
             from xrl_alignment.environments.drawing import frames  # noqa: F401
-            from xrl_alignment.environments.native import environment  # noqa: F401
+
+            make_environment("native").close()
         except (ImportError, SyntaxError) as error:
             raise ImportError(
                 f"--env household needs emac-plus in this interpreter (Python 3.10 or newer): {error}"
             ) from error
 
-    def reset(self, game: Game) -> Moment:
-        """Load `game`; Fault where the engine cannot play it."""
+    def reset(self, game: GameFiles) -> EngineState:
+        """Load `game`; RequestError where the engine cannot play it."""
         from pathlib import Path
 
+        from lavis.common.errors import EmacError
         from xrl_alignment.environments import base
 
         try:
-            return self._moment(self._environment.reset(base.Game(game.id, Path(game.path))))
-        except (OSError, base.EnvironmentFault) as error:
-            raise Fault(str(error)) from error
+            return self._read_state(self._environment.reset(base.Game(game.id, Path(game.path))))
+        except (OSError, EmacError) as error:
+            raise RequestError(str(error)) from error
 
-    def step(self, action: str) -> Moment:
+    def step(self, action: str) -> EngineState:
         """Carry out `action`, in either dialect."""
-        return self._moment(self._environment.step(action))
+        return self._read_state(self._environment.step(action))
 
     @staticmethod
-    def _moment(step: Any) -> Moment:
-        return Moment(step.text, list(step.admissible_commands), step.won)
+    def _read_state(step: Any) -> EngineState:
+        return EngineState(step.text, list(step.admissible_commands), step.won)
 
     def frame(self, size: int) -> Any:
-        """The room drawn."""
-        from PIL import Image
-
-        from xrl_alignment.environments.drawing import frames
-
-        return Image.fromarray(frames.render(self._environment.room_state(), size=size))
+        """The room rendered."""
+        return render_room(self._environment.room_state(), size)
 
     def close(self) -> None:
         """Forget the game."""
@@ -335,12 +348,12 @@ class ThorBackend:
                 + str(error)
             ) from error
 
-    def reset(self, game: Game) -> Moment:
-        """Build the room of `game`; Fault for one without object poses and where the simulator stops."""
+    def reset(self, game: GameFiles) -> EngineState:
+        """Build the room of `game`; RequestError for one without object poses and where the simulator stops."""
         if "object_poses" not in read_json(game.trajectory).get("scene", {}):
-            raise Fault(f"{game.trajectory} has no object poses: get ALFWorld's full data (alfworld-download)")
+            raise RequestError(f"{game.trajectory} has no object poses: get ALFWorld's full data (alfworld-download)")
         if self._alfred is None:
-            # "train" draws from the list of games, which holds just this one; alfworld's own expert is not wanted.
+            # "train" takes games from the list, which holds only this one; "eval" switches alfworld's own expert off.
             from alfworld.agents.environment.alfred_thor_env import AlfredThorEnv
 
             config = _thor_config(os.path.dirname(game.trajectory), self._max_steps, self.SIZE)
@@ -349,28 +362,33 @@ class ThorBackend:
         self._alfred.json_file_list = [game.trajectory]
         return self._ask(lambda: self._alfred.reset())
 
-    def step(self, action: str) -> Moment:
+    def step(self, action: str) -> EngineState:
         """Carry out `action`; alfworld's controller parses `put` only, whatever it lists."""
         return self._ask(lambda: self._alfred.step([canonical(action)]))
 
-    def _ask(self, call: Any) -> Moment:
-        """`call()`, unless alfworld's thread is dead or dies of it: then it would wait, or repeat its old results."""
+    def _ask(self, call: Any) -> EngineState:
+        """The state after `call()`; RequestError where alfworld's thread has ended, or ends during the call.
+
+        Without this check a dead thread would block the call, or alfworld would return the results of the step before.
+        """
         thread = self._alfred.envs[0]
         before = thread.get_results()
         answer = call() if thread.is_alive() else None
         if answer is None or thread.get_results() is before:
             self._alfred = None
-            raise Fault("AI2-THOR stopped answering; its log is in ~/.ai2thor/log")
+            raise RequestError("AI2-THOR stopped answering; its log is in ~/.ai2thor/log")
         texts, infos = answer[0], answer[-1]
         commands = sorted({canonical(command) for command in infos["admissible_commands"][0]})
-        return Moment(texts[0], commands, bool(infos["won"][0]))
+        return EngineState(texts[0], commands, bool(infos["won"][0]))
 
     def frame(self, size: int) -> Any:
-        """The simulator's frame; alfworld hands it over in OpenCV's order of colours."""
+        """The simulator's frame; alfworld gives its channels in OpenCV's order, BGR."""
         from PIL import Image
 
         image = Image.fromarray(self._alfred.get_frames()[0][:, :, ::-1])
-        return image if image.size == (size, size) else image.resize((size, size), Image.BILINEAR)
+        if image.size == (size, size):
+            return image
+        return image.resize((size, size), Image.BILINEAR)  # type: ignore[attr-defined]  # Pillow 8 has no Resampling
 
     def close(self) -> None:
         """Stop the simulator."""
@@ -397,14 +415,14 @@ def _thor_config(data_path: str, max_steps: int, size: int) -> Dict[str, Any]:
     }
 
 
-BACKENDS = {"thor": ThorBackend, "textworld": TextWorldBackend, "household": HouseholdBackend}
+BACKENDS = {"thor": ThorBackend, "textworld": TextWorldBackend, "household": HouseholdBackend}  # type: Dict[str, Any]
 
 
 # ---- one client's commands -----------------------------------------------------------------------------------------
 
 
-class Session:
-    """One client's environment: each `cmd_…` takes a request and returns the answer, or raises Fault."""
+class ClientSession:
+    """One client's environment: each `cmd_…` takes a request and returns the answer, or raises RequestError."""
 
     COMMANDS = ("init", "step", "reset_task", "get_state", "is_goal_satisfied", "list_games", "shutdown")
 
@@ -413,44 +431,44 @@ class Session:
         self._backend = BACKENDS[options.env](options.max_steps)  # type: Any
         self._format = options.image_format
         self.shutdown = False
-        self._forget()
+        self._clear_game()
 
-    def _forget(self) -> None:
-        self._game = None  # type: Optional[Game]
-        self._moment = Moment("", [], False)
+    def _clear_game(self) -> None:
+        self._game = None  # type: Optional[GameFiles]
+        self._engine_state = EngineState("", [], False)
         self._trajectory = []  # type: List[str]
         self._turns = 0
 
     def process_request(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        """The answer to a request; `success: false` and `error` where it cannot be done. Never raises."""
+        """The answer to a request; `success: false` and `error` where it cannot be done. It never raises."""
         try:
-            command = _text(request, "command")
+            command = _string_field(request, "command")
             if command not in self.COMMANDS:
-                raise Fault("unknown command {!r}: use one of {}".format(command[:80], ", ".join(self.COMMANDS)))
+                raise RequestError("unknown command {!r}: use one of {}".format(command[:80], ", ".join(self.COMMANDS)))
             return dict(getattr(self, "cmd_" + command)(request), success=True)
-        except Fault as fault:
-            return failure(str(fault))
-        except Exception as error:  # the engine's own: this client's game is lost, the connection goes on
+        except RequestError as error:
+            return failure(str(error))
+        except Exception as error:  # an error inside the engine: this client's game is lost, the connection stays
             log(traceback.format_exc())
-            self._forget()
+            self._clear_game()
             return failure(f"the engine failed: {type(error).__name__}: {error}")
 
     def cmd_init(self, request: Dict[str, Any]) -> Dict[str, Any]:
         """Load the game that `traj_file` names."""
-        traj_file = _text(request, "traj_file")
+        traj_file = _string_field(request, "traj_file")
         image_format = request.get("image_format", self._options.image_format)
         if image_format not in ("jpeg", "png"):
-            raise Fault(f"image_format is {image_format!r}: use jpeg or png")
-        self._forget()
+            raise RequestError(f"image_format is {image_format!r}: use jpeg or png")
+        self._clear_game()
         game = find_game(traj_file, self._options.data_dir)
-        self._moment = self._backend.reset(game)
+        self._engine_state = self._backend.reset(game)
         self._game, self._format = game, image_format
-        self._trajectory = [self._moment.text]
+        self._trajectory = [self._engine_state.text]
         return dict(
-            self._now(),
-            task_desc=self._moment.text.rpartition(_GOAL)[2].strip(),
-            intro=self._moment.text,
-            initial_image=self._picture(),
+            self._state_fields(),
+            task_desc=self._engine_state.text.rpartition(_TASK_PREFIX)[2].strip(),
+            intro=self._engine_state.text,
+            initial_image=self._encoded_frame(),
             game=game.id,
             task_type=game.task_type,
             image_format=image_format,
@@ -458,64 +476,64 @@ class Session:
         )
 
     def cmd_step(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        """Carry out `action`; `action_success` is false where the engine only says that nothing happens."""
-        action = _text(request, "action", empty=True)  # a model may have written nothing: nothing happens
-        if len(action) > LONGEST_ACTION:
-            raise Fault(f"action has {len(action)} characters, {LONGEST_ACTION} are allowed")
-        self._playing()
-        if self._over():
-            raise Fault(f"the episode is over after {self._turns} actions: init the next game")
+        """Carry out `action`; `action_success` is false where the engine answers only that nothing happens."""
+        action = _string_field(request, "action", empty=True)  # a model may write nothing; then nothing happens
+        if len(action) > MAX_ACTION_CHARS:
+            raise RequestError(f"action has {len(action)} characters, {MAX_ACTION_CHARS} are allowed")
+        self._require_game()
+        if self._episode_over():
+            raise RequestError(f"the episode is over after {self._turns} actions: init the next game")
         words = " ".join(action.split())
-        self._moment = self._backend.step(words)
+        self._engine_state = self._backend.step(words)
         self._turns += 1
-        text = self._moment.text
+        text = self._engine_state.text
         self._trajectory += [words, text]
-        done = text.strip() != NOTHING_HAPPENS
-        reason = "" if done else f"the engine does not accept {words!r} now: see admissible_commands"
+        accepted = text.strip() != NOTHING_HAPPENS
+        reason = "" if accepted else f"the engine does not accept {words!r} now: see admissible_commands"
         return dict(
-            self._now(),
+            self._state_fields(),
             action=action,
             feedback=text,
-            current_image=self._picture(),
-            action_success=done,
+            current_image=self._encoded_frame(),
+            action_success=accepted,
             error_message=reason,
         )
 
     def cmd_reset_task(self, request: Dict[str, Any]) -> Dict[str, Any]:
         """Forget the game; the next one comes with `init`."""
-        self._forget()
+        self._clear_game()
         return {}
 
     def cmd_get_state(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        """What has happened since `init`; nothing before it."""
+        """The episode since `init`; empty before it."""
         state = {
             "turn_count": self._turns,
             "trajectory": self._trajectory,
             "images_count": self._turns + 1 if self._game else 0,
         }
         if self._game:
-            state.update(self._now(), game=self._game.id, task_type=self._game.task_type)
+            state.update(self._state_fields(), game=self._game.id, task_type=self._game.task_type)
         return state
 
     def cmd_is_goal_satisfied(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        """Whether the goal holds now."""
-        self._playing()
-        return {"goal_satisfied": self._moment.won}
+        """Whether the goal is reached now."""
+        self._require_game()
+        return {"goal_satisfied": self._engine_state.won}
 
     def cmd_list_games(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        """What `init` can be asked for: the playable games under `data_dir`, or every JSON file in `traj_dir`.
+        """The games that `init` can load: those under `data_dir`, or every JSON file in `traj_dir`.
 
-        Both are folders of the server; without them, its own --data-dir is searched.
+        Both are folders on the server's machine; without them the server's own --data-dir is searched.
         """
         if request.get("traj_dir"):
-            folder = os.path.abspath(os.path.expanduser(_text(request, "traj_dir")))
+            folder = os.path.abspath(os.path.expanduser(_string_field(request, "traj_dir")))
             if not os.path.isdir(folder):
-                raise Fault(f"no folder {folder} on the server")
+                raise RequestError(f"no folder {folder} on the server")
             files = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
             return {"games": [{"traj_file": os.path.join(folder, name), "game": name[:-5]} for name in files]}
         root = self._options.data_dir
         if request.get("data_dir"):
-            root = os.path.abspath(os.path.expanduser(_text(request, "data_dir")))
+            root = os.path.abspath(os.path.expanduser(_string_field(request, "data_dir")))
         text = self._options.env != "thor"
         games = [
             {"traj_file": folder, "game": _game_in(folder, "").id}
@@ -523,11 +541,11 @@ class Session:
             if (solvable(os.path.join(folder, GAME_FILE)) if text else _has_trajectory(folder))
         ]
         if not games:
-            raise Fault(f"no games for --env {self._options.env} under {root} on the server")
+            raise RequestError(f"no games for --env {self._options.env} under {root} on the server")
         return {"games": games}
 
     def cmd_shutdown(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        """Stop the whole server, all clients included."""
+        """Stop the whole server, for all clients."""
         self.shutdown = True
         return {"message": "Server shutting down"}
 
@@ -535,22 +553,22 @@ class Session:
         """Stop the engine."""
         self._backend.close()
 
-    def _playing(self) -> None:
+    def _require_game(self) -> None:
         if self._game is None:
-            raise Fault("no game is loaded: send init with a traj_file first")
+            raise RequestError("no game is loaded: send init with a traj_file first")
 
-    def _over(self) -> bool:
-        return self._moment.won or self._turns >= self._options.max_steps
+    def _episode_over(self) -> bool:
+        return self._engine_state.won or self._turns >= self._options.max_steps
 
-    def _now(self) -> Dict[str, Any]:
+    def _state_fields(self) -> Dict[str, Any]:
         return {
-            "goal_satisfied": self._moment.won,
+            "goal_satisfied": self._engine_state.won,
             "turn_count": self._turns,
-            "done": self._over(),
-            "admissible_commands": self._moment.commands,
+            "done": self._episode_over(),
+            "admissible_commands": self._engine_state.commands,
         }
 
-    def _picture(self) -> str:
+    def _encoded_frame(self) -> str:
         options = self._options
         return encode_image(self._backend.frame(options.image_size), self._format, options.jpeg_quality)
 
@@ -559,15 +577,15 @@ def _has_trajectory(folder: str) -> bool:
     return os.path.isfile(os.path.join(folder, TRAJECTORY_FILE))
 
 
-def _text(request: Dict[str, Any], key: str, empty: bool = False) -> str:
+def _string_field(request: Dict[str, Any], key: str, empty: bool = False) -> str:
     value = request.get(key)
     if not isinstance(value, str) or not (empty or value.strip()):
-        raise Fault("{!r} must be a string{}".format(key, "" if empty else " that is not empty"))
+        raise RequestError("{!r} must be a string{}".format(key, "" if empty else " that is not empty"))
     return value
 
 
 def failure(reason: str) -> Dict[str, Any]:
-    """The answer to what could not be done."""
+    """The answer to a request that could not be done."""
     return {"success": False, "error": " ".join(reason.split())}
 
 
@@ -575,21 +593,21 @@ def failure(reason: str) -> Dict[str, Any]:
 
 
 def decode(line: bytes) -> Dict[str, Any]:
-    """The request on a line; Fault where it is no JSON object."""
+    """The request in a line; RequestError where it is not a JSON object."""
     try:
-        request = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+        request = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
     except UnicodeDecodeError:
-        raise Fault("the message is not UTF-8") from None
+        raise RequestError("the message is not UTF-8") from None
     except RecursionError:
-        raise Fault("the message is nested too deeply") from None
+        raise RequestError("the message is nested too deeply") from None
     except ValueError as error:
-        raise Fault(f"the message is not JSON: {error}") from None
+        raise RequestError(f"the message is not JSON: {error}") from None
     if not isinstance(request, dict):
-        raise Fault('the message must be a JSON object such as {"command": "get_state"}')
+        raise RequestError('the message must be a JSON object such as {"command": "get_state"}')
     return request
 
 
-def _no_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
@@ -598,18 +616,18 @@ def encode(answer: Dict[str, Any]) -> bytes:
     return json.dumps(answer).encode("ascii") + b"\n"
 
 
-class Lines:
-    """The lines that come in over a socket, whatever pieces it delivers them in.
+class LineReader:
+    """Reads lines from a socket, in whatever pieces they arrive.
 
-    `next()` waits for one. A line longer than `limit` bytes is skipped without being kept, and is a Fault. A client
-    that completes no line within `idle_s` seconds is an `Idle`; one that has gone, or a dead server process (it
-    holds the other end of `lifeline`), is an EOFError.
+    `next()` waits for the next line. It raises RequestError for a line longer than `limit` bytes, which is skipped and
+    never kept in memory; IdleTimeout where no line is complete within `idle_s` seconds; EOFError where the client has
+    gone, or the server's process has ended (which holds the other end of the pipe `lifeline`).
     """
 
     def __init__(self, connection: socket.socket, limit: int, idle_s: float, lifeline: int) -> None:
         self._connection, self._limit, self._idle_s, self._lifeline = connection, limit, idle_s, lifeline
         self._buffer = bytearray()
-        self._searched = 0  # so much of the buffer has no line end
+        self._searched = 0  # this much of the buffer has no line end
         self._skipping = False
 
     def next(self) -> bytes:
@@ -636,12 +654,13 @@ class Lines:
 
     def _check(self, length: int) -> None:
         if length > self._limit:
-            raise Fault(f"the message is longer than {self._limit} bytes")
+            raise RequestError(f"the message is longer than {self._limit} bytes")
 
     def _receive(self, seconds: float) -> bytes:
-        ready, _, _ = select.select([self._connection, self._lifeline], [], [], max(0.0, seconds))
+        sources = [self._connection, self._lifeline]  # type: List[Any]
+        ready, _, _ = select.select(sources, [], [], max(0.0, seconds))
         if not ready:
-            raise Idle()
+            raise IdleTimeout()
         piece = self._connection.recv(_CHUNK) if self._lifeline not in ready else b""
         if not piece:
             raise EOFError()
@@ -649,17 +668,17 @@ class Lines:
 
 
 def serve_client(connection: socket.socket, options: argparse.Namespace, lifeline: int) -> bool:
-    """Answer a client until it goes; returns True if it asked for the server's shutdown."""
-    session = Session(options)
-    lines = Lines(connection, options.max_message, options.idle_timeout, lifeline)
+    """Answer a client until it leaves; returns True if it asked to shut the server down."""
+    session = ClientSession(options)
+    lines = LineReader(connection, options.max_message, options.idle_timeout, lifeline)
     try:
         while not session.shutdown:
             try:
                 answer = session.process_request(decode(lines.next()))
-            except Fault as fault:
-                answer = failure(str(fault))
+            except RequestError as error:
+                answer = failure(str(error))
             connection.sendall(encode(answer))
-    except Idle:
+    except IdleTimeout:
         reason = f"closed: no message within {options.idle_timeout:g} seconds (--idle-timeout)"
         connection.sendall(encode(failure(reason)))
     except EOFError:
@@ -672,39 +691,41 @@ def serve_client(connection: socket.socket, options: argparse.Namespace, lifelin
 # ---- the server ----------------------------------------------------------------------------------------------------
 
 
-class Server:
-    """Listens, and forks a process for each client. A byte through the pipe `_orders` stops it."""
+class ForkingServer:
+    """Listens, and forks a process for each client. A byte written to `_stop_writer` stops it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._listener = listen(options.host, options.port)
-        self._orders, self._order = os.pipe()
-        self._lifeline, self._life = os.pipe()  # nothing is ever written; its end tells clients' processes of ours
+        self._stop_reader, self._stop_writer = os.pipe()
+        # Nothing is ever written to this pipe. When the server ends, the clients' processes read its end, and end too.
+        self._lifeline_reader, self._lifeline_writer = os.pipe()
         self._clients = set()  # type: set
         self._signal = 0
 
     def run(self) -> int:
-        """Serve until a client asks for the shutdown (0) or a signal comes (128 + its number)."""
+        """Serve until a client asks to shut down (returns 0) or a signal comes (returns 128 + its number)."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         log(f"ALFWorld server listening on {self._options.host}:{self._listener.getsockname()[1]}")
+        sources = [self._listener, self._stop_reader]  # type: List[Any]
         try:
             while True:
-                ready, _, _ = select.select([self._listener, self._orders], [], [], 1.0)
-                self._reap()
-                if self._orders in ready:
+                ready, _, _ = select.select(sources, [], [], 1.0)
+                self._forget_ended_clients()
+                if self._stop_reader in ready:
                     break
                 if ready:
                     self._accept()
         finally:
             self._listener.close()
-            self._end_clients()
+            self._stop_clients()
         log("ALFWorld server stopped")
         return 128 + self._signal if self._signal else 0
 
     def _stop(self, number: int, frame: Any) -> None:
         self._signal = number
-        os.write(self._order, b"x")
+        os.write(self._stop_writer, b"x")
 
     def _accept(self) -> None:
         try:
@@ -715,7 +736,7 @@ class Server:
                 else:
                     reason = f"the server is full: it serves {len(self._clients)} clients (--max-clients)"
                     connection.send(encode(failure(reason)))
-        except OSError as error:  # the client has gone again, or there are too many files or processes
+        except OSError as error:  # the client has left already, or there are too many open files or processes
             log(f"Client refused: {error}")
             time.sleep(0.05)
 
@@ -727,18 +748,18 @@ class Server:
         log(f"Client connected from {address[:2]}")
 
     def _in_child(self, connection: socket.socket) -> None:
-        """The rest of a client's process; it does not return, and leaves nothing of the server's behind."""
+        """All that a client's process does; it never returns, so that no code of the server runs in it."""
         code = 1
         try:
-            signal.signal(signal.SIGTERM, _leave)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server tells us
+            signal.signal(signal.SIGTERM, _exit_on_sigterm)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us, too; the server decides
             self._listener.close()
-            os.close(self._life)
-            connection.settimeout(self._options.idle_timeout)  # for a client that takes no answers
+            os.close(self._lifeline_writer)
+            connection.settimeout(self._options.idle_timeout)  # for a client that reads no answers
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if serve_client(connection, self._options, self._lifeline):
-                os.write(self._order, b"x")
+            if serve_client(connection, self._options, self._lifeline_reader):
+                os.write(self._stop_writer, b"x")
             code = 0
         except OSError as error:
             log(f"Client lost: {error}")
@@ -749,27 +770,27 @@ class Server:
         finally:
             os._exit(code)  # not sys.exit: TextWorld's planner crashes when Python unloads it
 
-    def _reap(self) -> None:
+    def _forget_ended_clients(self) -> None:
         for child in list(self._clients):
             if os.waitpid(child, os.WNOHANG)[0]:
                 self._clients.discard(child)
 
-    def _end_clients(self) -> None:
+    def _stop_clients(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for child in self._clients:
                 os.kill(child, number)
             deadline = time.monotonic() + _GRACE_S
             while self._clients and time.monotonic() < deadline:
-                self._reap()
+                self._forget_ended_clients()
                 time.sleep(0.01)
 
 
-def _leave(number: int, frame: Any) -> None:
+def _exit_on_sigterm(number: int, frame: Any) -> None:
     raise SystemExit(0)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; OSError with what to do where the address is taken or unknown."""
+    """A listening socket; OSError, which says how to fix it, where the address is taken or unknown."""
     try:
         found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -785,7 +806,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def log(text: str) -> None:
-    """One block of lines on stdout, each marked; a closed stdout must not stop the server."""
+    """Print lines to stdout, each with a mark; a closed stdout must not stop the server."""
     lines = "".join(f"[SERVER] {line}\n" for line in text.splitlines())
     with contextlib.suppress(OSError, ValueError):
         os.write(1, lines.encode("utf-8", "backslashreplace"))
@@ -794,22 +815,32 @@ def log(text: str) -> None:
 def parse_arguments(argv: Optional[List[str]] = None) -> argparse.Namespace:
     """The command line, with `--help`."""
     parser = argparse.ArgumentParser(
-        description="ALFWorld behind a TCP socket: JSON messages, one a line.",
+        description="Plays ALFWorld games for clients on a TCP socket (JSON messages, one on each line).",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--host", default="localhost", help="address to listen on; anyone who reaches it can play")
-    parser.add_argument("--port", type=int, default=5555, help="0: any free one")
-    parser.add_argument("--env", choices=sorted(BACKENDS), default="thor", help="the engine")
+    parser.add_argument("--port", type=int, default=5555, help="its port; 0 takes any free one")
+    parser.add_argument("--env", choices=sorted(BACKENDS), default="thor", help="engine that plays the games")
     parser.add_argument(
         "--data-dir", help="folder with games (default: $ALFWORLD_DATA, ~/.cache/alfworld, or generated for household)"
     )
     parser.add_argument("--max-steps", type=_positive, default=50, help="actions in an episode")
-    parser.add_argument("--image-format", choices=("jpeg", "png"), default="jpeg", help="unless a client wants another")
-    parser.add_argument("--image-size", type=_positive, default=300, help="pixels")
+    parser.add_argument(
+        "--image-format",
+        choices=("jpeg", "png"),
+        default="jpeg",
+        help="format of frames, unless the client asks for another",
+    )
+    parser.add_argument("--image-size", type=_positive, default=300, help="width and height of frames in pixels")
     parser.add_argument("--jpeg-quality", type=_quality, default=85, help="1 to 95")
-    parser.add_argument("--max-clients", type=_positive, default=64, help="at the same time")
-    parser.add_argument("--max-message", type=_positive, default=1 << 16, help="bytes")
-    parser.add_argument("--idle-timeout", type=float, default=3600.0, help="seconds without a message")
+    parser.add_argument("--max-clients", type=_positive, default=64, help="clients at the same time")
+    parser.add_argument("--max-message", type=_positive, default=1 << 16, help="longest request in bytes")
+    parser.add_argument(
+        "--idle-timeout",
+        type=float,
+        default=3600.0,
+        help="seconds without a message after which a client is disconnected",
+    )
     return parser.parse_args(argv)
 
 
@@ -828,7 +859,7 @@ def _quality(text: str) -> int:
 
 
 def data_folder(options: argparse.Namespace) -> str:
-    """Where games are looked for: an absolute path that exists; OSError otherwise."""
+    """The folder with games, an absolute path; OSError where it does not exist."""
     chosen = options.data_dir
     if not chosen and options.env == "household":
         HouseholdBackend.load()
@@ -843,12 +874,12 @@ def data_folder(options: argparse.Namespace) -> str:
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Import the engine, listen, serve; returns the exit code."""
+    """Listen, import the engine, serve; returns the exit code."""
     options = parse_arguments(argv)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # clients' processes share the cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the clients' processes share the cores
     try:
         options.data_dir = data_folder(options)
-        server = Server(options)
+        server = ForkingServer(options)
         BACKENDS[options.env].load()
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         sys.stderr.write("error: {}\n".format(" ".join(str(error).split())))

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Runs the ALFWorld server and the model's client together, each under an interpreter of its own.
+"""Runs the ALFWorld server and the model's client together, each with its own Python interpreter.
 
     python run_split_inference.py --server-python venv_py36/bin/python --client-python venv_vllm/bin/python \\
         --env thor --model-path Qwen/Qwen2-VL-7B-Instruct --output-dir runs/qwen --num-samples 100
 
-Options that are not listed below go to the client (`alfworld_vllm_client.py --help`); options after `--server-args` go
-to the server. What both print appears here, each line marked. Ends with the client's exit code; 1 if the server died
-first, 130 or 143 after Ctrl-C or SIGTERM. In every case both are stopped, with all processes that they started.
+Options that `--help` does not list go to the client (`alfworld_vllm_client.py --help`); options after `--server-args`
+go to the server. The manager prints the output of both, each line marked with who wrote it. It ends with the client's
+exit code; 1 if the server ended first, 130 or 143 after Ctrl-C or SIGTERM. In every case it stops both, with all
+processes that they started.
 
-Standard library only, Python 3.6 or newer: any environment can run it.
+It needs only the standard library of Python 3.6 or newer, so it runs in any environment.
 """
 
 import argparse
@@ -28,8 +29,8 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 _TICK_S = 0.2
 
 
-class Program:
-    """A child process in a process group of its own, whose output is forwarded line by line with a mark."""
+class ChildProgram:
+    """A child process in its own process group; its output is forwarded line by line, each with a mark."""
 
     def __init__(self, name: str, command: List[str]) -> None:
         self.name = name
@@ -41,12 +42,14 @@ class Program:
             start_new_session=True,
             preexec_fn=_die_with_parent if sys.platform.startswith("linux") else None,
         )
+        assert self.process.stdout is not None  # it is a pipe
+        self.output = self.process.stdout
         self.open = True
-        self._rest = b""
+        self._rest = b""  # the beginning of a line that is not complete yet
 
     def forward(self) -> List[bytes]:
-        """Print what has come; returns its complete lines. Clears `open` at the end of the output."""
-        piece = os.read(self.process.stdout.fileno(), 1 << 16)
+        """Print the output that has arrived; returns its complete lines. At the end of output, `open` becomes False."""
+        piece = os.read(self.output.fileno(), 1 << 16)
         self.open = bool(piece)
         lines = (self._rest + piece).split(b"\n")
         self._rest = lines.pop()
@@ -57,28 +60,28 @@ class Program:
         return lines
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to the process and all that it started."""
+        """Send a signal to the process and to all that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
 
 def _die_with_parent() -> None:
-    """Runs in the child: the kernel ends it when this manager is killed and can stop nothing any more (Linux)."""
+    """Runs in the child: the kernel then stops it when this manager is killed (Linux)."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _print(text: bytes) -> None:
-    with contextlib.suppress(OSError):  # whoever read our output has gone; the run goes on
+    with contextlib.suppress(OSError):  # nobody reads our output any more; the run goes on
         os.write(1, text)
 
 
 def say(text: str) -> None:
-    """A line of the manager's own."""
+    """Print a line of the manager itself."""
     _print(f"manager | {text}\n".encode("utf-8", "replace"))
 
 
 class Interrupted(Exception):
-    """A signal asks for the end; its number is the argument."""
+    """A signal asks the manager to stop; the argument is its number."""
 
 
 class Manager:
@@ -88,10 +91,10 @@ class Manager:
         self._arguments = arguments
         self._client_options = client_options
         self._selector = selectors.DefaultSelector()
-        self._programs = []  # type: List[Program]
+        self._programs = []  # type: List[ChildProgram]
 
     def run(self) -> int:
-        """The whole run; returns the exit code."""
+        """Run both programs; returns the exit code."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _interrupt)
         try:
@@ -117,18 +120,18 @@ class Manager:
             if code is not None:
                 return code if code >= 0 else 128 - code
             if server.process.poll() is not None:
-                say(f"the server ended ({_fate(server.process.returncode)}) before the client")
+                say(f"the server ended ({_describe_exit(server.process.returncode)}) before the client")
                 return 1
 
-    def _wait_until_ready(self, server: Program) -> Optional[str]:
-        """The port that the server listens on; None if it ended or took too long."""
+    def _wait_until_ready(self, server: ChildProgram) -> Optional[str]:
+        """The port that the server listens on; None if the server ended or took too long."""
         deadline = time.monotonic() + self._arguments.start_timeout
         while time.monotonic() < deadline:
             for program, line in self._forward(_TICK_S):
                 if program is server and READY in line:
                     return line.rpartition(b":")[2].decode()
             if not server.open:
-                say(f"the server ended ({_fate(server.process.wait())}) before it listened")
+                say(f"the server ended ({_describe_exit(server.process.wait())}) before it listened")
                 return None
         say(f"the server does not listen after {self._arguments.start_timeout:g} seconds (--start-timeout)")
         return None
@@ -147,17 +150,17 @@ class Manager:
         command += ["--data-dir", arguments.data_dir] if arguments.data_dir else []
         return command + self._client_options
 
-    def _start(self, name: str, command: List[str]) -> Program:
-        program = Program(name, command)
+    def _start(self, name: str, command: List[str]) -> ChildProgram:
+        program = ChildProgram(name, command)
         self._programs.append(program)
-        self._selector.register(program.process.stdout, selectors.EVENT_READ, program)
+        self._selector.register(program.output, selectors.EVENT_READ, program)
         say(f"{name} is process {program.process.pid}")
         return program
 
-    def _forward(self, seconds: float) -> List[Tuple[Program, bytes]]:
-        """Print what comes within `seconds`, at the latest after the first piece; returns the lines."""
+    def _forward(self, seconds: float) -> List[Tuple[ChildProgram, bytes]]:
+        """Wait up to `seconds` for output and print it; returns the complete lines."""
         lines = []
-        if not self._selector.get_map():  # a program may close its output and live on
+        if not self._selector.get_map():  # a program may close its output and go on
             time.sleep(seconds)
         for key, _ in self._selector.select(seconds):
             program = key.data
@@ -167,18 +170,20 @@ class Manager:
         return lines
 
     def _stop(self) -> None:
-        """SIGTERM to what still runs, client first; SIGKILL to what does not end, and to what it left behind."""
+        """Send SIGTERM, to the client first; then SIGKILL to what does not end, and to what it left running."""
         for program in reversed(self._programs):
             if program.process.poll() is None:
                 program.process.terminate()
             deadline = time.monotonic() + self._arguments.stop_timeout
             while (program.open or program.process.poll() is None) and time.monotonic() < deadline:
                 if program.process.poll() is not None:
-                    program.signal_group(signal.SIGKILL)  # its last words are in the pipe; nobody may add to them
+                    program.signal_group(
+                        signal.SIGKILL
+                    )  # its own last output is in the pipe; its children may not add to it
                 self._forward(_TICK_S)
             program.signal_group(signal.SIGKILL)
             program.process.wait()
-            program.process.stdout.close()
+            program.output.close()
         self._selector.close()
 
 
@@ -186,34 +191,36 @@ def _interrupt(number: int, frame: Any) -> None:
     raise Interrupted(number)
 
 
-def _fate(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
 def parse_arguments(argv: Optional[List[str]] = None) -> Tuple[argparse.Namespace, List[str]]:
     """The command line, and the options that go to the client."""
     parser = argparse.ArgumentParser(
-        description="Runs the ALFWorld server and the model's client together, each under its own interpreter.",
+        description="Runs the ALFWorld server and the model's client together, each with its own Python interpreter.",
         epilog="All other options go to the client: see alfworld_vllm_client.py --help.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--server-python", default=sys.executable, help="interpreter with alfworld (3.6 or newer)")
     parser.add_argument("--client-python", default=sys.executable, help="interpreter with vLLM (3.10 or newer)")
-    parser.add_argument("--host", default="localhost")
-    parser.add_argument("--port", type=int, default=5555, help="0: any free one")
+    parser.add_argument("--host", default="localhost", help="address of the server")
+    parser.add_argument("--port", type=int, default=5555, help="port of the server; 0 takes any free one")
     parser.add_argument("--env", default="thor", help="the server's engine: thor, textworld or household")
     parser.add_argument("--data-dir", help="folder of games, for both")
-    parser.add_argument("--start-timeout", type=float, default=120.0, help="seconds for the server to listen")
-    parser.add_argument("--stop-timeout", type=float, default=15.0, help="seconds for each to end by itself")
+    parser.add_argument("--start-timeout", type=float, default=120.0, help="seconds to wait until the server listens")
     parser.add_argument(
-        "--server-args", nargs=argparse.REMAINDER, default=[], help="the rest of the line goes to the server"
+        "--stop-timeout", type=float, default=15.0, help="seconds to wait until each program ends by itself"
+    )
+    parser.add_argument(
+        "--server-args", nargs=argparse.REMAINDER, default=[], help="all options after this one go to the server"
     )
     return parser.parse_known_args(argv)
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Run both; returns the exit code."""
+    """Run both programs; returns the exit code."""
     arguments, client_options = parse_arguments(argv)
     try:
         return Manager(arguments, client_options).run()

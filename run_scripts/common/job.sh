@@ -1,19 +1,19 @@
 # shellcheck shell=bash
-# What job scripts share; sourced by them from the repository's root. Not a program.
+# Functions that the job scripts share. They source this file in the repository's root; it is not a program.
 #
 #   PYTHON   interpreter (default: .venv's, else python3)
 #   NPROC    processes on each node (default: its GPUs, else 1)
-#   OPTIONS  further settings, KEY=VALUE KEY=VALUE … (qsub passes no arguments to a script)
+#   OPTIONS  more settings, KEY=VALUE KEY=VALUE … (needed because qsub passes no arguments to a script)
 
 if [[ -z "${PYTHON:-}" ]]; then
   PYTHON=python3
   [[ -x .venv/bin/python ]] && PYTHON=$PWD/.venv/bin/python
 fi
 
-# shellcheck disable=SC2034 # the sourcing script puts it behind its own arguments
+# shellcheck disable=SC2034 # the sourcing script appends it to its own arguments
 read -ra more <<<"${OPTIONS:-}"
 
-# Copies a folder to the node's own disk, once, and prints where it is; a shared file system is slow for many small files.
+# Copies a folder to the node's own disk, once, and prints the copy's path: shared file systems are slow with small files.
 stage() {
   local scratch=${PBS_JOBFS:-${SLURM_TMPDIR:-${TMPDIR:-/tmp}}}
   local target
@@ -23,27 +23,27 @@ stage() {
   echo "$target"
 }
 
-# A port that nobody else's job on this node uses: derived from the job's number.
+# Prints a port that no other job on this node uses; it is derived from the job's number.
 job_port() {
   local number=${PBS_JOBID:-${SLURM_JOB_ID:-$$}}
   number=${number//[^0-9]/}
   echo $((20000 + 10#${number:-0} % 20000 + ${1:-0}))
 }
 
-# with_sigterm self|children COMMAND…: runs it and hands on SIGTERM (the queue's time limit), so that a checkpoint is
-# written. `children` tells the processes that COMMAND started instead of itself: torch.distributed.run, told itself, ends
-# with an error code even where they end well.
+# with_sigterm self|children COMMAND…: runs COMMAND and forwards SIGTERM (the queue's time limit), so that it can write a
+# checkpoint. `children` forwards it to the processes that COMMAND started, not to COMMAND itself: torch.distributed.run
+# would end with an error code even where its processes end well.
 with_sigterm() {
   local whom=$1 child="" told="" code
   shift
-  trap 'told=yes; hand_on_sigterm "$whom" "$child"' TERM # before the command is there: no signal is lost
+  trap 'told=yes; hand_on_sigterm "$whom" "$child"' TERM # set before the command starts, so that no signal is lost
   "$@" &
   child=$!
   [[ -z "$told" ]] || hand_on_sigterm "$whom" "$child"
   while :; do
     told="" code=0
     wait "$child" || code=$?
-    [[ -n "$told" ]] || break # else the trap cut the wait short
+    [[ -n "$told" ]] || break # otherwise the trap interrupted the wait
   done
   trap - TERM
   return "$code"
@@ -56,7 +56,7 @@ hand_on_sigterm() {
   kill -TERM $targets 2>/dev/null || true
 }
 
-# train CFG [--options KEY=VALUE…]: train.py in NPROC processes on this node, or one of NNODES nodes.
+# train CFG [--options KEY=VALUE…]: runs train.py in NPROC processes on this node, which may be one of NNODES nodes.
 train() {
   local cfg=$1 nproc=${NPROC:-}
   shift

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Inside a PBS or Slurm job of several nodes: a Ray cluster on them, a command that uses it, and the cluster's end.
+# Inside a PBS or Slurm job of several nodes: starts a Ray cluster on them, runs a command that uses it, stops the cluster.
 #
 #   sbatch --nodes=4 --ntasks-per-node=1 --cpus-per-task=48 --wrap \
 #     'run_scripts/ray/in_allocation.sh .venv/bin/python evaluate.py --cfg-path … --options run.executor=ray run.num_workers=128'
 #   echo 'cd $PBS_O_WORKDIR; run_scripts/ray/in_allocation.sh …' | qsub -l select=4:ncpus=48
 #
-# The command finds the cluster by RAY_ADDRESS. It runs on the first node, which holds the head and is the trainer's.
+# The command finds the cluster through RAY_ADDRESS. It runs on the first node, beside the head, and trains there.
 #
-#   NUM_CPUS   how many workers with one processor each a node takes (default: its cores)
+#   NUM_CPUS   how many one-processor workers a node runs (default: its cores)
 #   PYTHON     interpreter with emac-plus[ray] (default: .venv's, else python3)
 set -euo pipefail
 (($# > 0)) || { echo "error: give the command to run" >&2 && exit 2; }
 cd "$(dirname "$0")/../.."
 # shellcheck source=run_scripts/common/job.sh
 source run_scripts/common/job.sh
-export RAY_AUTH_MODE=token # without it whoever reaches the ports can run code here
+export RAY_AUTH_MODE=token # without it anyone who reaches the ports can run code here
 
 if [[ -n "${SLURM_JOB_NODELIST:-}" ]]; then
   mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Submits a command of this repository to a running Ray cluster as a job, and shows its output.
+# Submits a command of this repository as a job to a running Ray cluster and shows its output.
 #
 #   run_scripts/ray/submit.sh .venv/bin/python evaluate.py --cfg-path … --options run.executor=ray run.num_workers=64
 #

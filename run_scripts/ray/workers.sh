@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Has this machine, or other ones over ssh, join a Ray cluster. The repository must lie under the same path there.
+# Adds this machine, or other machines over ssh, to a Ray cluster. The repository must have the same path on all of them.
 #
 #   run_scripts/ray/workers.sh ADDRESS [HOST…]        ADDRESS as head.sh prints it
 #
-#   NUM_CPUS   how many workers with one processor each a node takes (default: its cores)
+#   NUM_CPUS   how many one-processor workers a node runs (default: its cores)
 #   PYTHON     interpreter with emac-plus[ray] (default: .venv's, else python3)
 set -euo pipefail
 address=${1:?give the address that head.sh prints, for instance 10.0.0.1:6379}
@@ -11,7 +11,7 @@ shift
 cd "$(dirname "$0")/../.."
 # shellcheck source=run_scripts/common/job.sh
 source run_scripts/common/job.sh
-export RAY_AUTH_MODE=token # without it whoever reaches the ports can run code here
+export RAY_AUTH_MODE=token # without it anyone who reaches the ports can run code here
 if (($# == 0)); then
   exec "$PYTHON" -m ray.scripts.scripts start --address="$address" ${NUM_CPUS:+--num-cpus="$NUM_CPUS"}
 fi

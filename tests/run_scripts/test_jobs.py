@@ -1,4 +1,4 @@
-"""Job scripts under stand-in queues: the variables as PBS and Slurm set them, `echo` as the interpreter."""
+"""The job scripts without a queue: the test sets the variables of PBS and Slurm; `echo` replaces the interpreter."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_shellcheck_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize("script", named("train") + named("seeds"), ids=lambda path: path.name)
-def test_training_is_staged_named_and_goes_on(script: Path, tmp_path: Path) -> None:
+def test_training_is_staged_named_and_resumes(script: Path, tmp_path: Path) -> None:
     done = run(script, tmp_path, OPTIONS="run.max_epoch=3 run.amp=False")
     assert done.returncode == 0, done.stderr
     seed = "run.seed=3 run.job_id=finetune-seed3" if script.stem == "seeds" else "run.job_id=finetune"
@@ -77,7 +77,7 @@ def test_several_gpus(script: Path, tmp_path: Path) -> None:
     assert done.stdout.startswith("-m torch.distributed.run --nproc_per_node=4 --standalone train.py ")
 
 
-def test_several_nodes_meet_on_the_first(tmp_path: Path) -> None:
+def test_several_nodes_connect_to_the_first(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     for name, body in (("scontrol", "echo node7; echo node8"), ("srun", 'shift; exec "$@"')):
@@ -105,7 +105,7 @@ def test_online_jobs_have_a_port_of_their_own(script: Path, tmp_path: Path) -> N
     assert done.stdout.endswith("--options server.port=34567\n")
 
 
-def test_a_run_directory_is_continued(tmp_path: Path) -> None:
+def test_a_run_directory_is_resumed(tmp_path: Path) -> None:
     done = run(named("dagger")[0], tmp_path, RUN_DIR=str(tmp_path))
     assert f"--resume {tmp_path} --options" in done.stdout
 
@@ -121,7 +121,7 @@ def test_outside_a_queue_they_say_so(script: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nproc", ["1", "2"])
 def test_sigterm_reaches_the_training(tmp_path: Path, nproc: str) -> None:
-    """With several processes their parent is not told; the exit code is the training's."""
+    """With several processes the signal goes to them, not to their parent; the exit code is the training's."""
     worker = tmp_path / "worker"
     worker.write_text(
         "#!/usr/bin/env bash\ntrap 'echo checkpoint; exit 0' TERM\necho up\nwhile :; do sleep 0.1; done\n"

@@ -1,4 +1,4 @@
-"""The shell scripts hand their arguments on unchanged; `echo` stands in for the interpreter."""
+"""The shell scripts pass their arguments on unchanged; `echo` replaces the interpreter."""
 
 from __future__ import annotations
 

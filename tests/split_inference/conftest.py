@@ -1,10 +1,13 @@
-"""Servers of generated games, and of a model."""
+"""Fixtures: servers of generated games and of a model, connections, a player that knows the games."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.split_inference.servers import RunningServer, ServedModel
+from split_inference.alfworld_vllm_client import draw_games
+from split_inference.socket_connection import SocketConnection
+from tests.split_inference.players import Planner
+from tests.split_inference.servers import PATIENCE_S, RunningServer, ServedModel
 from tests.tiny_checkpoints import write_llava
 
 
@@ -51,3 +54,24 @@ def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
     with ServedModel(write_llava(folder / "model"), folder / "serve.log") as address:
         yield address, str(folder / "model")
+
+
+@pytest.fixture
+def connections(server):
+    opened = [SocketConnection("localhost", server.port, PATIENCE_S) for _ in range(3)]
+    yield opened
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def games(connections):
+    """Five games in the order of a draw."""
+    return draw_games(connections[0].send_request({"command": "list_games"})["games"], 5, seed=1)
+
+
+@pytest.fixture
+def planner(household_data, connections, games):
+    planner = Planner(household_data)
+    planner.learn(connections[0], games)
+    return planner

@@ -1,4 +1,4 @@
-"""Messages that nobody should send: an endless, repeatable supply of them."""
+"""An endless, repeatable supply of malformed messages."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import random
 from collections.abc import Iterator
 
 COMMANDS = ("init", "step", "reset_task", "get_state", "is_goal_satisfied", "list_games")
-GOOD = {"command": "step", "action": "go to desk 1"}  # and no good either where no game was loaded
+GOOD = {"command": "step", "action": "go to desk 1"}  # refused all the same where no game is loaded
 WRONG = (None, True, -1, 1e308, 10**40, "", "\x00", "\ud800", "a" * 3000, [], {}, [[]], {"a": {}}, ["go to desk 1"])
 
 
 def malformed(seed: int, limit: int) -> Iterator[bytes]:
-    """Lines without their ends, each of which deserves exactly one answer with `success: false`.
+    """Lines without their ends, each of which must get exactly one answer with `success: false`.
 
     `limit` is the longest line that the server takes.
     """

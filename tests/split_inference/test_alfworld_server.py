@@ -1,4 +1,4 @@
-"""The server over its socket: real processes, real engines; only AI2-THOR has a double."""
+"""The server over its socket, with real processes and engines; only AI2-THOR is replaced by a double."""
 
 import base64
 import io
@@ -37,7 +37,7 @@ def walkthrough(trial):
     return json.loads((trial / "game.tw-pddl").read_text())["walkthrough"]
 
 
-def picture(text):
+def decoded(text):
     return Image.open(io.BytesIO(base64.b64decode(text, validate=True)))
 
 
@@ -52,14 +52,14 @@ def test_an_episode_from_init_to_the_goal(client, trials):
     assert (
         begin["game"] == f"{trial.parent.name}/{trial.name}" and begin["task_type"] == trial.parent.name.split("-")[0]
     )
-    assert (picture(begin["initial_image"]).format, picture(begin["initial_image"]).size) == ("JPEG", (300, 300))
+    assert (decoded(begin["initial_image"]).format, decoded(begin["initial_image"]).size) == ("JPEG", (300, 300))
     plan = [commands.canonical(command) for command in walkthrough(trial)]
     trajectory = [begin["intro"]]
     for turn, action in enumerate(plan, start=1):
         assert client.ask("is_goal_satisfied") == {"success": True, "goal_satisfied": False}
         step = client.ask("step", action=action)
         assert step["action"] == action and step["turn_count"] == turn and step["action_success"] is True
-        assert step["error_message"] == "" and picture(step["current_image"]).size == (300, 300)
+        assert step["error_message"] == "" and decoded(step["current_image"]).size == (300, 300)
         trajectory += [action, step["feedback"]]
     assert step["goal_satisfied"] and step["done"] and client.ask("is_goal_satisfied")["goal_satisfied"] is True
     state = client.ask("get_state")
@@ -92,7 +92,7 @@ def test_both_text_engines_say_and_show_the_same(start, client, trials):
     with closing(other.connect()) as textworld:
         first = [peer.ask("init", traj_file=str(trials[3]), image_format="png") for peer in (client, textworld)]
         assert first[0] == first[1]
-        assert picture(first[0]["initial_image"]).format == "PNG"
+        assert decoded(first[0]["initial_image"]).format == "PNG"
         for command in [*walkthrough(trials[3])[:3], "fly", "inventory"]:  # in the game's own dialect
             steps = [peer.ask("step", action=command) for peer in (client, textworld)]
             assert steps[0] == steps[1]
@@ -140,6 +140,10 @@ def test_what_names_no_game_is_refused(client, tmp_path):
     for name in names:
         answer = client.ask("init", traj_file=str(tmp_path / name))
         assert answer["success"] is False and answer["error"], name
+    damaged = tmp_path / "pick_and_place_simple-Mug-None-Desk-1" / "trial_1"
+    damaged.mkdir(parents=True)
+    (damaged / "game.tw-pddl").write_text('{"solvable": true')
+    assert client.ask("init", traj_file=str(damaged))["error"].startswith(f"game file {damaged}/game.tw-pddl ")
     assert "jpeg or png" in client.ask("init", traj_file="x", image_format="gif")["error"]
 
 
@@ -205,6 +209,7 @@ def flood(server, trials, messages):
     try:
         in_threads(misbehave, clients, supplies, [messages // 12] * 3)
         wait_until(lambda: len(children(server.process.pid)) == 4)  # clients of other tests have gone
+        wait_until(lambda: playing.games > 0)  # its process has loaded all that it needs
         before = resident(server.process.pid)
         in_threads(misbehave, clients, supplies, [messages // 4] * 3)
         growth = resident(server.process.pid) - before
@@ -245,7 +250,7 @@ class Playing:
     """A well-formed client that plays one game again and again."""
 
     def __init__(self, port, trial):
-        self.port, self.trial, self.steps, self.faults = port, trial, 0, []
+        self.port, self.trial, self.steps, self.games, self.faults = port, trial, 0, 0, []
 
     def run(self, stop):
         with closing(RawClient(self.port)) as client:
@@ -256,6 +261,7 @@ class Playing:
                     self.steps += 1
                     if not (answer["success"] and answer["action_success"]):
                         self.faults.append(answer)
+                self.games += 1
                 if not answer["goal_satisfied"]:
                     self.faults.append(answer)
 
@@ -411,12 +417,12 @@ def test_games_that_alfworld_leaves_out_are_left_out(household_data, trials, tmp
     unsolvable.parent.mkdir(parents=True)
     unsolvable.write_text(text.replace('"solvable": true', '"solvable": false'))
     options = Namespace(env="household", max_steps=5, image_format="jpeg", data_dir=str(tmp_path))
-    listed = alfworld_server.Session(options).process_request({"command": "list_games"})["games"]
+    listed = alfworld_server.ClientSession(options).process_request({"command": "list_games"})["games"]
     assert [game["game"] for game in listed] == [f"{trials[0].parent.name}/trial_1"]
 
 
 def test_a_card_shows_the_text_where_nothing_can_draw(trials, monkeypatch):
-    monkeypatch.setattr(alfworld_server, "drawing", lambda: None)
+    monkeypatch.setattr(alfworld_server, "room_renderer", lambda: None)
     backend = alfworld_server.TextWorldBackend(5)
     backend.reset(alfworld_server.find_game(str(trials[0]), "/"))
     card = backend.frame(300)
@@ -433,13 +439,13 @@ def test_frames_are_those_of_the_package(client, trials):
     from xrl_alignment.environments.drawing import frames
 
     client.ask("init", traj_file=str(trial), image_format="png")
-    shown = np.asarray(picture(client.ask("step", action="look")["current_image"]))
+    shown = np.asarray(decoded(client.ask("step", action="look")["current_image"]))
     assert (shown == frames.render(environment.room_state(), size=300)).all()
 
 
 def test_an_engine_that_fails_leaves_the_connection(monkeypatch, trials):
     options = Namespace(env="household", max_steps=5, image_format="jpeg", image_size=64, jpeg_quality=85, data_dir="/")
-    session = alfworld_server.Session(options)
+    session = alfworld_server.ClientSession(options)
     session.process_request({"command": "init", "traj_file": str(trials[0])})
     monkeypatch.setattr(session._backend, "step", lambda action: 1 / 0)
     answer = session.process_request({"command": "step", "action": "look"})
@@ -498,7 +504,7 @@ def thor(monkeypatch, tmp_path):
     options.data_dir = str(tmp_path)
     trajectory = tmp_path / "task_1.json"
     trajectory.write_text(json.dumps({"task_id": "trial_1", "task_type": "t", "scene": {"object_poses": []}}))
-    return alfworld_server.Session(options), trajectory
+    return alfworld_server.ClientSession(options), trajectory
 
 
 def test_thor_plays_a_trajectory_file_without_a_game_file(thor):
@@ -506,7 +512,7 @@ def test_thor_plays_a_trajectory_file_without_a_game_file(thor):
     begin = session.process_request({"command": "init", "traj_file": str(trajectory)})
     assert begin["task_desc"] == "put a mug in desk." and begin["game"] == "trial_1"
     assert begin["admissible_commands"] == ["look", "put mug 1 in/on desk 1"]
-    assert picture(begin["initial_image"]).getpixel((0, 0)) == (0, 0, 200)
+    assert decoded(begin["initial_image"]).getpixel((0, 0)) == (0, 0, 200)
     alfred = session._backend._alfred
     assert alfred.json_file_list == [str(trajectory)] and alfred.train_eval == "eval"
     step = session.process_request({"command": "step", "action": "move mug 1 to desk 1"})

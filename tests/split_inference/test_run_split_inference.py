@@ -1,4 +1,4 @@
-"""The manager with real processes: both ends, every way to end, nobody left."""
+"""The manager with real processes: it runs both, ends in every way, and leaves no process behind."""
 
 import os
 import re

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Fine-tuning on stored transitions with all GPUs of this machine (one process without a GPU).
+# Fine-tunes on stored transitions with all GPUs of this machine (in one process if it has none).
 #
 #   run_scripts/instructblip/finetuning/ft_caption_alfworld.sh [--options KEY=VALUE…]
 #
-# NPROC is the number of processes, CFG another yaml, PYTHON the interpreter (default: .venv's).
+# NPROC is the number of processes, CFG another settings file, PYTHON the interpreter (default: .venv's).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 case "${1:-}" in

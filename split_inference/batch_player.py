@@ -1,0 +1,106 @@
+"""Plays games on several connections at once: one batch for the model, then one step of every game."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from split_inference.socket_connection import FailedRequest, SocketConnection
+from split_inference.trajectories import RecordedEpisode, TrajectoryFolder
+from split_inference.vision_models import Turn, VisionModel
+from xrl_alignment.language.answers import read_answer
+from xrl_alignment.language.commands import is_thought, normalise
+
+MAX_ACTION_CHARS = 500  # the server accepts no longer action
+
+
+def parse_action(output: str) -> str:
+    """The command in a model's output; else its thought (`think: …`); else its first line, normalised."""
+    output = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in output)
+    answer = read_answer(output)
+    thought = f"think: {answer.thought}" if answer.thought else ""
+    return (answer.action or thought or normalise(output))[:MAX_ACTION_CHARS]
+
+
+class BatchPlayer:
+    """Plays each game on a connection of its own; all games that are in progress share the model's batches.
+
+    `max_turns` ends an episode and counts thoughts too: there is no other limit on thoughts. With `show_commands` the
+    prompt begins with the commands that the engine would accept.
+    """
+
+    def __init__(
+        self,
+        *,
+        connections: Sequence[SocketConnection],
+        model: VisionModel,
+        trajectories: TrajectoryFolder,
+        max_turns: int,
+        show_commands: bool,
+    ) -> None:
+        self._free = deque(connections)
+        self._model = model
+        self._trajectories = trajectories
+        self._max_turns = max_turns
+        self._show_commands = show_commands
+        self._playing: dict[SocketConnection, RecordedEpisode] = {}
+        self.failed: dict[str, str] = {}  # game -> why it could not be played
+
+    def play(self, games: Sequence[dict[str, str]]) -> Iterator[RecordedEpisode]:
+        """Play `games` (as the server's `list_games` gives them); yields each episode once it is written."""
+        waiting = deque(games)
+        while waiting or self._playing:
+            self._begin(waiting)
+            if not self._playing:
+                continue
+            turns = [self._turn(recorded) for recorded in self._playing.values()]
+            self._step(turns, self._model.answer(turns))
+            for connection, recorded in list(self._playing.items()):
+                if recorded.over(self._max_turns):
+                    self._release(connection)
+                    self._trajectories.write(recorded)
+                    yield recorded
+
+    def _begin(self, waiting: deque[dict[str, str]]) -> None:
+        """Give every free connection a game; all environments load at the same time."""
+        asked = []
+        while waiting and self._free:
+            connection, game = self._free.popleft(), waiting.popleft()
+            connection.send({"command": "init", "traj_file": game["traj_file"]})
+            asked.append((connection, game["game"]))
+        for connection, name in asked:
+            try:
+                self._playing[connection] = RecordedEpisode(name, connection.receive())
+            except FailedRequest as reason:
+                self.failed[name] = str(reason)
+                self._free.append(connection)
+
+    def _turn(self, recorded: RecordedEpisode) -> Turn:
+        episode = recorded.episode
+        prompt = self._model.write_prompt(episode.text, (), episode.steps)
+        if self._show_commands:
+            prompt = f"Possible commands: {'; '.join(recorded.commands)}\n{prompt}"
+        return Turn(prompt, recorded.images[-1], recorded.image_format, recorded.commands)
+
+    def _step(self, turns: Sequence[Turn], outputs: Sequence[str]) -> None:
+        """Carry out the actions; all environments work at the same time."""
+        asked = []
+        for (connection, recorded), turn, output in zip(self._playing.items(), turns, outputs, strict=True):
+            action = parse_action(output)
+            if is_thought(action):
+                recorded.think(turn.prompt, output, action)
+            else:
+                connection.send({"command": "step", "action": recorded.act(turn.prompt, output, action)})
+                asked.append((connection, recorded))
+        for connection, recorded in asked:
+            try:
+                recorded.hear(connection.receive())
+            except FailedRequest as reason:
+                self.failed[recorded.game] = str(reason)
+                self._release(connection)
+
+    def _release(self, connection: SocketConnection) -> None:
+        """End the connection's game, so that it can take the next one."""
+        del self._playing[connection]
+        connection.send_request({"command": "reset_task"})
+        self._free.append(connection)

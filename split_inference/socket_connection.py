@@ -1,0 +1,79 @@
+"""A client's connection to `alfworld_server.py`: one JSON object on one line for each request and each answer.
+
+docs/split_inference.md describes the messages.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+from lavis.common.errors import EmacError
+
+MAX_ANSWER_BYTES = 64 << 20  # a list of all 3,553 training games has 1 MB
+Message = dict[str, Any]  # a JSON object
+
+
+class ServerUnreachable(EmacError, ConnectionError):
+    """No server answers at an address, or the connection to it broke; the text names the address."""
+
+
+class FailedRequest(EmacError, RuntimeError):
+    """The server answered `success: false`; the text is the server's reason."""
+
+
+class SocketConnection:
+    """One connection to an `alfworld_server.py`, which is one environment.
+
+    All methods but `close` raise ServerUnreachable once the server is gone.
+    """
+
+    def __init__(self, host: str, port: int, timeout_s: float) -> None:
+        self._address = f"{host}:{port}"
+        try:
+            self._socket = socket.create_connection((host, port), timeout=timeout_s)
+        except (OSError, OverflowError, UnicodeError) as error:  # the last two: no valid port, no valid host name
+            raise ServerUnreachable(
+                f"no server on {self._address} ({error}): start alfworld_server.py first"
+            ) from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._lines = self._socket.makefile("rb")
+
+    def send_request(self, request: Message) -> Message:
+        """Send a request and wait for its answer; FailedRequest where the server could not do it."""
+        self.send(request)
+        return self.receive()
+
+    def send(self, request: Message) -> None:
+        """Send a request without waiting; `receive` gets the answers in the order of the requests."""
+        try:
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def receive(self) -> Message:
+        """Wait for the next answer; FailedRequest where it is `success: false`."""
+        try:
+            line = self._lines.readline(MAX_ANSWER_BYTES)
+        except OSError as error:
+            raise self._lost(error) from error
+        if not line.endswith(b"\n"):
+            raise self._lost("it closed the connection")
+        try:
+            answer = json.loads(line)
+        except ValueError as error:
+            raise self._lost(f"its answer is not JSON: {error}") from error
+        if not isinstance(answer, dict) or answer.get("success") is not True:
+            raise FailedRequest(str(answer.get("error", answer) if isinstance(answer, dict) else answer))
+        return answer
+
+    def close(self) -> None:
+        """Close the connection; the server frees the environment."""
+        self._lines.close()
+        self._socket.close()
+
+    def _lost(self, reason: object) -> ServerUnreachable:
+        return ServerUnreachable(
+            f"lost the server on {self._address}: {reason}; run the same command again to continue from here"
+        )

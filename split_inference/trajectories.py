@@ -1,0 +1,191 @@
+"""The client's output: the record of each episode, and the folder that holds all of them.
+
+    OUTPUT_DIR/settings.json                                  what the run depends on; a run with others is refused
+               summary.json                                   the table that the program prints at the end
+               <task folder>/<trial folder>/trajectory.json   prompts, raw outputs, actions, feedback, success
+                                            images/00.jpg     what the model saw before each turn, and at the end
+
+A game's folder is written under another name and renamed when it is complete, so a run that was stopped can continue.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from lavis.common.errors import ConfigError, FileError
+from lavis.common.files import write_atomically
+from split_inference.socket_connection import Message
+from xrl_alignment.evaluation.metrics import EpisodeResult, summarise, table
+from xrl_alignment.rollouts.episode import THOUGHT_FEEDBACK, Episode
+
+
+class RecordedEpisode:
+    """An episode in progress, with what only this program keeps of it: images, raw outputs, one record for each turn.
+
+    A turn is `think`, or `act` and then `hear`. `start` is the server's answer to `init`; `game` names the folder.
+    """
+
+    def __init__(self, game: str, start: Message) -> None:
+        won = bool(start["goal_satisfied"])
+        self.episode = Episode(game=game, text=start["intro"], won=won, done=bool(start.get("done", won)))
+        self.turns: list[dict[str, Any]] = []
+        self.images: list[bytes] = []  # encoded files; one before the first turn, one more for each action
+        self.commands: list[str] = []  # what the engine would accept now
+        self._start = start
+        self._began = time.monotonic()
+        self._see(start, "initial_image")
+
+    @property
+    def game(self) -> str:
+        """The game's folder, relative to the output folder."""
+        return self.episode.game
+
+    @property
+    def won(self) -> bool:
+        """Whether the goal was reached."""
+        return self.episode.won
+
+    @property
+    def image_format(self) -> str:
+        """`jpeg` or `png`."""
+        return str(self._start.get("image_format", "jpeg"))
+
+    def over(self, max_turns: int) -> bool:
+        """Whether the environment ended the episode, or it has `max_turns` turns, thoughts included."""
+        return self.episode.done or len(self.turns) >= max_turns
+
+    def think(self, prompt: str, output: str, thought: str) -> None:
+        """A whole turn that the environment does not see."""
+        self._begin_turn(prompt, output, thought)
+        self.episode.think(thought)
+        self.turns[-1] |= {"feedback": THOUGHT_FEEDBACK, "action_success": True, "error_message": ""}
+
+    def act(self, prompt: str, output: str, action: str) -> str:
+        """Begin a turn whose action goes to the environment; returns the action."""
+        self._begin_turn(prompt, output, action)
+        return self.episode.act(action)
+
+    def hear(self, answer: Message) -> None:
+        """Complete the turn with the server's answer to `step`."""
+        self.turns[-1] |= {key: answer[key] for key in ("feedback", "action_success", "error_message")}
+        won = bool(answer["goal_satisfied"])
+        self.episode.hear(answer["feedback"], won=won, done=bool(answer.get("done", won)))
+        self._see(answer, "current_image")
+
+    def _begin_turn(self, prompt: str, output: str, action: str) -> None:
+        image = self.image_name(len(self.images) - 1)
+        self.turns.append({"prompt": prompt, "image": image, "output": output, "action": action})
+
+    def _see(self, answer: Message, key: str) -> None:
+        self.images.append(base64.b64decode(answer[key]))
+        self.commands = list(answer.get("admissible_commands", ()))
+
+    def image_name(self, number: int) -> str:
+        """The file of image `number`, relative to the game's folder."""
+        ending = "png" if self.image_format == "png" else "jpg"
+        return f"images/{number:02}.{ending}"
+
+    def record(self) -> dict[str, Any]:
+        """The content of `trajectory.json`."""
+        start = self._start
+        return {
+            "game": start.get("game", self.game),
+            "task_type": str(start.get("task_type", "")),
+            "task_desc": start["task_desc"],
+            "intro": start["intro"],
+            "success": self.won,
+            "turns": self.turns,
+            "final_image": self.image_name(len(self.images) - 1),
+            "seconds": round(time.monotonic() - self._began, 3),
+        }
+
+
+class TrajectoryFolder:
+    """The output folder: which games are finished, and a place for the next one.
+
+    Raises FileError where the folder cannot be read or written, ConfigError where it holds a run with other settings.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self._folder = folder
+        self._partial = folder / ".partial"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"--output-dir {folder} cannot be made: {error.strerror or error}") from error
+        shutil.rmtree(self._partial, ignore_errors=True)
+        self._check(folder / "settings.json", settings)
+
+    @staticmethod
+    def _check(file: Path, settings: dict[str, Any]) -> None:
+        if not file.exists():
+            _write_json(file, settings)
+            return
+        before = _read_json(file)
+        other = [key for key in settings if before.get(key) != settings[key]]
+        if other:
+            changes = ", ".join(f"{key} {before.get(key)!r} is now {settings[key]!r}" for key in other)
+            raise ConfigError(f"{file.parent} holds another run ({changes}): give another --output-dir")
+
+    def finished(self, game: str) -> bool:
+        """Whether the game's folder is there, and so complete."""
+        return (self._game_folder(game) / "trajectory.json").is_file()
+
+    def write(self, recorded: RecordedEpisode) -> None:
+        """Write a finished episode's folder: all of it appears at once, or nothing does."""
+        partial, folder = self._partial, self._game_folder(recorded.game)
+        text = json.dumps(recorded.record(), indent=1, ensure_ascii=False)
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            (partial / "images").mkdir(parents=True)
+            for number, image in enumerate(recorded.images):
+                (partial / recorded.image_name(number)).write_bytes(image)
+            # A model may write half a surrogate pair, which UTF-8 cannot hold; JSON can, as `\\udXXX`.
+            data = text.encode("utf-8", "backslashreplace")
+            write_atomically(partial / "trajectory.json", lambda out: out.write(data))
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(partial, folder)
+        except FileError:
+            raise
+        except OSError as error:
+            raise FileError(f"{folder} could not be written: {error.strerror or error}") from error
+
+    def summarise(self, games: Sequence[str]) -> str:
+        """Write `summary.json` of those of `games` that are finished; returns the table by task type."""
+        summary = summarise([self._result(game) for game in games if self.finished(game)])
+        _write_json(self._folder / "summary.json", summary)
+        return table(summary)
+
+    def _result(self, game: str) -> EpisodeResult:
+        record = _read_json(self._game_folder(game) / "trajectory.json")
+        actions = [turn for turn in record["turns"] if turn["feedback"] != THOUGHT_FEEDBACK]
+        rejected = sum(not turn["action_success"] for turn in actions)
+        return EpisodeResult(record["game"], record["task_type"], record["success"], len(actions), rejected)
+
+    def _game_folder(self, game: str) -> Path:
+        parts = PurePosixPath(game).parts
+        if not parts or parts[0] == "/" or ".." in parts or parts[0].startswith("."):
+            raise ConfigError(f"the server lists a game {game!r}, which cannot be a folder's name")
+        return self._folder.joinpath(*parts)
+
+
+def _write_json(file: Path, content: dict[str, Any]) -> None:
+    text = json.dumps(content, indent=1)
+    write_atomically(file, lambda out: out.write(text.encode()))
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"{file} cannot be read ({error}): delete its folder, or give another --output-dir") from error
+    if not isinstance(content, dict):
+        raise FileError(f"{file} holds no JSON object: delete its folder, or give another --output-dir")
+    return content

@@ -1,0 +1,215 @@
+"""The models that can play: any vision-language model in vLLM, one behind an OpenAI-compatible server, or Blip2Emac.
+
+Each imports its own packages when it is built, because no interpreter needs to have all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from lavis.common.errors import ConfigError, MissingExtraError, first_sentence
+from split_inference.socket_connection import ServerUnreachable
+from xrl_alignment.common.call_pool import CallPool
+from xrl_alignment.language.prompt import build_prompt
+
+if TYPE_CHECKING:
+    from openai.types.chat import (
+        ChatCompletionContentPartParam,
+        ChatCompletionMessageParam,
+        ChatCompletionSystemMessageParam,
+        ChatCompletionUserMessageParam,
+    )
+
+
+class Turn(NamedTuple):
+    """What the model is given for one turn.
+
+    `image` is an encoded file of type `image_type` (`jpeg`, `png`); `commands` are those that the engine would accept.
+    """
+
+    prompt: str
+    image: bytes
+    image_type: str
+    commands: Sequence[str]
+
+
+class VisionModel(Protocol):
+    """Answers several turns at once."""
+
+    write_prompt: Callable[..., str]  # (opening text, memories, steps) -> a prompt that the model can take
+
+    def answer(self, turns: Sequence[Turn]) -> list[str]:
+        """The model's raw outputs, in order."""
+        ...
+
+    def close(self) -> None:
+        """Free what the model holds."""
+        ...
+
+
+def load_model(arguments: argparse.Namespace, instructions: str) -> VisionModel:
+    """The model that the command line chooses; `instructions` is the system message of a chat model."""
+    if arguments.model_path:
+        return VllmModel(arguments, instructions)
+    if arguments.base_url:
+        return ServedModel(arguments, instructions)
+    return EmacPolicyModel(arguments)
+
+
+def conversation(turn: Turn, instructions: str) -> list[ChatCompletionMessageParam]:
+    """A turn as chat messages in OpenAI's format, with the image in a `data:` URL."""
+    url = f"data:image/{turn.image_type};base64,{base64.b64encode(turn.image).decode()}"
+    parts: list[ChatCompletionContentPartParam] = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": turn.prompt},
+    ]
+    system: ChatCompletionSystemMessageParam = {"role": "system", "content": instructions}
+    user: ChatCompletionUserMessageParam = {"role": "user", "content": parts}
+    return [system, user]
+
+
+class VllmModel:
+    """Any vision-language model that vLLM supports, in this process; all turns are one batch.
+
+    Raises MissingExtraError without vLLM, ConfigError where vLLM refuses the model or a setting.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, instructions: str) -> None:
+        try:
+            from vllm import LLM, SamplingParams
+        except ImportError as error:
+            raise MissingExtraError(
+                "--model-path needs vLLM in this interpreter (`make vllm-env`, or `pip install 'emac-plus[vllm]'`); "
+                f"--base-url does not: {error}"
+            ) from error
+        self._instructions = instructions
+        self.write_prompt: Callable[..., str] = partial(build_prompt, budget=arguments.prompt_chars)
+        try:
+            self._engine = LLM(
+                model=arguments.model_path,
+                seed=arguments.seed,
+                dtype=arguments.dtype,
+                max_model_len=arguments.max_model_len,
+                max_num_seqs=arguments.num_envs,
+                tensor_parallel_size=arguments.tensor_parallel_size,
+                gpu_memory_utilization=arguments.gpu_memory_utilization,
+                enforce_eager=arguments.enforce_eager,
+                limit_mm_per_prompt={"image": 1},
+            )
+            self._sampling = SamplingParams(
+                temperature=arguments.temperature, max_tokens=arguments.max_new_tokens, seed=arguments.seed
+            )
+        except (OSError, ValueError) as error:  # no such model, damaged files, settings that do not fit
+            raise ConfigError(f"vLLM cannot load --model-path {arguments.model_path}: {error}") from error
+
+    def answer(self, turns: Sequence[Turn]) -> list[str]:
+        """One output for each turn; ConfigError where a prompt is longer than the model's context."""
+        chats = [conversation(turn, self._instructions) for turn in turns]
+        try:
+            outputs = self._engine.chat(chats, self._sampling, use_tqdm=False)
+        except ValueError as error:
+            advice = "if the prompt is too long, lower --prompt-chars or raise --max-model-len"
+            raise ConfigError(f"vLLM refuses a turn: {first_sentence(error)} ({advice})") from error
+        return [output.outputs[0].text for output in outputs]
+
+    def close(self) -> None:
+        """Do nothing: the engine's processes end with this one."""
+
+
+class ServedModel:
+    """A model behind an OpenAI-compatible server, which batches the turns that are sent at the same time.
+
+    Raises ServerUnreachable, with the server's words, where it cannot be reached or does not answer.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, instructions: str) -> None:
+        import openai
+
+        self._arguments, self._instructions = arguments, instructions
+        self.write_prompt: Callable[..., str] = partial(build_prompt, budget=arguments.prompt_chars)
+        key = os.environ.get("OPENAI_API_KEY") or "none"
+        self._client = openai.OpenAI(
+            base_url=arguments.base_url, api_key=key, timeout=arguments.timeout, max_retries=arguments.max_retries
+        )
+        self._pool = CallPool(arguments.num_envs)
+        self._name = arguments.model_name or self._only_model()
+
+    def answer(self, turns: Sequence[Turn]) -> list[str]:
+        """One output for each turn."""
+        from openai import OpenAIError
+
+        try:
+            return list(self._pool.map(self._ask, turns))
+        except OpenAIError as error:
+            raise self._unreachable(error) from error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.shutdown()
+        self._client.close()
+
+    def _ask(self, turn: Turn) -> str:
+        arguments = self._arguments
+        completion = self._client.chat.completions.create(
+            model=self._name,
+            messages=conversation(turn, self._instructions),
+            temperature=arguments.temperature,
+            max_tokens=arguments.max_new_tokens,
+            seed=arguments.seed,
+        )
+        return completion.choices[0].message.content or ""
+
+    def _only_model(self) -> str:
+        from openai import OpenAIError
+
+        try:
+            names = [model.id for model in self._client.models.list()]
+        except OpenAIError as error:
+            raise self._unreachable(error) from error
+        if len(names) != 1:
+            raise ConfigError(f"{self._arguments.base_url} serves {names}: choose one with --model-name")
+        return names[0]
+
+    def _unreachable(self, error: Exception) -> ServerUnreachable:
+        return ServerUnreachable(f"the model's server {self._arguments.base_url}: {type(error).__name__}: {error}")
+
+
+class EmacPolicyModel:
+    """`Blip2Emac` as `evaluate.py` plays it: the `model:` and `policy:` sections of its settings file.
+
+    With `policy.name=vllm` vLLM servers compute the language model's part.
+    """
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        from lavis.common.devices import pick_device, set_threads
+        from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+        from xrl_alignment.config.loading import load_config
+        from xrl_alignment.config.schema import EvaluateConfig
+
+        config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)
+        set_threads(config.run.num_threads)
+        model, vis_processor = load_student(config.model, pick_device(config.run.device))
+        self._policy = make_policy(config.policy, model, vis_processor, config.run.max_batch)
+        self.write_prompt: Callable[..., str] = prompt_writer(model, tell_objects=config.environment.tell_objects)
+
+    def answer(self, turns: Sequence[Turn]) -> list[str]:
+        """One action for each turn."""
+        import numpy as np
+        from PIL import Image
+
+        from xrl_alignment.policies.base import PolicyInput
+
+        frames = [np.asarray(Image.open(io.BytesIO(turn.image)).convert("RGB")) for turn in turns]
+        return self._policy.act(
+            [PolicyInput(turn.prompt, frame, turn.commands) for turn, frame in zip(turns, frames, strict=True)]
+        )
+
+    def close(self) -> None:
+        """Stop the servers that the policy started."""
+        self._policy.close()

@@ -1,0 +1,46 @@
+"""Each example as a reader starts it: a process, whose table says that it played."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xrl_alignment.common.paths import REPO_ROOT
+
+EXAMPLES = REPO_ROOT / "examples"
+
+
+def solved(name: str, folder: Path) -> dict[str, tuple[int, int]]:
+    """Run an example outside the repository; games and solved games of each row in the table that it prints."""
+    environ = os.environ | {"PYTHONPATH": str(REPO_ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(EXAMPLES / name)]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environ, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    head, *rows = ended.stdout.splitlines()
+    assert head.split()[:4] == ["task", "type", "games", "solved"]
+    assert not list(folder.iterdir())  # the generated games are deleted at the end
+    return {row.split()[0]: (int(row.split()[1]), int(row.split()[2])) for row in rows}
+
+
+def test_custom_environment(tmp_path: Path) -> None:
+    rows = solved("custom_environment.py", tmp_path)
+    assert rows == {"pick_and_place_simple": (3, 3), "all": (3, 3)}
+
+
+def test_custom_expert(tmp_path: Path) -> None:
+    rows = solved("custom_expert.py", tmp_path)
+    assert rows["pick_and_place_simple"] == (3, 3) and rows["all"] == (18, 3)  # the only type that it knows
+
+
+def test_custom_policy(tmp_path: Path) -> None:
+    games, number = solved("custom_policy.py", tmp_path)["all"]
+    assert games == 18 and 0 < number < games
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_every_example_has_its_test(example: Path) -> None:
+    assert f"test_{example.stem}" in globals()

@@ -1,0 +1,45 @@
+"""What models are sent, and what a user is told where one cannot be used."""
+
+import sys
+from argparse import Namespace
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from lavis.common.errors import ConfigError, MissingExtraError
+from split_inference.vision_models import Turn, conversation, load_model
+
+TURN = Turn("where?\n> ", b"\xff\xd8", "jpeg", ())
+ENGINE = "prompt_chars seed dtype max_model_len num_envs tensor_parallel_size gpu_memory_utilization enforce_eager"
+VLLM_ARGUMENTS = Namespace(model_path="models/none", **dict.fromkeys(f"{ENGINE} temperature max_new_tokens".split(), 1))
+
+
+def test_a_turn_as_chat_messages():
+    system, user = conversation(TURN, "You are a robot.")
+    assert system == {"role": "system", "content": "You are a robot."} and user["role"] == "user"
+    assert user["content"][0]["image_url"]["url"] == "data:image/jpeg;base64,/9g="
+    assert user["content"][1] == {"type": "text", "text": "where?\n> "}
+
+
+def test_without_vllm_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(MissingExtraError, match=r"emac-plus\[vllm\].*--base-url does not"):
+        load_model(VLLM_ARGUMENTS, "")
+
+
+def test_what_vllm_refuses_is_said_in_its_words(monkeypatch):
+    """A double of vLLM's two classes: the first refuses the model, then a prompt."""
+
+    def refuse(*_, **__):
+        raise ValueError(
+            "The decoder prompt (length 5000) is longer than the maximum model length of 4096. Shorten it."
+        )
+
+    vllm = ModuleType("vllm")
+    vllm.LLM, vllm.SamplingParams = refuse, lambda **_: None
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    with pytest.raises(ConfigError, match="vLLM cannot load --model-path models/none: .*longer than"):
+        load_model(VLLM_ARGUMENTS, "")
+    vllm.LLM = lambda **_: SimpleNamespace(chat=refuse)
+    with pytest.raises(ConfigError, match="refuses a turn: .*length of 4096 .*--prompt-chars"):
+        load_model(VLLM_ARGUMENTS, "").answer([TURN])
