@@ -47,7 +47,8 @@ from transformers import (
 
 from lavis.models.blip2_models import adapters, weights
 from lavis.models.blip2_models.blip2 import VIT_MODELS, Blip2Base
-from lavis.models.blip2_models.blip2_emac import CONFIG_DEFAULTS, Blip2Emac, model_section
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, model_section
 from lavis.models.blip2_models.text import encode_prompts
 from lavis.models.memory import KNOWN_LLMS
 

@@ -24,9 +24,11 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-from lavis.models.blip2_models import adapters, attention, llama
+from lavis.models import fast_llm
+from lavis.models.blip2_models import adapters
 from lavis.models.blip2_models.blip2 import Blip2Base, dtype_named
-from lavis.models.blip2_models.blip2_emac import CHUNK_TOKENS, CONFIG_DEFAULTS, PARTS, frozen_parts, model_section
+from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, PARTS, frozen_parts, model_section
+from lavis.models.blip2_models.emac_scoring import CHUNK_TOKENS
 
 PHASES = ("bc", "dpo", "generate")
 # Sizes of the language models that the types name by hub id (their config.json), with [PAD] added to the vocabulary.
@@ -216,7 +218,7 @@ def _layer_of_a_token(sizes: Sizes, tokens: int) -> int:
     hidden, wide, size = sizes.llm.hidden_size, sizes.llm.intermediate_size, sizes.llm_bytes
     kept = size * (hidden * (2 + 2 * _key_share(sizes)) + 3 * wide)
     if sizes.keeps_scores:  # by blocks of queries under a causal mask
-        kept += size * sizes.llm.num_attention_heads * (tokens + attention.BLOCK) // 2
+        kept += size * sizes.llm.num_attention_heads * (tokens + fast_llm.ATTENTION_BLOCK) // 2
     if not sizes.llm_trains:
         return int(kept + size * 2 * hidden)
     residual, copies = (4, 5) if sizes.copies else (size, 2)
@@ -253,7 +255,7 @@ def _acting(sizes: Sizes, work: Work) -> int:
     """The larger of one layer over the prompts read at a time, and the next token's scores of all beams."""
     config = sizes.llm
     length = sizes.queries + work.prompt
-    rows = min(work.batch, llama.ROWS) * length
+    rows = min(work.batch, fast_llm.ROWS_AT_A_TIME) * length
     layer = rows * (6 * config.hidden_size + 3 * config.intermediate_size) * sizes.llm_bytes
     embeds = work.batch * length * config.hidden_size * sizes.llm_bytes
     scores = work.batch * work.beams * config.vocab_size * (sizes.llm_bytes + 4 * 3)

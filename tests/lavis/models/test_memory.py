@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lavis.models import load_model, memory
-from lavis.models.blip2_models.blip2_emac import model_section as section
+from lavis.models.blip2_models.emac_config import model_section as section
 from lavis.models.memory import Work, predict
 
 PROGRAM = Path(__file__).resolve().parents[3] / "benchmarks" / "memory.py"
