@@ -5,8 +5,6 @@ Tasks know nothing of processes, devices or optimisers: that is the runner's par
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,7 +14,8 @@ from torch import Tensor
 
 from lavis.common.config import Config
 from lavis.common.dist_utils import gathered, is_main_process
-from lavis.common.logger import progress
+from lavis.common.files import write_json
+from lavis.common.progress import progress
 from lavis.common.registry import registry
 from lavis.datasets import builders  # noqa: F401  (registers the builders)
 from lavis.datasets.annotations import too_many
@@ -96,7 +95,9 @@ class BaseTask:
     def evaluation(self, model: Any, data_loader: Iterable, device: Any) -> list[dict[str, Any]]:
         """Results of this process's batches."""
         results: list[dict[str, Any]] = []
-        for samples in progress(data_loader, "evaluated batches", len(data_loader)):
+        for samples in progress(
+            data_loader, "evaluated", len(data_loader), what="batches", quiet=not is_main_process()
+        ):
             if samples["instance_id"]:
                 results += self.valid_step(model, prepare_sample(samples, device))
             results += [{"skipped": message} for message in samples["skipped"]]
@@ -164,14 +165,3 @@ def _encoded_length(encode: Callable[[str], list[int]], text: str) -> int:
 def plain(text: str) -> str:
     """Lower case and single blanks: the comparison where nobody registered a better one."""
     return " ".join(text.lower().split())
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a file that is whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

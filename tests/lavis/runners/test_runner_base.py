@@ -136,10 +136,10 @@ def test_dpos_reference_is_asked_once_for_each_transition(
 
     train("once")
     train("resumed", **{"run.resume_ckpt_path": tmp_path / "once/checkpoint_1.pth"})
-    assert "asks its reference again" not in capsys.readouterr().err
+    assert "computes the reference policy again" not in capsys.readouterr().err
     monkeypatch.setattr(BlipImageEvalProcessor, "deterministic", False)
     train("again")
-    said = [line for line in capsys.readouterr().err.splitlines() if "asks its reference again at every batch" in line]
+    said = [line for line in capsys.readouterr().err.splitlines() if "computes the reference policy again at every batch" in line]
     assert len(said) == 1 and "preprocess.vis_processor.train.name=blip_image_eval" in said[0]
     assert sum(asked["again"]) == 30 and 10 <= sum(asked["once"]) <= 11  # draws, transitions that were drawn
     whole, resumed = weights(tmp_path / "once/checkpoint_2.pth"), weights(tmp_path / "resumed/checkpoint_2.pth")
@@ -161,7 +161,7 @@ def test_checkpoints_that_do_not_fit(make_runner, tmp_path: Path) -> None:
         ({"model": {"llm_proj.weight": torch.zeros(1)}}, "does not fit this model"),
     ):
         checkpoint.save(tmp_path / "other.pth", {**content, **change})
-        with pytest.raises(checkpoint.CheckpointError, match=message):
+        with pytest.raises(checkpoint.RunCheckpointError, match=message):
             make_runner("b", **{"run.resume_ckpt_path": tmp_path / "other.pth"}).train()
 
 
