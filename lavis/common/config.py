@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from lavis.common.errors import ConfigError, FileError, MissingFileError, first_sentence
 from lavis.common.registry import registry
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Config:
         chosen = OmegaConf.merge(model, (options or {}).get("model") or {})
         for key in ("arch", "model_type"):
             if not chosen.get(key):
-                raise ValueError(f"the config has no model.{key}")
+                raise ConfigError(f"the config has no model.{key}")
         path = registry.get_model_class(chosen.arch).default_config_path(chosen.model_type)
         return OmegaConf.merge(load_yaml(path), {"model": model})
 
@@ -102,18 +103,21 @@ class Config:
 
 
 def to_dot_list(options: Sequence[str] | None) -> list[str]:
-    """`["a.b=1"]` from `["a.b=1"]` or `["a.b", "1"]`; an odd word out is an error that names it."""
+    """`["a.b=1"]` from `["a.b=1"]` or `["a.b", "1"]`; ConfigError for an option without a value."""
     options = list(options or ())
     if not options or "=" in options[0]:
         return options
     if len(options) % 2:
-        raise ValueError(f"--options: {options[-1]!r} has no value (write key=value)")
+        raise ConfigError(f"--options: {options[-1]!r} has no value (write key=value)")
     return [f"{key}={value}" for key, value in zip(options[::2], options[1::2], strict=True)]
 
 
 def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
     """`a.b=c` as a configuration; a key in `texts` keeps what was typed, where yaml makes `007` 7 and `on` True."""
-    layer = OmegaConf.from_dotlist([option])
+    try:
+        layer = OmegaConf.from_dotlist([option])
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"--options {option}: {first_sentence(error)}") from error
     key, _, text = option.partition("=")
     if key in texts and is_no_text(OmegaConf.select(layer, key)):
         OmegaConf.update(layer, key, text)
@@ -121,24 +125,26 @@ def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
 
 
 def is_no_text(value: object) -> bool:
-    """Whether yaml made a number or a truth value of what may have been a name."""
+    """Whether yaml read as a number or a truth value what may have been a name."""
     return isinstance(value, bool | int | float)
 
 
 def load_yaml(path: str | Path) -> DictConfig:
-    """A yaml file of sections; FileNotFoundError, or ValueError for a file that holds none."""
+    """A yaml file of sections; MissingFileError, or ConfigError for a file that holds none."""
     if not Path(path).is_file():
-        raise FileNotFoundError(f"config file not found: {path} (looked in {Path.cwd()})")
+        raise MissingFileError(f"config file not found: {path} (looked in {Path.cwd()})")
     try:
         config = OmegaConf.load(path)
+    except OSError as error:
+        raise FileError(f"{path} could not be read: {error.strerror or error}") from error
     except (YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
-        raise ValueError(f"{path}: not a yaml file: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{path}: not a yaml file: {' '.join(str(error).split())}") from error
     if not isinstance(config, DictConfig):
-        raise ValueError(f"{path}: a config file holds sections such as `run:`, not a list or a single value")
+        raise ConfigError(f"{path}: a config file holds sections such as `run:`, not a list or a single value")
     return config
 
 
 def _section(config: DictConfig, name: str) -> DictConfig:
     if config.get(name) is None:
-        raise ValueError(f"the config has no {name!r} section")
+        raise ConfigError(f"the config has no {name!r} section")
     return config[name]

@@ -1,30 +1,25 @@
 """Names for classes: one generic core, and LAVIS's method names on top of it.
 
 `registry.register_model("blip2_emac")` decorates a class; `registry.get_model_class("blip2_emac")` finds it again. An
-unknown name is an error that lists what exists, and a name can be taken only once.
+unknown name is an error that suggests another, and a name can be taken only once.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
+
+from lavis.common.errors import EmacError, unknown
 
 T = TypeVar("T")
 
 
-class UnknownNameError(KeyError, ValueError):
-    """A name that nothing is registered under; prints as the message alone."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+class UnknownNameError(EmacError, KeyError, ValueError):
+    """A name that nothing is registered under; the text suggests the nearest, or lists all names."""
 
 
-class DuplicateNameError(KeyError, ValueError):
-    """A name that is taken already; prints as the message alone."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+class DuplicateNameError(EmacError, KeyError, ValueError):
+    """A name that is taken already."""
 
 
 class Names(Generic[T]):
@@ -35,7 +30,7 @@ class Names(Generic[T]):
         self._items: dict[str, T] = {}
 
     def add(self, name: str, item: T) -> T:
-        """Register `item`; a taken name is an error unless the same definition comes again (a reloaded module)."""
+        """Register `item`; DuplicateNameError for a taken name, unless the definition is the same (module reloaded)."""
         taken = self._items.get(name)
         if taken is not None and taken is not item and _definition(taken) != _definition(item):
             raise DuplicateNameError(f"{self.kind} {name!r} is already registered, as {taken}")
@@ -43,11 +38,9 @@ class Names(Generic[T]):
         return item
 
     def get(self, name: str) -> T:
-        """The item called `name`; else an error with the nearest name and all names."""
+        """The item called `name`; else UnknownNameError."""
         if name not in self._items:
-            near = difflib.get_close_matches(name, self._items, n=1)
-            hint = f"; did you mean {near[0]!r}? There are" if near else "; there are"
-            raise UnknownNameError(f"no {self.kind} {name!r}{hint}: {', '.join(self.names()) or 'none'}")
+            raise UnknownNameError(unknown(self.kind, name, self._items))
         return self._items[name]
 
     def names(self) -> list[str]:
@@ -59,7 +52,7 @@ class Names(Generic[T]):
 
 
 def _definition(item: object) -> object:
-    """Where a class was defined; other things stand for themselves."""
+    """Where a class was defined; any other item itself."""
     if isinstance(item, type):
         return (item.__module__, item.__qualname__)
     return item
@@ -113,7 +106,7 @@ class Registry:
         self._paths.add(name, path)
 
     def register(self, name: str, obj: Any) -> None:
-        """Store any value under a dotted name ("a.b.c"); an existing value is replaced, as in LAVIS."""
+        """Keep any value under a dotted name ("a.b.c"); an existing value is replaced, as in LAVIS."""
         *parents, last = name.split(".")
         node = self._state
         for part in parents:

@@ -1,11 +1,11 @@
-"""Holds Blip2Emac against recorded numbers of the original model.
+"""Compares Blip2Emac with recorded numbers of the original model.
 
     python -m lavis.models.verify CASE_DIR
 
 A case directory holds `config.json` (sizes), `state_dict.pth` and `state_dict_qtext.pth` (LAVIS names), the language
 model (`llm/`, `llm_state_dict.pth`), a BERT vocabulary (`bert_tokenizer/`), inputs and what the original computed from
-them (`expected.json`, `expected.npz`). Every quantity is printed with its largest relative error; exit code 0 only if
-all match: ids, labels and texts exactly, numbers within `TOLERANCE`.
+them (`expected.json`, `expected.npz`). Every quantity is printed with its largest relative error. The exit code is 0
+only if all match: ids, labels and texts exactly, numbers within `TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lavis.common.devices import set_threads
+from lavis.common.errors import EmacError, MissingFileError
 from lavis.common.registry import registry
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import encode_prompts, prompt_rows
 
 TOLERANCE = 1e-4  # relative; absolute where the recorded number is near 0; of the largest element for gradients
+_CASE_FILES = ("config.json", "inputs.json", "prompt_ids.json", "expected.json", "inputs.npz", "expected.npz")
 VARIANTS = {"plain": "state_dict.pth", "qtext": "state_dict_qtext.pth"}
 
 
@@ -70,9 +73,10 @@ class Case:
 
     @classmethod
     def read(cls, folder: Path) -> Case:
-        """Read `folder`; a missing file is a FileNotFoundError that names it."""
-        if not (folder / "config.json").is_file():
-            raise FileNotFoundError(f"{folder} is no case directory: it has no config.json")
+        """Read `folder`; a missing file is a MissingFileError that names it."""
+        for name in _CASE_FILES:
+            if not (folder / name).is_file():
+                raise MissingFileError(f"{folder} is no case directory: it has no {name}")
         texts = {
             name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
             for name in ("config", "inputs", "prompt_ids", "expected")
@@ -132,7 +136,7 @@ class Case:
 
 
 def padded(rows: Tensor, width: int, value: int) -> list[list[int]]:
-    """Rows as lists, filled up on the right to `width` (the original keeps columns that are pads in every row)."""
+    """Rows as lists, padded on the right to `width` (the original keeps columns that are pads in every row)."""
     return [row + [value] * (width - len(row)) for row in rows.tolist()]
 
 
@@ -280,16 +284,16 @@ def checks(folder: Path) -> Iterator[Check]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print every check; the exit code."""
-    parser = argparse.ArgumentParser(description="Hold Blip2Emac against recorded numbers of the original model.")
+    parser = argparse.ArgumentParser(description="Compare Blip2Emac with recorded numbers of the original model.")
     parser.add_argument("case", type=Path, help="case directory")
     arguments = parser.parse_args(argv)
-    torch.set_num_threads(1)  # tiny matrices: more threads only wait for one another
+    set_threads(1)  # the matrices are tiny: more threads would only wait for one another
     done: list[Check] = []
     try:
         for check in checks(arguments.case):
             done.append(check)
             print(f"{'ok  ' if check.ok else 'FAIL'} {check.error:9.2e}  {check.name}", flush=True)
-    except (FileNotFoundError, ValueError) as error:
+    except EmacError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     failed = sum(not check.ok for check in done)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
+from lavis.common.errors import ConfigError
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -22,13 +24,16 @@ class BaseProcessor:
 
     @classmethod
     def from_config(cls, cfg: Mapping[str, object] | None = None) -> Self:
-        """Build from a config section; `name` is the registry's key and no setting."""
+        """Build from a config section; `name` is the registry's key, no setting.
+
+        Raises ConfigError for a setting that the processor does not have.
+        """
         settings = {} if cfg is None else OmegaConf.to_container(OmegaConf.create(dict(cfg)), resolve=True)
         settings.pop("name", None)
         try:
             return cls(**settings)
         except TypeError as error:
-            raise ValueError(f"processor {cls.__name__}: {error}") from error
+            raise ConfigError(f"processor {cls.__name__}: {error}") from error
 
     def always_same(self) -> bool:
         """Whether what was made of an item may be kept: its own class, not one above it, says `deterministic`."""

@@ -23,7 +23,7 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 def as_image(item: Image.Image | np.ndarray) -> Image.Image:
-    """An RGB picture from a PIL image or a uint8 array (H, W, 3); anything else is an error that names its shape."""
+    """An RGB image from a PIL image or a uint8 array (H, W, 3); ValueError names the shape of anything else."""
     if isinstance(item, Image.Image):
         return item.convert("RGB")
     if isinstance(item, np.ndarray) and item.dtype == np.uint8 and item.ndim == 3 and item.shape[2] == 3:
@@ -41,8 +41,8 @@ class BlipImageBaseProcessor(BaseProcessor):
 
     def normalise(self, image: Image.Image) -> Tensor:
         """0..255 to 0..1, then (x - mean) / std; float32 (3, H, W)."""
-        # Channels are brought together while they are bytes, then all is done in place: four times as fast. By NumPy:
-        # PyTorch would wake its threads for every picture, which took four times as long between two resizes.
+        # The transpose to (3, H, W) is done on bytes and the rest in place, which is four times as fast. NumPy, because
+        # PyTorch would wake its threads for every image, which took four times as long between two resizes.
         pixels = np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1)).astype(np.float32)
         pixels /= 255
         pixels -= self.mean
@@ -92,7 +92,7 @@ class Blip2ImageTrainProcessor(BlipImageBaseProcessor):
         return self.normalise(self.augment(self._flipped(self._cropped(as_image(item)))))
 
     def augment(self, image: Image.Image) -> Image.Image:
-        """Further changes to the cropped picture; none here."""
+        """Further changes to the cropped image; none here."""
         return image
 
     def _cropped(self, image: Image.Image) -> Image.Image:
@@ -119,9 +119,9 @@ class BlipImageTrainProcessor(Blip2ImageTrainProcessor):
 
 
 def random_crop_box(size: tuple[int, int], scale: tuple[float, float], rng: random.Random) -> tuple[int, int, int, int]:
-    """A random box (left, top, right, bottom) in a picture of `size` (width, height).
+    """A random box (left, top, right, bottom) in a image of `size` (width, height).
 
-    Area a random part of the picture's within `scale`, aspect ratio log-uniform in 3/4..4/3; after ten misses the
+    Area a random part of the image's within `scale`, aspect ratio log-uniform in 3/4..4/3; after ten failures the
     largest centred box with a ratio in that range (the rule of torchvision's RandomResizedCrop).
     """
     width, height = size

@@ -345,4 +345,4 @@ class RunnerBase:
             self.save("stopped", self.epoch)
         self.log.close()
         done = f"stopped by SIGTERM after {self.batches} batches"
-        raise Stopped(f"{done}; go on with run.resume_ckpt_path={self._last_saved}")
+        raise Stopped(f"{done}; resume with run.resume_ckpt_path={self._last_saved}")

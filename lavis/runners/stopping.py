@@ -16,7 +16,7 @@ from lavis.common.dist_utils import summed
 
 
 class Stopped(Exception):
-    """SIGTERM came and a checkpoint was written; the text says how to go on."""
+    """SIGTERM came and a checkpoint was written; the text says how to resume."""
 
 
 class StopSignal:

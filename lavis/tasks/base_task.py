@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lavis.common.config import Config
 from lavis.common.dist_utils import gathered, is_main_process
+from lavis.common.errors import ConfigError
 from lavis.common.files import write_json
 from lavis.common.progress import progress
 from lavis.common.registry import registry
@@ -46,7 +47,7 @@ class BaseTask:
 
     @classmethod
     def setup_task(cls, cfg: Config) -> Self:
-        """From a config; whoever knows a better `normalise` registers it as "action_normaliser"."""
+        """From a config; a better `normalise` may be registered as "action_normaliser"."""
         return cls(settings=read_settings(cfg.run_cfg), normalise=registry.get("action_normaliser"))
 
     def build_model(self, cfg: Config) -> BaseModel:
@@ -56,7 +57,7 @@ class BaseTask:
     def build_datasets(self, cfg: Config) -> dict[str, BaseDataset]:
         """Datasets by split; where a section names no processors, the model's own (`preprocess:`) serve."""
         if not cfg.datasets_cfg:
-            raise ValueError("the config names no dataset: put a section such as alfworld_cap under datasets:")
+            raise ConfigError("the config names no dataset: put a section such as alfworld_cap under datasets:")
         vis_processors, _ = load_preprocess(cfg.config.get("preprocess") or {})
         built = {}
         for name, section in cfg.datasets_cfg.items():
@@ -70,10 +71,10 @@ class BaseTask:
         return datasets_by_split(built)
 
     def prepare(self, model: BaseModel, datasets: Mapping[str, BaseDataset]) -> None:
-        """Let the datasets refuse what this model cannot learn from."""
+        """Let the datasets refuse labels that this model cannot learn from; ConfigError where DPO lacks a reference."""
         preferences = self.settings.objective == "dpo"
         if preferences and self.settings.train_splits and not self.settings.evaluate and model.reference is None:
-            raise ValueError("run.objective=dpo needs model.ref_pretrained: the checkpoint that it starts from")
+            raise ConfigError("run.objective=dpo needs model.ref_pretrained: the checkpoint that it starts from")
         for split, dataset in datasets.items():
             trains = split in self.settings.train_splits
             dataset.check = LabelCheck(model.llm_tokenizer.encode, model.max_output_txt_len - 1, preferences and trains)
@@ -121,7 +122,7 @@ class BaseTask:
         if len(skipped) > self.settings.skip_bad_samples:
             raise BadSampleError(too_many(skipped, self.settings.skip_bad_samples))
         if not results:
-            raise ValueError(f"split {split_name}: no sample could be evaluated; {skipped[0] if skipped else ''}")
+            raise ConfigError(f"split {split_name}: no sample could be evaluated; {skipped[0] if skipped else ''}")
         if is_main_process():
             write_json(result_dir / f"{split_name}_epoch{epoch}.json", results)
         figures = {"samples": len(results), **self.report(results)}
@@ -163,5 +164,5 @@ def _encoded_length(encode: Callable[[str], list[int]], text: str) -> int:
 
 
 def plain(text: str) -> str:
-    """Lower case and single blanks: the comparison where nobody registered a better one."""
+    """Lower case and single blanks: how texts are compared where no better `normalise` is registered."""
     return " ".join(text.lower().split())

@@ -124,7 +124,7 @@ class FastTokenizer:
         return len(self._tokenizer)
 
     def save(self, folder: Path) -> None:
-        """Write `tokenizer.json` and its config; whoever encodes a prompt with them gets `encode_prompts`' ids."""
+        """Write `tokenizer.json` and its config; a prompt encoded with them has `encode_prompts`' ids."""
         saved = copy.deepcopy(self._tokenizer)
         bos = saved.convert_ids_to_tokens(self.bos_id)
         if saved("a").input_ids[0] != self.bos_id:  # no other program would put it in front

@@ -140,7 +140,7 @@ class LlamaRunner:
         return self._logits(hidden[self._place].flatten(0, 1))
 
     def _new_group(self, first: int, lengths: Sequence[int], columns: int, room: int) -> _Group:
-        """A group of prompts of `lengths` from row `first` on, with columns for the first of `room` tokens of each beam."""
+        """A group of prompts of `lengths` from row `first` on, with columns for the first new tokens of its beams."""
         total, device = columns + min(room * self._beams, _columns_ahead(self._beams)), self._llm.device
         shape = (len(lengths), self._key_heads, total, self._width)
         written = torch.arange(total, device=device) < torch.tensor(lengths, device=device)[:, None]

@@ -31,7 +31,10 @@ def disk_for(size: int) -> Iterator[None]:
 def test_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint_0.pth"
     checkpoint.save(path, CONTENT)
-    with disk_for(100_000), pytest.raises(OSError, match="checkpoint .*checkpoint_0.pth could not be written: .*; an older one"):
+    with (
+        disk_for(100_000),
+        pytest.raises(OSError, match="checkpoint_0.pth could not be written: .* an older one"),
+    ):
         checkpoint.save(path, {**CONTENT, "model": {"weight": torch.ones(100_000)}})
     assert checkpoint.load(path) == CONTENT
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint_0.pth"]
