@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import logging
 from argparse import Namespace
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from yaml import YAMLError  # type: ignore[import-untyped]  # PyYAML has no types
 
 from lavis.common.errors import ConfigError, FileError, MissingFileError, first_sentence
 from lavis.common.registry import registry
@@ -32,9 +33,9 @@ class Config:
 
     def __init__(self, args: Namespace, *, texts: Collection[str] = ()) -> None:
         self.args = args
-        options = OmegaConf.merge({}, *(read_option(option, texts) for option in to_dot_list(args.options)))
+        options = merged({}, *(read_option(option, texts) for option in to_dot_list(args.options)))
         user = load_yaml(args.cfg_path)
-        self.config: DictConfig = OmegaConf.merge(
+        self.config: DictConfig = merged(
             self.build_runner_config(user),
             self.build_model_config(user, options),
             self.build_dataset_config(user),
@@ -51,22 +52,24 @@ class Config:
     def build_model_config(config: DictConfig, options: DictConfig | None = None) -> DictConfig:
         """The model type's own yaml with the user's `model:` section on top; an option may choose another type."""
         model = _section(config, "model")
-        chosen = OmegaConf.merge(model, (options or {}).get("model") or {})
+        option = options.get("model") if options is not None else None
+        chosen = merged(model, option or {})
         for key in ("arch", "model_type"):
             if not chosen.get(key):
                 raise ConfigError(f"the config has no model.{key}")
         path = registry.get_model_class(chosen.arch).default_config_path(chosen.model_type)
-        return OmegaConf.merge(load_yaml(path), {"model": model})
+        return merged(load_yaml(path), {"model": model})
 
     @staticmethod
     def build_dataset_config(config: DictConfig) -> DictConfig:
         """Each dataset's own yaml (its `type`, by default "default") with the user's section on top."""
-        merged = OmegaConf.create({"datasets": {}})
-        for name, settings in _section(config, "datasets").items():
+        given = _section(config, "datasets")
+        config = OmegaConf.create({"datasets": {}})
+        for name, settings in given.items():
             settings = settings or {}
-            path = registry.get_builder_class(name).default_config_path(type=settings.get("type", "default"))
-            merged = OmegaConf.merge(merged, load_yaml(path), {"datasets": {name: settings}})
-        return merged
+            path = registry.get_builder_class(str(name)).default_config_path(type=settings.get("type", "default"))
+            config = merged(config, load_yaml(path), {"datasets": {name: settings}})
+        return config
 
     def get_config(self) -> DictConfig:
         """Everything."""
@@ -94,12 +97,33 @@ class Config:
             ("datasets", self.config.get("datasets")),
             ("model", self.model_cfg),
         ):
-            content = OmegaConf.to_container(section, resolve=True) if section is not None else {}
+            content = plain(section) if section is not None else {}
             logger.info("%s: %s", title, json.dumps(content, indent=4, sort_keys=True))
 
-    def to_dict(self) -> dict:
-        """Everything as plain containers."""
-        return OmegaConf.to_container(self.config)
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain containers, interpolations as they were written."""
+        return plain(self.config, resolve=False)
+
+
+def merged(*layers: Mapping[str, Any] | DictConfig) -> DictConfig:
+    """The layers over one another, the last on top; ConfigError where a section meets a single value."""
+    try:
+        config = OmegaConf.merge(*layers)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the settings do not fit together: {first_sentence(error)}") from error
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def plain(section: Mapping[str, Any] | DictConfig, *, resolve: bool = True) -> dict[str, Any]:
+    """A section as plain containers; ConfigError where it refers to a setting that does not exist."""
+    config = section if isinstance(section, DictConfig) else OmegaConf.create(dict(section))
+    try:
+        content = OmegaConf.to_container(config, resolve=resolve)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key or error.key}: {first_sentence(error)}") from error
+    assert isinstance(content, dict)
+    return {str(key): value for key, value in content.items()}
 
 
 def to_dot_list(options: Sequence[str] | None) -> list[str]:

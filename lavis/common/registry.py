@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from lavis.common.errors import EmacError, unknown
 
 T = TypeVar("T")
+TypeT = TypeVar("TypeT", bound=type[Any])
 
 
 class UnknownNameError(EmacError, KeyError, ValueError):
@@ -62,40 +63,44 @@ class Registry:
     """LAVIS's registry: classes by kind and name, paths, and a tree of values under dotted names."""
 
     def __init__(self) -> None:
-        self._builders: Names[type] = Names("dataset builder")
-        self._tasks: Names[type] = Names("task")
-        self._processors: Names[type] = Names("processor")
-        self._models: Names[type] = Names("model")
-        self._lr_schedulers: Names[type] = Names("learning rate scheduler")
-        self._runners: Names[type] = Names("runner")
+        self._builders: Names[type[Any]] = Names("dataset builder")
+        self._tasks: Names[type[Any]] = Names("task")
+        self._processors: Names[type[Any]] = Names("processor")
+        self._models: Names[type[Any]] = Names("model")
+        self._lr_schedulers: Names[type[Any]] = Names("learning rate scheduler")
+        self._runners: Names[type[Any]] = Names("runner")
         self._paths: Names[str] = Names("path")
         self._state: dict[str, Any] = {}
 
     @staticmethod
-    def _decorator(table: Names[type], name: str) -> Callable[[type], type]:
-        return lambda cls: table.add(name, cls)
+    def _decorator(table: Names[type[Any]], name: str) -> Callable[[TypeT], TypeT]:
+        def register(cls: TypeT) -> TypeT:
+            table.add(name, cls)
+            return cls
 
-    def register_builder(self, name: str) -> Callable[[type], type]:
+        return register
+
+    def register_builder(self, name: str) -> Callable[[TypeT], TypeT]:
         """Decorator: register a dataset builder class."""
         return self._decorator(self._builders, name)
 
-    def register_task(self, name: str) -> Callable[[type], type]:
+    def register_task(self, name: str) -> Callable[[TypeT], TypeT]:
         """Decorator: register a task class."""
         return self._decorator(self._tasks, name)
 
-    def register_processor(self, name: str) -> Callable[[type], type]:
+    def register_processor(self, name: str) -> Callable[[TypeT], TypeT]:
         """Decorator: register a processor class."""
         return self._decorator(self._processors, name)
 
-    def register_model(self, name: str) -> Callable[[type], type]:
+    def register_model(self, name: str) -> Callable[[TypeT], TypeT]:
         """Decorator: register a model class."""
         return self._decorator(self._models, name)
 
-    def register_lr_scheduler(self, name: str) -> Callable[[type], type]:
+    def register_lr_scheduler(self, name: str) -> Callable[[TypeT], TypeT]:
         """Decorator: register a learning rate scheduler class."""
         return self._decorator(self._lr_schedulers, name)
 
-    def register_runner(self, name: str) -> Callable[[type], type]:
+    def register_runner(self, name: str) -> Callable[[TypeT], TypeT]:
         """Decorator: register a runner class."""
         return self._decorator(self._runners, name)
 
@@ -126,27 +131,27 @@ class Registry:
         """Take a top-level value out of the tree and return it (`None` where there is none)."""
         return self._state.pop(name, None)
 
-    def get_builder_class(self, name: str) -> type:
+    def get_builder_class(self, name: str) -> type[Any]:
         """The dataset builder called `name`."""
         return self._builders.get(name)
 
-    def get_task_class(self, name: str) -> type:
+    def get_task_class(self, name: str) -> type[Any]:
         """The task called `name`."""
         return self._tasks.get(name)
 
-    def get_processor_class(self, name: str) -> type:
+    def get_processor_class(self, name: str) -> type[Any]:
         """The processor called `name`."""
         return self._processors.get(name)
 
-    def get_model_class(self, name: str) -> type:
+    def get_model_class(self, name: str) -> type[Any]:
         """The model class called `name`."""
         return self._models.get(name)
 
-    def get_lr_scheduler_class(self, name: str) -> type:
+    def get_lr_scheduler_class(self, name: str) -> type[Any]:
         """The learning rate scheduler called `name`."""
         return self._lr_schedulers.get(name)
 
-    def get_runner_class(self, name: str) -> type:
+    def get_runner_class(self, name: str) -> type[Any]:
         """The runner called `name`."""
         return self._runners.get(name)
 

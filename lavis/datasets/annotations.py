@@ -149,7 +149,8 @@ def scan(path: Path) -> Iterator[tuple[int, int, Any]]:
         text, base, array = file.read(_CHUNK).decode("latin-1"), 0, False
         position = len(_BOM) if text.startswith(_BOM) else 0
         while True:
-            position = _BETWEEN.match(text, position).end()
+            between = _BETWEEN.match(text, position)
+            position = between.end() if between else position
             if position < len(text):
                 if text[position] == "[" and not array:
                     array, position = True, position + 1
@@ -218,7 +219,8 @@ class _Growing:
     """Numbers in an array that doubles as it grows; a Python list of a million takes four times the memory."""
 
     def __init__(self, dtype: type) -> None:
-        self._values, self._count = np.empty(1024, dtype), 0
+        self._values: np.ndarray = np.empty(1024, dtype)
+        self._count = 0
 
     def append(self, value: int) -> None:
         if self._count == len(self._values):

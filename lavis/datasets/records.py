@@ -38,12 +38,12 @@ class Record:
 
 
 class Source(Protocol):
-    """A sequence of records that is read one at a time.
+    """A sequence of records that is read one at a time."""
 
-    `skipped` lists the entries that were left out when it was opened, and why.
-    """
-
-    skipped: Sequence[str]
+    @property
+    def skipped(self) -> Sequence[str]:
+        """Entries that were left out when it was opened, and why."""
+        ...
 
     def __len__(self) -> int:
         """Number of records."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import OmegaConf
@@ -15,6 +15,8 @@ from lavis.common.errors import ConfigError, unknown
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from lavis.models.blip2_models.text import LlmTokenizer
+
 LIBRARY_ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -24,6 +26,8 @@ class BaseModel(nn.Module):
     PRETRAINED_MODEL_CONFIG_DICT: Mapping[str, str] = {}
     amp: torch.dtype | None = None  # of autocast; None: no mixed precision
     reference: nn.Module | None  # DPO's reference policy, where the model has one
+    llm_tokenizer: LlmTokenizer  # of a model that writes text
+    max_output_txt_len: int  # tokens of an answer
 
     @property
     def device(self) -> torch.device:
@@ -38,7 +42,7 @@ class BaseModel(nn.Module):
         return str(LIBRARY_ROOT / cls.PRETRAINED_MODEL_CONFIG_DICT[model_type])
 
     @classmethod
-    def from_config(cls, cfg: Mapping[str, object]) -> Self:
+    def from_config(cls, cfg: Mapping[str, Any]) -> Self:
         """Build the model that the `model:` section of a config describes."""
         raise NotImplementedError(f"{cls.__name__} does not say how it is built from a config")
 

@@ -118,14 +118,14 @@ def _write_hub(
                 mean = native[key].float().mean(0, keepdim=True).to(native[key].dtype)
                 native[key] = torch.cat([native[key], mean])
         config.image_token_index, words = words, words + 1
-    config.text_config.vocab_size = words or config.text_config.vocab_size
-    config.dtype = config.text_config.dtype = next(v.dtype for k, v in native.items() if k.startswith("llm_model."))
+    text: Any = config.text_config
+    text.vocab_size = words or text.vocab_size
+    config.dtype = text.dtype = next(v.dtype for k, v in native.items() if k.startswith("llm_model."))
     written = weights.to_hub(native)
     _require_fit(config, written, source)
     _write_shards(written, target)
     config.architectures = ["InstructBlipForConditionalGeneration"]
     config.save_pretrained(target)
-    text = config.text_config
     GenerationConfig(
         bos_token_id=text.bos_token_id, eos_token_id=text.eos_token_id, pad_token_id=text.pad_token_id
     ).save_pretrained(target)
@@ -146,14 +146,14 @@ def hub_config(*, source: str, llm: str = "", model: str = "") -> InstructBlipCo
         config.text_config = text or config.text_config
         return config
     section = CONFIG_DEFAULTS | (model_section(model) if model else {})
-    sizes = section["llm_config"] or KNOWN_LLMS.get(str(section["llm_model"]))
+    sizes: dict[str, Any] | None = section["llm_config"] or KNOWN_LLMS.get(str(section["llm_model"]))
     if text is None and sizes is None:
         raise ConfigError(f"the sizes of {source}'s language model are not known: name its folder with --llm")
     vision = {**VIT_MODELS[section["vit_model"]], **section["vit_config"], "image_size": section["img_size"]}
     return InstructBlipConfig(
         vision_config=vision,
         qformer_config={"vocab_size": BERT_WORDS, **section["qformer_config"]},
-        text_config=text or AutoConfig.for_model(**sizes),
+        text_config=text or AutoConfig.for_model(**(sizes or {})),
         num_query_tokens=section["num_query_token"],
     )
 
@@ -170,7 +170,8 @@ def _require_fit(config: InstructBlipConfig, written: Mapping[str, Tensor], sour
     """WeightsError where the hub's class, made from `config`, has other weights than those `written`."""
     with torch.device("meta"):
         expected = InstructBlipForConditionalGeneration(config).state_dict()
-    if config.text_config.tie_word_embeddings:
+    text: Any = config.text_config
+    if text.tie_word_embeddings:
         expected = {key: value for key, value in expected.items() if key in written or "lm_head" not in key}
     if complaint := weights.mismatch(expected, written, source):
         raise weights.WeightsError(
@@ -192,7 +193,8 @@ def export_llm(model: Blip2Emac, target: Path) -> list[str]:
         model.llm_tokenizer.save(target)
     _open_to_others(target)
     (ids,) = encode_prompts(model.llm_tokenizer, ["You are in the middle of a room."])
-    back = AutoModelForCausalLM.from_pretrained(target, dtype=llm.dtype).to(llm.device)
+    back: Any = AutoModelForCausalLM.from_pretrained(target, dtype=llm.dtype)
+    back.to(llm.device)
     with torch.no_grad():
         ours, theirs = (part(torch.tensor([ids], device=llm.device)).logits.float() for part in (llm.eval(), back))
     if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * ours.abs().max().item()):
@@ -252,7 +254,8 @@ def image_tokens(native: Mapping[str, Tensor]) -> Tensor:
         "cross_attention_frequency": min((layer for layer in crossing if layer), default=2),
     }
     qformer, _ = Blip2Base.init_qformer(queries.shape[1], vision["hidden_size"], sizes, reads_text=False)
-    proj = nn.Linear(*reversed(state["llm_proj.weight"].shape))
+    width_out, width_in = state["llm_proj.weight"].shape
+    proj = nn.Linear(width_in, width_out)
     for name, module in (
         ("visual_encoder", encoder),
         ("ln_vision", ln_vision),

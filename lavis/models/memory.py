@@ -96,10 +96,10 @@ class Sizes:
         amp = dtype_named(options["amp"], "amp") if options["amp"] else None
         everything = [p for part in parts.values() for p in _parameters(part)]
         trains = [p for p in everything if p.requires_grad]
-        recast = amp is not None and amp != llm.dtype
+        recast = amp if amp != llm.dtype else None
         return cls(
             weights=_bytes(everything),
-            copies=amp.itemsize * sum(p.numel() for p in llm.parameters()) if recast else 0,
+            copies=recast.itemsize * sum(p.numel() for p in llm.parameters()) if recast else 0,
             trainable=sum(p.numel() for p in trains),
             reference=_bytes(trains),
             llm=llm.config,

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,13 +51,13 @@ def exact(name: str, got: object, want: object) -> Check:
     return Check(name, 0.0 if got == want else float("inf"))
 
 
-def close(name: str, got: Tensor | Sequence | float, want: object, *, whole: bool = False) -> Check:
+def close(name: str, got: Tensor | Sequence | float | None, want: object, *, whole: bool = False) -> Check:
     """Check of numbers: each relative to itself (at least 1), or all relative to the largest (`whole`, gradients)."""
-    got, want = (np.asarray(x.detach() if isinstance(x, Tensor) else x, dtype=np.float64) for x in (got, want))
-    if got.shape != want.shape:
-        return Check(f"{name} (shape {got.shape}, recorded {want.shape})", float("inf"))
-    scale = max(float(np.abs(want).max(initial=0)), 1e-30) if whole else np.maximum(np.abs(want), 1.0)
-    return Check(name, float((np.abs(got - want) / scale).max(initial=0)))
+    found, known = (np.asarray(x.detach() if isinstance(x, Tensor) else x, dtype=np.float64) for x in (got, want))
+    if found.shape != known.shape:
+        return Check(f"{name} (shape {found.shape}, recorded {known.shape})", float("inf"))
+    scale = max(float(np.abs(known).max(initial=0)), 1e-30) if whole else np.maximum(np.abs(known), 1.0)
+    return Check(name, float((np.abs(found - known) / scale).max(initial=0)))
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,10 @@ class Case:
     """A case directory, read."""
 
     folder: Path
-    sizes: Mapping[str, object]
+    sizes: Mapping[str, Any]
     inputs: Mapping[str, Mapping]
     images: Mapping[str, np.ndarray]
-    prompt_ids: Mapping[str, object]
+    prompt_ids: Mapping[str, Any]
     expected: Mapping[str, Mapping]
     arrays: Mapping[str, np.ndarray]
 
@@ -129,7 +130,7 @@ class Case:
         }
         return registry.get_model_class("blip2_emac").from_config(config).eval()
 
-    def samples(self, batch: str) -> dict[str, object]:
+    def samples(self, batch: str) -> dict[str, Any]:
         """The inputs of `batch`, as `forward` and `dpo_forward` take them; `prompt` for `generate`."""
         texts = self.inputs["batches"][batch]
         return {"image": torch.from_numpy(self.images[batch]), "prompt": texts["text_input"], **texts}

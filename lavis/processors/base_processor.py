@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import OmegaConf
-
+from lavis.common.config import plain
 from lavis.common.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class BaseProcessor:
 
         Raises ConfigError for a setting that the processor does not have.
         """
-        settings = {} if cfg is None else OmegaConf.to_container(OmegaConf.create(dict(cfg)), resolve=True)
+        settings = plain(cfg or {})
         settings.pop("name", None)
         try:
             return cls(**settings)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -108,7 +109,7 @@ class Blip2ImageTrainProcessor(BlipImageBaseProcessor):
 class BlipImageTrainProcessor(Blip2ImageTrainProcessor):
     """As `blip2_image_train`, and two random changes of colour or geometry out of ten (RandAugment, strength 5)."""
 
-    def __init__(self, image_size: int = 384, **settings: object) -> None:
+    def __init__(self, image_size: int = 384, **settings: Any) -> None:
         super().__init__(image_size, **settings)
 
     def augment(self, image: Image.Image) -> Image.Image:
@@ -145,7 +146,7 @@ def _affine(image: Image.Image, *matrix: float) -> Image.Image:
     return image.transform(image.size, Image.Transform.AFFINE, matrix, fillcolor=_GREY)
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[[Image.Image, int], Image.Image]] = {
     "Identity": lambda image, sign: image,
     "AutoContrast": lambda image, sign: ImageOps.autocontrast(image),
     "Equalize": lambda image, sign: ImageOps.equalize(image),

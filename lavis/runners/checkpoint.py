@@ -22,8 +22,9 @@ from lavis.common.errors import EmacError, FileError, MissingFileError, first_se
 from lavis.common.files import write_atomically
 
 KEYS = ("model", "optimizer", "scaler", "config", "epoch")
-OWN_KEYS = ("batches", "arch", "base_hash", "global_batch", "accum_grad_iters", "random", "best", "averages")
-OWN_KEYS += ("references",)
+OWN_KEYS = (
+    "batches", "arch", "base_hash", "global_batch", "accum_grad_iters", "random", "best", "averages", "references",
+)  # fmt: skip
 
 
 class RunCheckpointError(EmacError, ValueError):

@@ -91,6 +91,7 @@ class RunnerBase:
         self.batches = 0  # micro-batches done, this run's place in the training stream
         self.references: ReferenceLogps | None = None  # caches reference log-probabilities, where DPO can
         self._last_saved: Path | None = None
+        self._loader: Iterator[dict[str, Any]] | None = None
         self.stop = StopSignal(self.device)
         self.log = RunLog(self.output_dir, wandb_project=self.settings.wandb_project, config=cfg.to_dict())
         if not self.settings.evaluate:
@@ -320,7 +321,6 @@ class RunnerBase:
         # fp16 gradients underflow without scaling; bf16 has fp32's range and needs none.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.replicas.model.amp == torch.float16)
         self.stream = self.data.train_stream()
-        self._loader: Iterator[dict[str, Any]] | None = None
         if self.settings.objective == "dpo":
             self._prepare_references()
         self.data.count_skipped(self.data.train_set.source.skipped)

@@ -94,12 +94,14 @@ TEXTS = frozenset(f"run.{name}" for name, hint in get_type_hints(RunSettings).it
 def read_settings(run: DictConfig) -> RunSettings:
     """The typed `run:` section; ConfigError names an unknown key and the nearest one, or a value of a wrong type."""
     names = [item.name for item in fields(RunSettings)]
-    for key in run:
+    for key in map(str, run):
         if key not in names:
             raise ConfigError(unknown("key", f"run.{key}", [f"run.{name}" for name in names]))
         if f"run.{key}" in TEXTS and is_no_text(run[key]):
             raise ConfigError(f"run.{key}: yaml reads {run[key]!r} here; put the text in quotes")
     try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunSettings), run))
+        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunSettings), run))
     except OmegaConfBaseException as error:
         raise ConfigError(f"run.{error.full_key or error.key}: {str(error).splitlines()[0]}") from error
+    assert isinstance(settings, RunSettings)
+    return settings

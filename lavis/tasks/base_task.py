@@ -5,10 +5,10 @@ Tasks know nothing of processes, devices or optimisers: that is the runner's par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
@@ -31,6 +31,16 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 METHODS = {"bc": "forward", "dpo": "dpo_forward"}
+
+
+class Batches(Protocol):
+    """A loader's batches, counted."""
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        ...
+
+    def __iter__(self) -> Iterator[dict[str, Any]]: ...
 
 
 class BaseTask:
@@ -60,7 +70,8 @@ class BaseTask:
             raise ConfigError("the config names no dataset: put a section such as alfworld_cap under datasets:")
         vis_processors, _ = load_preprocess(cfg.config.get("preprocess") or {})
         built = {}
-        for name, section in cfg.datasets_cfg.items():
+        for key, section in cfg.datasets_cfg.items():
+            name = str(key)
             builder = registry.get_builder_class(name)(
                 section,
                 vis_processors=vis_processors,
@@ -93,8 +104,9 @@ class BaseTask:
         encode, limit = model.llm_tokenizer, model.max_output_txt_len
         return float(sum(len(encode_output(encode, text, limit)) for text in samples["text_output"]))
 
-    def evaluation(self, model: Any, data_loader: Iterable, device: Any) -> list[dict[str, Any]]:
-        """Results of this process's batches."""
+    def evaluation(self, model: Any, data_loader: Batches | None, device: Any) -> list[dict[str, Any]]:
+        """Results of this process's batches; a task that needs no data is called without."""
+        assert data_loader is not None
         results: list[dict[str, Any]] = []
         for samples in progress(
             data_loader, "evaluated", len(data_loader), what="batches", quiet=not is_main_process()

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from lavis.common.config import load_yaml, plain
 from lavis.common.dist_utils import barrier, is_main_process
 from lavis.common.errors import ConfigError, unknown
 from lavis.common.registry import registry
@@ -72,7 +73,7 @@ class BaseDatasetBuilder:
 
     def annotations(self) -> dict[str, Any]:
         """`build_info.annotations`: what to open for each split, those without a storage left out."""
-        given = OmegaConf.to_container(self.config.build_info.annotations, resolve=True) or {}
+        given = plain(self.config.build_info.annotations or {})
         return {split: info for split, info in given.items() if info and info.get("storage")}
 
     def build_split(self, split: str, info: Mapping[str, Any]) -> BaseDataset:
@@ -89,5 +90,5 @@ def refuse_unknown_keys(config: DictConfig, known: Sequence[str]) -> None:
 
 def load_dataset_config(path: str) -> DictConfig:
     """The one section under `datasets:` in a yaml file."""
-    sections = OmegaConf.load(path).datasets
+    sections = load_yaml(path).datasets
     return sections[next(iter(sections))]

@@ -17,7 +17,7 @@ _MOST_NEIGHBOURS = 100  # tried in place of a bad sample before the data counts 
 class Draw(NamedTuple):
     """What a sampler asks for: a sample, and the epoch, on which random changes to the image depend."""
 
-    index: int
+    sample: int
     epoch: int = 0
 
 

@@ -16,7 +16,7 @@ from lavis.common.errors import ConfigError, MissingExtraError
 _INNER = ".base_layer."
 
 
-def add_lora(llm: nn.Module, *, rank: int, alpha: float, dropout: float, targets: Sequence[str]) -> None:
+def add_lora(llm: nn.Module, *, rank: int, alpha: int, dropout: float, targets: Sequence[str]) -> None:
     """Put adapters of `rank`, scaled by `alpha / rank`, beside every linear layer of `llm` with a name in `targets`.
 
     They train in float32 and change nothing at the start. Raises MissingExtraError without peft, and ConfigError where

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    BertTokenizerFast,
+    BertTokenizer,
     InstructBlipQFormerConfig,
     InstructBlipQFormerModel,
     InstructBlipVisionConfig,
@@ -83,14 +83,14 @@ class Blip2Base(BaseModel):
             raise ConfigError(unknown("model.vit_model", vit_model, VIT_MODELS))
         with _naming("vit_config"):
             config = InstructBlipVisionConfig(**{**VIT_MODELS[vit_model], **sizes, "image_size": img_size})
-        if img_size % config.patch_size:
+        if not isinstance(config.patch_size, int) or img_size % config.patch_size:
             raise ConfigError(f"model.img_size: {img_size} is not a multiple of the patch size {config.patch_size}")
         with _naming("vit_config"):
             encoder = InstructBlipVisionModel(config)
-        encoder.post_layernorm = nn.Identity()
-        return encoder.to(dtype_named(precision, "vit_precision")), Float32LayerNorm(
-            config.hidden_size, eps=LN_VISION_EPS
-        )
+        parts: Any = encoder  # Transformers' types do not allow another class of norm
+        parts.post_layernorm = nn.Identity()
+        parts.to(dtype_named(precision, "vit_precision"))
+        return encoder, Float32LayerNorm(config.hidden_size, eps=LN_VISION_EPS)
 
     @staticmethod
     def init_qformer(
@@ -101,9 +101,10 @@ class Blip2Base(BaseModel):
             config = InstructBlipQFormerConfig(**{**sizes, "encoder_hidden_size": vision_width})
             qformer = InstructBlipQFormerModel(config)
         if not reads_text:
-            qformer.embeddings.word_embeddings = None
-            qformer.embeddings.position_embeddings = None
-            for layer in qformer.encoder.layer:
+            parts: Any = qformer  # Transformers' types do not allow None, its code does
+            parts.embeddings.word_embeddings = None
+            parts.embeddings.position_embeddings = None
+            for layer in parts.encoder.layer:
                 layer.intermediate = None
                 layer.output = None
         queries = nn.Parameter(torch.zeros(1, num_query_token, config.hidden_size))
@@ -111,14 +112,14 @@ class Blip2Base(BaseModel):
         return qformer, queries
 
     @staticmethod
-    def init_bert_tokenizer(name_or_path: str) -> BertTokenizerFast:
+    def init_bert_tokenizer(name_or_path: str) -> BertTokenizer:
         """The Q-Former's BERT tokenizer with [DEC] added; cuts on the left, as InstructBLIP does."""
         vocabulary = Path(name_or_path) / "vocab.txt"
         if vocabulary.is_file():
-            tokenizer = BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True)
+            tokenizer = BertTokenizer(vocab=str(vocabulary), do_lower_case=True)
         else:
             try:
-                tokenizer = BertTokenizerFast.from_pretrained(name_or_path)
+                tokenizer = BertTokenizer.from_pretrained(name_or_path)
             except OSError as error:
                 raise MissingFileError(
                     f"model.bert_tokenizer: {name_or_path!r} is neither a folder with vocab.txt nor a hub id that can "

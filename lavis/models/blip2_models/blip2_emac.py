@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BertTokenizerFast, InstructBlipQFormerModel, InstructBlipVisionModel, PreTrainedModel
+from transformers import BertTokenizer, InstructBlipQFormerModel, InstructBlipVisionModel, PreTrainedModel
 
 from lavis.common.registry import registry
 from lavis.models import fast_llm
@@ -62,7 +62,7 @@ class Blip2Emac(EmacGeneration):
         query_tokens: nn.Parameter,
         llm_model: PreTrainedModel,
         llm_tokenizer: LlmTokenizer,
-        qformer_tokenizer: BertTokenizerFast | None = None,
+        qformer_tokenizer: BertTokenizer | None = None,
         frozen: Sequence[str] = ("visual_encoder", "ln_vision", "Qformer", "query_tokens", "llm_model"),
         max_txt_len: int = 128,
         max_output_txt_len: int = 256,
@@ -100,7 +100,7 @@ class Blip2Emac(EmacGeneration):
             llm_model.gradient_checkpointing_enable({"use_reentrant": False})
 
     @classmethod
-    def from_config(cls, cfg: Mapping[str, object]) -> Self:
+    def from_config(cls, cfg: Mapping[str, Any]) -> Self:
         """Build from the `model:` section (keys: `emac_config.CONFIG_DEFAULTS`); the same config, the same weights.
 
         Loads, in this order and as far as they are set: `llm_weights`, `base_model`, `pretrained`, `ref_pretrained`.

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from lavis.common.config import load_yaml
+from lavis.common.config import load_yaml, merged, plain
 from lavis.common.errors import ConfigError, unknown
 from lavis.common.registry import registry
 from lavis.models.base_model import LIBRARY_ROOT
@@ -65,12 +65,12 @@ PARTS = (*VISION, "llm_proj", "llm_model")
 _AT_LEAST_ONE = ("img_size", "num_query_token", "max_txt_len", "max_output_txt_len")
 
 
-def checked_options(cfg: Mapping[str, object]) -> dict[str, Any]:
+def checked_options(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The config with defaults filled in.
 
     Raises ConfigError for an unknown key, a value of another type, and keys that contradict one another.
     """
-    given: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else dict(cfg)
+    given = plain(cfg) if isinstance(cfg, DictConfig) else dict(cfg)
     for key, value in given.items():
         if key not in CONFIG_DEFAULTS:
             raise ConfigError(unknown("key", f"model.{key}", [f"model.{known}" for known in CONFIG_DEFAULTS]))
@@ -121,14 +121,14 @@ def model_section(name: str) -> dict[str, Any]:
 
     Raises MissingFileError or ConfigError where there is none.
     """
-    own = {}
+    own: Mapping[str, Any] = {}
     if Path(name).suffix in (".yaml", ".yml"):
         own = load_yaml(name).get("model")
         if not own:
             raise ConfigError(f"{name} has no section model:")
         name = own.get("model_type") or "tiny"
-    base = OmegaConf.load(registry.get_model_class("blip2_emac").default_config_path(name)).model
-    return OmegaConf.to_container(OmegaConf.merge(base, own), resolve=True)
+    base = load_yaml(registry.get_model_class("blip2_emac").default_config_path(name)).model
+    return plain(merged(base, own))
 
 
 def frozen_parts(options: Mapping[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ Shapes: N samples, Q image tokens, L text tokens, H hidden size of the language 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,7 +86,8 @@ class EmacGeneration(EmacScoring):
                 )
                 return Generated(*fast_llm.beam_search(self.llm_model, embeds, mask, settings))
             sampling = {"top_p": top_p, "temperature": float(temperature)} if use_nucleus_sampling else {}
-            output = self.llm_model.generate(
+            llm: Any = self.llm_model  # PreTrainedModel's type lacks `generate`
+            output = llm.generate(
                 inputs_embeds=embeds,
                 attention_mask=mask,
                 do_sample=use_nucleus_sampling,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     BatchEncoding,
-    BertTokenizerFast,
+    BertTokenizer,
     InstructBlipQFormerModel,
     InstructBlipVisionModel,
     PreTrainedModel,
@@ -43,7 +43,7 @@ class EmacParts(Blip2Base):
     llm_model: PreTrainedModel
     reference: nn.Module | None  # copies of those parts that differ from the policy's; see `EmacWeights.set_reference`
     llm_tokenizer: LlmTokenizer
-    qformer_tokenizer: BertTokenizerFast | None
+    qformer_tokenizer: BertTokenizer | None
     frozen: tuple[str, ...]
     max_txt_len: int
     max_output_txt_len: int

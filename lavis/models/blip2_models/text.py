@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 
 from lavis.common.errors import ConfigError, MissingFileError
@@ -97,7 +97,7 @@ class FastTokenizer:
         file = Path(name_or_path) / "tokenizer.json"
         if file.is_file() and not (Path(name_or_path) / "tokenizer_config.json").is_file():
             names = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "[PAD]"}
-            self._tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(file), **names)
+            self._tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast(tokenizer_file=str(file), **names)
         else:
             self._tokenizer = AutoTokenizer.from_pretrained(name_or_path)
         if self._tokenizer.eos_token_id is None:
@@ -118,7 +118,9 @@ class FastTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens dropped."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)  # a list only for a list of rows
+        return text
 
     def __len__(self) -> int:
         return len(self._tokenizer)

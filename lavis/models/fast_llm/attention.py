@@ -12,6 +12,8 @@ Shapes: N rows, T new positions (queries), S positions attended to (keys), heads
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
@@ -22,7 +24,8 @@ NAME = "emac_cpu"  # value of a model's `attn_implementation`
 CACHE_BYTES = 2 << 20  # scores computed at a time
 BLOCK = 96  # queries computed at a time under a causal mask
 # Whether this CPU multiplies tiles of bfloat16. Older versions of PyTorch cannot say.
-AMX = getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16", False)
+_CAPABILITIES: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+AMX = bool(_CAPABILITIES.get("amx_bf16", False))
 
 
 def plain_is_faster(query: Tensor) -> bool:
@@ -31,19 +34,19 @@ def plain_is_faster(query: Tensor) -> bool:
 
 
 def cpu_attention(
-    module: nn.Module | None,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention with the signature that Transformers calls.
 
-    `query` (N, heads, T, width), `key` and `value` (N, key heads, S, width), `attention_mask` None (causal) or
-    (N or 1, 1, T, S), bool or additive. Returns (N, T, heads, width).
+    `module` is the attention layer, or None. `query` (N, heads, T, width), `key` and `value` (N, key heads, S, width),
+    `attention_mask` None (causal) or (N or 1, 1, T, S), bool or additive. Returns (N, T, heads, width).
     """
     if query.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         # Rotary embedding returns float32; autocast would cast the fused kernel's inputs, so this casts them too.

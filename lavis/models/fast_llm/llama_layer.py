@@ -9,6 +9,7 @@ Shapes: N rows, T positions, P places, H hidden size, heads and width of a head.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,7 @@ def matmul_dtype(llm: PreTrainedModel) -> torch.dtype:
     return torch.get_autocast_dtype(device)
 
 
-def supports(llm: PreTrainedModel) -> bool:
+def supports(llm: PreTrainedModel) -> TypeGuard[LlamaForCausalLM]:
     """Whether our kernels compute `llm`: a Llama with plain matrices (no adapters, no shards) and no biases."""
     if type(llm) is not LlamaForCausalLM or llm.config.hidden_act != "silu":
         return False
@@ -57,11 +58,12 @@ class LlamaLayer:
     eps: float
     acting: bool
 
-    @classmethod
-    def of(cls, layer: nn.Module, llm: LlamaForCausalLM, dtype: torch.dtype, *, acting: bool) -> LlamaLayer:
+    @classmethod  # `layer` is a LlamaDecoderLayer, but a ModuleList's type does not say so
+    def of(cls, layer: Any, llm: LlamaForCausalLM, dtype: torch.dtype, *, acting: bool) -> LlamaLayer:
         """The layer's weights; `acting` needs no gradients, so on a CPU its small matrices are concatenated to one."""
         fused = acting and llm.device.type == "cpu" and llm.config.hidden_size <= FUSED_WIDTH
         attention, mlp, config = layer.self_attn, layer.mlp, llm.config
+        key_heads = config.num_key_value_heads or config.num_attention_heads
         qkv = tuple(p.weight.to(dtype) for p in (attention.q_proj, attention.k_proj, attention.v_proj))
         gate_up = tuple(p.weight.to(dtype) for p in (mlp.gate_proj, mlp.up_proj))
         return cls(
@@ -71,7 +73,7 @@ class LlamaLayer:
             down=mlp.down_proj.weight.to(dtype),
             before_attention=layer.input_layernorm.weight,
             before_mlp=layer.post_attention_layernorm.weight,
-            heads=(config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads),
+            heads=(config.num_attention_heads, key_heads, key_heads),
             eps=config.rms_norm_eps,
             acting=acting,
         )

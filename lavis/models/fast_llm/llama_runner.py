@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -67,8 +68,9 @@ class LlamaRunner:
         self._llm = llm
         self._dtype = dtype
         self._layers = [LlamaLayer.of(layer, llm, dtype, acting=True) for layer in llm.model.layers]
-        self._key_heads = llm.config.num_key_value_heads
-        self._width = llm.model.layers[0].self_attn.head_dim
+        self._key_heads = self._layers[0].heads[1]
+        first: Any = llm.model.layers[0]
+        self._width: int = first.self_attn.head_dim
         self._vocabulary = llm.lm_head.weight.to(dtype)
         self._groups: list[_Group] = []
         # Numbers of the prompts in reading order (those of like length together); each prompt's place in that order.

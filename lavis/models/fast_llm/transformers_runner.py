@@ -5,6 +5,8 @@ Shapes: N prompts, B beams, T positions, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
@@ -32,26 +34,37 @@ class RoomyLayer(DynamicLayer):
         start = self.get_seq_length()
         stop = start + key_states.shape[2]
         if self._buffers is None:
-            # The dtype that attention computes in: rotary embedding may have left float32 keys under autocast.
-            self._buffers = tuple(
-                x.new_empty((*x.shape[:2], stop + self.room, x.shape[3]), dtype=value_states.dtype)
-                for x in (key_states, value_states)
-            )
+            # The dtype that attention computes in: rotary embedding may return float32 keys under autocast.
+            dtype = value_states.dtype
+            self._buffers = self._empty(key_states, stop, dtype), self._empty(value_states, stop, dtype)
         for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
             buffer[:, :, start:stop] = new
-        self.keys, self.values = (buffer[:, :, :stop] for buffer in self._buffers)
-        return self.keys, self.values
+        return self._show(stop)
+
+    def _empty(self, states: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+        return states.new_empty((*states.shape[:2], columns + self.room, states.shape[3]), dtype=dtype)
+
+    def _show(self, stop: int) -> tuple[Tensor, Tensor]:
+        """Make `keys` and `values` the written part of the buffers."""
+        keys, values = (buffer[:, :, :stop] for buffer in self._written())
+        self.keys, self.values = keys, values
+        return keys, values
+
+    def _written(self) -> tuple[Tensor, Tensor]:
+        assert self._buffers is not None, "no prompt was read yet"
+        return self._buffers
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each row; what is cached so far is a prompt, which `reorder_cache` leaves where it is."""
         self._prompt = self.get_seq_length()
-        self._buffers = tuple(buffer.repeat_interleave(repeats, dim=0) for buffer in self._buffers)
-        self.keys, self.values = (buffer[:, :, : self._prompt] for buffer in self._buffers)
+        keys, values = self._written()
+        self._buffers = keys.repeat_interleave(repeats, dim=0), values.repeat_interleave(repeats, dim=0)
+        self._show(self._prompt)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Row i continues as row `beam_idx[i]`, one of the same prompt."""
         stop = self.get_seq_length()
-        for buffer in self._buffers:
+        for buffer in self._written():
             buffer[:, :, self._prompt : stop] = buffer[beam_idx, :, self._prompt : stop]
 
 
@@ -66,6 +79,7 @@ class TransformersRunner:
 
     def __init__(self, llm: PreTrainedModel) -> None:
         self._llm = llm
+        self._cache: Any = None  # a Cache; its type asks `reorder_cache` for another class of tensor
 
     def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int, beams: int = 1) -> Tensor:
         """Read N prompts; the next token's logits (N, V)."""
