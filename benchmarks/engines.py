@@ -5,7 +5,7 @@
     python benchmarks/engines.py --device cuda --shape vicuna7b --prompts 64 [--url http://gpu2:8000/v1]
 
 Three policies take turns at the same batches: `vllm`, an engine in a process of the program's own (or a server at
-`--url`), `in_process` as users get it (this project's decoder, `lavis/models/blip2_models/decoding.py`), and
+`--url`), `in_process` as users get it (this project's decoder, `lavis/models/fast_llm`), and
 `transformers`, which differs from it in one thing: Transformers' own `generate` writes the batch's answers, with this
 project's attention. All get pictures and prompts of 400 tokens and write exactly `--tokens` tokens each; pictures,
 projection and messages are in all times.

@@ -15,7 +15,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError  # type: ignore[import-untyped]  # PyYAML has no types
+from yaml import YAMLError
 
 from lavis.common.errors import ConfigError, FileError, MissingFileError, first_sentence
 from lavis.common.registry import registry

@@ -80,7 +80,7 @@ class AnnotationFile:
         return str(self.path), int(self._numbers[index])
 
     def entry(self, index: int) -> dict[str, Any]:
-        """The entry as it stands in the file."""
+        """The entry as it is in the file."""
         number = self._numbers[index]
         data = os.pread(self._descriptor(), int(self._lengths[number]), int(self._starts[number]))
         return json.loads(data)

@@ -334,7 +334,7 @@ def _built(model: str, source: str) -> Blip2Emac:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Convert as the command line says; the exit code."""
+    """Convert as the command line asks; the exit code."""
     parser = argparse.ArgumentParser(description="Convert BLIP-2 weights between LAVIS's, the hub's and our names.")
     parser.add_argument("source", help="weight file, folder of shards, or hub id")
     parser.add_argument("target", type=Path, help="file (lavis, native) or new folder (hub, llm)")

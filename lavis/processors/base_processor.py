@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class BaseProcessor:
     """Returns its item unchanged; subclasses override `__call__` and `from_config`."""
 
-    deterministic = True  # the same item always gives the same; not inherited (`always_same`)
+    deterministic = True  # the same item always gives the same result; not inherited (`always_same`)
 
     def __call__(self, item: Any) -> Any:
         """Prepare one item."""
@@ -35,7 +35,7 @@ class BaseProcessor:
             raise ConfigError(f"processor {cls.__name__}: {error}") from error
 
     def always_same(self) -> bool:
-        """Whether what was made of an item may be kept: its own class, not one above it, says `deterministic`."""
+        """Whether a processed item may be cached: the class itself, not a base class, sets `deterministic`."""
         return vars(type(self)).get("deterministic", False)
 
     def build(self, **kwargs: object) -> Self:

@@ -97,7 +97,7 @@ class Replicas:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def trainable_state(self) -> dict[str, Tensor]:
-        """Whole weights of what trains, on the CPU; every process must ask."""
+        """Whole weights of what trains, on the CPU; every process must call it."""
         return {name: whole(value) for name, value in self.model.trainable_state_dict().items()}
 
     def load_trainable(self, state: Mapping[str, Tensor]) -> None:
@@ -112,7 +112,7 @@ class Replicas:
             own[name].copy_(_like(value, own[name]))
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The optimiser's state with whole tensors on the CPU; every process must ask."""
+        """The optimiser's state with whole tensors on the CPU; every process must call it."""
         return _mapped(optimizer.state_dict(), whole)
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

@@ -100,7 +100,7 @@ class RunnerBase:
     # ---- what a run consists of -------------------------------------------------------------------------------------
 
     def train(self) -> None:
-        """Train from where the run stands to its end, then evaluate the test splits with the best weights.
+        """Train from the run's current place to its end, then evaluate the test splits with the best weights.
 
         Raises Stopped after SIGTERM.
         """

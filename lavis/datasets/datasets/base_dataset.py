@@ -79,7 +79,7 @@ class BaseDataset(Dataset):
         raise NotImplementedError
 
     def process_image(self, record: Record, index: int, epoch: int) -> Any:
-        """The processed image; random changes depend on (seed, epoch, index) alone, not on who computes them."""
+        """The processed image; random changes depend on (seed, epoch, index) alone, not on the process."""
         generator = getattr(self.vis_processor, "random", None)
         if isinstance(generator, random.Random):
             generator.seed(f"{self.seed} {epoch} {index}")

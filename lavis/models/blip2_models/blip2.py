@@ -53,7 +53,7 @@ def dtype_named(name: str, key: str) -> torch.dtype:
 
 @contextmanager
 def _naming(key: str) -> Iterator[None]:
-    """Name the config key where Transformers refuses what it says: a user's mistake, not a bug."""
+    """ConfigError or MissingFileError, naming the config key, where Transformers refuses its value."""
     try:
         yield
     except OSError as error:

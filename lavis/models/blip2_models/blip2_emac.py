@@ -4,7 +4,7 @@
 
 This file puts the parts together and holds the three public calls: `forward` (behavioural cloning), `dpo_forward` (DPO
 against a frozen reference policy) and `generate`. Which parts train is set in the config (`freeze_*`); for the real
-sizes only `llm_proj` trains. What the calls are made of stands in the classes below `Blip2Emac`:
+sizes only `llm_proj` trains. Their building blocks are its base classes, each in a module of its own:
 
     emac_config.py       every key of the config's `model:` section, its default and its checks
     emac_parts.py        EmacParts: the parts, and from an image to image tokens

@@ -86,10 +86,9 @@ class EmacGeneration(EmacScoring):
                 )
                 return Generated(*fast_llm.beam_search(self.llm_model, embeds, mask, settings))
             sampling = {"top_p": top_p, "temperature": float(temperature)} if use_nucleus_sampling else {}
-            llm: Any = self.llm_model  # PreTrainedModel's type lacks `generate`
-            output = llm.generate(
-                inputs_embeds=embeds,
-                attention_mask=mask,
+            return self._generate_by_transformers(
+                embeds,
+                mask,
                 do_sample=use_nucleus_sampling,
                 num_beams=num_beams,
                 max_new_tokens=max_new,
@@ -97,12 +96,22 @@ class EmacGeneration(EmacScoring):
                 repetition_penalty=float(repetition_penalty),
                 length_penalty=float(length_penalty),
                 num_return_sequences=num_captions,
-                eos_token_id=eos_id,
-                pad_token_id=0,
-                output_scores=True,
-                return_dict_in_generate=True,
                 **sampling,
             )
+
+    def _generate_by_transformers(self, embeds: Tensor, mask: Tensor, **options: Any) -> Generated:
+        """As `generate_ids`, with Transformers' arguments; `embeds` (N, Q + L, H) and `mask` (N, Q + L)."""
+        eos_id = self.llm_tokenizer.eos_id
+        llm: Any = self.llm_model  # PreTrainedModel's type lacks `generate`
+        output = llm.generate(
+            inputs_embeds=embeds,
+            attention_mask=mask,
+            eos_token_id=eos_id,
+            pad_token_id=0,
+            output_scores=True,
+            return_dict_in_generate=True,
+            **options,
+        )
         # Today's beam search fills finished rows with eos, the original with pads.
         ids = fast_llm.pads_after(output.sequences, eos_id, pad_id=0)
         return Generated(ids, getattr(output, "sequences_scores", None))

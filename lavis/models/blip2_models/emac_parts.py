@@ -56,7 +56,7 @@ class EmacParts(Blip2Base):
             if isinstance(module := getattr(self, part), nn.Module):
                 module.eval()
         adapters.train_dropout(self.llm_model, mode)
-        # A layer recomputes only while its own flag says training; what is inside it stays in eval mode.
+        # A layer recomputes only while its own `training` is True; its submodules stay in eval mode.
         for module in self.llm_model.modules():
             if isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing:
                 module.training = mode

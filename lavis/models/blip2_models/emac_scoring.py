@@ -19,7 +19,7 @@ from lavis.models.blip2_models.emac_parts import Samples, sample_count, sample_t
 from lavis.models.blip2_models.emac_weights import EmacWeights
 from lavis.models.blip2_models.text import IGNORE, Rows, encode_output, encode_prompts, training_rows
 
-# Tokens of language model input whose activations are kept at a time, where only what stands before it trains.
+# Tokens of language model input whose activations are kept at a time, where only the parts before it train.
 CHUNK_TOKENS = {"cpu": 1024, "cuda": 4096}
 
 

@@ -84,7 +84,7 @@ class SentencePieceTokenizer:
         return self.pad_id + 1
 
     def save(self, folder: Path) -> None:
-        """Copy `tokenizer.model` and what stands beside it; engines then begin prompts as Vicuna's files say."""
+        """Copy `tokenizer.model` and the files beside it; engines then begin prompts as Vicuna's files say."""
         for name in ("tokenizer.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
             if (file := self._file.with_name(name)).is_file():
                 shutil.copyfile(file, folder / name)
