@@ -3,8 +3,8 @@
     python train.py --cfg-path lavis/projects/instructblip/finetuning/alfworld_ft.yaml
     python -m torch.distributed.run --nproc_per_node=4 train.py --cfg-path … --options run.batch_size_train=4
 
-`--options run.resume_ckpt_path=CHECKPOINT` goes on where that checkpoint was written. On SIGTERM (a queue's time limit)
-it writes one and ends with exit code 0. docs/offline.md describes data, settings and outputs.
+`--options run.resume_ckpt_path=CHECKPOINT` resumes a run at that checkpoint. On SIGTERM (a queue's time limit) the run
+writes one and ends with exit code 0. docs/offline.md describes data, settings and outputs.
 """
 
 from __future__ import annotations

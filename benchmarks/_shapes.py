@@ -19,7 +19,8 @@ import _bench  # noqa: F401  (puts the project on the path)
 import torch
 from torch import Tensor, nn
 
-from lavis.models.blip2_models.blip2_emac import Blip2Emac, model_section
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.emac_config import model_section
 from lavis.models.blip2_models.losses import dpo_loss
 
 PROMPT_TOKENS, ANSWER_TOKENS = 400, 10  # </s> included

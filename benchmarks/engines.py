@@ -5,7 +5,7 @@
     python benchmarks/engines.py --device cuda --shape vicuna7b --prompts 64 [--url http://gpu2:8000/v1]
 
 Three policies take turns with the same batches: `vllm` (an engine in a child process, or a server at `--url`),
-`in_process` as users get it (with this project's decoder), and `transformers`, which differs from `in_process` in one
+`in_process` as users get it (with this project's decoder, `lavis/models/fast_llm`), and `transformers`, which differs from `in_process` in one
 thing: Transformers' own `generate` writes the answers, with this project's attention. All get images and prompts of 400
 tokens and write exactly `--tokens` tokens each; all times include images, projection and messages. Every timed batch
 has new images, so that vLLM has none of its prompts in the prefix cache. On a CPU vLLM compiles the model and reads

@@ -1,21 +1,23 @@
 """EMAC+'s own small LAVIS: the interface of Salesforce's library on today's PyTorch and Transformers.
 
-Same package name, so that users' imports, configs and commands stay what they were; hence no other distribution that
-provides `lavis` can be installed beside it, and importing says so at once.
+It has the same package name, so that users' imports, configs and commands stay what they were. So no other distribution
+that provides `lavis` can be installed beside it, and importing fails with its name if one is.
+
+Importing this package loads the standard library and the registry only: neither torch nor OmegaConf.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from lavis.common.registry import registry
 
 OWN_DISTRIBUTION = "emac-plus"
+_CACHE_ROOT = re.compile(r"^ +cache_root: *([^#\n]+?) *(?:#.*)?$", re.MULTILINE)
 
 
 def other_providers(distributions: Iterable[importlib.metadata.Distribution]) -> list[str]:
@@ -28,20 +30,30 @@ def other_providers(distributions: Iterable[importlib.metadata.Distribution]) ->
     return sorted(names)
 
 
+def cache_root(library_root: Path) -> Path:
+    """`env.cache_root` of configs/default.yaml; a relative path is taken from the folder that holds the package.
+
+    The one line is read without a yaml parser, which would be most of the time that importing takes.
+    """
+    found = _CACHE_ROOT.search((library_root / "configs" / "default.yaml").read_text(encoding="utf-8"))
+    if found is None:
+        raise ValueError("lavis/configs/default.yaml has no line `cache_root: FOLDER` under `env:`")
+    return library_root.parent / Path(found[1].strip("'\"")).expanduser()
+
+
 def _check_alone() -> None:
     if others := other_providers(importlib.metadata.distributions()):
         raise ImportError(
-            f"another distribution also provides the package 'lavis': {', '.join(others)}. Which of the two is "
-            f"imported would be chance; remove it (pip uninstall {' '.join(others)}) or use another environment"
+            f"another distribution also provides the package 'lavis': {', '.join(others)}. It is left to chance which "
+            f"of the two is imported: remove it (pip uninstall {' '.join(others)}) or use another environment"
         )
 
 
 def _register_paths() -> None:
     library_root = Path(__file__).resolve().parent
-    defaults = OmegaConf.load(library_root / "configs" / "default.yaml")
     registry.register_path("library_root", str(library_root))
     registry.register_path("repo_root", str(library_root.parent))
-    registry.register_path("cache_root", str(library_root.parent / Path(defaults.env.cache_root).expanduser()))
+    registry.register_path("cache_root", str(cache_root(library_root)))
 
 
 _check_alone()

@@ -64,7 +64,7 @@ def test_sigterm_writes_a_checkpoint_and_ends_well(shards: Path, tmp_path: Path,
     out, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
     path = tmp_path / "a/checkpoint_stopped.pth"
-    assert f"go on with run.resume_ckpt_path={path}" in out
+    assert f"resume with run.resume_ckpt_path={path}" in out
     assert path.is_file()
 
 

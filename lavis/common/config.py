@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import logging
 from argparse import Namespace
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from lavis.common.errors import ConfigError, FileError, MissingFileError, first_sentence
 from lavis.common.registry import registry
 
 logger = logging.getLogger(__name__)
@@ -31,9 +33,9 @@ class Config:
 
     def __init__(self, args: Namespace, *, texts: Collection[str] = ()) -> None:
         self.args = args
-        options = OmegaConf.merge({}, *(read_option(option, texts) for option in to_dot_list(args.options)))
+        options = merged({}, *(read_option(option, texts) for option in to_dot_list(args.options)))
         user = load_yaml(args.cfg_path)
-        self.config: DictConfig = OmegaConf.merge(
+        self.config: DictConfig = merged(
             self.build_runner_config(user),
             self.build_model_config(user, options),
             self.build_dataset_config(user),
@@ -50,22 +52,24 @@ class Config:
     def build_model_config(config: DictConfig, options: DictConfig | None = None) -> DictConfig:
         """The model type's own yaml with the user's `model:` section on top; an option may choose another type."""
         model = _section(config, "model")
-        chosen = OmegaConf.merge(model, (options or {}).get("model") or {})
+        option = options.get("model") if options is not None else None
+        chosen = merged(model, option or {})
         for key in ("arch", "model_type"):
             if not chosen.get(key):
-                raise ValueError(f"the config has no model.{key}")
+                raise ConfigError(f"the config has no model.{key}")
         path = registry.get_model_class(chosen.arch).default_config_path(chosen.model_type)
-        return OmegaConf.merge(load_yaml(path), {"model": model})
+        return merged(load_yaml(path), {"model": model})
 
     @staticmethod
     def build_dataset_config(config: DictConfig) -> DictConfig:
         """Each dataset's own yaml (its `type`, by default "default") with the user's section on top."""
-        merged = OmegaConf.create({"datasets": {}})
-        for name, settings in _section(config, "datasets").items():
+        given = _section(config, "datasets")
+        config = OmegaConf.create({"datasets": {}})
+        for name, settings in given.items():
             settings = settings or {}
-            path = registry.get_builder_class(name).default_config_path(type=settings.get("type", "default"))
-            merged = OmegaConf.merge(merged, load_yaml(path), {"datasets": {name: settings}})
-        return merged
+            path = registry.get_builder_class(str(name)).default_config_path(type=settings.get("type", "default"))
+            config = merged(config, load_yaml(path), {"datasets": {name: settings}})
+        return config
 
     def get_config(self) -> DictConfig:
         """Everything."""
@@ -93,27 +97,51 @@ class Config:
             ("datasets", self.config.get("datasets")),
             ("model", self.model_cfg),
         ):
-            content = OmegaConf.to_container(section, resolve=True) if section is not None else {}
+            content = plain(section) if section is not None else {}
             logger.info("%s: %s", title, json.dumps(content, indent=4, sort_keys=True))
 
-    def to_dict(self) -> dict:
-        """Everything as plain containers."""
-        return OmegaConf.to_container(self.config)
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain containers, interpolations as they were written."""
+        return plain(self.config, resolve=False)
+
+
+def merged(*layers: Mapping[str, Any] | DictConfig) -> DictConfig:
+    """The layers over one another, the last on top; ConfigError where a section meets a single value."""
+    try:
+        config = OmegaConf.merge(*layers)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the settings do not fit together: {first_sentence(error)}") from error
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def plain(section: Mapping[str, Any] | DictConfig, *, resolve: bool = True) -> dict[str, Any]:
+    """A section as plain containers; ConfigError where it refers to a setting that does not exist."""
+    config = section if isinstance(section, DictConfig) else OmegaConf.create(dict(section))
+    try:
+        content = OmegaConf.to_container(config, resolve=resolve)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key or error.key}: {first_sentence(error)}") from error
+    assert isinstance(content, dict)
+    return {str(key): value for key, value in content.items()}
 
 
 def to_dot_list(options: Sequence[str] | None) -> list[str]:
-    """`["a.b=1"]` from `["a.b=1"]` or `["a.b", "1"]`; an odd word out is an error that names it."""
+    """`["a.b=1"]` from `["a.b=1"]` or `["a.b", "1"]`; ConfigError for an option without a value."""
     options = list(options or ())
     if not options or "=" in options[0]:
         return options
     if len(options) % 2:
-        raise ValueError(f"--options: {options[-1]!r} has no value (write key=value)")
+        raise ConfigError(f"--options: {options[-1]!r} has no value (write key=value)")
     return [f"{key}={value}" for key, value in zip(options[::2], options[1::2], strict=True)]
 
 
 def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
     """`a.b=c` as a configuration; a key in `texts` keeps what was typed, where yaml makes `007` 7 and `on` True."""
-    layer = OmegaConf.from_dotlist([option])
+    try:
+        layer = OmegaConf.from_dotlist([option])
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"--options {option}: {first_sentence(error)}") from error
     key, _, text = option.partition("=")
     if key in texts and is_no_text(OmegaConf.select(layer, key)):
         OmegaConf.update(layer, key, text)
@@ -121,24 +149,26 @@ def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
 
 
 def is_no_text(value: object) -> bool:
-    """Whether yaml made a number or a truth value of what may have been a name."""
+    """Whether yaml read as a number or a truth value what may have been a name."""
     return isinstance(value, bool | int | float)
 
 
 def load_yaml(path: str | Path) -> DictConfig:
-    """A yaml file of sections; FileNotFoundError, or ValueError for a file that holds none."""
+    """A yaml file of sections; MissingFileError, or ConfigError for a file that holds none."""
     if not Path(path).is_file():
-        raise FileNotFoundError(f"config file not found: {path} (looked in {Path.cwd()})")
+        raise MissingFileError(f"config file not found: {path} (looked in {Path.cwd()})")
     try:
         config = OmegaConf.load(path)
+    except OSError as error:
+        raise FileError(f"{path} could not be read: {error.strerror or error}") from error
     except (YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
-        raise ValueError(f"{path}: not a yaml file: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{path}: not a yaml file: {' '.join(str(error).split())}") from error
     if not isinstance(config, DictConfig):
-        raise ValueError(f"{path}: a config file holds sections such as `run:`, not a list or a single value")
+        raise ConfigError(f"{path}: a config file holds sections such as `run:`, not a list or a single value")
     return config
 
 
 def _section(config: DictConfig, name: str) -> DictConfig:
     if config.get(name) is None:
-        raise ValueError(f"the config has no {name!r} section")
+        raise ConfigError(f"the config has no {name!r} section")
     return config[name]

@@ -1,4 +1,4 @@
-"""Processes of one run (LAVIS's names): who am I, starting up, and exchange between ranks.
+"""Processes of one run (LAVIS's names): this process's number, starting up, and exchange between ranks.
 
 Everything here also works in a run of one process, where no process group exists.
 """
@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+
+from lavis.common.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -62,11 +64,11 @@ def init_distributed_mode(
 ) -> None:
     """Join the group that `torch.distributed.run` started; nothing in a single process.
 
-    NCCL on GPUs, Gloo on CPUs. `world_size`, if set, must be the number of started processes: ValueError otherwise.
+    NCCL on GPUs, Gloo on CPUs. `world_size`, if set, must be the number of started processes: ConfigError otherwise.
     """
     launched = launched_world_size()
     if world_size and world_size != launched:
-        raise ValueError(
+        raise ConfigError(
             f"run.world_size is {world_size}, but {launched} process(es) were started: start "
             f"python -m torch.distributed.run --nproc_per_node={world_size} …, or set run.world_size={launched}"
         )

@@ -56,6 +56,23 @@ def write_cache(path: Path | str, write: Callable[[BinaryIO], Any]) -> None:
         write_atomically(path, write)
 
 
+def append_line(path: Path | str, line: str) -> None:
+    """Append one line of text; FileError where that fails."""
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    except OSError as error:
+        raise FileError(f"{path} could not be written: {error.strerror or error}") from error
+
+
+def make_folder(path: Path | str) -> None:
+    """Make a folder and those above it, if they are not there; FileError where that fails."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"the folder {path} could not be made: {error.strerror or error}") from error
+
+
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

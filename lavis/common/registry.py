@@ -1,30 +1,26 @@
 """Names for classes: one generic core, and LAVIS's method names on top of it.
 
 `registry.register_model("blip2_emac")` decorates a class; `registry.get_model_class("blip2_emac")` finds it again. An
-unknown name is an error that lists what exists, and a name can be taken only once.
+unknown name is an error that suggests another, and a name can be taken only once.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+from lavis.common.errors import EmacError, unknown
+
 T = TypeVar("T")
+TypeT = TypeVar("TypeT", bound=type[Any])
 
 
-class UnknownNameError(KeyError, ValueError):
-    """A name that nothing is registered under; prints as the message alone."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+class UnknownNameError(EmacError, KeyError, ValueError):
+    """A name that nothing is registered under; the text suggests the nearest, or lists all names."""
 
 
-class DuplicateNameError(KeyError, ValueError):
-    """A name that is taken already; prints as the message alone."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+class DuplicateNameError(EmacError, KeyError, ValueError):
+    """A name that is taken already."""
 
 
 class Names(Generic[T]):
@@ -35,7 +31,7 @@ class Names(Generic[T]):
         self._items: dict[str, T] = {}
 
     def add(self, name: str, item: T) -> T:
-        """Register `item`; a taken name is an error unless the same definition comes again (a reloaded module)."""
+        """Register `item`; DuplicateNameError for a taken name, unless the definition is the same (module reloaded)."""
         taken = self._items.get(name)
         if taken is not None and taken is not item and _definition(taken) != _definition(item):
             raise DuplicateNameError(f"{self.kind} {name!r} is already registered, as {taken}")
@@ -43,11 +39,9 @@ class Names(Generic[T]):
         return item
 
     def get(self, name: str) -> T:
-        """The item called `name`; else an error with the nearest name and all names."""
+        """The item called `name`; else UnknownNameError."""
         if name not in self._items:
-            near = difflib.get_close_matches(name, self._items, n=1)
-            hint = f"; did you mean {near[0]!r}? There are" if near else "; there are"
-            raise UnknownNameError(f"no {self.kind} {name!r}{hint}: {', '.join(self.names()) or 'none'}")
+            raise UnknownNameError(unknown(self.kind, name, self._items))
         return self._items[name]
 
     def names(self) -> list[str]:
@@ -59,7 +53,7 @@ class Names(Generic[T]):
 
 
 def _definition(item: object) -> object:
-    """Where a class was defined; other things stand for themselves."""
+    """Where a class was defined; any other item itself."""
     if isinstance(item, type):
         return (item.__module__, item.__qualname__)
     return item
@@ -69,40 +63,44 @@ class Registry:
     """LAVIS's registry: classes by kind and name, paths, and a tree of values under dotted names."""
 
     def __init__(self) -> None:
-        self._builders: Names[type] = Names("dataset builder")
-        self._tasks: Names[type] = Names("task")
-        self._processors: Names[type] = Names("processor")
-        self._models: Names[type] = Names("model")
-        self._lr_schedulers: Names[type] = Names("learning rate scheduler")
-        self._runners: Names[type] = Names("runner")
+        self._builders: Names[type[Any]] = Names("dataset builder")
+        self._tasks: Names[type[Any]] = Names("task")
+        self._processors: Names[type[Any]] = Names("processor")
+        self._models: Names[type[Any]] = Names("model")
+        self._lr_schedulers: Names[type[Any]] = Names("learning rate scheduler")
+        self._runners: Names[type[Any]] = Names("runner")
         self._paths: Names[str] = Names("path")
         self._state: dict[str, Any] = {}
 
     @staticmethod
-    def _decorator(table: Names[type], name: str) -> Callable[[type], type]:
-        return lambda cls: table.add(name, cls)
+    def _decorator(table: Names[type[Any]], name: str) -> Callable[[TypeT], TypeT]:
+        def register(cls: TypeT) -> TypeT:
+            table.add(name, cls)
+            return cls
 
-    def register_builder(self, name: str) -> Callable[[type], type]:
+        return register
+
+    def register_builder(self, name: str) -> Callable[[TypeT], TypeT]:
         """Decorator: register a dataset builder class."""
         return self._decorator(self._builders, name)
 
-    def register_task(self, name: str) -> Callable[[type], type]:
+    def register_task(self, name: str) -> Callable[[TypeT], TypeT]:
         """Decorator: register a task class."""
         return self._decorator(self._tasks, name)
 
-    def register_processor(self, name: str) -> Callable[[type], type]:
+    def register_processor(self, name: str) -> Callable[[TypeT], TypeT]:
         """Decorator: register a processor class."""
         return self._decorator(self._processors, name)
 
-    def register_model(self, name: str) -> Callable[[type], type]:
+    def register_model(self, name: str) -> Callable[[TypeT], TypeT]:
         """Decorator: register a model class."""
         return self._decorator(self._models, name)
 
-    def register_lr_scheduler(self, name: str) -> Callable[[type], type]:
+    def register_lr_scheduler(self, name: str) -> Callable[[TypeT], TypeT]:
         """Decorator: register a learning rate scheduler class."""
         return self._decorator(self._lr_schedulers, name)
 
-    def register_runner(self, name: str) -> Callable[[type], type]:
+    def register_runner(self, name: str) -> Callable[[TypeT], TypeT]:
         """Decorator: register a runner class."""
         return self._decorator(self._runners, name)
 
@@ -113,7 +111,7 @@ class Registry:
         self._paths.add(name, path)
 
     def register(self, name: str, obj: Any) -> None:
-        """Store any value under a dotted name ("a.b.c"); an existing value is replaced, as in LAVIS."""
+        """Keep any value under a dotted name ("a.b.c"); an existing value is replaced, as in LAVIS."""
         *parents, last = name.split(".")
         node = self._state
         for part in parents:
@@ -133,27 +131,27 @@ class Registry:
         """Take a top-level value out of the tree and return it (`None` where there is none)."""
         return self._state.pop(name, None)
 
-    def get_builder_class(self, name: str) -> type:
+    def get_builder_class(self, name: str) -> type[Any]:
         """The dataset builder called `name`."""
         return self._builders.get(name)
 
-    def get_task_class(self, name: str) -> type:
+    def get_task_class(self, name: str) -> type[Any]:
         """The task called `name`."""
         return self._tasks.get(name)
 
-    def get_processor_class(self, name: str) -> type:
+    def get_processor_class(self, name: str) -> type[Any]:
         """The processor called `name`."""
         return self._processors.get(name)
 
-    def get_model_class(self, name: str) -> type:
+    def get_model_class(self, name: str) -> type[Any]:
         """The model class called `name`."""
         return self._models.get(name)
 
-    def get_lr_scheduler_class(self, name: str) -> type:
+    def get_lr_scheduler_class(self, name: str) -> type[Any]:
         """The learning rate scheduler called `name`."""
         return self._lr_schedulers.get(name)
 
-    def get_runner_class(self, name: str) -> type:
+    def get_runner_class(self, name: str) -> type[Any]:
         """The runner called `name`."""
         return self._runners.get(name)
 

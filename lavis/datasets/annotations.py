@@ -1,7 +1,7 @@
-"""LAVIS annotation files: a JSON array, or one JSON object a line, with pictures in a folder.
+"""LAVIS annotation files: a JSON array, or one JSON object a line, with images in a folder.
 
-A file may be far larger than memory. It is scanned once, which gives the place of every entry in the file; these places
-are kept in the cache folder, and entries are read when they are asked for. A million entries are 12 MB of index.
+A file may be far larger than memory. It is scanned once for the place of every entry; this index is kept in the cache
+folder, and entries are read one at a time. The index of a million entries has 12 MB.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +19,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image
 
+from lavis.common.errors import EmacError, MissingFileError
+from lavis.common.files import write_cache
 from lavis.common.registry import registry
 from lavis.datasets.records import BadSampleError, Record, blank_image, task_type_of
 
@@ -30,12 +33,16 @@ _BETWEEN = re.compile(r"[\s,]*")
 _BOM = "\xef\xbb\xbf"
 
 
+class AnnotationError(EmacError, ValueError):
+    """An annotation file that is not JSON; the text names the file and the byte."""
+
+
 class AnnotationFile:
     """The entries of `path`, whose `image` fields are paths below `image_root`.
 
-    Entries have `image` and the fields `REQUIRED` and may have `OPTIONAL` (the published ALFWorld SFT data has the
-    former, with `./` before its paths). With `blank_images` all pictures are black, and `image` is not needed. Raises
-    FileNotFoundError, or ValueError for a file that is not JSON, and BadSampleError when more than `skip_bad` entries
+    Entries have `image` and the fields `REQUIRED` and may have `OPTIONAL` (the published ALFWorld SFT data has only
+    the former, and `./` before its paths). With `blank_images` all images are black, and `image` is not needed. Raises
+    MissingFileError, AnnotationError for a file that is not JSON, and BadSampleError when more than `skip_bad` entries
     lack a field; skipped ones are listed in `skipped`.
     """
 
@@ -46,7 +53,7 @@ class AnnotationFile:
         self.image_root = Path(image_root)
         self.blank_images = blank_images
         if not self.path.is_file():
-            raise FileNotFoundError(f"no annotation file {self.path}")
+            raise MissingFileError(f"no annotation file {self.path}")
         index = _load_index(self.path)
         bad = dict(index["bad"])
         if not blank_images:
@@ -73,13 +80,13 @@ class AnnotationFile:
         return str(self.path), int(self._numbers[index])
 
     def entry(self, index: int) -> dict[str, Any]:
-        """The entry as it stands in the file."""
+        """The entry as it is in the file."""
         number = self._numbers[index]
         data = os.pread(self._descriptor(), int(self._lengths[number]), int(self._starts[number]))
         return json.loads(data)
 
     def read(self, index: int) -> Record:
-        """The entry and its picture; BadSampleError for a picture that is missing or broken."""
+        """The entry and its image; BadSampleError for a image that is missing or broken."""
         entry = self.entry(index)
         game = entry.get("game", "")
         return Record(
@@ -112,7 +119,7 @@ class AnnotationFile:
 
 
 def too_many(bad: list[str], allowed: int) -> str:
-    """The message about more bad samples than are allowed: the first three, and the way out."""
+    """The message about more bad samples than are allowed: the first three, and how to fix it."""
     more = f" … and {len(bad) - 3} more" if len(bad) > 3 else ""
     limit = f"; run.skip_bad_samples allows {allowed}" if allowed else "; run.skip_bad_samples=N tolerates up to N"
     return f"{'; '.join(bad[:3])}{more}{limit}"
@@ -134,14 +141,16 @@ def check_entry(entry: object) -> str:
 def scan(path: Path) -> Iterator[tuple[int, int, Any]]:
     """Start, length (bytes) and value of every entry of a JSON array or of JSON lines, reading a little at a time.
 
-    The bytes are read as Latin-1, so that characters are bytes; text in the values is therefore not to be shown.
+    The bytes are read as Latin-1, so that characters are bytes; text in the values is therefore wrong where it is not
+    ASCII. AnnotationError where the file is not JSON.
     """
     decoder = json.JSONDecoder(strict=False)
     with open(path, "rb") as file:
         text, base, array = file.read(_CHUNK).decode("latin-1"), 0, False
         position = len(_BOM) if text.startswith(_BOM) else 0
         while True:
-            position = _BETWEEN.match(text, position).end()
+            between = _BETWEEN.match(text, position)
+            position = between.end() if between else position
             if position < len(text):
                 if text[position] == "[" and not array:
                     array, position = True, position + 1
@@ -167,28 +176,29 @@ def scan(path: Path) -> Iterator[tuple[int, int, Any]]:
             text, base, position = text[position:] + more.decode("latin-1"), base + position, 0
 
 
-def _broken(path: Path, position: int, what: str) -> ValueError:
-    return ValueError(f"{path} is not a JSON list or JSON lines: at byte {position}: {what}")
+def _broken(path: Path, position: int, what: str) -> AnnotationError:
+    return AnnotationError(f"{path} is not a JSON list or JSON lines: at byte {position}: {what}")
 
 
 def cache_folder() -> Path:
-    """Where indices are kept (not created here)."""
+    """The folder of the indices (not created here)."""
     return Path(registry.get_path("cache_root")) / "annotations"
 
 
 def _load_index(path: Path) -> dict[str, Any]:
-    """The places of all entries: from the cache while size and time of the file are what they were, else by a scan."""
+    """The places of all entries: from the cache while the file's size and time are unchanged, else by a scan."""
     stat = path.stat()
     stamp = f"{_INDEX_VERSION} {stat.st_size} {stat.st_mtime_ns}"
     name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:24]
     cache = cache_folder() / f"{name}.npz"
-    with contextlib.suppress(OSError, ValueError, KeyError), np.load(cache) as known:
+    with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), np.load(cache) as known:
         if str(known["stamp"]) == stamp:
             bad = json.loads(str(known["bad"]))
             arrays = {name: known[name] for name in ("starts", "lengths", "imageless")}
             return {**arrays, "bad": bad}
     index = _make_index(path)
-    _write_cache(cache, stamp, index)
+    content = {**index, "stamp": stamp, "bad": json.dumps(index["bad"])}
+    write_cache(cache, lambda file: np.savez(file, **content))
     return index
 
 
@@ -206,10 +216,11 @@ def _make_index(path: Path) -> dict[str, Any]:
 
 
 class _Growing:
-    """Numbers gathered in an array that doubles: a Python list of a million takes four times the memory."""
+    """Numbers in an array that doubles as it grows; a Python list of a million takes four times the memory."""
 
     def __init__(self, dtype: type) -> None:
-        self._values, self._count = np.empty(1024, dtype), 0
+        self._values: np.ndarray = np.empty(1024, dtype)
+        self._count = 0
 
     def append(self, value: int) -> None:
         if self._count == len(self._values):
@@ -219,16 +230,3 @@ class _Growing:
 
     def array(self) -> np.ndarray:
         return self._values[: self._count].copy()
-
-
-def _write_cache(cache: Path, stamp: str, index: dict[str, Any]) -> None:
-    """Write atomically; a cache folder that cannot be written only costs time."""
-    temporary = cache.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            np.savez(file, **{**index, "stamp": stamp, "bad": json.dumps(index["bad"])})
-        os.replace(temporary, cache)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

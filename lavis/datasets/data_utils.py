@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from lavis.common.errors import ConfigError
 from lavis.datasets.datasets.base_dataset import BaseDataset
 
 
@@ -19,11 +20,11 @@ def prepare_sample(samples: dict[str, Any], device: torch.device | str) -> dict[
 
 
 def datasets_by_split(datasets: Mapping[str, Mapping[str, BaseDataset]]) -> dict[str, BaseDataset]:
-    """From {dataset: {split: …}} to {split: …}; ValueError where a split comes from two datasets."""
+    """From {dataset: {split: …}} to {split: …}; ConfigError where a split comes from two datasets."""
     by_split: dict[str, BaseDataset] = {}
     for name, splits in datasets.items():
         for split, dataset in splits.items():
             if split in by_split:
-                raise ValueError(f"split {split} comes from two datasets, one of them {name}: name one")
+                raise ConfigError(f"split {split} comes from two datasets, one of them {name}: keep one of them")
             by_split[split] = dataset
     return by_split

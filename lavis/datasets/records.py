@@ -1,4 +1,4 @@
-"""What every source of samples gives: a `Record`, or a `BadSampleError` that names the file and the index."""
+"""What every source of samples returns: a `Record`, or a `BadSampleError` that names the file and the index."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
+from lavis.common.errors import EmacError
 
-class BadSampleError(ValueError):
+
+class BadSampleError(EmacError, ValueError):
     """A sample that cannot be used; the text names its file, its index and what is wrong."""
 
     def __init__(self, text: str) -> None:
-        # Raised in a loader's process it arrives with that process's traceback in front of the text.
+        # From a loader's worker process it arrives with that process's traceback before the text.
         super().__init__(text.rpartition(f"{type(self).__name__}: ")[2].strip())
 
 
@@ -24,7 +26,7 @@ class Record:
     """One transition as stored.
 
     `image` is a PIL image or uint8 (H, W, 3); `text_output_neg` is empty where nothing was rejected; `task_type` and
-    `game` are empty where the data does not tell.
+    `game` are empty where the data lacks them.
     """
 
     image: Image.Image | np.ndarray
@@ -36,12 +38,12 @@ class Record:
 
 
 class Source(Protocol):
-    """A sequence of records that is read one at a time.
+    """A sequence of records that is read one at a time."""
 
-    `skipped` says which entries were left out when it was opened, and why.
-    """
-
-    skipped: Sequence[str]
+    @property
+    def skipped(self) -> Sequence[str]:
+        """Entries that were left out when it was opened, and why."""
+        ...
 
     def __len__(self) -> int:
         """Number of records."""
@@ -67,5 +69,5 @@ def task_type_of(game: str) -> str:
 
 @lru_cache(maxsize=1)
 def blank_image() -> np.ndarray:
-    """The black picture, uint8 (224, 224, 3), that stands for one that was not stored."""
+    """A black image, uint8 (224, 224, 3), in place of one that was not stored."""
     return np.zeros((224, 224, 3), np.uint8)

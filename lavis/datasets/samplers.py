@@ -1,7 +1,7 @@
 """Which samples make which batch, for every process of a run.
 
-Training is one endless stream of global batches: number k is a function of (seed, k), whatever the number of processes,
-so a run continues at any k, and two processes with half the batch each see what one sees.
+Training is one endless stream of global batches. Batch k depends on (seed, k) alone, not on the number of processes: a
+run can resume at any k, and two processes with half the batch each read the same samples as one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch.utils.data import Sampler
 
+from lavis.common.errors import ConfigError
 from lavis.datasets.datasets.base_dataset import Draw
 
 
@@ -18,7 +19,7 @@ class TrainStream(Sampler[list[Draw]]):
     """This process's part of the global batches `start` to `stop` of `batch_size * world_size` samples.
 
     Each epoch is a new permutation of the data, from which whole batches are taken; what is left over at its end is
-    dropped (LAVIS's drop_last). ValueError where the data does not fill one batch.
+    dropped (LAVIS's drop_last). ConfigError where the data does not fill one batch.
     """
 
     def __init__(
@@ -26,7 +27,7 @@ class TrainStream(Sampler[list[Draw]]):
     ) -> None:
         self.global_batch = batch_size * world_size
         if length < self.global_batch:
-            raise ValueError(
+            raise ConfigError(
                 f"the training split has {length} samples, fewer than one global batch of {self.global_batch} "
                 f"(run.batch_size_train {batch_size} × {world_size} processes)"
             )
@@ -46,7 +47,7 @@ class TrainStream(Sampler[list[Draw]]):
         return self.stop - self.start
 
     def __iter__(self) -> Iterator[list[Draw]]:
-        epoch, order = -1, []
+        epoch, order = -1, torch.empty(0, dtype=torch.long)
         for number in range(self.start, self.stop):
             if number // self.batches_per_epoch != epoch:
                 epoch = number // self.batches_per_epoch

@@ -1,16 +1,16 @@
 """Episode shards: immutable HDF5 files of one episode each, as online training and `xrl_alignment.collect` write them.
 
     <folder>/round000_env0012_steps013.h5
-        image (steps, H, W, 3) uint8                       one chunk a picture, packed with LZ4 (HDF5's filter 32004)
+        image (steps, H, W, 3) uint8                       one chunk per image, packed with LZ4 (HDF5's filter 32004)
         text_input, text_output, text_output_neg, … (steps,)     UTF-8 of fixed length
         whatever else belongs to a step (steps, …)         any numeric type
         attributes: version, game, …
 
-The name tells the number of steps, so a folder is opened by listing it. Behind the HDF5 data stands an index (JSON, its
-length, a mark; HDF5 does not look there) that tells where each row's bytes lie: a row is one read of the file, and
-nothing stays open. Through HDF5 a picture and its texts take fifteen times as long in random order, and opening a file
-alone as long as ten rows (`benchmarks/loader.py`). Other programs read shards with h5py as usual, the pictures after
-`import hdf5plugin`.
+The name contains the number of steps, so a folder is opened by listing it. After the HDF5 data follows an index (JSON,
+its length, a mark; HDF5 ignores it) with the place of each row's bytes: reading a row is one read of the file, and no
+file stays open. Through HDF5 an image and its texts take fifteen times as long in random order, and opening a file
+alone takes as long as ten rows (`benchmarks/loader.py`). Other programs read shards with h5py as usual, the images
+after `import hdf5plugin`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ import lz4.block
 import numpy as np
 from h5py import h5d, h5f, h5p, h5s, h5t, h5z
 
+from lavis.common.errors import FileError, MissingFileError
+from lavis.common.files import replaced
 from lavis.datasets.records import BadSampleError, Record, blank_image, task_type_of
 
 VERSION = 2
@@ -50,32 +52,31 @@ class ShardError(BadSampleError):
 
 
 def write_shard(path: Path, fields: Mapping[str, Sequence], attributes: Mapping[str, Any]) -> None:
-    """Write one episode; the file appears under its name only when it is whole and on disk.
+    """Write one episode; the file appears under its name only when it is whole and on disk (`files.replaced`).
 
     `fields` are equally long sequences: `image` of uint8 (H, W, 3), of strings, or of numbers or arrays of one shape.
-    Raises ValueError where lengths or shapes differ.
+    Raises ValueError where lengths or shapes differ, FileError where the disk is full or the folder cannot be written.
     """
     lengths = {name: len(rows) for name, rows in fields.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise ValueError(
             f"an episode's fields must have the same length of at least 1 to become {path.name}: {lengths}"
         )
-    if not path.parent.is_dir():  # asking costs microseconds, mkdir on a busy disk milliseconds
-        path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with h5py.File(temporary, "w") as file:
-            file.attrs.update({"version": VERSION, **attributes})
-            for name, rows in fields.items():
-                _write_field(file, name, rows)
-        index = json.dumps({"version": VERSION, "game": attributes.get("game", ""), "fields": _layout(temporary)})
-        with open(temporary, "ab") as file:
-            file.write(index.encode() + _END.pack(len(index.encode()), _MARK))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        with replaced(path) as temporary:
+            _write_whole(temporary, fields, attributes)
+    except OSError as error:
+        raise FileError(f"shard {path} could not be written: {error.strerror or error}") from error
+
+
+def _write_whole(path: Path, fields: Mapping[str, Sequence], attributes: Mapping[str, Any]) -> None:
+    with h5py.File(path, "w") as file:
+        file.attrs.update({"version": VERSION, **attributes})
+        for name, rows in fields.items():
+            _write_field(file, name, rows)
+    index = json.dumps({"version": VERSION, "game": attributes.get("game", ""), "fields": _layout(path)}).encode()
+    with open(path, "ab") as end:
+        end.write(index + _END.pack(len(index), _MARK))
 
 
 def _write_field(file: h5py.File, name: str, rows: Sequence) -> None:
@@ -90,9 +91,9 @@ def _write_field(file: h5py.File, name: str, rows: Sequence) -> None:
 
 
 def _write_images(file: h5py.File, images: np.ndarray) -> None:
-    """Each picture a chunk of its own, packed here: h5py has no LZ4, but lets whoever has write the chunks."""
+    """Each image is a chunk of its own, packed here: h5py has no LZ4, but writes chunks that are packed already."""
     if images.dtype != np.uint8 or images.ndim != 4:
-        raise ValueError(f"pictures of a shard are uint8 (H, W, 3), not {images.dtype} {images.shape[1:]}")
+        raise ValueError(f"images of a shard are uint8 (H, W, 3), not {images.dtype} {images.shape[1:]}")
     properties = h5p.create(h5p.DATASET_CREATE)
     properties.set_chunk((1, *images.shape[1:]))
     properties.set_filter(_LZ4_FILTER, h5z.FLAG_OPTIONAL, (0,))
@@ -103,7 +104,7 @@ def _write_images(file: h5py.File, images: np.ndarray) -> None:
 
 
 def _packed(data: bytes) -> bytes:
-    """As HDF5's LZ4 filter packs a chunk; what does not shrink is stored as it is."""
+    """A chunk as HDF5's LZ4 filter packs it; what does not shrink is stored unpacked."""
     block = lz4.block.compress(data, store_size=False)
     block = block if len(block) < len(data) else data
     return _LZ4_HEADER.pack(len(data), len(data), len(block)) + block
@@ -116,7 +117,7 @@ def _unpacked(chunk: bytes, size: int) -> bytes:
 
 
 def _layout(path: Path) -> dict[str, dict[str, Any]]:
-    """For each field: type and shape of a row, where the first one lies, or start and size of each packed one."""
+    """For each field: type and shape of a row, and the place of the first row, or start and size of each packed row."""
     file = h5f.open(os.fsencode(path), h5f.ACC_RDONLY)
     try:
         return {name.decode(): _row_layout(h5d.open(file, name)) for name in file}
@@ -127,14 +128,14 @@ def _layout(path: Path) -> dict[str, dict[str, Any]]:
 def _row_layout(dataset: h5d.DatasetID) -> dict[str, Any]:
     steps, *shape = dataset.shape
     start, chunks = dataset.get_offset(), []
-    if start is None:  # it lies in chunks, each of them packed
+    if start is None:  # its data is in chunks, each of them packed
         infos = [dataset.get_chunk_info(step) for step in range(steps)]
         start, chunks = 0, [(info.byte_offset, info.size) for info in infos]
     return {"dtype": dataset.dtype.str, "shape": shape, "steps": steps, "start": start, "chunks": chunks}
 
 
 class _Field:
-    """Where a field's rows lie in the file, and what they are."""
+    """The place of a field's rows in the file, and their type and shape."""
 
     def __init__(self, *, dtype: str, shape: list[int], steps: int, start: int, chunks: list[list[int]]) -> None:
         self.dtype = np.dtype(dtype)
@@ -145,7 +146,7 @@ class _Field:
         self.chunks = chunks  # start and size of each row of a packed field, else empty
 
     def read(self, descriptor: int, step: int) -> str | np.ndarray:
-        """A row from the open file; ValueError or LZ4BlockError where it is not whole."""
+        """A row from the open file; ValueError or LZ4BlockError where it is cut short."""
         start, size = self.chunks[step] if self.chunks else (self.start + step * self.size, self.size)
         data = os.pread(descriptor, size, start)
         if len(data) != size:
@@ -158,7 +159,7 @@ class _Field:
 
 
 class Shard:
-    """What one file holds: `steps`, `game` (empty where it was not told), and the rows of its fields."""
+    """What one file holds: `steps`, `game` (empty where it is not known), and the rows of its fields."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -170,7 +171,7 @@ class Shard:
         self.steps = min(field.steps for field in self._fields.values())
 
     def read(self, step: int, names: Sequence[str]) -> dict[str, Any]:
-        """Some fields of one step: texts, or arrays that cannot be written to; ShardError where that fails."""
+        """Some fields of one step: texts, or read-only arrays; ShardError where that fails."""
         lacking = [name for name in names if name not in self._fields]
         if lacking:
             raise ShardError(f"{self.path}: it has no {lacking[0]}, only {', '.join(self._fields)}")
@@ -214,15 +215,15 @@ def open_shard(path: Path | str) -> Shard:
 
 @lru_cache(maxsize=1 << 14)
 def _known(path: str, inode: int, changed: int) -> Shard:
-    """A kilobyte or two each; a file that was replaced since is opened again."""
+    """A shard takes one or two kilobytes of memory; a file that was replaced is opened again."""
     return Shard(path)
 
 
 class ShardFolder:
     """All shards of a folder as one sequence of records, in the order of their names.
 
-    `blank_images` gives black pictures instead of the stored ones, and is the only way to read shards without pictures.
-    Raises FileNotFoundError for a folder that is not there; it may be empty.
+    `blank_images` gives black images instead of the stored ones, and is the only way to read shards without images.
+    Raises MissingFileError for a folder that is not there; it may be empty.
     """
 
     skipped: Sequence[str] = ()
@@ -231,7 +232,7 @@ class ShardFolder:
         self.folder = os.fspath(folder)
         self.blank_images = blank_images
         if not os.path.isdir(self.folder):
-            raise FileNotFoundError(f"no folder of shards {self.folder}")
+            raise MissingFileError(f"no folder of shards {self.folder}")
         self.names = sorted(name for name in os.listdir(self.folder) if name.endswith(".h5") and name[0] != ".")
         self._ends = list(accumulate(self._steps(name) for name in self.names))
 
@@ -249,11 +250,12 @@ class ShardFolder:
         return os.path.join(self.folder, self.names[shard]), index - (self._ends[shard - 1] if shard else 0)
 
     def read(self, index: int) -> Record:
-        """One transition; BadSampleError names a shard that is damaged or has no pictures."""
+        """One transition; BadSampleError names a shard that is damaged or has no images."""
         path, step = self.place(index)
         shard = open_shard(path)
         if IMAGE not in shard and not self.blank_images:
-            raise ShardError(f"{path}: it has no pictures; for black ones: datasets.alfworld_cap.blank_images=True")
+            hint = "to train on black ones set datasets.alfworld_cap.blank_images=True"
+            raise ShardError(f"{path}: it has no images; {hint}")
         row = shard.read(step, _TEXTS if self.blank_images else (IMAGE, *_TEXTS))
         if not row["text_output"].strip():
             raise ShardError(f"{path}, step {step}: text_output is empty")

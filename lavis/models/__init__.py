@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from lavis.common.config import load_yaml, merged
 from lavis.common.registry import registry
 from lavis.models.base_model import BaseModel
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
@@ -62,8 +63,8 @@ def load_preprocess(config: Mapping[str, Mapping]) -> tuple[Processors, Processo
 
 
 def _type_config(name: str, model_type: str, options: Mapping[str, object] | None) -> DictConfig:
-    cfg = OmegaConf.load(registry.get_model_class(name).default_config_path(model_type))
-    return OmegaConf.merge(cfg, {"model": dict(options or {})})
+    cfg = load_yaml(registry.get_model_class(name).default_config_path(model_type))
+    return merged(cfg, {"model": dict(options or {})})
 
 
 def _load(

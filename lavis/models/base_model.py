@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import OmegaConf
-from torch import nn
+from torch import Tensor, nn
+
+from lavis.common.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from lavis.models.blip2_models.text import LlmTokenizer
 
 LIBRARY_ROOT = Path(__file__).resolve().parents[1]
 
@@ -20,6 +24,10 @@ class BaseModel(nn.Module):
     """A model with named types, each with a yaml of its own (`PRETRAINED_MODEL_CONFIG_DICT`)."""
 
     PRETRAINED_MODEL_CONFIG_DICT: Mapping[str, str] = {}
+    amp: torch.dtype | None = None  # of autocast; None: no mixed precision
+    reference: nn.Module | None  # DPO's reference policy, where the model has one
+    llm_tokenizer: LlmTokenizer  # of a model that writes text
+    max_output_txt_len: int  # tokens of an answer
 
     @property
     def device(self) -> torch.device:
@@ -28,14 +36,13 @@ class BaseModel(nn.Module):
 
     @classmethod
     def default_config_path(cls, model_type: str) -> str:
-        """Path of the yaml of `model_type`; an unknown type is a ValueError that lists those there are."""
+        """Path of the yaml of `model_type`; ConfigError for an unknown type."""
         if model_type not in cls.PRETRAINED_MODEL_CONFIG_DICT:
-            known = ", ".join(cls.PRETRAINED_MODEL_CONFIG_DICT) or "none"
-            raise ValueError(f"unknown model type {model_type!r} of {cls.__name__}; there are: {known}")
+            raise ConfigError(unknown("model type", model_type, cls.PRETRAINED_MODEL_CONFIG_DICT))
         return str(LIBRARY_ROOT / cls.PRETRAINED_MODEL_CONFIG_DICT[model_type])
 
     @classmethod
-    def from_config(cls, cfg: Mapping[str, object]) -> Self:
+    def from_config(cls, cfg: Mapping[str, Any]) -> Self:
         """Build the model that the `model:` section of a config describes."""
         raise NotImplementedError(f"{cls.__name__} does not say how it is built from a config")
 
@@ -47,6 +54,18 @@ class BaseModel(nn.Module):
     def load_checkpoint(self, url_or_filename: str) -> None:
         """Load weights from a file."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it loads {url_or_filename}")
+
+    def trainable_state_dict(self) -> dict[str, Tensor]:
+        """The weights that train: what a checkpoint stores."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what trains")
+
+    def load_trainable(self, state: Mapping[str, Tensor]) -> None:
+        """Load what `trainable_state_dict` gave."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it loads what trains")
+
+    def base_hash(self) -> str:
+        """Hash of the frozen weights, which a checkpoint belongs to."""
+        raise NotImplementedError(f"{type(self).__name__} has no hash of its frozen weights")
 
     def before_evaluation(self, **kwargs: object) -> None:
         """Called by tasks before they evaluate; nothing by default."""

@@ -13,28 +13,29 @@ SOURCE is a .pth, .pt, .bin or .safetensors file, a folder with shards of one, o
     TARGET/model-00001-of-0000N.safetensors …    shards of at most 5 GB (one: model.safetensors)
     TARGET/model.safetensors.index.json          which shard holds what
 
-That class always lets the Q-Former read a text; it equals a model without `qformer_text_input` where
+In that class the Q-Former always reads a text; it equals a model without `qformer_text_input` where
 `qformer_attention_mask` is 0.
 
 `--to llm` builds the model that `--model` describes (a type, or a yaml with a `model:` section), loads SOURCE into it
 ("none": nothing more than the section names) and writes its language model with its tokenizer, as `vllm serve TARGET`
 and `AutoModelForCausalLM.from_pretrained(TARGET)` read it.
 
-The result is read back and held against the source: every tensor, and the image tokens of random images.
+The result is read back and compared with the source: every tensor, and the image tokens of random images.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import (
@@ -45,9 +46,12 @@ from transformers import (
     InstructBlipForConditionalGeneration,
 )
 
+from lavis.common.errors import ConfigError, EmacError, FileError, MissingFileError, first_sentence
+from lavis.common.files import make_folder, write_atomically, write_json
 from lavis.models.blip2_models import adapters, weights
 from lavis.models.blip2_models.blip2 import VIT_MODELS, Blip2Base
-from lavis.models.blip2_models.blip2_emac import CONFIG_DEFAULTS, Blip2Emac, model_section
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, model_section
 from lavis.models.blip2_models.text import encode_prompts
 from lavis.models.memory import KNOWN_LLMS
 
@@ -62,15 +66,15 @@ def convert(
     """Write `source`'s weights to `target` under the names of `to` (lavis, hub, native); lines that say what was done.
 
     What `source` lacks is taken from the file `base`, and the language model from its own folder or file `llm`. `model`
-    describes the sizes (`hub_config`). Raises ValueError where the source is no such model or the result does not equal
-    it, FileNotFoundError where something is missing.
+    describes the sizes (`hub_config`). Raises WeightsError where the source is no such model or the result differs from
+    it, ConfigError for arguments that do not fit, MissingFileError and FileError for files.
     """
     found = weights.read_state(source)
     native = (weights.to_native(weights.read_state(base)) if base else {}) | weights.to_native(found)
     parts = sorted({key.removeprefix("ref_").split(".", 1)[0] for key in native})
     known = ("visual_encoder", "ln_vision", "Qformer", "query_tokens", "llm_proj", "llm_model")
     if strange := [part for part in parts if part not in known]:
-        raise ValueError(
+        raise weights.WeightsError(
             f"{source} ({weights.format_of(found)} names) is no BLIP-2 model: it has {', '.join(strange[:3])}; "
             f"expected {', '.join(known)}"
         )
@@ -102,9 +106,9 @@ def _write_hub(
     """
     native = {key: value for key, value in native.items() if not key.startswith(weights.REFERENCE_PREFIX)}
     if not any(key.startswith("llm_model.") for key in native):
-        raise ValueError(f"{source} has no language model, which the hub's folders contain: name it with --llm")
+        raise ConfigError(f"{source} has no language model, which the hub's folders contain: name it with --llm")
     if any(map(adapters.is_adapter, native)):
-        raise ValueError(f"{source} has LoRA adapters, which the hub's class does not: `--to llm` merges them")
+        raise ConfigError(f"{source} has LoRA adapters, which the hub's class does not: `--to llm` merges them")
     config = hub_config(source=source, llm=llm, model=model)
     words = len(native.get(_EMBEDDING, ()))
     if config.image_token_index is None and words:
@@ -114,14 +118,14 @@ def _write_hub(
                 mean = native[key].float().mean(0, keepdim=True).to(native[key].dtype)
                 native[key] = torch.cat([native[key], mean])
         config.image_token_index, words = words, words + 1
-    config.text_config.vocab_size = words or config.text_config.vocab_size
-    config.dtype = config.text_config.dtype = next(v.dtype for k, v in native.items() if k.startswith("llm_model."))
+    text: Any = config.text_config
+    text.vocab_size = words or text.vocab_size
+    config.dtype = text.dtype = next(v.dtype for k, v in native.items() if k.startswith("llm_model."))
     written = weights.to_hub(native)
     _require_fit(config, written, source)
     _write_shards(written, target)
     config.architectures = ["InstructBlipForConditionalGeneration"]
     config.save_pretrained(target)
-    text = config.text_config
     GenerationConfig(
         bos_token_id=text.bos_token_id, eos_token_id=text.eos_token_id, pad_token_id=text.pad_token_id
     ).save_pretrained(target)
@@ -130,38 +134,47 @@ def _write_hub(
 
 
 def hub_config(*, source: str, llm: str = "", model: str = "") -> InstructBlipConfig:
-    """The configuration of the hub's class, from whatever says it.
+    """The configuration of the hub's class.
 
-    `source`'s own, where it is a folder or hub id with one; else the vision side's sizes from `model` (a type or a
-    yaml; the standard ones, EVA-CLIP-g and BERT base, without it). The language model's from its folder `llm`, if one
-    is given.
+    It is `source`'s own, where that is a folder or hub id with one; else the vision encoder's and Q-Former's sizes come
+    from `model` (a type or a yaml; without it EVA-CLIP-g and BERT base), and the language model's from its folder
+    `llm`, if one is given. ConfigError where the language model's sizes are not known.
     """
-    text = AutoConfig.from_pretrained(llm) if llm and Path(llm).is_dir() else None
+    text = _read_config(AutoConfig, llm) if llm and Path(llm).is_dir() else None
     if not Path(source).is_file() and (not Path(source).is_dir() or (Path(source) / "config.json").is_file()):
-        config = InstructBlipConfig.from_pretrained(source)
+        config = _read_config(InstructBlipConfig, source)
         config.text_config = text or config.text_config
         return config
     section = CONFIG_DEFAULTS | (model_section(model) if model else {})
-    sizes = section["llm_config"] or KNOWN_LLMS.get(str(section["llm_model"]))
+    sizes: dict[str, Any] | None = section["llm_config"] or KNOWN_LLMS.get(str(section["llm_model"]))
     if text is None and sizes is None:
-        raise ValueError(f"the sizes of {source}'s language model are not known: name its folder with --llm")
+        raise ConfigError(f"the sizes of {source}'s language model are not known: name its folder with --llm")
     vision = {**VIT_MODELS[section["vit_model"]], **section["vit_config"], "image_size": section["img_size"]}
     return InstructBlipConfig(
         vision_config=vision,
         qformer_config={"vocab_size": BERT_WORDS, **section["qformer_config"]},
-        text_config=text or AutoConfig.for_model(**sizes),
+        text_config=text or AutoConfig.for_model(**(sizes or {})),
         num_query_tokens=section["num_query_token"],
     )
 
 
+def _read_config(kind: Any, name: str) -> Any:
+    """The configuration in a folder or hub id; MissingFileError where none can be read."""
+    try:
+        return kind.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise MissingFileError(f"no configuration of a model in {name}: {first_sentence(error)}") from error
+
+
 def _require_fit(config: InstructBlipConfig, written: Mapping[str, Tensor], source: str) -> None:
-    """ValueError where the hub's class, made from `config`, has other weights than those `written`."""
+    """WeightsError where the hub's class, made from `config`, has other weights than those `written`."""
     with torch.device("meta"):
         expected = InstructBlipForConditionalGeneration(config).state_dict()
-    if config.text_config.tie_word_embeddings:
+    text: Any = config.text_config
+    if text.tie_word_embeddings:
         expected = {key: value for key, value in expected.items() if key in written or "lm_head" not in key}
     if complaint := weights.mismatch(expected, written, source):
-        raise ValueError(
+        raise weights.WeightsError(
             f"{complaint}; --model names other sizes, --base a file with what is missing (only InstructBLIP's own "
             "files have the Q-Former's text branch)"
         )
@@ -170,20 +183,22 @@ def _require_fit(config: InstructBlipConfig, written: Mapping[str, Tensor], sour
 def export_llm(model: Blip2Emac, target: Path) -> list[str]:
     """Write `model`'s language model and tokenizer to the new folder `target`; lines that say what was done.
 
-    The folder is what engines and Transformers load. Its logits are held against the model's: ValueError where a read
-    of the folder gives others.
+    The folder is what engines and Transformers load. It is read back and its logits compared with the model's:
+    WeightsError where they differ. FileError where the disk is full or the folder cannot be written.
     """
     _new_folder(target)
     llm = model.llm_model
-    llm.save_pretrained(target, max_shard_size=SHARD_SIZE)
-    model.llm_tokenizer.save(target)
+    with _writing(target):
+        llm.save_pretrained(target, max_shard_size=SHARD_SIZE)
+        model.llm_tokenizer.save(target)
     _open_to_others(target)
     (ids,) = encode_prompts(model.llm_tokenizer, ["You are in the middle of a room."])
-    back = AutoModelForCausalLM.from_pretrained(target, dtype=llm.dtype).to(llm.device)
+    back: Any = AutoModelForCausalLM.from_pretrained(target, dtype=llm.dtype)
+    back.to(llm.device)
     with torch.no_grad():
         ours, theirs = (part(torch.tensor([ids], device=llm.device)).logits.float() for part in (llm.eval(), back))
     if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * ours.abs().max().item()):
-        raise ValueError(f"{target}: the folder's logits differ from the model's")
+        raise weights.WeightsError(f"{target}: the folder's logits differ from the model's")
     size = sum(file.stat().st_size for file in target.iterdir())
     return [
         f"{target}: {type(llm).__name__}, {llm.config.vocab_size} words, {size / 1e6:,.1f} MB with its tokenizer",
@@ -192,22 +207,21 @@ def export_llm(model: Blip2Emac, target: Path) -> list[str]:
 
 
 def verify(native: Mapping[str, Tensor], written: Mapping[str, Tensor], target: Path) -> list[str]:
-    """Hold what is in `target` against the `native` source and what was `written`; ValueError where they differ.
+    """Compare `target` with the `native` source and what was `written`; WeightsError where they differ.
 
-    Returns lines that say what was equal. LAVIS has no bias on ViT keys, which softmax does not see: native biases
-    lose it there, so image tokens are compared within rounding.
+    Returns lines that say what was equal. LAVIS has no bias on ViT keys, which softmax ignores: native biases lose it
+    there, so image tokens are compared within rounding.
     """
     back = weights.to_native(weights.read_state(target))
-    if complaint := weights.mismatch(native, back, str(target)):
-        raise ValueError(complaint)
+    weights.require_match(native, back, str(target))
     for key, value in weights.to_native(written).items():
         if not torch.equal(value, back[key]):
-            raise ValueError(f"{target}: {key} differs from what was written")
+            raise weights.WeightsError(f"{target}: {key} differs from what was written")
     lines = [f"read back: {len(native)} tensors are equal"]
     if all(any(key.startswith(part) for key in native) for part in ("visual_encoder.", "Qformer.", "llm_proj.")):
         ours, theirs = (image_tokens(state) for state in (native, back))
         if not torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4 * ours.abs().max().item()):
-            raise ValueError(f"{target}: image tokens of random images differ from the source's")
+            raise weights.WeightsError(f"{target}: image tokens of random images differ from the source's")
         lines.append(f"random images: image tokens {tuple(ours.shape)} are equal, {ours.std():.3g} their deviation")
     return lines
 
@@ -240,7 +254,8 @@ def image_tokens(native: Mapping[str, Tensor]) -> Tensor:
         "cross_attention_frequency": min((layer for layer in crossing if layer), default=2),
     }
     qformer, _ = Blip2Base.init_qformer(queries.shape[1], vision["hidden_size"], sizes, reads_text=False)
-    proj = nn.Linear(*reversed(state["llm_proj.weight"].shape))
+    width_out, width_in = state["llm_proj.weight"].shape
+    proj = nn.Linear(width_in, width_out)
     for name, module in (
         ("visual_encoder", encoder),
         ("ln_vision", ln_vision),
@@ -249,8 +264,7 @@ def image_tokens(native: Mapping[str, Tensor]) -> Tensor:
     ):
         own = {key.removeprefix(name + "."): value for key, value in state.items() if key.startswith(name + ".")}
         kept = {key: value for key, value in own.items() if key in module.state_dict()}
-        if complaint := weights.mismatch(module.state_dict(), kept, name):
-            raise ValueError(complaint)
+        weights.require_match(module.state_dict(), kept, name)
         module.load_state_dict(kept)
         module.eval()
     image = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
@@ -264,21 +278,32 @@ def _layers(state: Mapping[str, Tensor], pattern: str) -> int:
 
 
 def _write_file(state: Mapping[str, Tensor], target: Path) -> None:
-    """One file, complete or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(target.name + ".part")
-    torch.save({"model": {key: value.clone() for key, value in state.items()}}, unfinished)
-    os.replace(unfinished, target)
+    content = {"model": {key: value.clone() for key, value in state.items()}}
+    with _writing(target):
+        write_atomically(target, lambda file: torch.save(content, file))
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """FileError where a library cannot write: each reports a full disk in its own way."""
+    try:
+        yield
+    except FileError:
+        raise
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{target} could not be written: {first_sentence(error)}") from error
+    except RuntimeError as error:  # torch's zip writer
+        raise FileError(f"{target} could not be written: {first_sentence(error)}") from error
 
 
 def _new_folder(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.glob("*.safetensors*"))):
-        raise ValueError(f"{target} is a file or holds weights already: name a new folder")
-    target.mkdir(parents=True, exist_ok=True)
+        raise ConfigError(f"{target} is a file or holds weights already: name a new folder")
+    make_folder(target)
 
 
 def _open_to_others(folder: Path) -> None:
-    """Give weight files, which safetensors keeps to their owner, the rights of any other file here."""
+    """Give weight files, which safetensors makes readable for their owner only, the rights of other files here."""
     mode = (folder / "config.json").stat().st_mode
     for file in folder.glob("*.safetensors"):
         file.chmod(mode)
@@ -289,17 +314,18 @@ def _write_shards(state: Mapping[str, Tensor], target: Path) -> None:
     _new_folder(target)
     state = {key: value.contiguous() for key, value in state.items()}
     split = split_torch_state_dict_into_shards(state, max_shard_size=SHARD_SIZE)
-    for file, keys in split.filename_to_tensors.items():
-        save_file({key: state[key].clone() for key in keys}, target / file, metadata={"format": "pt"})
+    with _writing(target):
+        for file, keys in split.filename_to_tensors.items():
+            save_file({key: state[key].clone() for key in keys}, target / file, metadata={"format": "pt"})
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
+        write_json(target / "model.safetensors.index.json", index)
 
 
 def _built(model: str, source: str) -> Blip2Emac:
     """The model that `model` describes, `source` loaded unless it is "none", adapters merged."""
     if not model:
-        raise ValueError("--to llm needs --model: a type (tiny, vicuna7b, vicuna13b) or a yaml with a model: section")
+        raise ConfigError("--to llm needs --model: a type (tiny, vicuna7b, vicuna13b) or a yaml with a model: section")
     built = Blip2Emac.from_config(model_section(model))
     if source != "none":
         built.load_checkpoint(source)
@@ -308,7 +334,7 @@ def _built(model: str, source: str) -> Blip2Emac:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Convert as the command line says; the exit code."""
+    """Convert as the command line asks; the exit code."""
     parser = argparse.ArgumentParser(description="Convert BLIP-2 weights between LAVIS's, the hub's and our names.")
     parser.add_argument("source", help="weight file, folder of shards, or hub id")
     parser.add_argument("target", type=Path, help="file (lavis, native) or new folder (hub, llm)")
@@ -332,7 +358,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 model=given.model,
                 with_llm=with_llm,
             )
-    except (OSError, ValueError) as error:
+    except EmacError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print("\n".join(lines))

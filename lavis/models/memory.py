@@ -1,13 +1,13 @@
-"""Predicts the peak of memory of a step, so that a batch can be chosen before a node is queued for.
+"""Predicts the peak memory of a step, so that a batch size can be chosen before a job is queued.
 
     python -m lavis.models.memory --model vicuna7b --batch 4 --phase dpo
     python -m lavis.models.memory --model vicuna13b --batch 64 --phase generate --prompt 400 --beams 5
     python -m lavis.models.memory --model configs/dagger/demo_dpo.yaml --batch 32 --phase dpo --device cpu
 
-Weights are counted exactly, from the networks themselves without storage; what a step adds is counted from what the
-model's own code keeps. On an accelerator that is what `torch.cuda.max_memory_allocated` reports (the CUDA context,
-0.5 GB, comes on top); on a CPU it is the process's largest resident set: with Python and its libraries, and with the
-holes that the C library's allocator keeps among live tensors. `benchmarks/memory.py` holds it against what is measured.
+Weights are counted exactly, from the networks built without storage; activations are counted from what the model's own
+code keeps. On an accelerator the prediction is what `torch.cuda.max_memory_allocated` reports (the CUDA context adds
+0.5 GB). On a CPU it is the process's largest resident set: with Python and its libraries, and with the holes that
+the C library's allocator leaves between live tensors. `benchmarks/memory.py` compares it with measurements.
 
 Legend: H hidden size, I intermediate size, T tokens of a row, V vocabulary; all of the language model.
 """
@@ -24,9 +24,12 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-from lavis.models.blip2_models import adapters, attention, llama
+from lavis.common.errors import ConfigError, EmacError, unknown
+from lavis.models import fast_llm
+from lavis.models.blip2_models import adapters
 from lavis.models.blip2_models.blip2 import Blip2Base, dtype_named
-from lavis.models.blip2_models.blip2_emac import CHUNK_TOKENS, CONFIG_DEFAULTS, PARTS, frozen_parts, model_section
+from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, PARTS, frozen_parts, lora_options, model_section
+from lavis.models.blip2_models.emac_scoring import CHUNK_TOKENS
 
 PHASES = ("bc", "dpo", "generate")
 # Sizes of the language models that the types name by hub id (their config.json), with [PAD] added to the vocabulary.
@@ -37,10 +40,10 @@ KNOWN_LLMS = {
     "lmsys/vicuna-13b-v1.1": _VICUNA
     | {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40, "num_attention_heads": 40},
 }
-# Resident without a model: Python, torch (2.13, CPU build), Transformers, and the kernels of a first step.
+# Resident memory without a model: Python, torch (2.13, CPU build), Transformers, and the kernels of a first step.
 CPU_RUNTIME = 400 << 20
-# Holes that glibc's heap keeps beside live activations, which nobody else can use, as a share of them. Measured: 0.7 to
-# 1.1 where rows come and go, 0.25 where all are kept until one backward pass, because the language model trains. With
+# Holes that glibc's heap leaves between live activations, as a share of these. Measured: 0.7 to 1.1 where rows are
+# freed one after another, 0.25 where all are kept until one backward pass, because the language model trains. With
 # MALLOC_MMAP_THRESHOLD_=65536, which is slow, there are none.
 CPU_HOLES, CPU_HOLES_WHOLE = 1.0, 0.25
 
@@ -59,9 +62,9 @@ class Work:
     def __post_init__(self) -> None:
         """Refuse an unknown phase and numbers below 1."""
         if self.phase not in PHASES:
-            raise ValueError(f"phase {self.phase!r} is not one of {', '.join(PHASES)}")
+            raise ConfigError(unknown("phase", self.phase, PHASES))
         if min(self.batch, self.prompt, self.answer, self.beams) < 1:
-            raise ValueError(f"batch, prompt, answer and beams must be at least 1: {self}")
+            raise ConfigError(f"batch, prompt, answer and beams must be at least 1: {self}")
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Sizes:
     vision_bytes: int  # of one activation
     llm_bytes: int
     recomputes: bool
-    keeps_scores: bool  # attention by products of matrices (`attention.py`)
+    keeps_scores: bool  # attention by plain matrix products (`fast_llm/attention.py`)
 
     @classmethod
     def of(cls, model: Mapping[str, object], device: str) -> Sizes:
@@ -93,10 +96,10 @@ class Sizes:
         amp = dtype_named(options["amp"], "amp") if options["amp"] else None
         everything = [p for part in parts.values() for p in _parameters(part)]
         trains = [p for p in everything if p.requires_grad]
-        recast = amp is not None and amp != llm.dtype
+        recast = amp if amp != llm.dtype else None
         return cls(
             weights=_bytes(everything),
-            copies=amp.itemsize * sum(p.numel() for p in llm.parameters()) if recast else 0,
+            copies=recast.itemsize * sum(p.numel() for p in llm.parameters()) if recast else 0,
             trainable=sum(p.numel() for p in trains),
             reference=_bytes(trains),
             llm=llm.config,
@@ -117,7 +120,7 @@ def _skeleton(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
     """The model's parts (`PARTS`) without storage; on a CPU in float32, as `load_model` makes them there."""
     sizes = options["llm_config"] or KNOWN_LLMS.get(str(options["llm_model"]))
     if sizes is None:
-        raise ValueError(f"the sizes of {options['llm_model']!r} are not known: give model.llm_config")
+        raise ConfigError(f"the sizes of {options['llm_model']!r} are not known: give model.llm_config")
     precision, llm_dtype = ("float32", "float32") if on_cpu else (options["vit_precision"], options["llm_dtype"])
     with torch.device("meta"):
         encoder, ln_vision = Blip2Base.init_vision_encoder(
@@ -137,8 +140,7 @@ def _skeleton(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
         for name in frozen_parts(options):
             parts[name].requires_grad_(False)
         if options["lora_rank"]:
-            lora = {key: options[f"lora_{key}"] for key in ("rank", "alpha", "dropout", "targets")}
-            adapters.add_lora(llm, **lora)
+            adapters.add_lora(llm, **lora_options(options))
     return parts
 
 
@@ -151,7 +153,7 @@ def _bytes(parameters: Iterable[nn.Parameter]) -> int:
 
 
 def predict(model: Mapping[str, object], work: Work, device: str = "cuda", *, optimizer: bool = True) -> dict[str, int]:
-    """Bytes at the peak of a step by what they are for; their sum is the peak.
+    """Bytes at the peak of a step by purpose; their sum is the peak. ConfigError where the sizes are not known.
 
     `model` is a `model:` section. With the `optimizer` also AdamW's two states of what trains.
     """
@@ -216,7 +218,7 @@ def _layer_of_a_token(sizes: Sizes, tokens: int) -> int:
     hidden, wide, size = sizes.llm.hidden_size, sizes.llm.intermediate_size, sizes.llm_bytes
     kept = size * (hidden * (2 + 2 * _key_share(sizes)) + 3 * wide)
     if sizes.keeps_scores:  # by blocks of queries under a causal mask
-        kept += size * sizes.llm.num_attention_heads * (tokens + attention.BLOCK) // 2
+        kept += size * sizes.llm.num_attention_heads * (tokens + fast_llm.ATTENTION_BLOCK) // 2
     if not sizes.llm_trains:
         return int(kept + size * 2 * hidden)
     residual, copies = (4, 5) if sizes.copies else (size, 2)
@@ -250,10 +252,10 @@ def _kept_keys(sizes: Sizes, work: Work) -> int:
 
 
 def _acting(sizes: Sizes, work: Work) -> int:
-    """The larger of one layer over the prompts read at a time, and the next token's scores of all beams."""
+    """The larger of one layer over the prompts read at a time, and all beams' scores of the next token."""
     config = sizes.llm
     length = sizes.queries + work.prompt
-    rows = min(work.batch, llama.ROWS) * length
+    rows = min(work.batch, fast_llm.ROWS_AT_A_TIME) * length
     layer = rows * (6 * config.hidden_size + 3 * config.intermediate_size) * sizes.llm_bytes
     embeds = work.batch * length * config.hidden_size * sizes.llm_bytes
     scores = work.batch * work.beams * config.vocab_size * (sizes.llm_bytes + 4 * 3)
@@ -275,7 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         section = model_section(given.model)
         work = Work(given.phase, given.batch, given.prompt, given.answer, given.beams, stored=False)
         parts = predict(section, work, given.device)
-    except (FileNotFoundError, ValueError) as error:
+    except EmacError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for name, size in parts.items():

@@ -4,9 +4,10 @@
     python -m lavis.models.tiny_tokenizer --out FILE
 
 A small student of ALFWorld has to copy names and numbers from its prompt, so the tokenizer makes copying easy:
-every object and receptacle type (" cabinet") and every number (" 3") is one token, the same token wherever it stands,
-and never melts into its neighbours; the sentences of ALFWorld's grammar are single tokens (", you see a", ". On the"),
-so a prompt is short. Whatever is left over is byte-pair encoded over bytes, hence any text survives the round trip.
+every object and receptacle type (" cabinet") and every number (" 3") is one token, the same token wherever it occurs,
+and never part of a longer one. The sentences of ALFWorld's grammar are single tokens (", you see a", ". On the"), so a
+prompt is short. All other text is byte-pair encoded over bytes (Sennrich et al. 2016, arXiv:1508.07909), so any text
+survives the round trip.
 
 How: a regular expression cuts the text into pieces (phrase | name | number | word | rest), and a byte-level BPE with
 `ignore_merges` looks each piece up as a whole before it falls back to merges.
@@ -20,6 +21,9 @@ import re
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from lavis.common.errors import FileError
+from lavis.common.files import write_atomically
 
 SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "[PAD]")  # ids 0 to 3; <unk>, <s> and </s> stand where Llama has them
 LARGEST_NUMBER = 40
@@ -225,10 +229,9 @@ def main() -> None:
     arguments = parser.parse_args()
     tokenizer = build_tokenizer()
     try:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(tokenizer.to_str(pretty=False), encoding="utf-8")
-    except OSError as error:
-        parser.error(f"{arguments.out} cannot be written: {error}")
+        write_atomically(arguments.out, lambda file: file.write(tokenizer.to_str(pretty=False).encode()))
+    except FileError as error:
+        parser.error(str(error))
     print(f"{arguments.out}: {tokenizer.get_vocab_size()} tokens, {arguments.out.stat().st_size} bytes")
 
 

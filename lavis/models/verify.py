@@ -1,11 +1,11 @@
-"""Holds Blip2Emac against recorded numbers of the original model.
+"""Compares Blip2Emac with recorded numbers of the original model.
 
     python -m lavis.models.verify CASE_DIR
 
 A case directory holds `config.json` (sizes), `state_dict.pth` and `state_dict_qtext.pth` (LAVIS names), the language
 model (`llm/`, `llm_state_dict.pth`), a BERT vocabulary (`bert_tokenizer/`), inputs and what the original computed from
-them (`expected.json`, `expected.npz`). Every quantity is printed with its largest relative error; exit code 0 only if
-all match: ids, labels and texts exactly, numbers within `TOLERANCE`.
+them (`expected.json`, `expected.npz`). Every quantity is printed with its largest relative error. The exit code is 0
+only if all match: ids, labels and texts exactly, numbers within `TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lavis.common.devices import set_threads
+from lavis.common.errors import EmacError, MissingFileError
 from lavis.common.registry import registry
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import encode_prompts, prompt_rows
 
 TOLERANCE = 1e-4  # relative; absolute where the recorded number is near 0; of the largest element for gradients
+_CASE_FILES = ("config.json", "inputs.json", "prompt_ids.json", "expected.json", "inputs.npz", "expected.npz")
 VARIANTS = {"plain": "state_dict.pth", "qtext": "state_dict_qtext.pth"}
 
 
@@ -47,13 +51,13 @@ def exact(name: str, got: object, want: object) -> Check:
     return Check(name, 0.0 if got == want else float("inf"))
 
 
-def close(name: str, got: Tensor | Sequence | float, want: object, *, whole: bool = False) -> Check:
+def close(name: str, got: Tensor | Sequence | float | None, want: object, *, whole: bool = False) -> Check:
     """Check of numbers: each relative to itself (at least 1), or all relative to the largest (`whole`, gradients)."""
-    got, want = (np.asarray(x.detach() if isinstance(x, Tensor) else x, dtype=np.float64) for x in (got, want))
-    if got.shape != want.shape:
-        return Check(f"{name} (shape {got.shape}, recorded {want.shape})", float("inf"))
-    scale = max(float(np.abs(want).max(initial=0)), 1e-30) if whole else np.maximum(np.abs(want), 1.0)
-    return Check(name, float((np.abs(got - want) / scale).max(initial=0)))
+    found, known = (np.asarray(x.detach() if isinstance(x, Tensor) else x, dtype=np.float64) for x in (got, want))
+    if found.shape != known.shape:
+        return Check(f"{name} (shape {found.shape}, recorded {known.shape})", float("inf"))
+    scale = max(float(np.abs(known).max(initial=0)), 1e-30) if whole else np.maximum(np.abs(known), 1.0)
+    return Check(name, float((np.abs(found - known) / scale).max(initial=0)))
 
 
 @dataclass(frozen=True)
@@ -61,18 +65,19 @@ class Case:
     """A case directory, read."""
 
     folder: Path
-    sizes: Mapping[str, object]
+    sizes: Mapping[str, Any]
     inputs: Mapping[str, Mapping]
     images: Mapping[str, np.ndarray]
-    prompt_ids: Mapping[str, object]
+    prompt_ids: Mapping[str, Any]
     expected: Mapping[str, Mapping]
     arrays: Mapping[str, np.ndarray]
 
     @classmethod
     def read(cls, folder: Path) -> Case:
-        """Read `folder`; a missing file is a FileNotFoundError that names it."""
-        if not (folder / "config.json").is_file():
-            raise FileNotFoundError(f"{folder} is no case directory: it has no config.json")
+        """Read `folder`; a missing file is a MissingFileError that names it."""
+        for name in _CASE_FILES:
+            if not (folder / name).is_file():
+                raise MissingFileError(f"{folder} is no case directory: it has no {name}")
         texts = {
             name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
             for name in ("config", "inputs", "prompt_ids", "expected")
@@ -125,14 +130,14 @@ class Case:
         }
         return registry.get_model_class("blip2_emac").from_config(config).eval()
 
-    def samples(self, batch: str) -> dict[str, object]:
+    def samples(self, batch: str) -> dict[str, Any]:
         """The inputs of `batch`, as `forward` and `dpo_forward` take them; `prompt` for `generate`."""
         texts = self.inputs["batches"][batch]
         return {"image": torch.from_numpy(self.images[batch]), "prompt": texts["text_input"], **texts}
 
 
 def padded(rows: Tensor, width: int, value: int) -> list[list[int]]:
-    """Rows as lists, filled up on the right to `width` (the original keeps columns that are pads in every row)."""
+    """Rows as lists, padded on the right to `width` (the original keeps columns that are pads in every row)."""
     return [row + [value] * (width - len(row)) for row in rows.tolist()]
 
 
@@ -280,16 +285,16 @@ def checks(folder: Path) -> Iterator[Check]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print every check; the exit code."""
-    parser = argparse.ArgumentParser(description="Hold Blip2Emac against recorded numbers of the original model.")
+    parser = argparse.ArgumentParser(description="Compare Blip2Emac with recorded numbers of the original model.")
     parser.add_argument("case", type=Path, help="case directory")
     arguments = parser.parse_args(argv)
-    torch.set_num_threads(1)  # tiny matrices: more threads only wait for one another
+    set_threads(1)  # the matrices are tiny: more threads would only wait for one another
     done: list[Check] = []
     try:
         for check in checks(arguments.case):
             done.append(check)
             print(f"{'ok  ' if check.ok else 'FAIL'} {check.error:9.2e}  {check.name}", flush=True)
-    except (FileNotFoundError, ValueError) as error:
+    except EmacError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     failed = sum(not check.ok for check in done)

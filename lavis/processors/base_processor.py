@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import OmegaConf
+from lavis.common.config import plain
+from lavis.common.errors import ConfigError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 class BaseProcessor:
     """Returns its item unchanged; subclasses override `__call__` and `from_config`."""
 
-    deterministic = True  # the same item always gives the same; not inherited (`always_same`)
+    deterministic = True  # the same item always gives the same result; not inherited (`always_same`)
 
     def __call__(self, item: Any) -> Any:
         """Prepare one item."""
@@ -22,16 +23,19 @@ class BaseProcessor:
 
     @classmethod
     def from_config(cls, cfg: Mapping[str, object] | None = None) -> Self:
-        """Build from a config section; `name` is the registry's key and no setting."""
-        settings = {} if cfg is None else OmegaConf.to_container(OmegaConf.create(dict(cfg)), resolve=True)
+        """Build from a config section; `name` is the registry's key, no setting.
+
+        Raises ConfigError for a setting that the processor does not have.
+        """
+        settings = plain(cfg or {})
         settings.pop("name", None)
         try:
             return cls(**settings)
         except TypeError as error:
-            raise ValueError(f"processor {cls.__name__}: {error}") from error
+            raise ConfigError(f"processor {cls.__name__}: {error}") from error
 
     def always_same(self) -> bool:
-        """Whether what was made of an item may be kept: its own class, not one above it, says `deterministic`."""
+        """Whether a processed item may be cached: the class itself, not a base class, sets `deterministic`."""
         return vars(type(self)).get("deterministic", False)
 
     def build(self, **kwargs: object) -> Self:

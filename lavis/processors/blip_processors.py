@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 def as_image(item: Image.Image | np.ndarray) -> Image.Image:
-    """An RGB picture from a PIL image or a uint8 array (H, W, 3); anything else is an error that names its shape."""
+    """An RGB image from a PIL image or a uint8 array (H, W, 3); ValueError names the shape of anything else."""
     if isinstance(item, Image.Image):
         return item.convert("RGB")
     if isinstance(item, np.ndarray) and item.dtype == np.uint8 and item.ndim == 3 and item.shape[2] == 3:
@@ -41,8 +42,8 @@ class BlipImageBaseProcessor(BaseProcessor):
 
     def normalise(self, image: Image.Image) -> Tensor:
         """0..255 to 0..1, then (x - mean) / std; float32 (3, H, W)."""
-        # Channels are brought together while they are bytes, then all is done in place: four times as fast. By NumPy:
-        # PyTorch would wake its threads for every picture, which took four times as long between two resizes.
+        # The transpose to (3, H, W) is done on bytes and the rest in place, which is four times as fast. NumPy, because
+        # PyTorch would wake its threads for every image, which took four times as long between two resizes.
         pixels = np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1)).astype(np.float32)
         pixels /= 255
         pixels -= self.mean
@@ -92,7 +93,7 @@ class Blip2ImageTrainProcessor(BlipImageBaseProcessor):
         return self.normalise(self.augment(self._flipped(self._cropped(as_image(item)))))
 
     def augment(self, image: Image.Image) -> Image.Image:
-        """Further changes to the cropped picture; none here."""
+        """Further changes to the cropped image; none here."""
         return image
 
     def _cropped(self, image: Image.Image) -> Image.Image:
@@ -108,7 +109,7 @@ class Blip2ImageTrainProcessor(BlipImageBaseProcessor):
 class BlipImageTrainProcessor(Blip2ImageTrainProcessor):
     """As `blip2_image_train`, and two random changes of colour or geometry out of ten (RandAugment, strength 5)."""
 
-    def __init__(self, image_size: int = 384, **settings: object) -> None:
+    def __init__(self, image_size: int = 384, **settings: Any) -> None:
         super().__init__(image_size, **settings)
 
     def augment(self, image: Image.Image) -> Image.Image:
@@ -119,9 +120,9 @@ class BlipImageTrainProcessor(Blip2ImageTrainProcessor):
 
 
 def random_crop_box(size: tuple[int, int], scale: tuple[float, float], rng: random.Random) -> tuple[int, int, int, int]:
-    """A random box (left, top, right, bottom) in a picture of `size` (width, height).
+    """A random box (left, top, right, bottom) in a image of `size` (width, height).
 
-    Area a random part of the picture's within `scale`, aspect ratio log-uniform in 3/4..4/3; after ten misses the
+    Area a random part of the image's within `scale`, aspect ratio log-uniform in 3/4..4/3; after ten failures the
     largest centred box with a ratio in that range (the rule of torchvision's RandomResizedCrop).
     """
     width, height = size
@@ -145,7 +146,7 @@ def _affine(image: Image.Image, *matrix: float) -> Image.Image:
     return image.transform(image.size, Image.Transform.AFFINE, matrix, fillcolor=_GREY)
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[[Image.Image, int], Image.Image]] = {
     "Identity": lambda image, sign: image,
     "AutoContrast": lambda image, sign: ImageOps.autocontrast(image),
     "Equalize": lambda image, sign: ImageOps.equalize(image),

@@ -5,66 +5,87 @@ batches        micro-batches done since the run began: its place in the data
 arch, base_hash      the model and the frozen weights that these belong to
 global_batch, accum_grad_iters      what `batches` counts
 random         torch's generator state of every process
-best, averages      best validation so far; means of the epoch under way
-references     what DPO's reference said of each transition, where that is remembered
+best, averages      best validation so far; means of the current epoch
+references     cached reference log-probabilities per transition, where DPO caches them
 """
 
 from __future__ import annotations
 
-import os
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lavis.common.errors import first_sentence
+from lavis.common.errors import EmacError, FileError, MissingFileError, first_sentence
+from lavis.common.files import write_atomically
 
 KEYS = ("model", "optimizer", "scaler", "config", "epoch")
-OWN_KEYS = ("batches", "arch", "base_hash", "global_batch", "accum_grad_iters", "random", "best", "averages")
-OWN_KEYS += ("references",)
+OWN_KEYS = (
+    "batches", "arch", "base_hash", "global_batch", "accum_grad_iters", "random", "best", "averages", "references",
+)  # fmt: skip
 
 
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be read or does not belong to this run; the text names both sides."""
+class RunCheckpointError(EmacError, ValueError):
+    """A runner's checkpoint that cannot be read or does not belong to this run; the text names both sides."""
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
-    """Write `content`; where it fails (full disk) the old file stays, and the OSError names the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write `content`; where that fails (full disk) the old file stays, and FileError names the path."""
     try:
-        with open(temporary, "wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except (OSError, RuntimeError) as error:  # torch's zip writer reports a full disk as RuntimeError
-        raise OSError(f"checkpoint {path} could not be written ({error}); an older one there is untouched") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        write_atomically(path, lambda file: torch.save(content, file))
+    except FileError as error:
+        raise FileError(f"checkpoint {error}; an older one there is untouched") from error
+    except RuntimeError as error:  # torch's zip writer reports a full disk so
+        reason = first_sentence(error)
+        raise FileError(f"checkpoint {path} could not be written: {reason}; an older one there is untouched") from error
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint, on the CPU; FileNotFoundError, or CheckpointError for a damaged or foreign file."""
+    """The content of a checkpoint, on the CPU; MissingFileError, or RunCheckpointError if it is damaged or foreign."""
     if not path.is_file():
-        raise FileNotFoundError(f"run.resume_ckpt_path: no checkpoint {path}")
+        raise MissingFileError(f"run.resume_ckpt_path: no checkpoint {path}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise CheckpointError(
+        raise RunCheckpointError(
             f"{path} cannot be read (truncated, or no checkpoint): {first_sentence(error)}"
         ) from error
     lacking = [key for key in (*KEYS, *OWN_KEYS) if not isinstance(content, dict) or key not in content]
     if lacking:
-        raise CheckpointError(
+        raise RunCheckpointError(
             f"{path} is no checkpoint of a runner: it lacks {', '.join(lacking[:3])}. Weights alone are loaded with "
             "model.pretrained"
         )
     return content
 
 
+def require_fit(content: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> None:
+    """RunCheckpointError where `content` differs from this run's `own` values: another model, or other batches."""
+    for key, value in own.items():
+        if content[key] != value:
+            theirs, ours = (str(side)[:24] for side in (content[key], value))
+            hint = {"global_batch": " (run.batch_size_train × processes)"}.get(key, "")
+            raise RunCheckpointError(f"{path} has {key} {theirs}, this run {ours}{hint}")
+
+
 def newest(folder: Path) -> Path | None:
     """The checkpoint written last in `folder`; None where there is none."""
     found = [path for path in folder.glob("checkpoint_*.pth") if path.name != "checkpoint_best.pth"]
     return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """The states of the generators that training draws from."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore_random(state: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    """Continue from `random_state`."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)

@@ -17,7 +17,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from lavis.common.dist_utils import get_world_size, is_dist_avail_and_initialized
+from lavis.common.errors import ConfigError
 from lavis.models import BaseModel
+from lavis.models.blip2_models.weights import WeightsError
 
 
 class Dispatch(nn.Module):
@@ -37,13 +39,13 @@ class Replicas:
 
     def __init__(self, model: BaseModel, *, fsdp: bool = False, find_unused_parameters: bool = False) -> None:
         if fsdp and _reference_shares(model):
-            raise ValueError(
+            raise ConfigError(
                 "run.fsdp=True cannot shard a policy and a reference that share frozen weights (model.lora_rank, "
                 "model.adaptor_tuning): run without it, adapters need little memory"
             )
         if fsdp and not is_dist_avail_and_initialized():
-            raise ValueError("run.fsdp=True needs processes: python -m torch.distributed.run --nproc_per_node=N …")
-        model.base_hash()  # while the weights are whole; the model remembers it
+            raise ConfigError("run.fsdp=True needs processes: python -m torch.distributed.run --nproc_per_node=N …")
+        model.base_hash()  # while the weights are whole; the model keeps it
         self.model = model
         self.fsdp = fsdp
         self.module: nn.Module = Dispatch(model)
@@ -61,7 +63,7 @@ class Replicas:
 
     @contextmanager
     def evaluated(self) -> Iterator[Any]:
-        """What evaluation calls: the model, or where it is sharded a stand-in that gathers it before every call."""
+        """What evaluation calls: the model, or where it is sharded a proxy that gathers it before every call."""
         if not self.fsdp:
             yield self.model
             return
@@ -95,22 +97,22 @@ class Replicas:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def trainable_state(self) -> dict[str, Tensor]:
-        """Whole weights of what trains, on the CPU; every process must ask."""
+        """Whole weights of what trains, on the CPU; every process must call it."""
         return {name: whole(value) for name, value in self.model.trainable_state_dict().items()}
 
     def load_trainable(self, state: Mapping[str, Tensor]) -> None:
-        """Put whole weights into the model; ValueError names what does not fit."""
+        """Put whole weights into the model; WeightsError names what does not fit."""
         if not self.fsdp:
             self.model.load_trainable(state)
             return
         own = self.model.trainable_state_dict()
         if own.keys() != state.keys():
-            raise ValueError(f"the trainable state has {len(state)} tensors, the model's {len(own)}")
+            raise WeightsError(f"the trainable state has {len(state)} tensors, the model's {len(own)}")
         for name, value in state.items():
             own[name].copy_(_like(value, own[name]))
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The optimiser's state with whole tensors on the CPU; every process must ask."""
+        """The optimiser's state with whole tensors on the CPU; every process must call it."""
         return _mapped(optimizer.state_dict(), whole)
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.runners.runner_base import RunnerBase
 
@@ -20,7 +21,7 @@ class RunnerIter(RunnerBase):
         super().__init__(*args, **kwargs)
         settings = self.settings
         if settings.max_iters % settings.iters_per_inner_epoch:
-            raise ValueError(
+            raise ConfigError(
                 f"run.max_iters ({settings.max_iters}) is not a multiple of run.iters_per_inner_epoch "
                 f"({settings.iters_per_inner_epoch})"
             )

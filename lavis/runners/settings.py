@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field, fields
 from typing import Any, get_type_hints
 
@@ -10,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lavis.common.config import is_no_text
+from lavis.common.errors import ConfigError, unknown
 
 OBJECTIVES = ("bc", "dpo")
 
@@ -22,8 +22,8 @@ class RunSettings:
     checkpoint after every `iters_per_inner_epoch`. `batch_size_train` is one process's; an update takes
     `accum_grad_iters` batches of every process. `amp` computes in the model's mixed precision (`model.amp`).
     `world_size` 0 takes the number of started processes. `resume_ckpt_path` is a checkpoint, or `latest`: the newest in
-    the output folder if there is one, so that a job that is put back into a queue goes on; for that `job_id` names the
-    folder (by default the time).
+    the output folder if there is one, so that a job that a queue starts again continues; `job_id` then names the folder
+    (by default the time).
     """
 
     task: str = "alfworld_action"
@@ -74,33 +74,34 @@ class RunSettings:
     policy: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check every value's range."""
+        """Check every value's range; ConfigError names the first that is wrong."""
         at_least = {"batch_size_train": 1, "batch_size_eval": 1, "accum_grad_iters": 1, "num_beams": 1, "max_len": 2}
         at_least |= dict.fromkeys(("init_lr", "min_lr", "warmup_steps", "weight_decay", "max_epoch", "max_iters"), 0)
         at_least |= dict.fromkeys(("num_workers", "clip_grad_norm", "skip_bad_samples", "num_threads", "world_size"), 0)
         at_least |= {"seed": 0, "min_len": 0, "log_freq": 1, "iters_per_inner_epoch": 0}
         for name, least in at_least.items():
             if getattr(self, name) < least:
-                raise ValueError(f"run.{name}: {getattr(self, name)!r} is not a number of at least {least}")
+                raise ConfigError(f"run.{name}: {getattr(self, name)!r} is not a number of at least {least}")
         if self.objective not in OBJECTIVES:
-            raise ValueError(f"run.objective: {self.objective!r} is not one of {', '.join(OBJECTIVES)}")
+            raise ConfigError(unknown("run.objective", self.objective, OBJECTIVES))
         if self.runner == "runner_iter" and not (self.max_iters and self.iters_per_inner_epoch):
-            raise ValueError("run.runner=runner_iter needs run.max_iters and run.iters_per_inner_epoch, both above 0")
+            raise ConfigError("run.runner=runner_iter needs run.max_iters and run.iters_per_inner_epoch, both above 0")
 
 
 TEXTS = frozenset(f"run.{name}" for name, hint in get_type_hints(RunSettings).items() if hint in (str, str | None))
 
 
 def read_settings(run: DictConfig) -> RunSettings:
-    """The typed `run:` section; ValueError names an unknown key and its neighbour, or a value of a wrong type."""
+    """The typed `run:` section; ConfigError names an unknown key and the nearest one, or a value of a wrong type."""
     names = [item.name for item in fields(RunSettings)]
-    for key in run:
+    for key in map(str, run):
         if key not in names:
-            near = difflib.get_close_matches(str(key), names, n=1)
-            raise ValueError(f"unknown key run.{key}" + (f" (did you mean run.{near[0]}?)" if near else ""))
+            raise ConfigError(unknown("key", f"run.{key}", [f"run.{name}" for name in names]))
         if f"run.{key}" in TEXTS and is_no_text(run[key]):
-            raise ValueError(f"run.{key}: yaml reads {run[key]!r} here; put the text in quotes")
+            raise ConfigError(f"run.{key}: yaml reads {run[key]!r} here; put the text in quotes")
     try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunSettings), run))
+        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunSettings), run))
     except OmegaConfBaseException as error:
-        raise ValueError(f"run.{error.full_key or error.key}: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"run.{error.full_key or error.key}: {str(error).splitlines()[0]}") from error
+    assert isinstance(settings, RunSettings)
+    return settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lavis.common.config import Config
+from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.tasks.alfworld_action import AlfworldActionTask
 from lavis.tasks.base_task import BaseTask
@@ -14,5 +15,5 @@ __all__ = ["AlfworldActionTask", "BaseTask", "CaptionTask", "setup_task"]
 def setup_task(cfg: Config) -> BaseTask:
     """The task registered as `run.task`."""
     if not cfg.run_cfg.get("task"):
-        raise ValueError("the config has no run.task")
+        raise ConfigError("the config has no run.task")
     return registry.get_task_class(cfg.run_cfg.task).setup_task(cfg=cfg)

@@ -5,18 +5,18 @@ Tasks know nothing of processes, devices or optimisers: that is the runner's par
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
 from lavis.common.config import Config
 from lavis.common.dist_utils import gathered, is_main_process
-from lavis.common.logger import progress
+from lavis.common.errors import ConfigError
+from lavis.common.files import write_json
+from lavis.common.progress import progress
 from lavis.common.registry import registry
 from lavis.datasets import builders  # noqa: F401  (registers the builders)
 from lavis.datasets.annotations import too_many
@@ -33,6 +33,16 @@ if TYPE_CHECKING:
 METHODS = {"bc": "forward", "dpo": "dpo_forward"}
 
 
+class Batches(Protocol):
+    """A loader's batches, counted."""
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        ...
+
+    def __iter__(self) -> Iterator[dict[str, Any]]: ...
+
+
 class BaseTask:
     """A task with LAVIS's methods; subclasses give `valid_step` and `report`.
 
@@ -47,7 +57,7 @@ class BaseTask:
 
     @classmethod
     def setup_task(cls, cfg: Config) -> Self:
-        """From a config; whoever knows a better `normalise` registers it as "action_normaliser"."""
+        """From a config; a better `normalise` may be registered as "action_normaliser"."""
         return cls(settings=read_settings(cfg.run_cfg), normalise=registry.get("action_normaliser"))
 
     def build_model(self, cfg: Config) -> BaseModel:
@@ -57,10 +67,11 @@ class BaseTask:
     def build_datasets(self, cfg: Config) -> dict[str, BaseDataset]:
         """Datasets by split; where a section names no processors, the model's own (`preprocess:`) serve."""
         if not cfg.datasets_cfg:
-            raise ValueError("the config names no dataset: put a section such as alfworld_cap under datasets:")
+            raise ConfigError("the config names no dataset: put a section such as alfworld_cap under datasets:")
         vis_processors, _ = load_preprocess(cfg.config.get("preprocess") or {})
         built = {}
-        for name, section in cfg.datasets_cfg.items():
+        for key, section in cfg.datasets_cfg.items():
+            name = str(key)
             builder = registry.get_builder_class(name)(
                 section,
                 vis_processors=vis_processors,
@@ -71,10 +82,10 @@ class BaseTask:
         return datasets_by_split(built)
 
     def prepare(self, model: BaseModel, datasets: Mapping[str, BaseDataset]) -> None:
-        """Let the datasets refuse what this model cannot learn from."""
+        """Let the datasets refuse labels that this model cannot learn from; ConfigError where DPO lacks a reference."""
         preferences = self.settings.objective == "dpo"
         if preferences and self.settings.train_splits and not self.settings.evaluate and model.reference is None:
-            raise ValueError("run.objective=dpo needs model.ref_pretrained: the checkpoint that it starts from")
+            raise ConfigError("run.objective=dpo needs model.ref_pretrained: the checkpoint that it starts from")
         for split, dataset in datasets.items():
             trains = split in self.settings.train_splits
             dataset.check = LabelCheck(model.llm_tokenizer.encode, model.max_output_txt_len - 1, preferences and trains)
@@ -93,10 +104,13 @@ class BaseTask:
         encode, limit = model.llm_tokenizer, model.max_output_txt_len
         return float(sum(len(encode_output(encode, text, limit)) for text in samples["text_output"]))
 
-    def evaluation(self, model: Any, data_loader: Iterable, device: Any) -> list[dict[str, Any]]:
-        """Results of this process's batches."""
+    def evaluation(self, model: Any, data_loader: Batches | None, device: Any) -> list[dict[str, Any]]:
+        """Results of this process's batches; a task that needs no data is called without."""
+        assert data_loader is not None
         results: list[dict[str, Any]] = []
-        for samples in progress(data_loader, "evaluated batches", len(data_loader)):
+        for samples in progress(
+            data_loader, "evaluated", len(data_loader), what="batches", quiet=not is_main_process()
+        ):
             if samples["instance_id"]:
                 results += self.valid_step(model, prepare_sample(samples, device))
             results += [{"skipped": message} for message in samples["skipped"]]
@@ -120,7 +134,7 @@ class BaseTask:
         if len(skipped) > self.settings.skip_bad_samples:
             raise BadSampleError(too_many(skipped, self.settings.skip_bad_samples))
         if not results:
-            raise ValueError(f"split {split_name}: no sample could be evaluated; {skipped[0] if skipped else ''}")
+            raise ConfigError(f"split {split_name}: no sample could be evaluated; {skipped[0] if skipped else ''}")
         if is_main_process():
             write_json(result_dir / f"{split_name}_epoch{epoch}.json", results)
         figures = {"samples": len(results), **self.report(results)}
@@ -162,16 +176,5 @@ def _encoded_length(encode: Callable[[str], list[int]], text: str) -> int:
 
 
 def plain(text: str) -> str:
-    """Lower case and single blanks: the comparison where nobody registered a better one."""
+    """Lower case and single blanks: how texts are compared where no better `normalise` is registered."""
     return " ".join(text.lower().split())
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a file that is whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""`captioning`: the model writes a text for a picture and a prompt; BLEU against the label (Papineni et al. 2002)."""
+"""`captioning`: the model writes a text for an image and a prompt; BLEU against the label (Papineni et al. 2002)."""
 
 from __future__ import annotations
 

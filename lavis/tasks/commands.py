@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # ALFWorld's commands: verb, and the word that parts object and receptacle ("" where there is one argument only).
 _SPLIT_BY = {"take": "from", "put": "in/on", "heat": "with", "cool": "with", "clean": "with", "slice": "with"}
@@ -46,7 +46,7 @@ def inflections(word: str) -> set[str]:
 
 
 class Lemmatizer:
-    """Texts word by word in their base forms, articles left out, with spaCy.
+    """Texts word by word in their base forms, without articles, with spaCy.
 
     With the model `en_core_web_sm` where it is installed. Else with spaCy's lookup lemmatizer over a table of the
     regular forms of `vocabulary` (the labels' words) and a few irregular ones: enough to see that `puts the plates …`
@@ -54,7 +54,7 @@ class Lemmatizer:
     """
 
     def __init__(self, vocabulary: Iterable[str]) -> None:
-        import spacy  # half a second, and only evaluation needs it
+        import spacy  # takes half a second, and only evaluation needs it
 
         if spacy.util.is_package("en_core_web_sm"):
             self._pipeline = spacy.load("en_core_web_sm", disable=["parser", "ner"])
@@ -66,7 +66,8 @@ class Lemmatizer:
         lookups = Lookups()
         lookups.add_table("lemma_lookup", {**table, **_IRREGULAR, **{word: word for word in vocabulary}})
         self._pipeline = spacy.blank("en")
-        self._pipeline.add_pipe("lemmatizer", config={"mode": "lookup"}).initialize(lookups=lookups)
+        lemmatizer: Any = self._pipeline.add_pipe("lemmatizer", config={"mode": "lookup"})
+        lemmatizer.initialize(lookups=lookups)
         self.name = "spaCy lookup of the labels' words"
 
     def __call__(self, texts: Iterable[str]) -> list[str]:

@@ -23,7 +23,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 def transition(number: int) -> Transition:
-    """A transition whose picture and prompt tell its number."""
+    """A transition whose image and prompt tell its number."""
     image = np.full((112, 112, 3), number, np.uint8)
     label, rejected = COMMANDS[number % 4], COMMANDS[(number + 1) % 4]
     return Transition(image, f"Task {number % 4}.\n> ", label, rejected, label, "Nothing happens.")
@@ -43,7 +43,7 @@ def shard_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def annotation_folder(tmp_path: Path) -> Path:
-    """`annotations.json` of five entries and their pictures, with the published data's `./` before the paths."""
+    """`annotations.json` of five entries and their images, with the published data's `./` before the paths."""
     entries = []
     for number in range(5):
         item = transition(number)

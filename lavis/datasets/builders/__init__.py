@@ -13,7 +13,7 @@ __all__ = ["AlfworldCapBuilder", "BaseDatasetBuilder", "dataset_zoo", "load_data
 
 
 def load_dataset(name: str, cfg_path: str | None = None, vis_path: str | None = None) -> dict[str, BaseDataset]:
-    """The datasets of the builder `name`, by split, with its defaults or those of a yaml; `vis_path`: the pictures."""
+    """The datasets of the builder `name`, by split, with its defaults or those of a yaml; `vis_path`: the images."""
     builder_class = registry.get_builder_class(name)
     config = load_dataset_config(cfg_path or builder_class.default_config_path())
     if vis_path is not None:

@@ -1,4 +1,4 @@
-"""`alfworld_cap`: ALFWorld transitions from LAVIS annotation files with pictures, or from folders of shards."""
+"""`alfworld_cap`: ALFWorld transitions from LAVIS annotation files with images, or from folders of shards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.datasets.annotations import AnnotationFile
 from lavis.datasets.builders.base_dataset_builder import TRAIN_SPLIT, BaseDatasetBuilder
@@ -20,7 +21,7 @@ ANNOTATION_NAME = "annotations.json"  # what `xrl_alignment.collect --format lav
 class AlfworldCapBuilder(BaseDatasetBuilder):
     """For each split `build_info.annotations.<split>.storage` is a JSON file, or a folder that collect wrote.
 
-    Pictures of a JSON file lie under `build_info.images.storage`, by default beside the file.
+    Images of a JSON file lie under `build_info.images.storage`, by default beside the file.
     """
 
     train_dataset_cls = AlfworldDataset
@@ -28,12 +29,12 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
     DATASET_CONFIG_DICT = {"default": "configs/datasets/alfworld/defaults_cap.yaml"}
 
     def build_split(self, split: str, info: Mapping[str, Any]) -> AlfworldDataset:
-        """The dataset of one split; ValueError where it is empty."""
+        """The dataset of one split; ConfigError where it is empty."""
         is_train = split == TRAIN_SPLIT
         phase = "train" if is_train else "eval"
         source = self.open_source(Path(info["storage"]).expanduser())
         if not len(source):
-            raise ValueError(f"datasets.alfworld_cap: split {split} is empty: no sample in {info['storage']}")
+            raise ConfigError(f"datasets.alfworld_cap: split {split} is empty: no sample in {info['storage']}")
         return (self.train_dataset_cls if is_train else self.eval_dataset_cls)(
             source=source,
             vis_processor=self.vis_processors[phase],

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from lavis.common.config import load_yaml, plain
 from lavis.common.dist_utils import barrier, is_main_process
+from lavis.common.errors import ConfigError, unknown
 from lavis.common.registry import registry
 from lavis.datasets.datasets.base_dataset import BaseDataset
 from lavis.processors import BaseProcessor, load_processor
@@ -48,10 +49,9 @@ class BaseDatasetBuilder:
 
     @classmethod
     def default_config_path(cls, type: str = "default") -> str:
-        """Path of the defaults called `type`; an unknown one is a ValueError that lists those there are."""
+        """Path of the defaults called `type`; ConfigError for an unknown one."""
         if type not in cls.DATASET_CONFIG_DICT:
-            known = ", ".join(cls.DATASET_CONFIG_DICT)
-            raise ValueError(f"{cls.__name__} has no defaults of type {type!r}; there are: {known}")
+            raise ConfigError(unknown(f"type of defaults of {cls.__name__}", type, cls.DATASET_CONFIG_DICT))
         return str(Path(registry.get_path("library_root")) / cls.DATASET_CONFIG_DICT[type])
 
     def build_datasets(self) -> dict[str, BaseDataset]:
@@ -73,7 +73,7 @@ class BaseDatasetBuilder:
 
     def annotations(self) -> dict[str, Any]:
         """`build_info.annotations`: what to open for each split, those without a storage left out."""
-        given = OmegaConf.to_container(self.config.build_info.annotations, resolve=True) or {}
+        given = plain(self.config.build_info.annotations or {})
         return {split: info for split, info in given.items() if info and info.get("storage")}
 
     def build_split(self, split: str, info: Mapping[str, Any]) -> BaseDataset:
@@ -82,15 +82,13 @@ class BaseDatasetBuilder:
 
 
 def refuse_unknown_keys(config: DictConfig, known: Sequence[str]) -> None:
-    """ValueError names a key of a dataset's section that nobody reads, and the nearest one."""
+    """ConfigError names a key of a dataset's section that has no meaning, and the nearest one."""
     for key in config:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
-            raise ValueError(f"unknown key {key} of a dataset's section ({hint})")
+            raise ConfigError(unknown("key of a dataset's section", str(key), known))
 
 
 def load_dataset_config(path: str) -> DictConfig:
     """The one section under `datasets:` in a yaml file."""
-    sections = OmegaConf.load(path).datasets
+    sections = load_yaml(path).datasets
     return sections[next(iter(sections))]

@@ -1,4 +1,4 @@
-"""ALFWorld transitions: picture and prompt in, the expert's command out, for DPO also a rejected command."""
+"""ALFWorld transitions: image and prompt in, the expert's command out, for DPO also a rejected command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AlfworldDataset(BaseDataset):
     def sample(self, record: Record, index: int, epoch: int) -> dict[str, Any]:
         """One transition; `instance_id` is its index."""
         return {
-            "image": self.picture(record, index, epoch),
+            "image": self.process_image(record, index, epoch),
             "text_input": self.text_processor(record.text_input),
             "text_output": self.text_processor(record.text_output),
             "text_output_neg": self.text_processor(record.text_output_neg),

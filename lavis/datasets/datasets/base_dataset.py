@@ -11,13 +11,13 @@ from torch.utils.data import Dataset
 from lavis.datasets.records import BadSampleError, Record, Source
 from lavis.processors import BaseProcessor
 
-_MOST_NEIGHBOURS = 100  # tried in place of a bad sample before the data as a whole counts as bad
+_MOST_NEIGHBOURS = 100  # tried in place of a bad sample before the data counts as bad
 
 
 class Draw(NamedTuple):
-    """What a sampler asks for: a sample, and in which epoch, on which random changes to the picture depend."""
+    """What a sampler asks for: a sample, and the epoch, on which random changes to the image depend."""
 
-    index: int
+    sample: int
     epoch: int = 0
 
 
@@ -78,8 +78,8 @@ class BaseDataset(Dataset):
         """A batch from samples."""
         raise NotImplementedError
 
-    def picture(self, record: Record, index: int, epoch: int) -> Any:
-        """The processed image; random changes depend on (seed, epoch, index) alone, not on who computes them."""
+    def process_image(self, record: Record, index: int, epoch: int) -> Any:
+        """The processed image; random changes depend on (seed, epoch, index) alone, not on the process."""
         generator = getattr(self.vis_processor, "random", None)
         if isinstance(generator, random.Random):
             generator.seed(f"{self.seed} {epoch} {index}")

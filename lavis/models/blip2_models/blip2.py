@@ -1,15 +1,15 @@
 """The parts of a BLIP-2 model, made from config: vision encoder, Q-Former, language model, tokenizers.
 
-All three networks are Transformers' own; only the differences from LAVIS are settled here. No final norm in the vision
-encoder (LAVIS keeps it outside, as `ln_vision`, eps 1e-5, fp32), and a Q-Former without its text branch where the
-Q-Former reads no text.
+All three networks are Transformers' own. This module adds what LAVIS does differently: the vision encoder has no final
+norm (LAVIS keeps it outside, as `ln_vision`, eps 1e-5, float32), and a Q-Former that reads no text has no text branch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    BertTokenizerFast,
+    BertTokenizer,
     InstructBlipQFormerConfig,
     InstructBlipQFormerModel,
     InstructBlipVisionConfig,
@@ -25,8 +25,9 @@ from transformers import (
     PreTrainedModel,
 )
 
+from lavis.common.errors import ConfigError, MissingFileError, first_sentence, unknown
+from lavis.models import fast_llm
 from lavis.models.base_model import BaseModel
-from lavis.models.blip2_models import attention
 
 LN_VISION_EPS = 1e-5  # nn.LayerNorm's default, which LAVIS uses; the blocks of the vision encoder have 1e-6
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -44,16 +45,25 @@ class Float32LayerNorm(nn.LayerNorm):
 
 
 def dtype_named(name: str, key: str) -> torch.dtype:
-    """The torch dtype called `name`; the error names the config key."""
+    """The torch dtype called `name`; ConfigError names the config key `model.<key>`."""
     if name not in DTYPES:
-        raise ValueError(f"model.{key}: {name!r} is not one of {', '.join(DTYPES)}")
+        raise ConfigError(unknown(f"model.{key}", name, DTYPES))
     return DTYPES[name]
+
+
+@contextmanager
+def _naming(key: str) -> Iterator[None]:
+    """ConfigError or MissingFileError, naming the config key, where Transformers refuses its value."""
+    try:
+        yield
+    except OSError as error:
+        raise MissingFileError(f"model.{key}: {first_sentence(error)}") from error
+    except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:
+        raise ConfigError(f"model.{key}: {first_sentence(error)}") from error
 
 
 class Blip2Base(BaseModel):
     """What BLIP-2 models share: how their parts are made, and mixed precision."""
-
-    amp: torch.dtype | None = None
 
     def maybe_autocast(self) -> AbstractContextManager:
         """Autocast to the config's `amp` dtype on the model's device; nothing where `amp` is unset."""
@@ -63,34 +73,38 @@ class Blip2Base(BaseModel):
 
     @staticmethod
     def init_vision_encoder(
-        vit_model: str, img_size: int, sizes: Mapping[str, object], precision: str
+        vit_model: str, img_size: int, sizes: Mapping[str, Any], precision: str
     ) -> tuple[InstructBlipVisionModel, Float32LayerNorm]:
         """The vision transformer without a final norm, and `ln_vision`.
 
         `sizes` overrides fields of `InstructBlipVisionConfig`. Random weights; checkpoints come later.
         """
         if vit_model not in VIT_MODELS:
-            raise ValueError(f"model.vit_model: {vit_model!r} is not one of {', '.join(VIT_MODELS)}")
-        config = InstructBlipVisionConfig(**{**VIT_MODELS[vit_model], **sizes, "image_size": img_size})
-        if img_size % config.patch_size:
-            raise ValueError(f"model.img_size: {img_size} is not a multiple of the patch size {config.patch_size}")
-        encoder = InstructBlipVisionModel(config)
-        encoder.post_layernorm = nn.Identity()
-        return encoder.to(dtype_named(precision, "vit_precision")), Float32LayerNorm(
-            config.hidden_size, eps=LN_VISION_EPS
-        )
+            raise ConfigError(unknown("model.vit_model", vit_model, VIT_MODELS))
+        with _naming("vit_config"):
+            config = InstructBlipVisionConfig(**{**VIT_MODELS[vit_model], **sizes, "image_size": img_size})
+        if not isinstance(config.patch_size, int) or img_size % config.patch_size:
+            raise ConfigError(f"model.img_size: {img_size} is not a multiple of the patch size {config.patch_size}")
+        with _naming("vit_config"):
+            encoder = InstructBlipVisionModel(config)
+        parts: Any = encoder  # Transformers' types do not allow another class of norm
+        parts.post_layernorm = nn.Identity()
+        parts.to(dtype_named(precision, "vit_precision"))
+        return encoder, Float32LayerNorm(config.hidden_size, eps=LN_VISION_EPS)
 
     @staticmethod
     def init_qformer(
-        num_query_token: int, vision_width: int, sizes: Mapping[str, object], reads_text: bool
+        num_query_token: int, vision_width: int, sizes: Mapping[str, Any], reads_text: bool
     ) -> tuple[InstructBlipQFormerModel, nn.Parameter]:
         """The Q-Former and its query tokens (1, Q, width); without word embeddings unless it `reads_text`."""
-        config = InstructBlipQFormerConfig(**{**sizes, "encoder_hidden_size": vision_width})
-        qformer = InstructBlipQFormerModel(config)
+        with _naming("qformer_config"):
+            config = InstructBlipQFormerConfig(**{**sizes, "encoder_hidden_size": vision_width})
+            qformer = InstructBlipQFormerModel(config)
         if not reads_text:
-            qformer.embeddings.word_embeddings = None
-            qformer.embeddings.position_embeddings = None
-            for layer in qformer.encoder.layer:
+            parts: Any = qformer  # Transformers' types do not allow None, its code does
+            parts.embeddings.word_embeddings = None
+            parts.embeddings.position_embeddings = None
+            for layer in parts.encoder.layer:
                 layer.intermediate = None
                 layer.output = None
         queries = nn.Parameter(torch.zeros(1, num_query_token, config.hidden_size))
@@ -98,21 +112,25 @@ class Blip2Base(BaseModel):
         return qformer, queries
 
     @staticmethod
-    def init_bert_tokenizer(name_or_path: str) -> BertTokenizerFast:
+    def init_bert_tokenizer(name_or_path: str) -> BertTokenizer:
         """The Q-Former's BERT tokenizer with [DEC] added; cuts on the left, as InstructBLIP does."""
         vocabulary = Path(name_or_path) / "vocab.txt"
         if vocabulary.is_file():
-            tokenizer = BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True)
+            tokenizer = BertTokenizer(vocab=str(vocabulary), do_lower_case=True)
         else:
-            tokenizer = BertTokenizerFast.from_pretrained(name_or_path)
+            try:
+                tokenizer = BertTokenizer.from_pretrained(name_or_path)
+            except OSError as error:
+                raise MissingFileError(
+                    f"model.bert_tokenizer: {name_or_path!r} is neither a folder with vocab.txt nor a hub id that can "
+                    "be read"
+                ) from error
         tokenizer.truncation_side = "left"
         tokenizer.add_special_tokens({"bos_token": "[DEC]"})
         return tokenizer
 
     @staticmethod
-    def init_llm(
-        name_or_path: str, sizes: Mapping[str, object], weights: str, dtype: str, rows: int
-    ) -> PreTrainedModel:
+    def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: str, rows: int) -> PreTrainedModel:
         """A causal language model with at least `rows` embedding rows.
 
         From `sizes` (a Transformers config with its `model_type`) with random weights, or from a folder or hub id.
@@ -122,17 +140,19 @@ class Blip2Base(BaseModel):
         from_folder = not sizes and not weights
         if from_folder:
             if not name_or_path:
-                raise ValueError("model.llm_model is empty: name a folder or hub id, or give model.llm_config")
-            llm = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=torch_dtype)
+                raise ConfigError("model.llm_model is empty: name a folder or hub id, or give model.llm_config")
+            with _naming("llm_model"):
+                llm = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=torch_dtype)
         else:
-            config = AutoConfig.for_model(**sizes) if sizes else AutoConfig.from_pretrained(name_or_path)
-            llm = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME).to(torch_dtype)
-            attention.autocast_rotary(llm)
+            with _naming("llm_config" if sizes else "llm_model"):
+                config = AutoConfig.for_model(**sizes) if sizes else AutoConfig.from_pretrained(name_or_path)
+                llm = AutoModelForCausalLM.from_config(config, attn_implementation=fast_llm.ATTENTION).to(torch_dtype)
+            fast_llm.autocast_rotary(llm)
         if llm.config.vocab_size < rows:
             llm.resize_token_embeddings(rows, mean_resizing=False)
         scaled = [
             k for k in ("final_logit_softcapping", "logit_scale", "logits_scaling") if getattr(llm.config, k, None)
         ]
         if scaled:
-            raise ValueError(f"the language model scales its logits ({scaled[0]}), which Blip2Emac does not support")
+            raise ConfigError(f"the language model scales its logits ({scaled[0]}), which Blip2Emac does not support")
         return llm

@@ -1,4 +1,4 @@
-"""Text in and out of the language model: tokenizers behind one small interface, and the rows the model is fed with.
+"""Text in and out of the language model: tokenizers behind one small interface, and the rows that the model reads.
 
 Shapes: N rows, L tokens of text. The conventions (which side is cut, where pads stand, which BOS) are those of the
 original InstructBLIP/EMMA code; the golden case proves them.
@@ -16,8 +16,10 @@ from typing import Protocol
 import torch
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import cached_file
+
+from lavis.common.errors import ConfigError, MissingFileError
 
 IGNORE = -100  # label of a position that carries no loss (PyTorch's convention)
 
@@ -82,7 +84,7 @@ class SentencePieceTokenizer:
         return self.pad_id + 1
 
     def save(self, folder: Path) -> None:
-        """Copy `tokenizer.model` and what stands beside it; engines then begin prompts as Vicuna's files say."""
+        """Copy `tokenizer.model` and the files beside it; engines then begin prompts as Vicuna's files say."""
         for name in ("tokenizer.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
             if (file := self._file.with_name(name)).is_file():
                 shutil.copyfile(file, folder / name)
@@ -95,11 +97,11 @@ class FastTokenizer:
         file = Path(name_or_path) / "tokenizer.json"
         if file.is_file() and not (Path(name_or_path) / "tokenizer_config.json").is_file():
             names = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "[PAD]"}
-            self._tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(file), **names)
+            self._tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast(tokenizer_file=str(file), **names)
         else:
             self._tokenizer = AutoTokenizer.from_pretrained(name_or_path)
         if self._tokenizer.eos_token_id is None:
-            raise ValueError(f"the tokenizer {name_or_path} has no end-of-sequence token: Blip2Emac needs one")
+            raise ConfigError(f"the tokenizer {name_or_path} has no end-of-sequence token: Blip2Emac needs one")
         if self._tokenizer.pad_token_id is None:
             self._tokenizer.add_special_tokens({"pad_token": "[PAD]"})
         self.eos_id = self._tokenizer.eos_token_id
@@ -116,30 +118,35 @@ class FastTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens dropped."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)  # a list only for a list of rows
+        return text
 
     def __len__(self) -> int:
         return len(self._tokenizer)
 
     def save(self, folder: Path) -> None:
-        """Write `tokenizer.json` and its config; whoever encodes a prompt with them gets `encode_prompts`' ids."""
+        """Write `tokenizer.json` and its config; a prompt encoded with them has `encode_prompts`' ids."""
         saved = copy.deepcopy(self._tokenizer)
         bos = saved.convert_ids_to_tokens(self.bos_id)
-        if saved("a").input_ids[0] != self.bos_id:  # nobody else would put it in front
+        if saved("a").input_ids[0] != self.bos_id:  # no other program would put it in front
             backend = saved.backend_tokenizer
             backend.post_processor = TemplateProcessing(single=[bos, "$A"], special_tokens=[(bos, self.bos_id)])
         saved.save_pretrained(folder)
 
 
 def load_llm_tokenizer(name_or_path: str) -> LlmTokenizer:
-    """The tokenizer in a folder (or hub id): sentencepiece where there is a `tokenizer.model`, else Transformers'."""
+    """The tokenizer in a folder (or hub id): sentencepiece where there is a `tokenizer.model`, else Transformers'.
+
+    Raises ConfigError for an empty name or an unusable tokenizer, MissingFileError where there is none.
+    """
     if not name_or_path:
-        raise ValueError("model.llm_model is empty: name the folder or hub id of a language model")
+        raise ConfigError("model.llm_model is empty: name the folder or hub id of a language model")
     try:
         model_file = cached_file(name_or_path, "tokenizer.model", _raise_exceptions_for_missing_entries=False)
         return FastTokenizer(name_or_path) if model_file is None else SentencePieceTokenizer(Path(model_file))
     except OSError as error:
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"model.llm_model: no tokenizer in {name_or_path!r}, neither a folder nor a hub id that can be read"
         ) from error
 

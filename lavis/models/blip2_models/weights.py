@@ -1,9 +1,9 @@
-"""Weight files of BLIP-2 models: reading them, and their three ways of naming the same weights.
+"""Weight files of BLIP-2 models: reading them, and the three naming schemes for the same weights.
 
 The model's own (native) names are `visual_encoder.* ln_vision.* Qformer.* query_tokens llm_proj.* llm_model.*`, with
 Transformers' names inside the first and third. LAVIS has EVA-CLIP's and BERT's names there, and `q_bias`/`v_bias` where
-Transformers has one `qkv.bias` with zeros in the middle. The hub's InstructBLIP has native names but for the first
-word (`vision_model.* qformer.* language_projection.* language_model.*`).
+Transformers has one `qkv.bias` with zeros in the middle. The hub's InstructBLIP differs from native names in the first
+component (`vision_model.* qformer.* language_projection.* language_model.*`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lavis.common.errors import first_sentence
+from lavis.common.errors import EmacError, MissingFileError, first_sentence
 
 # (LAVIS, native), as regular expressions' replacements in both directions; order matters.
 _VIT = r"visual_encoder\."
@@ -59,9 +59,13 @@ _NATIVE_TO_HUB = (
     (r"^llm_proj\.", "language_projection."),
     (r"^llm_model\.", "language_model."),
 )
-# Buffers of old library versions and BERT's word predictor: in the files, never in the model.
-_DEAD = re.compile(r"\.position_ids$|rotary_emb\.inv_freq$|^Qformer\.cls\.")
+# Buffers of old library versions and BERT's word prediction head: in the files, never in the model.
+_UNUSED = re.compile(r"\.position_ids$|rotary_emb\.inv_freq$|^Qformer\.cls\.")
 REFERENCE_PREFIX = "ref_"
+
+
+class WeightsError(EmacError, ValueError):
+    """Weights that are damaged or do not fit the model; the text names the file and the first keys that differ."""
 
 
 def _renamed(name: str, rules: Iterable[tuple[str, str]]) -> str:
@@ -73,7 +77,7 @@ def _renamed(name: str, rules: Iterable[tuple[str, str]]) -> str:
 
 
 def format_of(state: Mapping[str, Tensor]) -> str:
-    """How the state dict names its weights: "LAVIS", "hub", or "native" (also what only trains, and nothing known)."""
+    """The naming scheme of the state dict: "LAVIS", "hub", or "native" (also where no name tells)."""
     lavis = r"(ref_)?(visual_encoder\.(cls_token|pos_embed|patch_embed|blocks)|Qformer\.bert\.)"
     hub = "|".join(pattern for pattern, _ in _HUB_TO_NATIVE)
     for name, pattern in (("LAVIS", lavis), ("hub", hub)):
@@ -83,18 +87,21 @@ def format_of(state: Mapping[str, Tensor]) -> str:
 
 
 def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict under native names; reads any of the three, with or without `ref_`, drops dead keys."""
+    """The state dict under native names, from any of the three schemes, with or without `ref_`; drops unused keys.
+
+    WeightsError where one half of LAVIS's attention bias is missing.
+    """
     native: dict[str, Tensor] = {}
     for name, value in state.items():
         prefix = REFERENCE_PREFIX if name.startswith(REFERENCE_PREFIX) else ""
         bare = _renamed(name.removeprefix(prefix), _HUB_TO_NATIVE)
-        if _DEAD.search(bare):
+        if _UNUSED.search(bare):
             continue
         new = prefix + _renamed(bare, _TO_NATIVE)
         if new.endswith(".q_bias"):
             other = name.removesuffix("q_bias") + "v_bias"
             if other not in state:
-                raise ValueError(f"{other} is missing, although {name} is there")
+                raise WeightsError(f"{other} is missing, although {name} is there")
             value_bias = state[other]
             native[new.removesuffix("q_bias") + "qkv.bias"] = torch.cat([value, torch.zeros_like(value), value_bias])
         elif not new.endswith(".v_bias"):
@@ -105,8 +112,8 @@ def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def to_lavis(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state dict under LAVIS's names, for the original to read.
 
-    The middle third of a `qkv.bias` is dropped: a bias on the keys moves all scores of a query alike, so softmax does
-    not see it, and LAVIS has none.
+    The middle third of a `qkv.bias` is dropped: a bias on the keys adds the same number to all scores of a query, which
+    softmax ignores, and LAVIS has none.
     """
     lavis: dict[str, Tensor] = {}
     for name, value in state.items():
@@ -126,7 +133,7 @@ def to_hub(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def split_reference(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Part a state dict into the policy's weights and the reference's (`ref_` taken off)."""
+    """Split a state dict into the policy's weights and the reference's (without `ref_`)."""
     policy = {k: v for k, v in state.items() if not k.startswith(REFERENCE_PREFIX)}
     reference = {k.removeprefix(REFERENCE_PREFIX): v for k, v in state.items() if k.startswith(REFERENCE_PREFIX)}
     return policy, reference
@@ -135,8 +142,8 @@ def split_reference(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 def read_state(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors, .pth, .pt or .bin file, or of a folder or hub id with such files; on the CPU.
 
-    Of `{"model": …}` the inner dict. Shards (`*.index.json`) are put together. Never unpickles anything but tensors.
-    Raises `FileNotFoundError`, or `ValueError` naming the file.
+    Of `{"model": …}` the inner dict. Shards (`*.index.json`) are joined. Never unpickles anything but tensors.
+    Raises MissingFileError, or WeightsError naming the file.
     """
     state: dict[str, Tensor] = {}
     for file in _weight_files(path):
@@ -155,25 +162,25 @@ def _weight_files(path: str | Path) -> list[Path]:
         if index := sorted(path.glob(f"{pattern}.index.json")):
             names = sorted(set(json.loads(index[0].read_text(encoding="utf-8"))["weight_map"].values()))
             if lacking := [name for name in names if not (path / name).is_file()]:
-                raise FileNotFoundError(
+                raise MissingFileError(
                     f"{path} lacks {lacking[0]}, one of {len(names)} shards that {index[0].name} lists"
                 )
             return [path / name for name in names]
         if files := sorted(path.glob(pattern)):
             return files
-    raise FileNotFoundError(f"no weight file in {path}: expected *.safetensors, *.bin or *.pth")
+    raise MissingFileError(f"no weight file in {path}: expected *.safetensors, *.bin or *.pth")
 
 
 def _hub_folder(name: str) -> Path:
     """The local folder of a hub id such as Salesforce/instructblip-vicuna-7b, fetched if it is not there yet."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or Path(name).suffix in (".pth", ".pt", ".bin", ".safetensors"):
-        raise FileNotFoundError(f"no weight file {name}")
+        raise MissingFileError(f"no weight file {name}")
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(name, allow_patterns=["*.safetensors", "*.safetensors.index.json"]))
     except Exception as error:  # the hub's client, and the network below it, raise many kinds
-        raise FileNotFoundError(f"no weight file {name}, and no such folder on the hub that can be read") from error
+        raise MissingFileError(f"no weight file {name}, and no such folder on the hub that can be read") from error
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
@@ -182,20 +189,26 @@ def _read_file(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch and safetensors raise many kinds for a truncated or foreign file
-        raise ValueError(f"{path} is not a readable weight file: {first_sentence(error)}") from error
+        raise WeightsError(f"{path} is not a readable weight file: {first_sentence(error)}") from error
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
         content = content["model"]
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
-        raise ValueError(f"{path} holds no state dict (expected names to tensors, or {{'model': …}})")
+        raise WeightsError(f"{path} holds no state dict (expected names to tensors, or {{'model': …}})")
     return dict(content)
 
 
 def require_finite(state: Mapping[str, Tensor], source: str) -> None:
-    """ValueError that names the first weights that are NaN or infinite."""
+    """WeightsError names the first weights that are NaN or infinite."""
     bad = [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]
     if bad:
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-        raise ValueError(f"{source}: {bad[0]}{more} holds NaN or infinite numbers: take an earlier checkpoint")
+        raise WeightsError(f"{source}: {bad[0]}{more} holds NaN or infinite numbers: take an earlier checkpoint")
+
+
+def require_match(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> None:
+    """WeightsError that lists what differs (`mismatch`)."""
+    if complaint := mismatch(expected, found, source):
+        raise WeightsError(complaint)
 
 
 def mismatch(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> str | None:

@@ -75,10 +75,13 @@ def test_pairs_without_equal_signs(tmp_path: Path) -> None:
         ("run: {}\ndatasets: {}", "no 'model' section"),
         ("model: {arch: blip2_emac, model_type: tiny}\ndatasets: {}", "no 'run' section"),
         ("model: {arch: blip2_emac}\nrun: {}\ndatasets: {}", "no model.model_type"),
-        ("model: {arch: blip3, model_type: tiny}\nrun: {}\ndatasets: {}", "no model 'blip3'; there are: "),
+        ("model: {arch: blip3, model_type: tiny}\nrun: {}\ndatasets: {}", "unknown model 'blip3'"),
         ("run:\n\tseed: 1", "user.yaml: not a yaml file: while scanning"),
         ("- a", "user.yaml: a config file holds sections"),
-        ("model: {arch: blip2_emac, model_type: tiny}\nrun: {}\ndatasets: {none_such: {}}", "no dataset builder"),
+        (
+            "model: {arch: blip2_emac, model_type: tiny}\nrun: {}\ndatasets: {none_such: {}}",
+            "unknown dataset builder",
+        ),
     ],
 )
 def test_bad_configs(tmp_path: Path, yaml: str, message: str) -> None:

@@ -1,16 +1,14 @@
-"""What a run writes about itself: means, progress, curves."""
+"""What a run writes about itself: means, lines, curves."""
 
 from __future__ import annotations
 
-import io
 import json
-import re
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lavis.common.logger import Averages, ProgressLine, RunLog, progress
+from lavis.common.logger import Averages, RunLog
 
 
 def test_means_are_weighted_and_survive_a_resume() -> None:
@@ -23,19 +21,6 @@ def test_means_are_weighted_and_survive_a_resume() -> None:
     assert averages.means() == {"loss": 4.0, "lr": 0.5} and again.means()["loss"] == 4.0
     averages.update(loss=100.0)
     assert again.means()["loss"] == 4.0  # a copy
-
-
-def test_progress_without_a_terminal_ends_with_a_plain_line() -> None:
-    shown = io.StringIO()
-    with ProgressLine("epoch 3", 4, done=1, stream=shown) as line:
-        for loss in (3, 2, 1):
-            line.advance(f"epoch 3, loss {loss}")
-    assert re.fullmatch(r"epoch 3, loss 1: 4 of 4, about 0 s left\n", shown.getvalue())
-
-
-def test_progress_passes_every_item_on(capsys: pytest.CaptureFixture) -> None:
-    assert list(progress(iter("abc"), "batches", 3)) == ["a", "b", "c"]
-    assert capsys.readouterr().out == "batches: 3 of 3, about 0 s left\n"
 
 
 def test_lines_and_curves(tmp_path: Path) -> None:

@@ -57,4 +57,6 @@ def test_schedule(name: str, settings: dict, want: list[float]) -> None:
 
 def test_unknown_schedule_lists_what_exists() -> None:
     with pytest.raises(ValueError, match="constant_lr, linear_warmup_cosine_lr, linear_warmup_step_lr"):
+        registry.get_lr_scheduler_class("polynomial")
+    with pytest.raises(ValueError, match="unknown learning rate scheduler 'linear_warmup': did you mean 'linear"):
         registry.get_lr_scheduler_class("linear_warmup")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lavis.common.errors import EmacError
 from lavis.common.registry import DuplicateNameError, Registry, UnknownNameError
 
 KINDS = ["builder", "task", "processor", "model", "lr_scheduler", "runner"]
@@ -44,8 +45,10 @@ def test_unknown_name_lists_and_suggests() -> None:
     registry.register_model("other")(type("B", (), {}))
     with pytest.raises(UnknownNameError) as error:
         registry.get_model_class("blip2_emca")
-    assert str(error.value) == "no model 'blip2_emca'; did you mean 'blip2_emac'? There are: blip2_emac, other"
-    assert isinstance(error.value, ValueError) and isinstance(error.value, KeyError)
+    assert str(error.value) == "unknown model 'blip2_emca': did you mean 'blip2_emac'?"
+    assert all(isinstance(error.value, kind) for kind in (EmacError, ValueError, KeyError))
+    with pytest.raises(UnknownNameError, match="unknown model 'gpt': choose one of blip2_emac, other"):
+        registry.get_model_class("gpt")
 
 
 def test_values_under_dotted_names() -> None:

@@ -23,7 +23,7 @@ def write(path: Path, *entries: object, lines: bool = False) -> Path:
     return path
 
 
-def test_reads_entries_and_pictures(annotation_folder: Path) -> None:
+def test_reads_entries_and_images(annotation_folder: Path) -> None:
     source = AnnotationFile(annotation_folder / "annotations.json", annotation_folder)
     record = source.read(3)
     assert len(source) == 5
@@ -73,13 +73,13 @@ def test_bad_entries_are_named(tmp_path: Path, entry: object, reason: str) -> No
     assert (len(tolerant), len(tolerant.skipped)) == (1, 1)
 
 
-def test_without_pictures(tmp_path: Path) -> None:
+def test_without_images(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", {"text_input": "x", "text_output": "look"})
     assert not np.asarray(AnnotationFile(path, tmp_path, blank_images=True).read(0).image).any()
 
 
-def test_missing_and_broken_pictures(tmp_path: Path) -> None:
-    (tmp_path / "b.jpg").write_bytes(b"\xff\xd8\xff not a picture")
+def test_missing_and_broken_images(tmp_path: Path) -> None:
+    (tmp_path / "b.jpg").write_bytes(b"\xff\xd8\xff not an image")
     path = write(tmp_path / "a.json", ENTRY, {**ENTRY, "image": "b.jpg"})
     source = AnnotationFile(path, tmp_path)
     with pytest.raises(BadSampleError, match=r"a.json, entry 0: no image .*a.png"):

@@ -36,7 +36,7 @@ def test_every_transition_as_the_buffer_reads_it(shard_folder: Path) -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.tuples(TEXTS, st.integers(0, 2**32 - 1)), min_size=1, max_size=5), flat=st.booleans())
-def test_any_text_picture_and_number_comes_back(tmp_path: Path, rows: list, flat: bool) -> None:
+def test_any_text_image_and_number_comes_back(tmp_path: Path, rows: list, flat: bool) -> None:
     images = [
         np.full((6, 5, 3), seed % 256, np.uint8) if flat else np.random.default_rng(seed).integers(0, 256, (6, 5, 3))
         for _, seed in rows
@@ -85,7 +85,7 @@ def test_fields_that_make_no_episode(tmp_path: Path, fields: dict) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pictures_of_another_type(tmp_path: Path) -> None:
+def test_images_of_another_type(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"are uint8 \(H, W, 3\), not float64 \(4, 4, 3\)"):
         write_shard(tmp_path / "round000_env0000_steps001.h5", {"image": [np.zeros((4, 4, 3))]}, {})
     assert list(tmp_path.iterdir()) == []
@@ -98,7 +98,7 @@ def test_damaged_shard_is_named(tmp_path: Path, shard_folder: Path) -> None:
         ShardFolder(tmp_path).read(0)
 
 
-def test_a_picture_that_was_damaged_after_the_shard_was_opened(tmp_path: Path, shard_folder: Path) -> None:
+def test_a_image_that_was_damaged_after_the_shard_was_opened(tmp_path: Path, shard_folder: Path) -> None:
     path = tmp_path / NAME
     path.write_bytes((shard_folder / NAME).read_bytes())
     shard = open_shard(path)
@@ -135,11 +135,11 @@ def test_an_index_that_is_damaged(tmp_path: Path, shard_folder: Path) -> None:
             open_shard(tmp_path / NAME)
 
 
-def test_shard_without_pictures(tmp_path: Path) -> None:
+def test_shard_without_images(tmp_path: Path) -> None:
     fields = {name: ["look"] for name in ("text_input", "text_output", "text_output_neg")}
     path = tmp_path / "round000_env0000_steps001.h5"
     write_shard(path, fields, {})
-    with pytest.raises(BadSampleError, match="has no pictures"):
+    with pytest.raises(BadSampleError, match="has no images"):
         ShardFolder(tmp_path).read(0)
     assert not ShardFolder(tmp_path, blank_images=True).read(0).image.any()
     with pytest.raises(ShardError, match="it has no image, only "):

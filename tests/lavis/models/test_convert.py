@@ -17,7 +17,8 @@ from transformers import (
 
 from lavis.models import convert
 from lavis.models.blip2_models import weights
-from lavis.models.blip2_models.blip2_emac import Blip2Emac, model_section
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.emac_config import model_section
 from lavis.models.blip2_models.text import encode_prompts
 
 VISION = {

@@ -37,8 +37,8 @@ def test_arrays_and_images_give_the_same(picture: np.ndarray) -> None:
     assert torch.equal(processor(picture), processor(rgba))
 
 
-@pytest.mark.parametrize("item", [np.zeros((4, 4, 3)), np.zeros((4, 4), np.uint8), "picture.png"])
-def test_what_is_no_picture(item: object) -> None:
+@pytest.mark.parametrize("item", [np.zeros((4, 4, 3)), np.zeros((4, 4), np.uint8), "image.png"])
+def test_what_is_no_image(item: object) -> None:
     with pytest.raises(ValueError, match="expected a PIL image or a uint8 array"):
         load_processor("blip_image_eval")(item)
 
@@ -98,6 +98,8 @@ def test_unknown_setting_names_the_processor() -> None:
 
 def test_unknown_processor_lists_what_exists() -> None:
     with pytest.raises(ValueError, match="blip_caption, blip_image_eval"):
+        load_processor("crop")
+    with pytest.raises(ValueError, match="unknown processor 'blip_image': did you mean 'blip_image_"):
         load_processor("blip_image")
 
 

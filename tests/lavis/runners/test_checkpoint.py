@@ -31,7 +31,10 @@ def disk_for(size: int) -> Iterator[None]:
 def test_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint_0.pth"
     checkpoint.save(path, CONTENT)
-    with disk_for(100_000), pytest.raises(OSError, match="checkpoint_0.pth could not be written .* an older one"):
+    with (
+        disk_for(100_000),
+        pytest.raises(OSError, match="checkpoint_0.pth could not be written: .* an older one"),
+    ):
         checkpoint.save(path, {**CONTENT, "model": {"weight": torch.ones(100_000)}})
     assert checkpoint.load(path) == CONTENT
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint_0.pth"]
@@ -41,10 +44,10 @@ def test_damaged_and_foreign_files(tmp_path: Path) -> None:
     path = tmp_path / "a.pth"
     checkpoint.save(path, CONTENT)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(checkpoint.CheckpointError, match="a.pth cannot be read"):
+    with pytest.raises(checkpoint.RunCheckpointError, match="a.pth cannot be read"):
         checkpoint.load(path)
     torch.save({"model": {}}, path)
-    with pytest.raises(checkpoint.CheckpointError, match=r"lacks optimizer, scaler, config\. .*model.pretrained"):
+    with pytest.raises(checkpoint.RunCheckpointError, match=r"lacks optimizer, scaler, config\. .*model.pretrained"):
         checkpoint.load(path)
     with pytest.raises(FileNotFoundError, match="run.resume_ckpt_path: no checkpoint"):
         checkpoint.load(tmp_path / "b.pth")

@@ -32,7 +32,7 @@ def test_empty_split_is_named(tmp_path: Path) -> None:
 
 def test_a_key_that_nobody_reads_is_named() -> None:
     config = OmegaConf.load(AlfworldCapBuilder.default_config_path()).datasets.alfworld_cap
-    with pytest.raises(ValueError, match=r"unknown key blank_image of a dataset's section \(did you mean blank_images"):
+    with pytest.raises(ValueError, match="unknown key .* 'blank_image': did you mean 'blank_images'"):
         AlfworldCapBuilder(OmegaConf.merge(config, {"blank_image": True}))
 
 
@@ -46,5 +46,5 @@ def test_by_name_as_in_lavis(annotation_folder: Path, tmp_path: Path) -> None:
 
 
 def test_unknown_defaults() -> None:
-    with pytest.raises(ValueError, match="no defaults of type 'caption'; there are: default"):
+    with pytest.raises(ValueError, match="AlfworldCapBuilder 'caption': choose one of default"):
         AlfworldCapBuilder.default_config_path(type="caption")

@@ -36,12 +36,12 @@ def test_batch(shard_folder: Path) -> None:
 
 def test_random_changes_depend_on_epoch_and_index_alone(shard_folder: Path) -> None:
     noise = torch.arange(112 * 112 * 3, dtype=torch.int64).view(112, 112, 3).to(torch.uint8).numpy()
-    pictures = []
+    images = []
     for epoch in (0, 0, 1):
         data = dataset(shard_folder, vis_processor=Blip2ImageTrainProcessor(image_size=112))
-        pictures.append(data.picture(Record(noise, "", ""), 3, epoch))
-    assert torch.equal(pictures[0], pictures[1])
-    assert not torch.equal(pictures[0], pictures[2])
+        images.append(data.process_image(Record(noise, "", ""), 3, epoch))
+    assert torch.equal(images[0], images[1])
+    assert not torch.equal(images[0], images[2])
 
 
 def refusing(*indices: int):

@@ -11,9 +11,11 @@ import torch
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
+from lavis.common.errors import MissingExtraError
 from lavis.models import convert
 from lavis.models.blip2_models import adapters
-from lavis.models.blip2_models.blip2_emac import Blip2Emac, model_section
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.emac_config import model_section
 
 Build = Callable[..., Blip2Emac]
 FROZEN = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True}
@@ -145,7 +147,7 @@ class TestLora:
             return real(name, *args, **kwargs)
 
         monkeypatch.setattr(builtins, "__import__", without_peft)
-        with pytest.raises(ValueError, match=r"needs peft: pip install -e '.\[lora\]'"):
+        with pytest.raises(MissingExtraError, match=r"needs peft: pip install -e '.\[lora\]'"):
             build(**LORA)
         build(**FROZEN)
 

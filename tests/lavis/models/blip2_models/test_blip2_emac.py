@@ -1,18 +1,16 @@
-"""Blip2Emac: which parameters move, DPO against its formula, generation, scores, weights in and out."""
+"""Blip2Emac: which parameters move, DPO against its formula, samples that do not fit."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from lavis.models import load_model, load_model_and_preprocess
-from lavis.models.blip2_models import weights
+from lavis.models import load_model
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 
 Build = Callable[..., Blip2Emac]
@@ -152,207 +150,7 @@ class TestDpo:
         assert torch.allclose(*gradients, atol=1e-5 * gradients[1].abs().max().item())
 
 
-class TestGenerate:
-    @pytest.mark.parametrize("min_length", [1, 6])
-    def test_greedy_loop_equals_transformers(self, frozen: Blip2Emac, samples: dict, min_length: int) -> None:
-        got = frozen.generate(samples, num_beams=1, max_length=12, min_length=min_length, repetition_penalty=1.0)
-        embeds, mask = frozen.prompt_embeds(samples)
-        ids = frozen.llm_model.generate(
-            inputs_embeds=embeds,
-            attention_mask=mask,
-            max_new_tokens=11,
-            min_new_tokens=min_length - 1,
-            do_sample=False,
-            eos_token_id=2,
-            pad_token_id=0,
-        )
-        want = [frozen.llm_tokenizer.decode([i or 2 for i in row]).strip() for row in ids.tolist()]
-        assert got == want
-        assert len(set(got)) > 1
-
-    def test_a_batch_gives_what_each_prompt_gives_alone(self, frozen: Blip2Emac, samples: dict) -> None:
-        options = {"num_beams": 2, "max_length": 8, "repetition_penalty": 1.0}
-        alone = [
-            frozen.generate({"image": samples["image"][i : i + 1], "prompt": [p]}, **options)[0]
-            for i, p in enumerate(samples["prompt"])
-        ]
-        assert frozen.generate(samples, **options) == alone
-
-    def test_captions_and_sampling(self, frozen: Blip2Emac, samples: dict) -> None:
-        torch.manual_seed(0)
-        assert len(frozen.generate(samples, num_beams=3, num_captions=2, max_length=5)) == 6
-        assert len(frozen.generate(samples, use_nucleus_sampling=True, num_beams=1, max_length=5)) == 3
-
-    def test_video_frames_follow_one_another(self, frozen: Blip2Emac, samples: dict) -> None:
-        video = torch.stack([samples["image"], samples["image"].flip(0)], dim=1)
-        queries = frozen.encode_queries(video, samples["prompt"])
-        assert queries.shape == (3, 16, 64)
-        assert torch.allclose(queries[:, :8], frozen.encode_queries(samples["image"], samples["prompt"]), atol=1e-6)
-        assert len(frozen.generate({"image": video, "prompt": "look"}, num_beams=1, max_length=4)) == 3
-
-    def test_one_prompt_serves_all_images(self, frozen: Blip2Emac, samples: dict) -> None:
-        options = {"num_beams": 1, "max_length": 5, "repetition_penalty": 1.0}
-        image = samples["image"]
-        assert frozen.generate({"image": image, "prompt": "x"}, **options) == frozen.generate(
-            {"image": image, "prompt": ["x"] * 3}, **options
-        )
-
-
-class TestScore:
-    def test_equals_the_log_probability_of_each_answer(self, frozen: Blip2Emac, samples: dict) -> None:
-        candidates = [
-            ["go to desk 1", "go to desk 2", "look", "go to desk 1"],
-            ["inventory"],
-            ["take mug 1 from desk 2", "take mug 1 from desk 1", "take mug 1", ""],
-        ]
-        got = frozen.score(samples, candidates)
-        frozen.avg_log_probs = False
-        for i, group in enumerate(candidates):
-            count = len(group)
-            alone = {
-                "image": samples["image"][i : i + 1].repeat(count, 1, 1, 1),
-                "text_input": [samples["prompt"][i]] * count,
-                "text_output": group,
-            }
-            want = frozen.sequence_logps(alone, "text_output")[0].tolist()
-            assert got[i] == pytest.approx(want, abs=1e-3)
-
-    def test_bfloat16_agrees_roughly(self, samples: dict) -> None:
-        candidates = [["go to desk 1", "look"]] * 3
-        scores = []
-        for amp in ("", "bfloat16"):
-            model, _, _ = load_model_and_preprocess("blip2_emac", "tiny", options={"amp": amp})
-            scores.append(model.score(samples, candidates))
-        assert torch.allclose(*map(torch.tensor, scores), rtol=0.02)
-
-    def test_no_candidates(self, frozen: Blip2Emac, samples: dict) -> None:
-        assert frozen.score(samples, [[], ["look"], []])[0] == []
-        assert frozen.score(samples, [[], [], []]) == [[], [], []]
-
-    def test_wrong_number_of_lists(self, frozen: Blip2Emac, samples: dict) -> None:
-        with pytest.raises(ValueError, match="1 lists of candidates for 3 samples"):
-            frozen.score(samples, [["look"]])
-
-
-class TestWeights:
-    def test_same_config_same_weights(self, build: Build) -> None:
-        torch.manual_seed(5)
-        first, second = load_model("blip2_emac", "tiny"), load_model("blip2_emac", "tiny")
-        assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-        other = load_model("blip2_emac", "tiny", options={"init_seed": 1})
-        assert not torch.equal(first.query_tokens, other.query_tokens)
-
-    def test_building_leaves_the_random_state_alone(self) -> None:
-        state = torch.get_rng_state()
-        load_model("blip2_emac", "tiny")
-        assert torch.equal(state, torch.get_rng_state())
-
-    def test_trainable_state_goes_out_and_in(self, frozen: Blip2Emac, build: Build) -> None:
-        state = frozen.trainable_state_dict()
-        assert state.keys() == {"llm_proj.weight", "llm_proj.bias"}
-        other = build(freeze_vit=True, freeze_qformer=True, freeze_llm=True, init_seed=3)
-        other.load_trainable(state)
-        assert torch.equal(other.llm_proj.weight, frozen.llm_proj.weight)
-
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            (lambda state: state.pop("llm_proj.bias"), "1 missing: llm_proj.bias"),
-            (lambda state: state.update(foreign=torch.zeros(1)), "1 unexpected: foreign"),
-            (
-                lambda state: state.update({"llm_proj.bias": torch.zeros(5)}),
-                r"llm_proj.bias is \(5,\) in the file, \(32,\) in the model",
-            ),
-        ],
-    )
-    def test_what_does_not_fit_is_named(self, frozen: Blip2Emac, change: Callable, message: str) -> None:
-        state = dict(frozen.trainable_state_dict())
-        change(state)
-        with pytest.raises(ValueError, match=message):
-            frozen.load_trainable(state)
-
-    def test_lavis_names_go_out_and_in(self, build: Build, samples: dict, tmp_path: Path) -> None:
-        model = build(freeze_vit=True, freeze_qformer=True, freeze_llm=True)
-        native = model.policy_state_dict()
-        # LAVIS has no bias on the keys; softmax does not see one.
-        native = {k: v.clone() for k, v in native.items() if not k.startswith("llm_model.")}
-        lavis = weights.to_lavis(native)
-        assert "visual_encoder.blocks.1.attn.q_bias" in lavis
-        assert "Qformer.bert.encoder.layer.0.crossattention.self.key.weight" in lavis
-        torch.save({"model": lavis}, tmp_path / "lavis.pth")
-        other = build(freeze_vit=True, freeze_qformer=True, freeze_llm=True, init_seed=9)
-        other.load_checkpoint(str(tmp_path / "lavis.pth"))
-        assert torch.allclose(model(samples)["loss"], other(samples)["loss"])
-
-    def test_checkpoint_of_phase_one_becomes_the_reference(self, build: Build, samples: dict, tmp_path: Path) -> None:
-        options = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True}
-        first = build(**options, init_seed=4)
-        path = tmp_path / "emma_checkpoint_0.pth"
-        torch.save({"model": first.trainable_state_dict()}, path)
-        second = build(**options, pretrained=str(path), ref_pretrained=str(path))
-        assert torch.equal(second.reference.llm_proj.weight, first.llm_proj.weight)
-        assert second.dpo_forward(samples)["chosen_reward"].abs().item() < 1e-6
-
-    def test_base_hash_follows_the_frozen_weights_only(self, build: Build, samples: dict) -> None:
-        model = build(freeze_vit=True, freeze_qformer=True, freeze_llm=True)
-        before = model.base_hash()
-        one_step(model, model(samples)["loss"])
-        assert model.base_hash() == before
-        assert build(freeze_vit=True, freeze_qformer=True, freeze_llm=True, init_seed=8).base_hash() != before
-
-    def test_llm_weights_from_safetensors(self, tmp_path: Path) -> None:
-        from safetensors.torch import save_file
-
-        model = load_model("blip2_emac", "tiny")
-        state = {
-            k.removeprefix("llm_model."): v.bfloat16()
-            for k, v in model.policy_state_dict().items()
-            if k.startswith("llm_model.")
-        }
-        assert "lm_head.weight" not in state  # tied
-        save_file(state, tmp_path / "backbone.safetensors")
-        options = {"llm_weights": str(tmp_path / "backbone.safetensors"), "init_seed": 1}
-        other = load_model("blip2_emac", "tiny", options=options)
-        want = model.llm_model.get_output_embeddings().weight.bfloat16().float()
-        assert torch.equal(other.llm_model.get_output_embeddings().weight, want)
-
-    @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off"])
-    def test_a_damaged_file_is_named(self, tmp_path: Path, content: bytes) -> None:
-        (tmp_path / "broken.pth").write_bytes(content)
-        with pytest.raises(ValueError, match="broken.pth is not a readable weight file"):
-            load_model("blip2_emac", "tiny", options={"pretrained": str(tmp_path / "broken.pth")})
-
-
-class TestBadInput:
-    @pytest.mark.parametrize(
-        ("key", "value", "wanted"),
-        [
-            ("max_txt_len", "abc", "a whole number of at least 1"),
-            ("max_txt_len", -5, "a whole number of at least 1"),
-            ("lora_dropout", "x", "a number of at least 0"),
-            ("freeze_vit", "perhaps", "true or false"),
-            ("freeze_ln_vision", 3, "true or false"),
-            ("vit_config", "large", "a section"),
-            ("lora_targets", "q_proj", "a list"),
-            ("pretrained", 7, "a text"),
-        ],
-    )
-    def test_a_value_of_another_type_is_refused(self, key: str, value: object, wanted: str) -> None:
-        with pytest.raises(ValueError, match=f"model.{key}: {value!r} is not {wanted}"):
-            load_model("blip2_emac", "tiny", options={key: value})
-
-    def test_unknown_key_names_the_nearest(self) -> None:
-        with pytest.raises(ValueError, match="unknown key model.frezze_vit; the nearest is model.freeze_vit"):
-            load_model("blip2_emac", "tiny", options={"frezze_vit": True})
-
-    def test_unknown_type_lists_what_exists(self) -> None:
-        with pytest.raises(ValueError, match="tiny, .*vicuna7b, vicuna13b"):
-            load_model("blip2_emac", "tiny2")
-
-    def test_missing_base_weights(self) -> None:
-        with pytest.raises(ValueError, match="model.base_model is empty"):
-            load_model("blip2_emac", "vicuna7b")
-
+class TestSamples:
     @pytest.mark.parametrize(
         ("change", "message"),
         [

@@ -1,13 +1,18 @@
 """Attention for small models in bfloat16 autocast on a CPU.
 
-Without AMX, PyTorch's fused CPU kernel is slow for heads as narrow as the tiny model's: plain matrix products on a few
-rows at a time (as many as fit into the cache) take 0.3 to 0.6 of its time forward and backward for 170 to 770
-positions, and a fifth for one new token (torch 2.13, one core of an EPYC with AVX-512, 6 heads of width 32). With AMX
-it is the other way round: the fused kernel takes 0.4 to 0.6 of their time (a Xeon, 1 to 864 positions). There, and
-everywhere else, Transformers' `sdpa` runs.
+Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762, eq. 1) by plain matrix products, a few rows at a
+time, as many as fit into the processor's cache. Without AMX (the CPU's instructions for products of bfloat16 tiles)
+PyTorch's fused kernel is slow for heads as narrow as the tiny model's: the plain products take 0.3 to 0.6 of its time
+forward and backward for 170 to 770 positions, and a fifth for one new token (torch 2.13, one core of an EPYC with
+AVX-512, 6 heads of width 32). With AMX the fused kernel takes 0.4 to 0.6 of their time (a Xeon, 1 to 864 positions):
+there, and everywhere else, Transformers' `sdpa` runs.
+
+Shapes: N rows, T new positions (queries), S positions attended to (keys), heads and width of a head.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +23,9 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 NAME = "emac_cpu"  # value of a model's `attn_implementation`
 CACHE_BYTES = 2 << 20  # scores computed at a time
 BLOCK = 96  # queries computed at a time under a causal mask
-# Whether this CPU multiplies tiles of bfloat16. Older versions of PyTorch do not tell.
-AMX = getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16", False)
+# Whether this CPU multiplies tiles of bfloat16. Older versions of PyTorch cannot say.
+_CAPABILITIES: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+AMX = bool(_CAPABILITIES.get("amx_bf16", False))
 
 
 def plain_is_faster(query: Tensor) -> bool:
@@ -28,22 +34,22 @@ def plain_is_faster(query: Tensor) -> bool:
 
 
 def cpu_attention(
-    module: nn.Module | None,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention in the form Transformers calls it.
+    """Attention with the signature that Transformers calls.
 
-    `query` (N, heads, T, width), `key` and `value` (N, key heads, S, width), `attention_mask` None (causal) or
-    (N or 1, 1, T, S), bool or additive. Returns (N, T, heads, width).
+    `module` is the attention layer, or None. `query` (N, heads, T, width), `key` and `value` (N, key heads, S, width),
+    `attention_mask` None (causal) or (N or 1, 1, T, S), bool or additive. Returns (N, T, heads, width).
     """
     if query.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-        # Rotary embedding leaves float32 behind; the fused kernel would be autocast, so this is too.
+        # Rotary embedding returns float32; autocast would cast the fused kernel's inputs, so this casts them too.
         query, key, value = (x.to(torch.get_autocast_dtype("cpu")) for x in (query, key, value))
     if dropout or not plain_is_faster(query):
         return sdpa_attention_forward(
@@ -67,8 +73,9 @@ def attend(
 ) -> Tensor:
     """Attention of `query` (N, heads, T, width) over `key` and `value` (N, heads, S, width) with `bias` (N, 1, T, S).
 
-    Block by block of queries; under a causal mask the keys that none of a block sees are left out, and without a bias
-    the mask is just that.
+    A block of queries at a time. Under a causal mask each block leaves out the keys after its last query, which saves
+    half of the products (as FlashAttention-2 skips blocks: Dao 2023, arXiv:2307.08691, sec. 3.1; but a row's softmax
+    is computed whole here). Without a bias the mask is the causal one.
     """
     new, seen = query.shape[2], key.shape[2]
     if not causal or new <= BLOCK:
@@ -89,12 +96,12 @@ def _triangle(query: Tensor, seen: int) -> Tensor:
 
 
 def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to the scores where `mask` (any shape, bool) is the right to look: 0, or the lowest number."""
+    """What is added to the scores: 0 where `mask` (any shape, bool) is True, else the dtype's lowest number."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
 def _bias(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool) -> Tensor:
-    """The additive mask (N, 1, T, S) of whatever form of mask Transformers hands over."""
+    """The additive mask (N, 1, T, S) from any form of mask that Transformers passes."""
     new, seen = query.shape[2], key.shape[2]
     if mask is None:
         mask = torch.ones(1, 1, new, seen, dtype=torch.bool)
@@ -109,7 +116,7 @@ def _product(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: f
     query, key, value = (x.reshape(count, -1, width) for x in (query, key, value))
     bias = bias.expand(rows, heads, new, seen).reshape(count, new, seen)
     if new == 1:
-        # The same to the last bit; transposed keys are read twice as fast, but a cache's slice would be copied first.
+        # Both give the same bits. Transposed keys are read twice as fast, but a KV cache's slice would be copied first.
         if key.is_contiguous():
             scores = torch.bmm(query, key.transpose(1, 2))
         else:
@@ -121,10 +128,10 @@ def _product(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: f
 
 
 def autocast_rotary(llm: PreTrainedModel) -> None:
-    """Under CPU autocast, let `llm`'s rotary embedding work in the autocast dtype, as a model in bfloat16 does.
+    """Under CPU autocast, compute `llm`'s rotary embedding in the autocast dtype, as a model in bfloat16 does.
 
-    Otherwise its float32 tables turn queries and keys into float32 on strided memory: seven times slower, half of the
-    tiny model's time for a prompt.
+    Otherwise its float32 tables make queries and keys float32 in strided memory, which is seven times slower: half of
+    the tiny model's time for a prompt.
     """
     for name, module in llm.named_modules():
         if name.endswith("rotary_emb"):

@@ -1,8 +1,9 @@
 """Log-probabilities of several answers to one prompt in one forward pass.
 
 The answers to a prompt form a prefix tree ("go to" -> "cabinet 1", "cabinet 2") that follows the prompt in the same
-row. Each node sees the prompt, its ancestors and itself, at the position it has in its answer; so every answer reads as
-if it alone followed the prompt, and neither the prompt nor what answers share is computed twice.
+row. Each node attends to the prompt, its ancestors and itself, at the position it has in its answer (tree attention:
+Miao et al. 2024, arXiv:2305.09781, sec. 4). So every answer's log-probability is what it would be if that answer alone
+followed the prompt, and neither the prompt nor what answers share is computed twice.
 
 Shapes: N prompts, Q image tokens, T positions in a row, H hidden size, V vocabulary, E tokens of all answers.
 """
@@ -17,7 +18,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lavis.models.blip2_models import llama
+from lavis.models.fast_llm.llama_layer import matmul_dtype, supports
+from lavis.models.fast_llm.llama_runner import LlamaRunner
+from lavis.models.fast_llm.llama_training import hidden_at
 
 
 @dataclass
@@ -51,10 +54,10 @@ class AnswerTree:
 
 
 def tree_attention(prompt_length: int, tree: AnswerTree, total: int) -> tuple[np.ndarray, np.ndarray]:
-    """Who sees whom in a row `prompt, nodes, pads` of `total` positions.
+    """Attention mask and position ids of a row `prompt, nodes, pads` of `total` positions.
 
-    Returns a bool matrix (total, total), True where the row's position may look, and position ids (total,). The matrix
-    is lower triangular: nobody looks ahead. Pads see themselves alone.
+    The mask is (total, total), bool: row i is what position i attends to. It is lower triangular; a pad attends to
+    itself alone. Position ids are (total,), int64.
     """
     allowed = np.eye(total, dtype=bool)
     allowed[:prompt_length, :prompt_length] = np.tri(prompt_length, dtype=bool)
@@ -77,9 +80,9 @@ def token_logps(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of every token of every answer, the last (`</s>`) included.
 
-    `queries` (N, Q, H) stand before the prompts' ids; `answers[n]` are the answers to prompt n, any number of them.
-    Returns the log-probabilities (E,), float32, and the number of the answer each belongs to (E,), counted over all
-    prompts. Differentiable, unless `acting` allows the forward pass without gradients (`llama`).
+    `queries` (N, Q, H), the image tokens, come before the prompts' ids; `answers[n]` are the answers to prompt n, any
+    number of them. Returns the log-probabilities (E,), float32, and the number of the answer each belongs to (E,),
+    counted over all prompts. Differentiable, unless `acting`, which has a faster forward pass without gradients.
     """
     trees = [AnswerTree.build(group) for group in answers]
     starts = [queries.shape[1] + len(prompt) for prompt in prompts]
@@ -97,12 +100,12 @@ def token_logps(
 
 @dataclass(frozen=True)
 class _Layout:
-    """Who sees whom (N, T, T), positions (N, T), and where tokens are predicted (N, P): prompts' ends, then nodes."""
+    """Attention mask (N, T, T), positions (N, T), and places that predict (N, P): the prompt's end, then the nodes."""
 
     allowed: Tensor
     positions: Tensor
     places: Tensor
-    causal: int  # the positions before this one look at all before them
+    causal: int  # the positions before this one attend causally
 
     @property
     def total(self) -> int:
@@ -131,15 +134,15 @@ def _ids(prompts: Sequence[list[int]], trees: Sequence[AnswerTree], length: int)
 
 
 def _hidden(llm: PreTrainedModel, embeds: Tensor, layout: _Layout, *, acting: bool) -> Tensor:
-    """Hidden states (N, P, H) at the places where tokens are predicted, by the fastest way that `llm` has."""
+    """Hidden states (N, P, H) at the places that predict, by the fastest way that `llm` has."""
     device = embeds.device
     positions, places = layout.positions.to(device), layout.places.to(device)
-    if llama.supports(llm) and not acting:
+    if supports(llm) and not acting:
         behind = layout.allowed[:, None, layout.causal :].to(device)
-        return llama.hidden_at(llm, embeds, behind, positions, places, layout.causal)
+        return hidden_at(llm, embeds, behind, positions, places, layout.causal)
     allowed = layout.allowed[:, None].to(device)
-    if acting and llama.supports(llm):
-        return llama.LlamaRunner(llm, llama.matmul_dtype(llm)).read(embeds, allowed, positions, places)
+    if acting and supports(llm):
+        return LlamaRunner(llm, matmul_dtype(llm)).read(embeds, allowed, positions, places)
     hidden = llm.get_decoder()(
         inputs_embeds=embeds, attention_mask=allowed, position_ids=positions, use_cache=False
     ).last_hidden_state

@@ -1,54 +1,41 @@
-"""The CPU's Llama against Transformers': logits of a padded batch, token by token."""
+"""The Llama runner against Transformers': logits of a padded batch, token by token."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config
+from transformers import LlamaForCausalLM
 
-from lavis.models.blip2_models import attention, decoding, llama
-from lavis.models.blip2_models.llama import LlamaRunner, supports
+from lavis.models.fast_llm import attention, llama_runner
+from lavis.models.fast_llm.decoding import position_ids
+from lavis.models.fast_llm.llama_runner import LlamaRunner
+from lavis.models.fast_llm.llama_training import hidden_at
+from lavis.models.fast_llm.transformers_runner import TransformersRunner
 
-
-def small(**sizes: object) -> LlamaForCausalLM:
-    """A Llama with random weights that are large enough to matter."""
-    config = {
-        "vocab_size": 61,
-        "hidden_size": 24,
-        "intermediate_size": 40,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "rms_norm_eps": 1e-3,
-        **sizes,
-    }
-    torch.manual_seed(0)
-    llm = LlamaForCausalLM(LlamaConfig(**config)).eval()
-    with torch.no_grad():
-        for parameter in llm.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.2)
-    return llm
+Build = Callable[..., LlamaForCausalLM]
 
 
 @pytest.fixture
 def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts are read 40 tokens at a time, in multiples of 4."""
-    monkeypatch.setitem(llama.PREFILL, "cpu", 40 * 24)
-    monkeypatch.setitem(llama.MULTIPLE, "cpu", 4)
+    monkeypatch.setitem(llama_runner.PREFILL, "cpu", 40 * 24)
+    monkeypatch.setitem(llama_runner.MULTIPLE, "cpu", 4)
 
 
 @pytest.mark.usefixtures("short_reads")
 @pytest.mark.parametrize("sizes", [{}, {"num_key_value_heads": 4}, {"head_dim": 10}, {"tie_word_embeddings": True}])
 @torch.no_grad()
-def test_equals_transformers(sizes: dict) -> None:
+def test_equals_transformers(sizes: dict, small: Build) -> None:
     llm = small(**sizes)
     count, length = 11, 23
     embeds = torch.randn(count, length, 24)
     mask = torch.ones(count, length, dtype=torch.long)
     for row in range(count):
         mask[row, 2 : 2 + (7 * row) % 20] = 0  # left pads behind two image tokens
-    positions = decoding.position_ids(mask)
-    mine, theirs = LlamaRunner(llm, torch.float32), decoding._TransformersRunner(llm)
+    positions = position_ids(mask)
+    mine, theirs = LlamaRunner(llm, torch.float32), TransformersRunner(llm)
     got, want = (runner.prefill(embeds, mask, positions, room=4) for runner in (mine, theirs))
     for _ in range(4):
         assert torch.allclose(got, want, atol=1e-5)
@@ -58,7 +45,7 @@ def test_equals_transformers(sizes: dict) -> None:
 
 @pytest.mark.parametrize("amx", [False, True])
 @torch.no_grad()
-def test_bfloat16_is_near_float32(monkeypatch: pytest.MonkeyPatch, amx: bool) -> None:
+def test_bfloat16_is_near_float32(monkeypatch: pytest.MonkeyPatch, amx: bool, small: Build) -> None:
     """Prompts longer than what attention computes at a time, on CPUs with and without AMX."""
     monkeypatch.setattr(attention, "AMX", amx)
     llm = small()
@@ -73,7 +60,7 @@ def test_bfloat16_is_near_float32(monkeypatch: pytest.MonkeyPatch, amx: bool) ->
         runner = LlamaRunner(llm, dtype)
         found = [runner.read(embeds, seen, positions, places).float()]
         for beams in (1, 2):
-            at = decoding.position_ids(mask)
+            at = position_ids(mask)
             found.append(runner.prefill(embeds, mask, at, room=2, beams=beams))
             after = at[:, -1:].repeat_interleave(beams, dim=0)
             found += [runner.step(torch.arange(beams * count), after + 1 + step) for step in range(2)]
@@ -83,20 +70,20 @@ def test_bfloat16_is_near_float32(monkeypatch: pytest.MonkeyPatch, amx: bool) ->
 
 
 @torch.no_grad()
-def test_whole_rows_equal_transformers() -> None:
+def test_whole_rows_equal_transformers(small: Build) -> None:
     llm = small()
-    embeds, positions = torch.randn(llama.ROWS + 1, 7, 24), torch.arange(7).expand(llama.ROWS + 1, 7)
+    embeds, positions = torch.randn(llama_runner.ROWS + 1, 7, 24), torch.arange(7).expand(llama_runner.ROWS + 1, 7)
     seen = torch.ones(7, 7, dtype=torch.bool).tril()
     seen[5, 2:4] = False
     seen = seen.expand(len(embeds), 1, 7, 7)
     want = llm.model(inputs_embeds=embeds, attention_mask=seen, position_ids=positions).last_hidden_state
-    places = torch.arange(llama.ROWS + 1)[:, None].expand(-1, 2) % torch.tensor([7, 5])
+    places = torch.arange(llama_runner.ROWS + 1)[:, None].expand(-1, 2) % torch.tensor([7, 5])
     got = LlamaRunner(llm, torch.float32).read(embeds, seen, positions, places)
     assert torch.allclose(got, want.take_along_dim(places[..., None], dim=1), atol=1e-5)
 
 
 @torch.no_grad()
-def test_takes_the_weights_of_the_moment() -> None:
+def test_takes_the_weights_of_the_moment(small: Build) -> None:
     llm = small()
     inputs = torch.randn(1, 3, 24), torch.ones(1, 3, dtype=torch.long), torch.arange(3)[None]
     before = LlamaRunner(llm, torch.float32).prefill(*inputs, room=1)
@@ -104,54 +91,19 @@ def test_takes_the_weights_of_the_moment() -> None:
     assert not torch.equal(before, LlamaRunner(llm, torch.float32).prefill(*inputs, room=1))
 
 
-def test_what_it_does_not_support() -> None:
-    assert supports(small())
-    assert not supports(small(attention_bias=True))
-    assert not supports(small(hidden_act="gelu"))
-    sizes = {
-        "vocab_size": 9,
-        "hidden_size": 8,
-        "intermediate_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    }
-    other = AutoModelForCausalLM.from_config(Qwen2Config(**sizes, num_key_value_heads=2))
-    assert not supports(other)
-
-
-def test_chosen_places_equal_transformers_in_value_and_gradient() -> None:
-    llm = small()
-    embeds, positions = torch.randn(3, 9, 24), torch.arange(9).expand(3, 9).clone()
-    positions[1, 7:] -= 2  # a branch: 7 and 8 go on where 5 did
-    allowed = torch.ones(3, 1, 9, 9, dtype=torch.bool).tril()
-    allowed[1, :, 7:, 5:7] = False
-    places = torch.tensor([[2, 5, 8], [4, 6, 8], [0, 1, 1]])
-    weight = torch.randn(3, 3, 24)
-    results = []
-    for mine in (True, False):
-        x = embeds.clone().requires_grad_()
-        if mine:
-            hidden = llama.hidden_at(llm, x, allowed[:, :, 4:], positions, places, causal=4)
-        else:
-            whole = llm.model(inputs_embeds=x, attention_mask=allowed, position_ids=positions).last_hidden_state
-            hidden = whole.take_along_dim(places[..., None], dim=1)
-        (hidden * weight).sum().backward()
-        results.append((hidden.detach(), x.grad))
-    assert torch.allclose(results[0][0], results[1][0], atol=1e-5)
-    assert torch.allclose(results[0][1], results[1][1], atol=1e-4)
-
-
 @pytest.mark.usefixtures("short_reads")
 @pytest.mark.parametrize("ahead", [1, 5, 100])
 @torch.no_grad()
-def test_beams_read_their_prompt_and_their_own_tokens(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama, "AHEAD", ahead)  # room is made for one token at a time, for two, for all at once
+def test_beams_read_their_prompt_and_their_own_tokens(
+    ahead: int, monkeypatch: pytest.MonkeyPatch, small: Build
+) -> None:
+    monkeypatch.setattr(llama_runner, "AHEAD", ahead)  # room is made for one token at a time, for two, for all at once
     llm, beams = small(), 3
     embeds, mask = torch.randn(3, 24, 24), torch.ones(3, 24, dtype=torch.long)
     mask[1, 2:20] = 0
     mask[2, 2:5] = 0
-    mine, theirs = LlamaRunner(llm, torch.float32), decoding._TransformersRunner(llm)
-    positions = decoding.position_ids(mask)
+    mine, theirs = LlamaRunner(llm, torch.float32), TransformersRunner(llm)
+    positions = position_ids(mask)
     for runner in (mine, theirs):
         runner.prefill(embeds, mask, positions, room=4, beams=beams)
     positions = positions[:, -1:].repeat_interleave(beams, dim=0)
@@ -164,20 +116,14 @@ def test_beams_read_their_prompt_and_their_own_tokens(ahead: int, monkeypatch: p
         assert torch.allclose(mine.step(tokens, positions), theirs.step(tokens, positions), atol=1e-5)
 
 
-def test_adapters_and_shards_go_through_transformers() -> None:
-    llm = small()
-    llm.model.layers[1].self_attn.q_proj = torch.nn.Sequential(llm.model.layers[1].self_attn.q_proj)
-    assert not supports(llm)
-
-
 @torch.no_grad()
-def test_every_tensor_is_made_where_the_model_is() -> None:
+def test_every_tensor_is_made_where_the_model_is(small: Build) -> None:
     """No accelerator is needed to see that nothing is left on the CPU: the meta device does not mix with it either."""
     llm = small().to("meta")
     embeds, positions = torch.randn(2, 6, 24, device="meta"), torch.zeros(2, 6, dtype=torch.long, device="meta")
     allowed = torch.ones(2, 1, 6, 6, dtype=torch.bool, device="meta")
     places = torch.zeros(2, 3, dtype=torch.long, device="meta")
-    assert llama.hidden_at(llm, embeds, allowed[:, :, 4:], positions, places, causal=4).is_meta
+    assert hidden_at(llm, embeds, allowed[:, :, 4:], positions, places, causal=4).is_meta
     runner = LlamaRunner(llm, torch.float32)
     assert runner.read(embeds, allowed, positions, places).is_meta
     for beams in (1, 3):  # not `prefill`, which must know how long the prompts are

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lavis.models.blip2_models import attention
+from lavis.models.fast_llm import attention
 
 
 class Causal(torch.nn.Module):

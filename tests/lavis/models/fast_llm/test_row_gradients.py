@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lavis.models.blip2_models.row_gradients import chunked, values_by_rows
+from lavis.models.fast_llm.row_gradients import chunked, values_by_rows
 
 
 def test_rows_of_like_length_come_together_within_the_budget() -> None:
@@ -24,16 +24,16 @@ def test_value_and_gradient_are_those_of_the_whole(chunks: list[list[int]]) -> N
         layer.zero_grad()
         inputs = layer(images)
         if by_rows:
-            values, anchor = values_by_rows(
+            values, surrogate = values_by_rows(
                 lambda x, rows: x.tanh() @ weight,
                 lambda values, rows: (values - targets[rows]).pow(2).sum() / 3,
                 inputs,
                 chunks,
             )
-            assert not values.requires_grad and anchor.item() == 0
+            assert not values.requires_grad and surrogate.item() == 0
         else:
-            values, anchor = inputs.tanh() @ weight, 0
-        loss = (values - targets).pow(2).sum() / 3 + anchor
+            values, surrogate = inputs.tanh() @ weight, 0
+        loss = (values - targets).pow(2).sum() / 3 + surrogate
         (2 * loss).backward()
         gradients.append((loss.item(), layer.weight.grad.clone()))
     assert gradients[0][0] == pytest.approx(gradients[1][0])
@@ -42,6 +42,6 @@ def test_value_and_gradient_are_those_of_the_whole(chunks: list[list[int]]) -> N
 
 def test_small_gradients_survive_float16() -> None:
     inputs = torch.ones(1, 1, dtype=torch.float16, requires_grad=True)
-    _, anchor = values_by_rows(lambda x, rows: x, lambda values, rows: values.sum() * 2e-8, inputs, [[0]])
-    (65536 * anchor).backward()  # what a loss scaler does
+    _, surrogate = values_by_rows(lambda x, rows: x, lambda values, rows: values.sum() * 2e-8, inputs, [[0]])
+    (65536 * surrogate).backward()  # what a loss scaler does
     assert inputs.grad.item() == pytest.approx(2e-8 * 65536, rel=0.02)

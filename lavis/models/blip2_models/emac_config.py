@@ -1,0 +1,156 @@
+"""The `model:` section of a config: every key of Blip2Emac with its default, the checks, and the model types' files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from lavis.common.config import load_yaml, merged, plain
+from lavis.common.errors import ConfigError, unknown
+from lavis.common.registry import registry
+from lavis.models.base_model import LIBRARY_ROOT
+
+# Every key that the `model:` section may have, with its default; the original's names, then ours.
+CONFIG_DEFAULTS: dict[str, Any] = {
+    "arch": "blip2_emac",
+    "model_type": "",
+    "vit_model": "eva_clip_g",
+    "img_size": 224,
+    "vit_precision": "float32",
+    "freeze_vit": True,
+    "freeze_qformer": True,
+    "adaptor_tuning": False,
+    "freeze_proj_layer": False,
+    "qformer_text_input": False,
+    "num_query_token": 32,
+    "llm_model": "",
+    "load_basemodel": False,
+    "base_model": "",
+    "load_pretrained": True,
+    "pretrained": "",
+    "ref_pretrained": "",
+    "low_memory": False,
+    "avg_log_probs": True,
+    "mix_ratio": 0.5,
+    "prompt": "",
+    "max_txt_len": 128,
+    "max_output_txt_len": 256,
+    "freeze_llm": True,
+    "freeze_ln_vision": None,  # None: as freeze_vit; False restores the original, where ln_vision trains
+    "vit_config": {},
+    "qformer_config": {},
+    "llm_config": {},
+    "llm_weights": "",
+    "llm_tokenizer": "",
+    "llm_dtype": "float32",
+    "lora_rank": 0,  # of adapters on the language model; 0: none
+    "lora_alpha": 16,
+    "lora_dropout": 0.0,
+    "lora_targets": ["q_proj", "v_proj"],
+    "bert_tokenizer": "bert-base-uncased",
+    "amp": "",
+    "init_seed": 0,
+}
+MODEL_TYPES = {
+    "tiny": "configs/models/blip2/blip2_emac_tiny.yaml",
+    "demo": "configs/models/blip2/blip2_emac_demo.yaml",
+    "vicuna7b": "configs/models/blip2/blip2_emac_vicuna7b.yaml",
+    "vicuna13b": "configs/models/blip2/blip2_emac_vicuna13b.yaml",
+}
+VISION = ("visual_encoder", "ln_vision", "Qformer", "query_tokens")
+PARTS = (*VISION, "llm_proj", "llm_model")
+_AT_LEAST_ONE = ("img_size", "num_query_token", "max_txt_len", "max_output_txt_len")
+
+
+def checked_options(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with defaults filled in.
+
+    Raises ConfigError for an unknown key, a value of another type, and keys that contradict one another.
+    """
+    given = plain(cfg) if isinstance(cfg, DictConfig) else dict(cfg)
+    for key, value in given.items():
+        if key not in CONFIG_DEFAULTS:
+            raise ConfigError(unknown("key", f"model.{key}", [f"model.{known}" for known in CONFIG_DEFAULTS]))
+        _check_type(key, value)
+    options = {**CONFIG_DEFAULTS, **given}
+    refused = (
+        (
+            options["load_basemodel"] and not options["base_model"],
+            "model.base_model is empty: name InstructBLIP's weight file, or set model.load_basemodel=False",
+        ),
+        (
+            options["adaptor_tuning"] and options["freeze_qformer"],
+            "model.adaptor_tuning trains layers of the Q-Former: set model.freeze_qformer=False, or leave it out",
+        ),
+        (
+            options["lora_rank"] and not options["freeze_llm"],
+            "model.lora_rank trains adapters of a frozen language model: set model.freeze_llm=True",
+        ),
+    )
+    for wrong, message in refused:
+        if wrong:
+            raise ConfigError(message)
+    return options
+
+
+def _check_type(key: str, value: object) -> None:
+    """ConfigError where `model.<key>` cannot be `value`, by the default's type; None means "not given"."""
+    default = CONFIG_DEFAULTS[key]
+    if isinstance(default, bool) or key == "freeze_ln_vision":
+        fits, wanted = isinstance(value, bool) or value is default, "true or false"
+    elif isinstance(default, int | float):
+        least = 1 if key in _AT_LEAST_ONE else 0
+        numbers = (int,) if isinstance(default, int) else (int, float)
+        fits = isinstance(value, numbers) and not isinstance(value, bool) and value >= least
+        wanted = f"a {'whole ' if isinstance(default, int) else ''}number of at least {least}"
+    elif isinstance(default, str):
+        fits, wanted = value is None or isinstance(value, str | Path), "a text (put it in quotes)"
+    elif isinstance(default, dict):
+        fits, wanted = value is None or isinstance(value, Mapping), "a section"
+    else:
+        fits, wanted = value is None or (isinstance(value, Sequence) and not isinstance(value, str)), "a list"
+    if not fits:
+        raise ConfigError(f"model.{key}: {value!r} is not {wanted}")
+
+
+def model_section(name: str) -> dict[str, Any]:
+    """The whole `model:` section of a yaml file (its keys over its type's), or of the model type `name`.
+
+    Raises MissingFileError or ConfigError where there is none.
+    """
+    own: Mapping[str, Any] = {}
+    if Path(name).suffix in (".yaml", ".yml"):
+        own = load_yaml(name).get("model")
+        if not own:
+            raise ConfigError(f"{name} has no section model:")
+        name = own.get("model_type") or "tiny"
+    base = load_yaml(registry.get_model_class("blip2_emac").default_config_path(name)).model
+    return plain(merged(base, own))
+
+
+def frozen_parts(options: Mapping[str, Any]) -> list[str]:
+    """Names of the parts that the config's `freeze_*` keys freeze."""
+    freeze_ln = options["freeze_vit"] if options["freeze_ln_vision"] is None else options["freeze_ln_vision"]
+    flags = {
+        "visual_encoder": options["freeze_vit"],
+        "ln_vision": freeze_ln,
+        "Qformer": options["freeze_qformer"],
+        "query_tokens": options["freeze_qformer"],
+        "llm_proj": options["freeze_proj_layer"],
+        "llm_model": options["freeze_llm"],
+    }
+    return [part for part in PARTS if flags[part]]
+
+
+def lora_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `adapters.add_lora` that the config's `lora_*` keys give."""
+    return {key: options[f"lora_{key}"] for key in ("rank", "alpha", "dropout", "targets")}
+
+
+def package_path(name: object) -> str:
+    """A path as given, or one of the package's own folders (`tiny` -> lavis/models/tiny)."""
+    own = LIBRARY_ROOT / "models" / str(name)
+    return str(own) if name and not Path(str(name)).exists() and own.exists() else str(name)

@@ -1,0 +1,49 @@
+"""Greedy decoding over a `Runner`, and what decoding methods share.
+
+Shapes: N prompts, T positions (image tokens and text), H hidden size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lavis.models.fast_llm.runner import make_runner
+
+
+def position_ids(mask: Tensor) -> Tensor:
+    """Positions that count real tokens only: `cumsum(mask) - 1`, 0 on leading pads; mask and result (N, T)."""
+    return (mask.cumsum(-1) - 1).clamp(min=0)
+
+
+def pads_after(ids: Tensor, eos_id: int, pad_id: int) -> Tensor:
+    """`ids` (N, T) with `pad_id` after each row's first `eos_id`."""
+    ended = (ids == eos_id).cumsum(-1) - (ids == eos_id).int() > 0
+    return ids.masked_fill(ended, pad_id)
+
+
+@torch.no_grad()
+def greedy(
+    llm: PreTrainedModel, embeds: Tensor, mask: Tensor, *, max_new: int, min_new: int, eos_id: int, pad_id: int
+) -> Tensor:
+    """The most probable token at each step: the ids of `llm.generate(num_beams=1)`.
+
+    `embeds` (N, T, H) and `mask` (N, T) are left-padded prompts. Returns ids (N, at most max_new); `pad_id` after
+    `eos_id`. The first `min_new` tokens are never `eos_id`.
+    """
+    runner = make_runner(llm)
+    positions = position_ids(mask)
+    logits = runner.prefill(embeds, mask, positions, max_new)
+    unfinished = torch.ones(len(embeds), dtype=torch.bool, device=embeds.device)
+    ids: list[Tensor] = []
+    while True:
+        if len(ids) < min_new:
+            logits[:, eos_id] = -torch.inf
+        token = torch.where(unfinished, logits.argmax(-1), pad_id)
+        ids.append(token)
+        unfinished = unfinished & (token != eos_id)
+        if len(ids) == max_new or not unfinished.any():
+            return torch.stack(ids, dim=1)
+        positions = positions[:, -1:] + 1
+        logits = runner.step(token, positions)

@@ -1,0 +1,113 @@
+"""The reference `Runner`: any causal language model through Transformers' own forward pass.
+
+Shapes: N prompts, B beams, T positions, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+
+class RoomyLayer(DynamicLayer):
+    """One layer's KV cache with room for `room` new tokens: they are written in place.
+
+    Transformers' own layer copies the whole cache for every new token, two thirds of the tiny model's time for a step.
+    """
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self._buffers: tuple[Tensor, Tensor] | None = None
+        self._prompt = 0
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append keys and values (N, heads, new tokens, width); returns all of both."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start = self.get_seq_length()
+        stop = start + key_states.shape[2]
+        if self._buffers is None:
+            # The dtype that attention computes in: rotary embedding may return float32 keys under autocast.
+            dtype = value_states.dtype
+            self._buffers = self._empty(key_states, stop, dtype), self._empty(value_states, stop, dtype)
+        for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[:, :, start:stop] = new
+        return self._show(stop)
+
+    def _empty(self, states: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+        return states.new_empty((*states.shape[:2], columns + self.room, states.shape[3]), dtype=dtype)
+
+    def _show(self, stop: int) -> tuple[Tensor, Tensor]:
+        """Make `keys` and `values` the written part of the buffers."""
+        keys, values = (buffer[:, :, :stop] for buffer in self._written())
+        self.keys, self.values = keys, values
+        return keys, values
+
+    def _written(self) -> tuple[Tensor, Tensor]:
+        assert self._buffers is not None, "no prompt was read yet"
+        return self._buffers
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each row; what is cached so far is a prompt, which `reorder_cache` leaves where it is."""
+        self._prompt = self.get_seq_length()
+        keys, values = self._written()
+        self._buffers = keys.repeat_interleave(repeats, dim=0), values.repeat_interleave(repeats, dim=0)
+        self._show(self._prompt)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Row i continues as row `beam_idx[i]`, one of the same prompt."""
+        stop = self.get_seq_length()
+        for buffer in self._written():
+            buffer[:, :, self._prompt : stop] = buffer[beam_idx, :, self._prompt : stop]
+
+
+def roomy_cache(llm: PreTrainedModel, room: int) -> Cache:
+    """A KV cache for `llm`: a prompt of any length, then at most `room` tokens."""
+    layers = DynamicCache(config=llm.config).layers
+    return Cache(layers=[RoomyLayer(room) if type(layer) is DynamicLayer else layer for layer in layers])
+
+
+class TransformersRunner:
+    """A `Runner` (see there) of any causal language model, through Transformers."""
+
+    def __init__(self, llm: PreTrainedModel) -> None:
+        self._llm = llm
+        self._cache: Any = None  # a Cache; its type asks `reorder_cache` for another class of tensor
+
+    def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int, beams: int = 1) -> Tensor:
+        """Read N prompts; the next token's logits (N, V)."""
+        self._cache = roomy_cache(self._llm, room)
+        self._mask = mask
+        self._unpadded = bool(mask.all())
+        logits = self._logits(positions, inputs_embeds=embeds)
+        if beams > 1:
+            self._cache.batch_repeat_interleave(beams)
+            self._mask = self._mask.repeat_interleave(beams, dim=0)
+        return logits
+
+    def reorder(self, beams: Tensor) -> None:
+        """Row i continues as row `beams[i]`."""
+        self._cache.reorder_cache(beams)
+
+    def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Read one more token of each row; logits (rows, V)."""
+        self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
+        return self._logits(positions, input_ids=tokens[:, None])
+
+    def _logits(self, positions: Tensor, **inputs: Tensor) -> Tensor:
+        output = self._llm(
+            **inputs,
+            attention_mask=None if self._unpadded else self._mask,
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1].float()

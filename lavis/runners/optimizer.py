@@ -1,0 +1,39 @@
+"""The optimiser of a run and its learning-rate schedule, from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from lavis.common import optims  # noqa: F401  (registers the schedules)
+from lavis.common.errors import ConfigError
+from lavis.common.registry import registry
+from lavis.runners.settings import RunSettings
+
+
+def make_optimizer(parameters: Sequence[nn.Parameter], settings: RunSettings) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101); ConfigError where nothing trains."""
+    if not parameters:
+        raise ConfigError("nothing trains: every part of the model is frozen (model.freeze_…)")
+    # As in LAVIS: no weight decay for biases and norms.
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.init_lr, betas=(0.9, settings.beta2))
+
+
+def make_schedule(optimizer: torch.optim.Optimizer, settings: RunSettings, max_epoch: int) -> Any:
+    """The schedule called `run.lr_sched`; its `step(cur_epoch, cur_step)` comes before every batch."""
+    return registry.get_lr_scheduler_class(settings.lr_sched)(
+        optimizer=optimizer,
+        max_epoch=max_epoch,
+        min_lr=settings.min_lr,
+        init_lr=settings.init_lr,
+        decay_rate=settings.lr_decay_rate,
+        warmup_start_lr=settings.warmup_lr,
+        warmup_steps=settings.warmup_steps,
+    )

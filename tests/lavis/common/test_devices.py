@@ -1,0 +1,67 @@
+"""Devices, threads and seeds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from lavis.common.devices import pick_device, set_seed, set_threads
+from lavis.common.errors import ConfigError
+
+
+@pytest.fixture
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture
+def _restored() -> Iterator[None]:
+    """The generators and the number of threads afterwards as before."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()
+    yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+    torch.set_num_threads(states[3])
+
+
+@pytest.mark.usefixtures("_no_gpu")
+def test_without_a_gpu() -> None:
+    assert pick_device("auto") == pick_device("cpu") == torch.device("cpu")
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(ConfigError, match=f"policy.device is {name}, .* no GPU: use policy.device=cpu"):
+            pick_device(name, "policy.device")
+
+
+def test_each_process_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert pick_device("auto") == pick_device("cuda") == torch.device("cuda", 3)
+    assert pick_device("cuda:1") == torch.device("cuda", 1)
+
+
+def test_a_name_of_no_device() -> None:
+    with pytest.raises(ConfigError, match="run.device: 'gpu' is not one of auto, cpu, cuda, cuda:<index>"):
+        pick_device("gpu")
+
+
+@pytest.mark.usefixtures("_restored")
+def test_threads() -> None:
+    set_threads(1)
+    assert torch.get_num_threads() == 1
+    set_threads(0)
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.usefixtures("_restored")
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    def numbers(seed: int) -> tuple[float, float, float]:
+        set_seed(seed)
+        return random.random(), np.random.random(), torch.rand(()).item()
+
+    assert numbers(5) == numbers(5)
+    assert all(one != two for one, two in zip(numbers(5), numbers(6), strict=True))

@@ -1,0 +1,100 @@
+"""Files that are whole or not there, with real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+import lavis
+from lavis.common.errors import FileError
+from lavis.common.files import append_line, make_folder, replaced, write_atomically, write_cache, write_json
+
+
+def half_written(file: BinaryIO) -> None:
+    file.write(b"half of i")
+    raise RuntimeError("stop")
+
+
+def test_the_file_appears_whole_and_folders_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "x.bin"
+    write_atomically(path, lambda file: file.write(b"whole"))
+    assert path.read_bytes() == b"whole"
+    assert [entry.name for entry in path.parent.iterdir()] == ["x.bin"]
+
+
+def test_a_raising_writer_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(RuntimeError, match="stop"):  # a bug is not dressed up as a disk's failure
+        write_atomically(path, half_written)
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_process_killed_while_it_writes_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(b"old")
+    code = (
+        f"import os, signal, sys; sys.path.insert(0, {str(Path(lavis.__file__).parents[1])!r})\n"
+        "from lavis.common.files import write_atomically\n"
+        "def write(file):\n"
+        "    file.write(b'half'); file.flush(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"write_atomically({str(path)!r}, write)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"old"
+
+
+def test_a_full_disk_is_a_file_error_that_names_the_path(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(b"old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # the system refuses to write on, as on a full disk
+    try:
+        with pytest.raises(FileError, match=f"^{path} could not be written: File too large$"):
+            write_atomically(path, lambda file: file.write(bytes(2000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_what_stands_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    path = tmp_path / "file" / "x.json"
+    with pytest.raises(FileError, match=f"{path} could not be written"):
+        write_json(path, {})
+    with pytest.raises(FileError, match=f"{path} could not be written"):
+        append_line(path, "x")
+    with pytest.raises(FileError, match=f"the folder {path} could not be made"):
+        make_folder(path)
+    write_cache(path, lambda file: file.write(b"x"))  # a cache that cannot be written is no error
+
+
+def test_replaced_is_for_libraries_that_write_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    with replaced(path) as temporary:
+        assert temporary.parent == path.parent and not path.exists()
+        temporary.write_text("new")
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_json_is_utf8_and_replaces_an_older_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    for content in ({"a": 1}, {"ä": [1, None]}):
+        write_json(path, content)
+    assert json.loads(path.read_bytes().decode("utf-8")) == {"ä": [1, None]} and "ä" in path.read_text("utf-8")
+
+
+def test_lines_are_appended(tmp_path: Path) -> None:
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    for line in ("one", "zwei ü"):
+        append_line(tmp_path / "a" / "b" / "log.txt", line)
+    assert (tmp_path / "a" / "b" / "log.txt").read_text("utf-8") == f"one{os.linesep}zwei ü{os.linesep}"

@@ -1,0 +1,67 @@
+"""The one progress bar: plain lines in a log, a bar on a terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from lavis.common import progress as module
+from lavis.common.progress import Bar, progress
+
+
+class Terminal(io.StringIO):
+    """What claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_a_terminal_the_last_step_prints_a_plain_line() -> None:
+    shown = io.StringIO()
+    with Bar("batches", stream=shown) as bar:
+        for done, loss in enumerate((3, 2, 1), 2):  # a resumed run: one of four is done
+            bar.show(done, 4, f"epoch 3, loss {loss}")
+    assert shown.getvalue() == "epoch 3, loss 1, 4 of 4 batches, about 0 s left\n"
+
+
+def test_a_line_comes_as_often_as_time_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, now = io.StringIO(), iter(range(0, 1000, 4))
+    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(now)))
+    with Bar("games", stream=shown) as bar:
+        for done in range(1, 8):
+            bar.show(done, 100, "round 0")
+    lines = shown.getvalue().splitlines()
+    assert [line.split(",")[1] for line in lines] == [" 3 of 100 games", " 6 of 100 games"]
+    assert lines[0].endswith("about 388 s left")  # three in twelve seconds
+
+
+def test_quiet_prints_nothing() -> None:
+    shown = io.StringIO()
+    with Bar("games", stream=shown, quiet=True) as bar:
+        bar.show(1, 1, "done")
+        bar.say("text")
+    assert shown.getvalue() == ""
+
+
+def test_say_prints_between_steps() -> None:
+    for stream in (io.StringIO(), Terminal()):
+        with Bar("games", stream=stream) as bar:
+            bar.show(1, 2, "round 0")
+            bar.say("game 7 [red] failed")
+            bar.show(2, 2, "round 0")
+        assert "game 7 [red] failed" in stream.getvalue()
+
+
+def test_on_a_terminal_it_is_a_bar() -> None:
+    shown = Terminal()
+    with Bar("games", stream=shown) as bar:
+        bar.show(1, 2, "round 0")
+        bar.show(2, 2, "round 0")
+    assert "2/2" in shown.getvalue() and "about" not in shown.getvalue()
+
+
+def test_every_item_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(progress(iter("abc"), "evaluated", 3, what="batches")) == ["a", "b", "c"]
+    assert capsys.readouterr().out == "evaluated, 3 of 3 batches, about 0 s left\n"
+    assert list(progress([], "evaluated", 0)) == []
