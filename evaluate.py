@@ -42,7 +42,6 @@ from xrl_alignment.common.progress import GameProgress
 from xrl_alignment.common.versions import versions
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import EvaluateConfig
-from xrl_alignment.dagger.run_directory import round_block
 from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.evaluation.actors import Actor, ExpertActor, PolicyActor
@@ -51,6 +50,7 @@ from xrl_alignment.evaluation.trials import Trials
 from xrl_alignment.experts import Expert, make_expert
 from xrl_alignment.rollouts.base import RolloutExecutor
 from xrl_alignment.rollouts.make import make_executor
+from xrl_alignment.runs.directory import round_block
 
 
 def main() -> None:

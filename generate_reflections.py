@@ -16,9 +16,9 @@ from pathlib import Path
 from xrl_alignment.builders.teacher import build_teacher
 from xrl_alignment.common.program import run_program
 from xrl_alignment.config.resume import saved_settings
-from xrl_alignment.dagger.past_rounds import finished_rounds, reflect_on_round
-from xrl_alignment.dagger.run_directory import RunDirectory, RunDirectoryError
 from xrl_alignment.reflexion.trial_log import update_memory
+from xrl_alignment.runs.directory import RunDirectory, RunDirectoryError
+from xrl_alignment.runs.past_rounds import finished_rounds, reflect_on_round
 
 __all__ = ["main", "update_memory"]  # the original keeps `update_memory` here
 

@@ -25,7 +25,6 @@ from xrl_alignment.config.schema import PolicyConfig
 from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.loop import DaggerLoop
 from xrl_alignment.dagger.rounds import Rounds
-from xrl_alignment.dagger.run_directory import RunDirectory
 from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.dagger.sessions import Sessions
 from xrl_alignment.environments import choose_games
@@ -35,6 +34,7 @@ from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.experts import make_expert
 from xrl_alignment.policies.base import Policy, PolicyInput
 from xrl_alignment.rollouts.make import make_executor
+from xrl_alignment.runs.directory import RunDirectory
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 
 MANY = 16

@@ -5,11 +5,11 @@
     python benchmarks/engines.py --device cuda --shape vicuna7b --prompts 64 [--url http://gpu2:8000/v1]
 
 Three policies take turns with the same batches: `vllm` (an engine in a child process, or a server at `--url`),
-`in_process` as users get it (with this project's decoder, `lavis/models/fast_llm`), and `transformers`, which differs from `in_process` in one
-thing: Transformers' own `generate` writes the answers, with this project's attention. All get images and prompts of 400
-tokens and write exactly `--tokens` tokens each; all times include images, projection and messages. Every timed batch
-has new images, so that vLLM has none of its prompts in the prefix cache. On a CPU vLLM compiles the model and reads
-more prompts at a time than by default (`VLLM_ARGUMENTS`); on a GPU it does so by default.
+`in_process` as users get it (with this project's decoder, `lavis/models/fast_llm`), and `transformers`, which differs
+from `in_process` in one thing: Transformers' own `generate` writes the answers, with this project's attention. All get
+images and prompts of 400 tokens and write exactly `--tokens` tokens each; all times include images, projection and
+messages. Every timed batch has new images, so that vLLM has none of its prompts in the prefix cache. On a CPU vLLM
+compiles the model and reads more prompts at a time than by default (`VLLM_ARGUMENTS`); on a GPU it does so by default.
 
 `vllm_over_transformers` and `vllm_over_in_process` are ratios of actions per second. The target is for the first one.
 The second one is what a user gains by `policy.name=vllm`; it is smaller, because this project's decoder is faster than

@@ -17,8 +17,8 @@ import yaml
 import dagger_server
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.common.program import run_program
-from xrl_alignment.dagger.checkpoint import load_checkpoint, save_checkpoint
-from xrl_alignment.dagger.run_directory import RunDirectory
+from xrl_alignment.runs.checkpoint import load_checkpoint, save_checkpoint
+from xrl_alignment.runs.directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = {

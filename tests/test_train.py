@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from xrl_alignment.common.paths import REPO_ROOT
-from xrl_alignment.dagger.replay import Transition, shard_name, write_shard
+from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 CONFIG = "lavis/projects/instructblip/finetuning/alfworld_ft.yaml"
 

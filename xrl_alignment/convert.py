@@ -24,7 +24,7 @@ from lavis.datasets.annotations import AnnotationFile
 from lavis.datasets.shards import open_shard
 from xrl_alignment.collection.storage import annotation, save_image, write_list
 from xrl_alignment.common.program import run_program
-from xrl_alignment.dagger.replay import Transition, read_transition, shard_name, write_shard
+from xrl_alignment.runs.transitions import Transition, read_transition, shard_name, write_shard
 
 LONGEST_SHARD = 100  # transitions of a shard where entries name neither episode nor game
 

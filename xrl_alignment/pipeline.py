@@ -28,9 +28,9 @@ from xrl_alignment.common.program import run_program
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.resume import changed_settings, saved_settings
 from xrl_alignment.config.schema import DaggerConfig
-from xrl_alignment.dagger.checkpoint import load_checkpoint
-from xrl_alignment.dagger.run_directory import new_run_directory, newest_checkpoint
 from xrl_alignment.environments import choose_games
+from xrl_alignment.runs.checkpoint import load_checkpoint
+from xrl_alignment.runs.directory import new_run_directory, newest_checkpoint
 
 TAIL_LINES = 20
 GOODBYE_S = 60.0  # a client ends when its server has no more work; the server must end within this time

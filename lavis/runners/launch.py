@@ -10,8 +10,8 @@ from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.dist_utils import get_rank, init_distributed_mode
 from lavis.common.logger import setup_logger
 from lavis.common.registry import registry
+from lavis.common.run_settings import TEXTS, read_settings
 from lavis.runners.runner_base import RunnerBase
-from lavis.runners.settings import TEXTS, read_settings
 from lavis.tasks import setup_task
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from lavis.common import optims  # noqa: F401  (registers the schedules)
 from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
-from lavis.runners.settings import RunSettings
+from lavis.common.run_settings import RunSettings
 
 
 def make_optimizer(parameters: Sequence[nn.Parameter], settings: RunSettings) -> torch.optim.AdamW:

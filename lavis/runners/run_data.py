@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader
 
 from lavis.common.dist_utils import gathered, get_rank, get_world_size
 from lavis.common.errors import ConfigError
+from lavis.common.run_settings import RunSettings
 from lavis.datasets.annotations import too_many
 from lavis.datasets.datasets.base_dataset import BaseDataset
 from lavis.datasets.records import BadSampleError
 from lavis.datasets.samplers import EvalSampler, TrainStream
-from lavis.runners.settings import RunSettings
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from lavis.common.errors import ConfigError
 from lavis.common.files import write_json
 from lavis.common.progress import progress
 from lavis.common.registry import registry
+from lavis.common.run_settings import RunSettings, read_settings
 from lavis.datasets import builders  # noqa: F401  (registers the builders)
 from lavis.datasets.annotations import too_many
 from lavis.datasets.data_utils import datasets_by_split, prepare_sample
@@ -25,7 +26,6 @@ from lavis.datasets.datasets.base_dataset import BaseDataset
 from lavis.datasets.records import BadSampleError, Record
 from lavis.models import BaseModel, load_preprocess
 from lavis.models.blip2_models.text import encode_output
-from lavis.runners.settings import RunSettings, read_settings
 
 if TYPE_CHECKING:
     from typing_extensions import Self

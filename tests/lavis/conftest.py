@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from lavis.datasets import annotations
-from xrl_alignment.dagger.replay import Transition, shard_name, write_shard
+from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 GAME = "pick_heat_then_place_in_recep-Apple-None-Fridge-{}/trial_T1"
 COMMANDS = ("go to fridge 1", "open fridge 1", "take apple 1 from fridge 1", "heat apple 1 with microwave 1")

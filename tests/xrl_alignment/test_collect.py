@@ -18,13 +18,13 @@ from lavis.datasets.shards import ShardFolder, open_shard
 from xrl_alignment import collect as module
 from xrl_alignment.collect import Plan, collect, main
 from xrl_alignment.collection.player import CollectingPlayer
-from xrl_alignment.dagger.replay import FIELDS
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.language.prompt import build_prompt
 from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.rollouts.sequential import SequentialExecutor
+from xrl_alignment.runs.transitions import FIELDS
 
 
 @pytest.fixture(scope="module")

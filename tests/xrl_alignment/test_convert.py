@@ -12,7 +12,7 @@ from lavis.common.errors import ConfigError
 from lavis.datasets import annotations
 from lavis.datasets.shards import open_shard
 from xrl_alignment.convert import main, to_lavis, to_shards
-from xrl_alignment.dagger.replay import FIELDS, Transition, shard_name, write_shard
+from xrl_alignment.runs.transitions import FIELDS, Transition, shard_name, write_shard
 
 
 @pytest.fixture(autouse=True)

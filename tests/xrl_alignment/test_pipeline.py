@@ -20,7 +20,6 @@ from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.loading import load_config, to_yaml
 from xrl_alignment.config.resume import saved_settings
 from xrl_alignment.config.schema import DaggerConfig
-from xrl_alignment.dagger.checkpoint import load_checkpoint, save_checkpoint
 from xrl_alignment.pipeline import (
     PhaseError,
     client_command,
@@ -32,6 +31,7 @@ from xrl_alignment.pipeline import (
     run_pipeline,
     tail,
 )
+from xrl_alignment.runs.checkpoint import load_checkpoint, save_checkpoint
 
 FROZEN = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True}
 

@@ -12,10 +12,10 @@ import torch
 from lavis.models import load_model_and_preprocess
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from xrl_alignment.config.schema import PolicyConfig
-from xrl_alignment.dagger.checkpoint import check_base
 from xrl_alignment.language.prompt import build_prompt, token_counter
 from xrl_alignment.policies.base import Policy
 from xrl_alignment.policies.in_process import InProcessPolicy
+from xrl_alignment.runs.checkpoint import check_base
 
 ImageProcessor = Callable[[np.ndarray], torch.Tensor]  # uint8 (H, W, 3) -> float32 (3, S, S)
 

@@ -13,13 +13,13 @@ import lavis
 from xrl_alignment.collection.plan import LANGUAGE_MODEL, Collected, Plan
 from xrl_alignment.collection.storage import annotation, save_image
 from xrl_alignment.common.choices import CLIENT_EXPERTS
-from xrl_alignment.dagger.replay import Transition, shard_name, write_shard
 from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.reuse import ReusedEnvironments
 from xrl_alignment.experts import Expert, Label, make_expert
 from xrl_alignment.language.prompt import build_prompt, token_counter
 from xrl_alignment.rollouts.episode import Episode
+from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 
 class CollectingPlayer:

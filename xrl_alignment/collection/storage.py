@@ -13,7 +13,7 @@ from PIL import Image
 
 from lavis.common.files import write_atomically
 from xrl_alignment.collection.plan import Collected
-from xrl_alignment.dagger.replay import Transition
+from xrl_alignment.runs.transitions import Transition
 
 
 def annotation(item: Transition, game: str) -> dict[str, str]:

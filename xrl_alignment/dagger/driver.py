@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from xrl_alignment.dagger.episode import LabelledEpisode
-from xrl_alignment.dagger.replay import Transition
 from xrl_alignment.experts.base import act_all
 from xrl_alignment.language.prompt import build_prompt
 from xrl_alignment.policies.base import Policy, PolicyInput
+from xrl_alignment.runs.transitions import Transition
 
 
 class Driver:

@@ -6,10 +6,10 @@ import random
 import time
 from dataclasses import dataclass, field, replace
 
-from xrl_alignment.dagger.replay import Transition
 from xrl_alignment.experts.base import Expert, Label
 from xrl_alignment.language.commands import normalise
 from xrl_alignment.rollouts.episode import Episode
+from xrl_alignment.runs.transitions import Transition
 from xrl_alignment.wire.messages import Observation
 
 

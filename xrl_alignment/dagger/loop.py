@@ -18,11 +18,11 @@ from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.episode import LabelledEpisode
 from xrl_alignment.dagger.learner import DivergedError
-from xrl_alignment.dagger.replay import shard_name, write_shard
 from xrl_alignment.dagger.rounds import Rounds
-from xrl_alignment.dagger.run_directory import EpisodeRecord
 from xrl_alignment.dagger.sessions import Sessions
 from xrl_alignment.dagger.training import Training
+from xrl_alignment.runs.directory import EpisodeRecord
+from xrl_alignment.runs.transitions import shard_name, write_shard
 from xrl_alignment.wire.admission import PendingRequest
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from xrl_alignment.dagger.run_directory import EpisodeRecord, RunDirectory
 from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.experts.llm.accounting import Account
 from xrl_alignment.reflexion.base import Reflector, update_memories
+from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory
 
 
 class Rounds:

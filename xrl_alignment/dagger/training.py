@@ -7,9 +7,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from xrl_alignment.dagger.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint
 from xrl_alignment.dagger.learner import Learner, TrainingMetrics
-from xrl_alignment.dagger.run_directory import EpisodeRecord, RunDirectory
+from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint
+from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory
 
 
 class Training:

@@ -12,9 +12,9 @@ from PIL import Image
 
 from lavis.common.errors import MissingFileError
 from lavis.common.files import write_atomically
-from xrl_alignment.dagger.replay import Transition
 from xrl_alignment.report.charts import charts, data_url
 from xrl_alignment.report.run_data import find_runs, read_rounds, sample_steps
+from xrl_alignment.runs.transitions import Transition
 
 PROMPT_LINES = 8
 _TEMPLATE = "report.html"

@@ -9,7 +9,7 @@ from typing import Any
 
 from lavis.common.errors import EmacError
 from lavis.datasets.shards import ShardError, open_shard
-from xrl_alignment.dagger.replay import Transition, read_transition
+from xrl_alignment.runs.transitions import Transition, read_transition
 
 Points = list[tuple[float, float]]
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 import lavis.models  # noqa: F401  (registers the models)
 from lavis.common.config import Config, read_option, to_dot_list
 from lavis.common.registry import registry
-from lavis.runners.settings import TEXTS, read_settings
+from lavis.common.run_settings import TEXTS, read_settings
 
 YAML = """
 model: {arch: blip2_emac, model_type: tiny, max_txt_len: 77, mix_ratio: 0.25}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lavis.datasets import shards
 from lavis.datasets.records import BadSampleError
 from lavis.datasets.shards import ShardError, ShardFolder, open_shard, write_shard
-from xrl_alignment.dagger.replay import read_transition
+from xrl_alignment.runs.transitions import read_transition
 
 NAME = "round000_env0001_steps003.h5"
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lavis.common.registry import registry
-from lavis.runners.settings import RunSettings
+from lavis.common.run_settings import RunSettings
 from lavis.tasks.alfworld_action import AlfworldActionTask
 from lavis.tasks.captioning import CaptionTask
 from xrl_alignment.language.commands import normalise

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lavis.common.run_settings import RunSettings
 from lavis.datasets.records import BadSampleError, Record
-from lavis.runners.settings import RunSettings
 from lavis.tasks import base_task
 from lavis.tasks.base_task import LabelCheck
 from lavis.tasks.captioning import CaptionTask

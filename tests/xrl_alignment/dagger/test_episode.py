@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from xrl_alignment.dagger.episode import LabelledEpisode, plain
-from xrl_alignment.dagger.replay import Transition
 from xrl_alignment.experts import Label, make_expert
+from xrl_alignment.runs.transitions import Transition
 from xrl_alignment.wire.messages import Observation
 
 

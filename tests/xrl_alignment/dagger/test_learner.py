@@ -6,7 +6,7 @@ import torch
 
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.dagger.learner import DivergedError, TrainingMetrics
-from xrl_alignment.dagger.replay import Transition, shard_name, write_shard
+from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 CPU = torch.device("cpu")
 FROZEN = {"freeze_llm": True, "freeze_vit": True, "freeze_qformer": True}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from lavis.datasets.shards import open_shard
-from xrl_alignment.dagger.replay import read_transition
 from xrl_alignment.environments import make_environment
 from xrl_alignment.experts.base import Label
+from xrl_alignment.runs.transitions import read_transition
 from xrl_alignment.wire import v1, v2
 from xrl_alignment.wire.admission import PendingRequest
 from xrl_alignment.wire.messages import Bye, Hello, Next, Observation, md5_hex

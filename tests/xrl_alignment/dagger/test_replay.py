@@ -3,19 +3,12 @@
 import time
 import tracemalloc
 
-import h5py
 import numpy as np
 import pytest
 
 from lavis.datasets.shards import ShardError
-from xrl_alignment.dagger.replay import (
-    DPOReplayBuffer,
-    ReplayBuffer,
-    Transition,
-    read_transition,
-    shard_name,
-    write_shard,
-)
+from xrl_alignment.dagger.replay import DPOReplayBuffer, ReplayBuffer
+from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 
 def transition(number: int, side: int = 8) -> Transition:
@@ -28,25 +21,6 @@ def store(folder, round: int, env: int, numbers) -> str:
     name = shard_name(round, env, len(numbers))
     write_shard(folder / name, [transition(n) for n in numbers], {"game": f"pick/{env}", "won": True})
     return name
-
-
-def test_a_shard_reads_back_what_was_written(tmp_path):
-    name = store(tmp_path, 1, 12, range(3))
-    assert name == "round001_env0012_steps003.h5"
-    back, given = read_transition(tmp_path / name, 2), transition(2)
-    assert (back.image == given.image).all() and back.image.dtype == np.uint8
-    for field in ("text_input", "text_output", "text_output_neg", "executed", "feedback"):
-        assert getattr(back, field) == getattr(given, field)
-    with h5py.File(tmp_path / name) as file:
-        assert file.attrs["game"] == "pick/12" and file["image"].dtype == np.uint8
-
-
-def test_a_shard_that_cannot_be_finished_leaves_nothing(tmp_path):
-    with pytest.raises(ValueError, match="all input arrays must have the same shape"):
-        write_shard(tmp_path / "round000_env0000_steps002.h5", [transition(0), transition(1, side=9)], {})
-    with pytest.raises(ValueError, match="length of at least 1"):
-        write_shard(tmp_path / "round000_env0000_steps000.h5", [], {})
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_samples_come_from_every_shard_alike(tmp_path):

@@ -5,15 +5,15 @@ import re
 
 import pytest
 
-from xrl_alignment.dagger.checkpoint import CheckpointError, load_checkpoint
 from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.loop import DaggerLoop
 from xrl_alignment.dagger.rounds import Rounds
-from xrl_alignment.dagger.run_directory import RunDirectory
 from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.dagger.sessions import Sessions
 from xrl_alignment.experts import make_expert
 from xrl_alignment.reflexion.rule import RuleReflector
+from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint
+from xrl_alignment.runs.directory import RunDirectory
 
 FILES = ("trial_0.log", "env_results_trial_0.json")
 

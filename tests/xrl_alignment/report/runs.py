@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from xrl_alignment.dagger.replay import Transition, shard_name, write_shard
+from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 WORLD_LOG = """
 -----

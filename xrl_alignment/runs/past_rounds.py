@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from xrl_alignment.dagger.run_directory import RunDirectory, RunDirectoryError
 from xrl_alignment.reflexion.base import Reflector, update_memories
+from xrl_alignment.runs.directory import RunDirectory, RunDirectoryError
 
 
 def finished_rounds(run_dir: Path) -> list[int]:

@@ -5,8 +5,8 @@ import yaml
 
 from benchmarks._endpoint import FakeEndpoint
 from generate_reflections import main
-from xrl_alignment.dagger.past_rounds import finished_rounds, reflect_on_round
-from xrl_alignment.dagger.run_directory import RunDirectory, RunDirectoryError
+from xrl_alignment.runs.directory import RunDirectory, RunDirectoryError
+from xrl_alignment.runs.past_rounds import finished_rounds, reflect_on_round
 
 
 class Numbering:

@@ -10,13 +10,7 @@ import torch
 
 from lavis.common.files import write_atomically
 from xrl_alignment.builders.student import load_student
-from xrl_alignment.dagger.checkpoint import (
-    CheckpointError,
-    check_base,
-    load_checkpoint,
-    restore_model,
-    save_checkpoint,
-)
+from xrl_alignment.runs.checkpoint import CheckpointError, check_base, load_checkpoint, restore_model, save_checkpoint
 
 FROZEN_LLM = {"freeze_llm": True, "freeze_vit": True, "freeze_qformer": True}
 

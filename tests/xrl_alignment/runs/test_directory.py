@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from xrl_alignment.dagger.run_directory import (
+from xrl_alignment.runs.directory import (
     EpisodeRecord,
     RunDirectory,
     RunDirectoryError,

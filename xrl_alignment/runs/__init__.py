@@ -1,0 +1,1 @@
+"""What a training run leaves on disk: its directory, checkpoints, stored transitions, and memories written anew."""
