@@ -165,11 +165,11 @@ def _executor(plan: Plan, backend: str, workers: int, address: str) -> RolloutEx
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Collect, and say what there is."""
-    settings = vars(parse_arguments(argv))
+    settings: dict[str, Any] = vars(parse_arguments(argv))
     out, workers, address = settings.pop("out"), settings.pop("workers"), settings.pop("ray_address")
     backend = settings.pop("executor") or ("local" if workers > 1 else "sequential")
     settings["format"] = settings["format"] or ("shards" if settings["frames"] else "lavis")
-    options = dict(OmegaConf.from_dotlist(settings["expert_options"]))
+    options = {str(key): value for key, value in OmegaConf.from_dotlist(settings["expert_options"]).items()}
     settings["expert_options"] = {key: value for key, value in options.items() if f"expert.{key}" not in FREE_KEYS}
     Plan(**settings)  # refuse impossible settings before games are looked for
     games = choose_games(

@@ -20,8 +20,9 @@ from lavis.common.dist_utils import end_distributed_mode, get_rank, get_world_si
 from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.models import BaseModel, load_preprocess
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.runners.launch import build_runner
-from lavis.tasks.base_task import BaseTask
+from lavis.tasks.base_task import BaseTask, Batches
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.student import ImageProcessor, make_policy, prompt_writer
 from xrl_alignment.common.progress import GameProgress
@@ -78,8 +79,10 @@ class AlfworldEpisodeTask(BaseTask):
         task.vis_processor = load_preprocess(cfg.config.get("preprocess") or {})[0]["eval"]
         return task
 
-    def evaluation(self, model: BaseModel, data_loader: None, device: Any) -> list[dict[str, Any]]:
+    def evaluation(self, model: BaseModel, data_loader: Batches | None, device: Any) -> list[dict[str, Any]]:
         """This process's games, each played once."""
+        if not isinstance(model, Blip2Emac):
+            raise ConfigError("run.task=alfworld_episode plays with a policy: use model.arch=blip2_emac")
         self.games = games_of(self.environment, self.environment.num_envs)
         games = self.games[get_rank() :: get_world_size()]
         policy = make_policy(self.policy, model, self.vis_processor, self.settings.batch_size_eval)
@@ -107,9 +110,11 @@ class AlfworldEpisodeTask(BaseTask):
 def section(schema: type[SectionT], given: Mapping[str, Any], name: str) -> SectionT:
     """A settings dataclass from a plain section; ConfigError names an unknown key or a value of the wrong type."""
     try:
-        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(given)))
+        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(given)))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}") from error
+    assert isinstance(settings, schema)
+    return settings
 
 
 def is_lavis_config(cfg_path: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lavis.common.errors import ConfigError
 from lavis.models import load_model_and_preprocess
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from xrl_alignment.config.schema import PolicyConfig
@@ -31,6 +32,8 @@ def load_student(settings: dict[str, Any], device: torch.device) -> tuple[Blip2E
     model, vis_processors, _ = load_model_and_preprocess(
         arch, model_type, is_eval=True, device=device, options=settings
     )
+    if not isinstance(model, Blip2Emac):
+        raise ConfigError(f"model.arch={arch} is no policy: use model.arch=blip2_emac")
     for key in ("pretrained", "ref_pretrained"):
         if settings.get(key) and settings.get("load_pretrained", True):
             check_base(model, settings[key])

@@ -19,7 +19,7 @@ from xrl_alignment.environments.reuse import ReusedEnvironments
 from xrl_alignment.experts import Expert, Label, make_expert
 from xrl_alignment.language.prompt import build_prompt, token_counter
 from xrl_alignment.rollouts.episode import Episode
-from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
+from xrl_alignment.runs.transitions import NO_IMAGE, Transition, shard_name, write_shard
 
 
 class CollectingPlayer:
@@ -74,7 +74,7 @@ class CollectingPlayer:
             others = [command for command in now.admissible_commands if command != label]
             rejected = rng.choice(others) if plan.negatives and others else ""
             action = rng.choice(others) if plan.noise and others and rng.random() < plan.noise else label or "look"
-            image = environment.render() if plan.frames else None  # then only texts are kept
+            image = environment.render() if plan.frames else NO_IMAGE
             prompt = build_prompt(episode.text, (), episode.steps, budget=plan.budget, count=count)
             now = environment.step(episode.act(action))
             episode.hear(now.text, won=now.won, done=now.done)
@@ -94,7 +94,7 @@ class CollectingPlayer:
 
     def _entry(self, env: int, step: int, game: Game, item: Transition) -> dict[str, str]:
         entry = annotation(item, game.id)
-        if item.image is not None:
+        if item.image.size:
             name = f"images/env{env:04d}_step{step:03d}.{self.plan.image_format}"
             save_image(self.out / name, item)
             entry = {"image": name, **entry}

@@ -33,9 +33,9 @@ from transformers import PreTrainedModel
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.files import write_atomically
-from lavis.models import load_model_and_preprocess
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import LlmTokenizer
+from xrl_alignment.builders.student import load_student
 from xrl_alignment.environments.base import Game, TimeStep
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native.environment import NativeEnvironment
@@ -304,6 +304,7 @@ def loss_of(llm: PreTrainedModel, call: int, rows: Sequence[Row], pad: int, gene
         targets[i, : len(row.ids)] = torch.tensor(row.targets)
         weights[i, : len(row.ids)] = torch.tensor(row.weights)
     embed = llm.get_input_embeddings()
+    assert isinstance(embed.weight, Tensor)
     with torch.autocast("cpu", torch.bfloat16):
         before = prefix(embed.weight, call, rows, generator)
         hidden = llm.model(inputs_embeds=torch.cat([before, embed(ids)], dim=1)).last_hidden_state[:, SLOTS:]
@@ -374,7 +375,7 @@ def main() -> None:
     bound_kernel_cache()
     keep_freed_memory()
     options = {"llm_weights": arguments.start or "", "init_seed": arguments.seed, "freeze_llm": False}
-    model, _, _ = load_model_and_preprocess("blip2_emac", "tiny", options=options)
+    model, _ = load_student({"model_type": "tiny", **options}, torch.device("cpu"))
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
     writer = RowWriter(model.llm_tokenizer, games, arguments.seed, told=arguments.told, captions=arguments.captions)
     tokens = round(arguments.tokens * 1e6)

@@ -27,10 +27,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from lavis.models import load_model_and_preprocess
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import LlmTokenizer
-from xrl_alignment.builders.student import ImageProcessor
+from xrl_alignment.builders.student import ImageProcessor, load_student
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.drawing import frames
 from xrl_alignment.environments.drawing.labels import FrameLabel
@@ -221,10 +220,11 @@ def train(
     source = moments(games, rng)
     torch.manual_seed(seed)
     width = len(TYPES) + NUMBERS
+    patch_width = model.visual_encoder.config.hidden_size
     # The second head reads the patches themselves: a signal at every label, which the vision model learns from first.
     head, cell_head = (
         nn.Linear(model.query_tokens.shape[-1], width),
-        nn.Linear(model.ln_vision.normalized_shape[0], width),
+        nn.Linear(patch_width, width),
     )
     parts = [model.visual_encoder, model.ln_vision, model.Qformer, head, cell_head]
     weights = [model.query_tokens, *(weight for part in parts for weight in part.parameters())]
@@ -297,7 +297,9 @@ def evaluate(
 
 def save(model: Blip2Emac, head: nn.Linear, out: Path) -> None:
     """Write vision model, Q-Former and projection in bfloat16 under the model's own names."""
-    weight, bias = projection(head, model.llm_model.get_input_embeddings().weight.detach(), model.llm_tokenizer)
+    embedding = model.llm_model.get_input_embeddings().weight
+    assert isinstance(embedding, Tensor)
+    weight, bias = projection(head, embedding.detach(), model.llm_tokenizer)
     state: Mapping[str, Tensor] = model.policy_state_dict()
     kept = {key: value for key, value in state.items() if not key.startswith(("llm_model.", "llm_proj."))}
     write_bfloat16({**kept, "llm_proj.weight": weight, "llm_proj.bias": bias}, out)
@@ -317,7 +319,7 @@ def main() -> None:
     bound_kernel_cache()
     keep_freed_memory()
     options = {"load_basemodel": False, "init_seed": arguments.seed}
-    model, vis_processors, _ = load_model_and_preprocess("blip2_emac", "demo", options=options)
+    model, vis_processor = load_student({"model_type": "demo", **options}, torch.device("cpu"))
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
     settings = {name: getattr(arguments, name) for name in ("steps", "lr", "seed", "out")}
-    train(model.train(), vis_processors["eval"], games, **settings)
+    train(model.train(), vis_processor, games, **settings)

@@ -12,16 +12,18 @@ import numpy as np
 from lavis.datasets import shards
 from lavis.datasets.shards import open_shard
 
+NO_IMAGE = np.zeros((0, 0, 3), np.uint8)
+
 
 @dataclass(frozen=True)
 class Transition:
     """One labelled step: what the model saw, what the expert would have done, what was done.
 
-    `image` is uint8 (H, W, 3), None where only texts are collected; `text_output_neg` is the policy's own answer, empty
-    where it was not asked.
+    `image` is uint8 (H, W, 3), `NO_IMAGE` where only texts are collected; `text_output_neg` is the policy's own answer,
+    empty where it was not asked.
     """
 
-    image: np.ndarray | None
+    image: np.ndarray
     text_input: str
     text_output: str
     text_output_neg: str

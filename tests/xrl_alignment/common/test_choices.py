@@ -1,13 +1,6 @@
-"""The lists of names against what can be built by them."""
+"""The lists of names."""
 
-from xrl_alignment.common.choices import CLIENT_EXPERTS, ENVIRONMENT_NAMES, EXPERT_NAMES
-from xrl_alignment.environments import ENVIRONMENTS
-from xrl_alignment.experts import EXPERTS
-
-
-def test_names_are_those_that_can_be_built() -> None:
-    assert set(EXPERT_NAMES) == set(EXPERTS)
-    assert set(ENVIRONMENT_NAMES) == {*ENVIRONMENTS, "household"}
+from xrl_alignment.common.choices import CLIENT_EXPERTS, EXPERT_NAMES
 
 
 def test_experts_of_the_client_are_experts() -> None:
