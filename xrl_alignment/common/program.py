@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -40,18 +41,24 @@ def parse_args(
     return parser.parse_args(argv)
 
 
+# No space, quota used up, read-only file system: any write may meet them, and none is a bug.
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
 def run_program(main: Callable[[], int | None]) -> None:
     """Run `main` and leave the process with its exit code.
 
-    An `EmacError` (a user's mistake, a limit of the machine) ends in one line `error: …` on stderr and exit code 2;
-    with `EMAC_TRACEBACK=1` in the environment the traceback is printed as well. Any other exception is a bug and shows
-    its traceback. Ctrl-C and SIGTERM raise KeyboardInterrupt in `main`, so that it can close what it opened and stop
-    what it started; they end in one line `interrupted` and exit code 130.
+    An `EmacError` (a user's mistake, a limit of the machine) and a full disk end in one line `error: …` on stderr and
+    exit code 2; with `EMAC_TRACEBACK=1` in the environment the traceback is printed as well. Any other exception is a
+    bug and shows its traceback. Ctrl-C and SIGTERM raise KeyboardInterrupt in `main`, so that it can close what it
+    opened and stop what it started; they end in one line `interrupted` and exit code 130.
     """
     before = signal.signal(signal.SIGTERM, _unwind)
     try:
         code = main()
-    except (EmacError, ValueError, OSError, ImportError) as error:
+    except (EmacError, OSError) as error:
+        if not isinstance(error, EmacError) and error.errno not in _FULL_DISK:
+            raise
         if os.environ.get("EMAC_TRACEBACK"):
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)

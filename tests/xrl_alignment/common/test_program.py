@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import time
@@ -60,6 +61,21 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(error: Exception, capsys: p
     assert capsys.readouterr().err == "error: bad thing\n"
 
 
+@pytest.mark.parametrize(
+    "bug", [ValueError("bad"), FileNotFoundError("bad"), ImportError("bad"), OSError(errno.EBADF, "bad")]
+)
+def test_a_bug_keeps_its_traceback(bug: Exception) -> None:
+    with pytest.raises(type(bug)):
+        run_program(fail_with(bug))
+
+
+def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run_program(fail_with(OSError(errno.ENOSPC, "No space left on device", "run/world.log")))
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "error: [Errno 28] No space left on device: 'run/world.log'\n"
+
+
 def test_a_logs_tail_keeps_its_lines(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
         run_program(fail_with(ConfigError("the server ended:\nline 1\nline 2")))
@@ -103,8 +119,3 @@ def test_help_keeps_the_lines_of_its_examples(capsys: pytest.CaptureFixture) -> 
     with pytest.raises(SystemExit):
         parse_args("Trains.\n\n    python a.py --x\n    python b.py", argv=["--help"])
     assert "\n    python a.py --x\n    python b.py\n" in capsys.readouterr().out
-
-
-def test_a_bug_keeps_its_traceback() -> None:
-    with pytest.raises(ZeroDivisionError):
-        run_program(lambda: 1 // 0)
