@@ -25,7 +25,7 @@ _INTRODUCTION = """\
 `dagger_server.py`, `python -m xrl_alignment.pipeline` and `evaluate.py` read a yaml file (`--cfg-path`) with the
 sections below, then `--options section.key=value …`, which override the file. An unknown key, a wrong type or an
 impossible value stops the program before anything starts; the error names the key, its value and the nearest valid
-name. The key names are those of the original, the first implementation of EMAC+.
+name. The key names are those of the original (the research code of EMMA, on which EMAC+ builds).
 
 `--resume` continues a run with the settings that it was started with. Settings marked "may change" decide where and
 how fast a run runs; they may be given anew. The others decide what comes out; the program refuses to resume a run with
