@@ -81,7 +81,7 @@ def test_interrupt_says_bye(server, household_data, how):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--env", "minecraft"], "unknown environment 'minecraft': choose one of native"),
+        (["--env", "minecraft"], "unknown environment 'minecraft': choose one of household, native"),
         (["--env", "native", "--split", "no_such_split"], "no games of split 'no_such_split'"),
         (["--env", "native", "--patience", "0.1", "--port", "1"], "no server at http://127.0.0.1:1 for 0.1 s"),
         (["--env", "native", "--wire", "v1", "--num-workers", "2"], "wire v1 knows one client"),

@@ -163,7 +163,7 @@ def fails(monkeypatch, capsys):
         ("run.num_round=3", "unknown key 'run.num_round': did you mean 'run.num_rounds'?"),
         ("run.num_rounds=three", "run.num_rounds: 'three' has the wrong type"),
         ("model.model_type=huge", "unknown model type 'huge'"),
-        ("model.freeze_vitt=true", "unknown key model.freeze_vitt"),
+        ("model.freeze_vitt=true", "unknown key 'model.freeze_vitt': did you mean 'model.freeze_vit'?"),
         ("expert.name=oracle", "expert.name: 'oracle' is not one of explorer"),
         ("environment.name=minecraft", "environment.name: 'minecraft' is not one of native"),
         ("server.host=0.0.0.0", "set server.token as well"),

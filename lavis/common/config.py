@@ -141,7 +141,7 @@ def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
     try:
         layer = OmegaConf.from_dotlist([option])
     except (YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"--options {option}: {first_sentence(error)}") from error
+        raise ConfigError(f"--options {option} cannot be read: {first_sentence(error)}") from error
     key, _, text = option.partition("=")
     if key in texts and is_no_text(OmegaConf.select(layer, key)):
         OmegaConf.update(layer, key, text)

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from lavis.common.config import is_no_text, load_yaml, read_option
 from lavis.common.errors import ConfigError, unknown
@@ -63,11 +62,8 @@ def _read_option(schema: type, option: str) -> DictConfig:
     key, equals, text = option.partition("=")
     if not equals or not key:
         raise ConfigError(f"--options {option}: write it as section.key=value")
-    try:
-        # `key=` is an empty text; for yaml it would be null, which no setting can be.
-        return read_option(option if text else f"{key}=''", [key] if _is_text(schema, key) else [])
-    except (YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"--options {option}: cannot be read: {_first_line(error)}") from error
+    # `key=` is an empty text; for yaml it would be null, which no setting can be.
+    return read_option(option if text else f"{key}=''", [key] if _is_text(schema, key) else [])
 
 
 def _keys(schema: type) -> dict[str, list[str] | None]:

@@ -78,7 +78,7 @@ def test_two_loads_share_nothing() -> None:
         ("server: {token: 007}", [], "settings.yaml: server.token: yaml reads 7 here; put the text in quotes"),
         ("run: {output_dir: on}", [], "run.output_dir: yaml reads True here"),
         ("", ["run.output_dir=${nowhere}"], "Interpolation key 'nowhere' not found"),
-        ("", ["run.output_dir=${nowhere"], "--options run.output_dir=${nowhere: cannot be read"),
+        ("", ["run.output_dir=${nowhere"], "--options run.output_dir=${nowhere cannot be read"),
     ],
 )
 def test_mistakes_name_key_value_and_rule(tmp_path: Path, text: str, options: list[str], message: str) -> None:
