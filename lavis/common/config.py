@@ -143,7 +143,7 @@ def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
     except (YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"--options {option} cannot be read: {first_sentence(error)}") from error
     key, _, text = option.partition("=")
-    if key in texts and is_no_text(OmegaConf.select(layer, key)):
+    if key in texts and is_no_text(OmegaConf.select(layer, key, throw_on_resolution_failure=False)):
         OmegaConf.update(layer, key, text)
     return layer
 
