@@ -101,7 +101,7 @@ def measure(data: str | None, steps: int) -> Result:
 def round_trip(port: int, traj_file: str, steps: int) -> tuple[float, list[dict[str, Any]]]:
     """By how many seconds a step over the socket is slower than the same step in this process (median); rows."""
     walk, here = Walk(port, traj_file), TextWorldBackend(50)
-    game = find_game(traj_file, "/")
+    game = find_game(traj_file, ["/"])
     here.reset(game)
     engine, rendering, whole = [], [], []
     with closing(walk):

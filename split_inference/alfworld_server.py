@@ -5,8 +5,11 @@
 
 Each request is one JSON object on one line (UTF-8), and so is each answer; answers come in the order of the requests
 (docs/split_inference.md). Every client gets its own environment in its own process: many clients play at once on all
-cores, and none can disturb another. There is no password: whoever reaches the port can play, and can shut the server
-down.
+cores, and none can disturb another.
+
+A client names only files under --data-dir and --traj-dir. If the environment variable ALFWORLD_SERVER_TOKEN is set, the
+first message of a client must carry that token; on an address that other machines reach, the server does not start
+without it. A client that has passed can shut the server down.
 
 This file stands alone: it needs Python 3.6 or newer, alfworld and Pillow. With `--env thor` the frames are the
 simulator's. The text engines have no frames: with the emac-plus package (Python 3.10 or newer) the server renders the
@@ -17,9 +20,13 @@ import argparse
 import base64
 import contextlib
 import errno
+import hashlib
+import hmac
 import io
+import ipaddress
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -30,12 +37,26 @@ import traceback
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 GAME_FILE, TRAJECTORY_FILE = "game.tw-pddl", "traj_data.json"
+TOKEN_VARIABLE = "ALFWORLD_SERVER_TOKEN"
+MIN_TOKEN_CHARS = 16
 MAX_FILE_BYTES = 16 << 20  # ALFWorld's own files have 0.1 MB
 MAX_ACTION_CHARS = 500
 NOTHING_HAPPENS = "Nothing happens."
 _TASK_PREFIX = "Your task is to: "
 _CHUNK = 1 << 16
 _GRACE_S = 5.0  # for the clients' processes to end by themselves
+_FIRST_MESSAGE_S = 30.0  # where a token is needed
+_HANG_UP_S = 1.0
+
+# The texts of ALFWorld's games, by the first digits of their SHA-256, the task sentence masked. TextWorld evaluates
+# expressions of the grammar as Python code, so it gets no other. The same as in
+# xrl_alignment/environments/native/gamefile.py, which says where each comes from.
+KNOWN_TEXTS = {
+    "pddl_domain": ("0af55e7f92d12b09", "f1473041ed01da51", "e64e8c0002648c40"),
+    "grammar": ("10da93e13b58e1a6", "c294eb280206a442", "de0a5951f63a9b4f"),
+}
+_TASK = re.compile(r'("rhs": "Your task is to: )(.*)(")')
+_PLAIN = re.compile(r"[A-Za-z0-9 .,:!?'()/_-]*")  # a task sentence that the grammar's own syntax leaves alone
 
 
 class RequestError(Exception):
@@ -100,18 +121,63 @@ def read_json(path: str) -> Dict[str, Any]:
     return content
 
 
-def find_game(traj_file: str, data_dir: str) -> GameFiles:
-    """The game that `traj_file` names, relative to `data_dir`.
+def read_known_game(path: str) -> Dict[str, Any]:
+    """The content of a game file whose texts are known; RequestError for any other, which could run code.
 
-    It is a trial folder, a file in one (`traj_data.json`, `game.tw-pddl`), or a copy of a `traj_data.json` anywhere.
-    For such a copy the trial folder is searched for under `data_dir` by the `task_id`. Raises RequestError where there
-    is no game.
+    The grammar's fingerprint does not cover the task sentence, so that must be plain text.
+    """
+    content = read_json(path)
+    for key, known in KNOWN_TEXTS.items():
+        text = content.get(key)
+        if not isinstance(text, str) or fingerprint(text) not in known:
+            raise RequestError(f"{path} is not one of ALFWorld's games: its {key} is unknown, and could run code")
+    sentences = [found[1] for found in _TASK.findall(content["grammar"])]
+    if len(sentences) != 1 or not _PLAIN.fullmatch(sentences[0]):
+        raise RequestError(f"{path}: its task sentence is not one line of plain text, and could run code")
+    return content
+
+
+def fingerprint(text: str) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of `text`, its task sentence masked."""
+    return hashlib.sha256(_TASK.sub(r"\1\3", text).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def allowed(named: str, folders: List[str]) -> str:
+    """The absolute path of what a client `named`, relative to the first of `folders`.
+
+    Raises RequestError where the path, its links resolved, lies under none of `folders`; the answer does not depend on
+    what is there.
     """
     try:
-        path = os.path.abspath(os.path.join(data_dir, os.path.expanduser(traj_file)))
+        path = os.path.abspath(os.path.join(folders[0], os.path.expanduser(named)))
+        real = os.path.realpath(path)
+        roots = [os.path.realpath(folder).rstrip(os.sep) for folder in folders]
+    except (OSError, ValueError) as error:  # ValueError: a zero byte, half a surrogate pair
+        raise RequestError(f"no game {named[:200]!r}: {error}") from error
+    if not any(real == root or real.startswith(root + os.sep) for root in roots):
+        raise RequestError(f"{named[:200]!r} lies outside the server's folders: see its --data-dir and --traj-dir")
+    return path
+
+
+def find_game(traj_file: str, folders: List[str]) -> GameFiles:
+    """The game that `traj_file` names, relative to the first of `folders`, which is the folder of games.
+
+    It is a trial folder, a file in one (`traj_data.json`, `game.tw-pddl`), or a copy of a `traj_data.json`, all of
+    them in one of `folders`. For such a copy the trial folder is searched for among the games by the `task_id`. Raises
+    RequestError where there is no game.
+    """
+    game = _find_game(traj_file, folders)
+    for path in filter(None, (game.path, game.trajectory)):
+        allowed(path, folders)  # each may be a link of its own
+    return game
+
+
+def _find_game(traj_file: str, folders: List[str]) -> GameFiles:
+    path = allowed(traj_file, folders)
+    try:
         os.stat(path)
     except (OSError, ValueError) as error:  # ValueError: a zero byte, half a surrogate pair
-        raise RequestError(f"no game {traj_file!r}: {error}") from error
+        raise RequestError(f"no game {traj_file[:200]!r}: {error}") from error
     if os.path.basename(path) in (GAME_FILE, TRAJECTORY_FILE):
         path = os.path.dirname(path)
     if os.path.isdir(path):
@@ -120,7 +186,7 @@ def find_game(traj_file: str, data_dir: str) -> GameFiles:
     trial = about.get("task_id")
     if not isinstance(trial, str):
         raise RequestError(f"{path} has no task_id: it is not an ALFWorld trajectory")
-    for folder in trial_folders(data_dir):
+    for folder in trial_folders(folders[0]):
         if os.path.basename(folder) == trial:
             return _game_in(folder, path)
     return GameFiles(trial, str(about.get("task_type", "")), "", path)
@@ -202,10 +268,11 @@ class TextWorldBackend:
 
         if not os.path.isfile(game.path):
             raise RequestError(f"no game file for {game.id}: looked for {game.path or GAME_FILE!r}")
+        content = read_known_game(game.path)
         if self._engine is None:
             self._engine = textworld.envs.PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True))
         try:
-            self._engine.load(game.path)
+            self._engine.load(content)  # not the path: the file may have changed since it was read
             things = self._engine._entity_infos
             names = Demangler(game_infos=things, shuffle=False)
             for thing in things.values():
@@ -428,6 +495,7 @@ class ClientSession:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
+        self._folders = [options.data_dir] + options.traj_dir  # type: List[str]
         self._backend = BACKENDS[options.env](options.max_steps)  # type: Any
         self._format = options.image_format
         self.shutdown = False
@@ -460,7 +528,7 @@ class ClientSession:
         if image_format not in ("jpeg", "png"):
             raise RequestError(f"image_format is {image_format!r}: use jpeg or png")
         self._clear_game()
-        game = find_game(traj_file, self._options.data_dir)
+        game = find_game(traj_file, self._folders)
         self._engine_state = self._backend.reset(game)
         self._game, self._format = game, image_format
         self._trajectory = [self._engine_state.text]
@@ -523,17 +591,18 @@ class ClientSession:
     def cmd_list_games(self, request: Dict[str, Any]) -> Dict[str, Any]:
         """The games that `init` can load: those under `data_dir`, or every JSON file in `traj_dir`.
 
-        Both are folders on the server's machine; without them the server's own --data-dir is searched.
+        Both are folders on the server's machine, under its --data-dir or --traj-dir; without them its --data-dir is
+        searched.
         """
         if request.get("traj_dir"):
-            folder = os.path.abspath(os.path.expanduser(_string_field(request, "traj_dir")))
+            folder = allowed(os.path.abspath(os.path.expanduser(_string_field(request, "traj_dir"))), self._folders)
             if not os.path.isdir(folder):
                 raise RequestError(f"no folder {folder} on the server")
             files = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
             return {"games": [{"traj_file": os.path.join(folder, name), "game": name[:-5]} for name in files]}
         root = self._options.data_dir
         if request.get("data_dir"):
-            root = os.path.abspath(os.path.expanduser(_string_field(request, "data_dir")))
+            root = allowed(os.path.abspath(os.path.expanduser(_string_field(request, "data_dir"))), self._folders)
         text = self._options.env != "thor"
         games = [
             {"traj_file": folder, "game": _game_in(folder, "").id}
@@ -625,14 +694,14 @@ class LineReader:
     """
 
     def __init__(self, connection: socket.socket, limit: int, idle_s: float, lifeline: int) -> None:
-        self._connection, self._limit, self._idle_s, self._lifeline = connection, limit, idle_s, lifeline
+        self._connection, self._limit, self.idle_s, self._lifeline = connection, limit, idle_s, lifeline
         self._buffer = bytearray()
         self._searched = 0  # this much of the buffer has no line end
         self._skipping = False
 
     def next(self) -> bytes:
         """The next line, without its end."""
-        deadline = time.monotonic() + self._idle_s
+        deadline = time.monotonic() + self.idle_s
         while True:
             end = self._buffer.find(b"\n", self._searched)
             if end >= 0:
@@ -669,23 +738,68 @@ class LineReader:
 
 def serve_client(connection: socket.socket, options: argparse.Namespace, lifeline: int) -> bool:
     """Answer a client until it leaves; returns True if it asked to shut the server down."""
-    session = ClientSession(options)
     lines = LineReader(connection, options.max_message, options.idle_timeout, lifeline)
     try:
-        while not session.shutdown:
-            try:
-                answer = session.process_request(decode(lines.next()))
-            except RequestError as error:
-                answer = failure(str(error))
-            connection.sendall(encode(answer))
+        if options.token:
+            lines.idle_s = min(options.idle_timeout, _FIRST_MESSAGE_S)
+        request = admit(lines.next(), options.token)
+        lines.idle_s = options.idle_timeout
+        with contextlib.closing(ClientSession(options)) as session:
+            answer_requests(connection, session, request, lines)
+            return session.shutdown
+    except RequestError as error:  # of `admit`
+        log(f"Client refused: {error}")
+        hang_up(connection, str(error))
     except IdleTimeout:
-        reason = f"closed: no message within {options.idle_timeout:g} seconds (--idle-timeout)"
-        connection.sendall(encode(failure(reason)))
+        hang_up(connection, f"closed: no message within {lines.idle_s:g} seconds (--idle-timeout)")
     except EOFError:
         log("Client left")
-    finally:
-        session.close()
-    return session.shutdown
+    return False
+
+
+def answer_requests(
+    connection: socket.socket, session: ClientSession, request: Dict[str, Any], lines: LineReader
+) -> None:
+    """Answer `request` and those that follow, until one asks for the end."""
+    connection.sendall(encode(session.process_request(request)))
+    while not session.shutdown:
+        try:
+            answer = session.process_request(decode(lines.next()))
+        except RequestError as error:
+            answer = failure(str(error))
+        connection.sendall(encode(answer))
+
+
+def admit(line: bytes, token: str) -> Dict[str, Any]:
+    """The request in a client's first line; RequestError ends the connection.
+
+    A first line that is no JSON object comes from another protocol: in HTTP, which any web page can send to this port,
+    later lines can be JSON. With a `token` (empty: none) the request must carry it in its field `token`.
+    """
+    request = decode(line)
+    shown = request.pop("token", "")
+    if token and not (isinstance(shown, str) and hmac.compare_digest(_octets(shown), _octets(token))):
+        raise RequestError(f"the first message must carry the server's token: set {TOKEN_VARIABLE} for the client")
+    return request
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def hang_up(connection: socket.socket, reason: str) -> None:
+    """Tell the client why, and end.
+
+    What it goes on sending is dropped for a moment: closing with unread bytes would reset the connection, and the
+    reason could be lost.
+    """
+    connection.sendall(encode(failure(reason)))
+    connection.shutdown(socket.SHUT_WR)
+    connection.settimeout(_HANG_UP_S)
+    deadline = time.monotonic() + _HANG_UP_S
+    with contextlib.suppress(OSError):
+        while time.monotonic() < deadline and connection.recv(_CHUNK):
+            pass
 
 
 # ---- the server ----------------------------------------------------------------------------------------------------
@@ -702,6 +816,10 @@ class ForkingServer:
         self._lifeline_reader, self._lifeline_writer = os.pipe()
         self._clients = set()  # type: set
         self._signal = 0
+
+    def address(self) -> str:
+        """The IP address that it listens on."""
+        return str(self._listener.getsockname()[0])
 
     def run(self) -> int:
         """Serve until a client asks to shut down (returns 0) or a signal comes (returns 128 + its number)."""
@@ -818,11 +936,19 @@ def parse_arguments(argv: Optional[List[str]] = None) -> argparse.Namespace:
         description="Plays ALFWorld games for clients on a TCP socket (JSON messages, one on each line).",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--host", default="localhost", help="address to listen on; anyone who reaches it can play")
+    parser.add_argument(
+        "--host", default="localhost", help="address to listen on; one that is not loopback needs " + TOKEN_VARIABLE
+    )
     parser.add_argument("--port", type=int, default=5555, help="its port; 0 takes any free one")
     parser.add_argument("--env", choices=sorted(BACKENDS), default="thor", help="engine that plays the games")
     parser.add_argument(
         "--data-dir", help="folder with games (default: $ALFWORLD_DATA, ~/.cache/alfworld, or generated for household)"
+    )
+    parser.add_argument(
+        "--traj-dir",
+        action="append",
+        default=[],
+        help="a folder outside --data-dir with copies of traj_data.json, which clients may name; may be repeated",
     )
     parser.add_argument("--max-steps", type=_positive, default=50, help="actions in an episode")
     parser.add_argument(
@@ -873,19 +999,32 @@ def data_folder(options: argparse.Namespace) -> str:
     return folder
 
 
+def access_token(address: str) -> str:
+    """The token that clients must show (empty: none), taken out of the environment; ValueError where it cannot do."""
+    token = os.environ.pop(TOKEN_VARIABLE, "")
+    if token and len(token) < MIN_TOKEN_CHARS:
+        raise ValueError(f"{TOKEN_VARIABLE} has {len(token)} characters: a token has at least {MIN_TOKEN_CHARS}")
+    if not token and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        raise ValueError(
+            f"{address} may be reached from other machines: set {TOKEN_VARIABLE} to a random text (openssl rand -hex "
+            "32), for the clients too, or listen on localhost"
+        )
+    return token
+
+
 def main(argv: Optional[List[str]] = None) -> int:
     """Listen, import the engine, serve; returns the exit code."""
     options = parse_arguments(argv)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the clients' processes share the cores
     try:
         options.data_dir = data_folder(options)
+        options.traj_dir = [os.path.abspath(os.path.expanduser(folder)) for folder in options.traj_dir]
         server = ForkingServer(options)
+        options.token = access_token(server.address())
         BACKENDS[options.env].load()
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         sys.stderr.write("error: {}\n".format(" ".join(str(error).split())))
         return 2
-    if options.host not in ("localhost", "127.0.0.1", "::1"):
-        log(f"warning: there is no password, and {options.host} may be reached from other machines")
     return server.run()
 
 

@@ -12,6 +12,7 @@ installation in docs/split_inference.md.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lavis.common.errors import ConfigError, FileError
 from lavis.common.progress import Bar
+from split_inference.alfworld_server import TOKEN_VARIABLE
 from split_inference.batch_player import BatchPlayer
 from split_inference.socket_connection import FailedRequest, SocketConnection
 from split_inference.trajectories import TrajectoryFolder
@@ -120,13 +122,13 @@ def main(argv: list[str] | None = None) -> int:
     """Connect, load the model, play, print the table; returns 1 if some games could not be played."""
     arguments = parse_arguments(argv)
     instructions = _read_text(arguments.instructions) if arguments.instructions else INSTRUCTIONS
-    connections = [SocketConnection(arguments.host, arguments.port, arguments.timeout)]
+    connections = [connect(arguments)]
     try:
         games = draw_games(list_games(connections[0], arguments), arguments.num_samples, arguments.seed)
         trajectories = TrajectoryFolder(arguments.output_dir, run_settings(arguments, instructions))
         left = [game for game in games if not trajectories.finished(game["game"])]
         while len(connections) < min(arguments.num_envs, len(left)):
-            connections.append(SocketConnection(arguments.host, arguments.port, arguments.timeout))
+            connections.append(connect(arguments))
         failed = play(arguments, instructions, connections, trajectories, left) if left else {}
         print(trajectories.summarise([game["game"] for game in games]))
     finally:
@@ -135,6 +137,15 @@ def main(argv: list[str] | None = None) -> int:
     for game, reason in failed.items():
         print(f"not played: {game}: {reason}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def connect(arguments: argparse.Namespace) -> SocketConnection:
+    """A connection to the server, with the token of ALFWORLD_SERVER_TOKEN; ConfigError where it is refused."""
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    try:
+        return SocketConnection(arguments.host, arguments.port, arguments.timeout, token)
+    except FailedRequest as reason:
+        raise ConfigError(f"the server refuses this client: {reason}") from reason
 
 
 def list_games(connection: SocketConnection, arguments: argparse.Namespace) -> list[dict[str, str]]:

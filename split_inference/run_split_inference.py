@@ -7,7 +7,8 @@
 Options that `--help` does not list go to the client (`alfworld_vllm_client.py --help`); options after `--server-args`
 go to the server. The manager prints the output of both, each line marked with who wrote it. It ends with the client's
 exit code; 1 if the server ended first, 130 or 143 after Ctrl-C or SIGTERM. In every case it stops both, with all
-processes that they started.
+processes that they started. It gives both a new token (or that of ALFWORLD_SERVER_TOKEN), so that nobody else can use
+the server.
 
 It needs only the standard library of Python 3.6 or newer, so it runs in any environment.
 """
@@ -16,14 +17,16 @@ import argparse
 import contextlib
 import ctypes
 import os
+import secrets
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+TOKEN_VARIABLE = "ALFWORLD_SERVER_TOKEN"  # in the environment, where other users of the machine cannot read it
 READY = b"ALFWorld server listening on "
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _TICK_S = 0.2
@@ -32,13 +35,14 @@ _TICK_S = 0.2
 class ChildProgram:
     """A child process in its own process group; its output is forwarded line by line, each with a mark."""
 
-    def __init__(self, name: str, command: List[str]) -> None:
+    def __init__(self, name: str, command: List[str], environment: Dict[str, str]) -> None:
         self.name = name
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env=environment,
             start_new_session=True,
             preexec_fn=_die_with_parent if sys.platform.startswith("linux") else None,
         )
@@ -92,6 +96,8 @@ class Manager:
         self._client_options = client_options
         self._selector = selectors.DefaultSelector()
         self._programs = []  # type: List[ChildProgram]
+        token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(32)
+        self._environment = dict(os.environ, **{TOKEN_VARIABLE: token})
 
     def run(self) -> int:
         """Run both programs; returns the exit code."""
@@ -140,18 +146,24 @@ class Manager:
         arguments = self._arguments
         command = [arguments.server_python, "-u", os.path.join(HERE, "alfworld_server.py")]
         command += ["--host", arguments.host, "--port", str(arguments.port), "--env", arguments.env]
-        command += ["--data-dir", arguments.data_dir] if arguments.data_dir else []
+        command += self._folders()
         return command + arguments.server_args
 
     def _client_command(self, port: str) -> List[str]:
         arguments = self._arguments
         command = [arguments.client_python, "-u", os.path.join(HERE, "alfworld_vllm_client.py")]
         command += ["--host", arguments.host, "--port", port]
-        command += ["--data-dir", arguments.data_dir] if arguments.data_dir else []
+        command += self._folders()
         return command + self._client_options
 
+    def _folders(self) -> List[str]:
+        """The options that name folders of games: the server lets clients name no others."""
+        arguments = self._arguments
+        options = ["--data-dir", arguments.data_dir] if arguments.data_dir else []
+        return options + (["--traj-dir", arguments.traj_dir] if arguments.traj_dir else [])
+
     def _start(self, name: str, command: List[str]) -> ChildProgram:
-        program = ChildProgram(name, command)
+        program = ChildProgram(name, command, self._environment)
         self._programs.append(program)
         self._selector.register(program.output, selectors.EVENT_READ, program)
         say(f"{name} is process {program.process.pid}")
@@ -209,6 +221,7 @@ def parse_arguments(argv: Optional[List[str]] = None) -> Tuple[argparse.Namespac
     parser.add_argument("--port", type=int, default=5555, help="port of the server; 0 takes any free one")
     parser.add_argument("--env", default="thor", help="the server's engine: thor, textworld or household")
     parser.add_argument("--data-dir", help="folder of games, for both")
+    parser.add_argument("--traj-dir", help="folder of trajectory files to take games from, for both")
     parser.add_argument("--start-timeout", type=float, default=120.0, help="seconds to wait until the server listens")
     parser.add_argument(
         "--stop-timeout", type=float, default=15.0, help="seconds to wait until each program ends by itself"

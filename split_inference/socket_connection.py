@@ -26,10 +26,11 @@ class FailedRequest(EmacError, RuntimeError):
 class SocketConnection:
     """One connection to an `alfworld_server.py`, which is one environment.
 
-    All methods but `close` raise ServerUnreachable once the server is gone.
+    A `token` (empty: none) is shown at once; FailedRequest where the server does not take it. All methods but `close`
+    raise ServerUnreachable once the server is gone.
     """
 
-    def __init__(self, host: str, port: int, timeout_s: float) -> None:
+    def __init__(self, host: str, port: int, timeout_s: float, token: str = "") -> None:
         self._address = f"{host}:{port}"
         try:
             self._socket = socket.create_connection((host, port), timeout=timeout_s)
@@ -39,6 +40,12 @@ class SocketConnection:
             ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lines = self._socket.makefile("rb")
+        if token:
+            try:
+                self.send_request({"command": "get_state", "token": token})
+            except BaseException:
+                self.close()
+                raise
 
     def send_request(self, request: Message) -> Message:
         """Send a request and wait for its answer; FailedRequest where the server could not do it."""

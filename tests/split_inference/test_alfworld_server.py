@@ -24,10 +24,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from split_inference import alfworld_server
+from split_inference.socket_connection import FailedRequest, SocketConnection
 from tests.split_inference.malformed import malformed
 from tests.split_inference.servers import PATIENCE_S, SERVER, RawClient, children, wait_until
 from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.base import Game
+from xrl_alignment.environments.native import gamefile
 from xrl_alignment.language import commands
 
 LIMIT = 1 << 16  # the server's --max-message
@@ -109,7 +111,12 @@ def test_official_games_play(start, alfworld_data):
         assert steps[-1]["goal_satisfied"] is True
 
 
-def test_games_are_listed(client, household_data, trials, tmp_path):
+def test_games_are_listed(start, household_data, trials, tmp_path):
+    with closing(start("--traj-dir", str(tmp_path)).connect()) as client:
+        check_lists(client, household_data, trials, tmp_path)
+
+
+def check_lists(client, household_data, trials, tmp_path):
     games = client.ask("list_games")["games"]
     assert sorted(game["traj_file"] for game in games) == [str(trial) for trial in trials]
     assert games[0]["game"] == "/".join(Path(games[0]["traj_file"]).parts[-2:])
@@ -123,13 +130,69 @@ def test_games_are_listed(client, household_data, trials, tmp_path):
     assert "no folder" in client.ask("list_games", traj_dir=str(tmp_path / "none"))["error"]
 
 
-def test_a_copy_of_a_trajectory_leads_to_its_game(client, trials, tmp_path):
+def test_a_copy_of_a_trajectory_leads_to_its_game(start, trials, tmp_path):
     shutil.copy(trials[5] / "traj_data.json", tmp_path / "task_1.json")
-    begin = client.ask("init", traj_file=str(tmp_path / "task_1.json"))
+    with closing(start("--traj-dir", str(tmp_path)).connect()) as client:
+        begin = client.ask("init", traj_file=str(tmp_path / "task_1.json"))
     assert begin["game"] == f"{trials[5].parent.name}/{trials[5].name}"
 
 
-def test_what_names_no_game_is_refused(client, tmp_path):
+def test_files_outside_the_servers_folders_are_out_of_reach(start, trials, tmp_path):
+    inside, outside = tmp_path / "games", tmp_path / "games-of-others"
+    for folder in (inside, outside):
+        shutil.copytree(trials[0], folder / trials[0].parent.name / trials[0].name)
+    (outside / "keys.json").write_text("{}")
+    (inside / "link").symlink_to(outside)
+    half = inside / trials[1].parent.name / trials[1].name  # a folder inside, its files links to outside
+    half.mkdir(parents=True)
+    for name in ("game.tw-pddl", "traj_data.json"):
+        (half / name).symlink_to(trials[1] / name)
+    trial = f"{trials[0].parent.name}/{trials[0].name}"
+    with closing(start("--data-dir", str(inside)).connect()) as client:
+        assert client.ask("init", traj_file=trial)["success"] is True
+        assert client.ask("init", traj_file=f"{inside}/x/../{trial}")["success"] is True
+        paths = [outside / trial, f"../{outside.name}/{trial}", f"link/{trial}", half, outside / "nothing", "~/x", "/"]
+        answers = [client.ask("init", traj_file=str(path)) for path in paths]
+        for key, folder in itertools.product(
+            ("traj_dir", "data_dir"), (outside, inside / "link", "/", "~", "/nothing")
+        ):
+            answers.append(client.ask("list_games", **{key: str(folder)}))
+    for answer in answers:
+        assert answer["success"] is False and "outside the server's folders" in answer["error"], answer
+        assert "games" not in answer
+
+
+CODE = "{open('PATH', 'w').close()}"  # TextWorld evaluates what stands in braces
+
+
+@pytest.mark.parametrize("engine", ["textworld", "household"])
+@pytest.mark.parametrize("text", [f"{CODE} Your task is to: ", f"Your task is to: {CODE} "])
+def test_code_in_a_game_file_does_not_run(start, trials, tmp_path, engine, text):
+    folder = tmp_path / trials[0].parent.name / trials[0].name
+    folder.mkdir(parents=True)
+    content = json.loads((trials[0] / "game.tw-pddl").read_text())
+    code = text.replace("PATH", str(tmp_path / "ran"))
+    content["grammar"] = content["grammar"].replace("Your task is to: ", code)
+    (folder / "game.tw-pddl").write_text(json.dumps(content))
+    with closing(start("--data-dir", str(tmp_path), engine=engine).connect()) as client:
+        answer = client.ask("init", traj_file=str(folder))
+    assert "could run code" in answer["error"] and not (tmp_path / "ran").exists()
+
+
+def test_known_texts_are_those_of_the_package():
+    known = {"pddl_domain": gamefile.DOMAINS, "grammar": gamefile.GRAMMARS}
+    assert {key: set(prints) for key, prints in alfworld_server.KNOWN_TEXTS.items()} == {
+        key: set(prints) for key, prints in known.items()
+    }
+    assert alfworld_server._PLAIN.pattern == gamefile._PLAIN.pattern
+
+
+def test_what_names_no_game_is_refused(start, tmp_path):
+    with closing(start("--traj-dir", str(tmp_path)).connect()) as client:
+        check_refusals(client, tmp_path)
+
+
+def check_refusals(client, tmp_path):
     os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
     (tmp_path / "text.json").write_text("no json")
     (tmp_path / "list.json").write_text("[]")
@@ -183,10 +246,63 @@ def test_messages_survive_any_split_of_the_stream(client):
     ],
 )
 def test_bad_messages_get_a_reason(client, line, reason):
+    assert client.ask("get_state")["success"] is True  # a bad first message ends the connection
     client.send(line + b"\n")
     answer = client.answer()
     assert answer["success"] is False and reason in answer["error"] and len(answer["error"]) < 500
     assert client.ask("get_state")["success"] is True
+
+
+@pytest.mark.parametrize("first", [b"", b"hello", b'["step"]', b"\xff", b"x" * (LIMIT + 1)])
+def test_a_first_line_that_is_no_object_ends_the_connection(server, first):
+    with closing(server.connect()) as client:
+        client.send(first + b'\n{"command": "get_state"}\n')
+        assert client.answer()["success"] is False and client.closed()
+
+
+def test_a_web_page_cannot_shut_the_server_down(start):
+    server = start()
+    body = b'{"command": "shutdown"}\n'
+    head = f"POST / HTTP/1.1\r\nHost: localhost:{server.port}\r\nOrigin: https://elsewhere.example\r\n"
+    with closing(server.connect()) as client:
+        client.send(head.encode() + b"Content-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert "not JSON" in client.answer()["error"] and client.closed()
+    with closing(server.connect()) as client:
+        assert client.ask("get_state")["success"] is True
+
+
+TOKEN = "0123456789abcdef"
+
+
+def test_a_token_is_shown_first(start, trials):
+    server = start(env={"ALFWORLD_SERVER_TOKEN": TOKEN})
+    for wrong in ({}, {"token": ""}, {"token": TOKEN[:-1]}, {"token": 7}, {"token": None}, {"token": "\ud800" * 16}):
+        with closing(server.connect()) as client:
+            client.send(json.dumps({"command": "shutdown", **wrong}).encode() + b"\n")
+            answer = client.answer()
+            assert answer["success"] is False and "ALFWORLD_SERVER_TOKEN" in answer["error"] and client.closed()
+            assert TOKEN not in answer["error"]
+    with closing(server.connect()) as client:
+        assert client.ask("init", traj_file=str(trials[0]), token=TOKEN)["success"] is True
+        assert client.ask("step", action="look")["success"] is True  # the first message is enough
+    with closing(SocketConnection("localhost", server.port, PATIENCE_S, TOKEN)) as connection:
+        assert connection.send_request({"command": "get_state"})["turn_count"] == 0
+    with pytest.raises(FailedRequest, match="ALFWORLD_SERVER_TOKEN"):
+        SocketConnection("localhost", server.port, PATIENCE_S, "another token than this")
+    assert TOKEN not in "\n".join(server.lines)
+    assert TOKEN not in Path(f"/proc/{server.process.pid}/cmdline").read_text()
+
+
+def test_a_client_without_token_plays_on_loopback_as_ever(client, trials):
+    """The six commands of the original's guide, each as its messages show them."""
+    begin = client.ask("init", traj_file=str(trials[0] / "traj_data.json"))
+    assert begin["success"] is True and {"task_desc", "intro", "initial_image"} <= begin.keys()
+    step = client.ask("step", action="look")
+    keys = {"success", "action", "feedback", "current_image", "action_success", "error_message", "goal_satisfied"}
+    assert keys | {"turn_count"} <= step.keys()
+    assert client.ask("is_goal_satisfied") == {"success": True, "goal_satisfied": False}
+    assert {"turn_count", "trajectory", "images_count"} <= client.ask("get_state").keys()
+    assert client.ask("reset_task") == {"success": True}
 
 
 def test_a_malformed_flood_disturbs_nobody(server, trials):
@@ -236,6 +352,7 @@ def in_threads(function, *columns):
 
 def misbehave(client, supply, number):
     """Send `number` malformed lines, forty at a time and cut anywhere, and read the refusals."""
+    assert client.ask("get_state")["success"] is True  # a bad first message ends the connection
     for _ in range(number // 40 + 1):
         data = b"".join(line + b"\n" for line in itertools.islice(supply, 40))
         cut = len(data) * 2 // 3
@@ -275,6 +392,7 @@ def resident(pid):
 
 def test_an_endless_line_is_not_kept(server):
     with closing(server.connect()) as client:
+        assert client.ask("get_state")["success"] is True  # a bad first message ends the connection
         client.send(b"x" * (LIMIT + 1))
         assert "longer than" in client.answer()["error"]  # before the line's end
         wait_until(lambda: len(children(server.process.pid)) == 1)  # clients of other tests have gone
@@ -377,6 +495,7 @@ def test_a_client_that_is_killed_takes_nothing_with_it(server, trials):
         (["--env", "thor"], "--env textworld"),
         (["--env", "textworld", "--data-dir", "/tmp", "--port", "{taken}"], "is taken: choose another with --port"),
         (["--env", "textworld", "--data-dir", "/tmp", "--host", "no.such.host.invalid"], "cannot listen on no.such"),
+        (["--env", "textworld", "--data-dir", "/tmp", "--host", "0.0.0.0", "--port", "0"], "set ALFWORLD_SERVER_TOKEN"),
     ],
 )
 def test_what_prevents_a_start_is_said_in_a_line(options, reason):
@@ -387,6 +506,16 @@ def test_what_prevents_a_start_is_said_in_a_line(options, reason):
         ended = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=PATIENCE_S)
     assert ended.returncode == 2 and reason in ended.stderr
     assert ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
+
+
+def test_a_short_token_prevents_the_start(monkeypatch):
+    monkeypatch.setenv("ALFWORLD_SERVER_TOKEN", "x" * 15)
+    with pytest.raises(ValueError, match="at least 16"):
+        alfworld_server.access_token("127.0.0.1")
+    monkeypatch.setenv("ALFWORLD_SERVER_TOKEN", "x" * 16)
+    assert alfworld_server.access_token("192.0.2.1") == "x" * 16
+    assert "ALFWORLD_SERVER_TOKEN" not in os.environ  # the simulator does not inherit it
+    assert alfworld_server.access_token("127.0.0.1") == alfworld_server.access_token("::1") == ""
 
 
 def test_bad_options_are_refused():
@@ -416,7 +545,7 @@ def test_games_that_alfworld_leaves_out_are_left_out(household_data, trials, tmp
     unsolvable = tmp_path / "pick_and_place_simple-Mug-None-Desk-1" / "trial_2" / "game.tw-pddl"
     unsolvable.parent.mkdir(parents=True)
     unsolvable.write_text(text.replace('"solvable": true', '"solvable": false'))
-    options = Namespace(env="household", max_steps=5, image_format="jpeg", data_dir=str(tmp_path))
+    options = Namespace(env="household", max_steps=5, image_format="jpeg", data_dir=str(tmp_path), traj_dir=[])
     listed = alfworld_server.ClientSession(options).process_request({"command": "list_games"})["games"]
     assert [game["game"] for game in listed] == [f"{trials[0].parent.name}/trial_1"]
 
@@ -424,7 +553,7 @@ def test_games_that_alfworld_leaves_out_are_left_out(household_data, trials, tmp
 def test_a_card_shows_the_text_where_nothing_can_draw(trials, monkeypatch):
     monkeypatch.setattr(alfworld_server, "room_renderer", lambda: None)
     backend = alfworld_server.TextWorldBackend(5)
-    backend.reset(alfworld_server.find_game(str(trials[0]), "/"))
+    backend.reset(alfworld_server.find_game(str(trials[0]), ["/"]))
     card = backend.frame(300)
     assert card.size == (300, 300) and card.mode == "RGB"
     other = alfworld_server.text_card("You see a mug.\nÉté ☃", 300)
@@ -444,7 +573,8 @@ def test_frames_are_those_of_the_package(client, trials):
 
 
 def test_an_engine_that_fails_leaves_the_connection(monkeypatch, trials):
-    options = Namespace(env="household", max_steps=5, image_format="jpeg", image_size=64, jpeg_quality=85, data_dir="/")
+    options = Namespace(env="household", max_steps=5, image_format="jpeg", image_size=64, jpeg_quality=85)
+    options.data_dir, options.traj_dir = "/", []
     session = alfworld_server.ClientSession(options)
     session.process_request({"command": "init", "traj_file": str(trials[0])})
     monkeypatch.setattr(session._backend, "step", lambda action: 1 / 0)
@@ -501,7 +631,7 @@ def thor(monkeypatch, tmp_path):
     name = "alfworld.agents.environment.alfred_thor_env"
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(AlfredThorEnv=Alfred))
     options = Namespace(env="thor", max_steps=5, image_format="png", image_size=300, jpeg_quality=85)
-    options.data_dir = str(tmp_path)
+    options.data_dir, options.traj_dir = str(tmp_path), []
     trajectory = tmp_path / "task_1.json"
     trajectory.write_text(json.dumps({"task_id": "trial_1", "task_type": "t", "scene": {"object_poses": []}}))
     return alfworld_server.ClientSession(options), trajectory
@@ -527,7 +657,8 @@ def test_thor_that_dies_or_cannot_build_the_room_is_a_fault(thor, trials):
     session._backend._alfred.dies = True
     assert "AI2-THOR stopped" in session.process_request({"command": "step", "action": "look"})["error"]
     assert session.process_request({"command": "init", "traj_file": str(trajectory)})["success"] is True
-    assert "no object poses" in session.process_request({"command": "init", "traj_file": str(trials[0])})["error"]
+    shutil.copytree(trials[0], trajectory.parent / "task" / "trial")
+    assert "no object poses" in session.process_request({"command": "init", "traj_file": "task/trial"})["error"]
 
 
 # ---- old interpreters ----------------------------------------------------------------------------------------------
@@ -562,7 +693,7 @@ import socket, sys, threading
 sys.path.insert(0, sys.argv[1])
 import alfworld_server as server, run_split_inference
 options = server.parse_arguments(["--env", "textworld"])
-options.data_dir = sys.argv[2]
+options.data_dir, options.token = sys.argv[2], ""
 near, far = socket.socketpair()
 serving = threading.Thread(target=server.serve_client, args=(far, options, server.os.pipe()[0]))
 serving.start()

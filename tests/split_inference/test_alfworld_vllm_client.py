@@ -72,7 +72,7 @@ def test_mistakes_end_in_a_line(server, served, tmp_path, run_main):
     cases = [
         ([*output, "--base-url", "http://localhost:9/v1", "--port", "9"], "start alfworld_server.py first"),
         ([*output, *port, "--base-url", address, "--num-samples", "999"], "there are 18 games"),
-        ([*output, *port, "--base-url", address, "--data-dir", "/nowhere"], "no games for --env household"),
+        ([*output, *port, "--base-url", address, "--data-dir", "/nowhere"], "outside the server's folders"),
     ]
     for options, reason in cases:
         command = [sys.executable, str(CLIENT), *options]

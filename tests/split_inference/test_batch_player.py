@@ -83,7 +83,7 @@ def test_a_long_episode_leaves_out_its_oldest_steps(connections, games, tmp_path
 
 
 def test_a_game_that_cannot_be_played_stops_no_other(connections, games, planner, tmp_path):
-    broken = {"traj_file": "/no/such/game", "game": "broken/trial"}
+    broken = {"traj_file": "no/such/game", "game": "broken/trial"}
     playing = make_player(connections, planner, tmp_path)
     assert len(list(playing.play([broken, *games[:2], broken | {"game": "broken/other"}]))) == 2
     assert list(playing.failed) == ["broken/trial", "broken/other"] and "no game" in playing.failed["broken/trial"]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from split_inference.run_split_inference import parse_arguments
-from tests.split_inference.servers import PATIENCE_S, alive, wait_until
+from tests.split_inference.servers import PATIENCE_S, RawClient, alive, wait_until
 from xrl_alignment.common.paths import REPO_ROOT
 
 MANAGER = REPO_ROOT / "split_inference" / "run_split_inference.py"
@@ -140,6 +141,28 @@ def test_a_server_that_does_not_start_ends_the_run(options):
     code, output = managed.end()
     assert code == 1 and "server | error: no games: /nowhere/at/all is no folder" in output
     assert "the server ended (exit code 2) before it listened" in output and "client is process" not in output
+
+
+def test_server_and_client_share_a_token_that_nobody_else_knows(options, hole):
+    managed = Managed(*options, "--base-url", hole)
+    server = managed.child("server")
+    port = int(managed.read_until(r"listening on localhost:(\d+)")[1])
+    managed.read_until("Client connected")
+    client = RawClient(port)
+    assert "must carry the server's token" in client.ask("shutdown")["error"] and client.closed()
+    client.close()
+    assert alive(server)
+    managed.process.terminate()
+    assert managed.end()[0] == 128 + signal.SIGTERM
+
+
+def test_the_server_takes_the_trajectories_of_the_client(options, trials, served, tmp_path):
+    (tmp_path / "trajectories").mkdir()
+    shutil.copy(trials[0] / "traj_data.json", tmp_path / "trajectories" / "task_1.json")
+    address, model = served
+    play = ["--traj-dir", tmp_path / "trajectories", "--max-turns", "1", "--max-new-tokens", "4"]
+    code, output = Managed(*options, *play, "--base-url", address, "--model-name", model).end()
+    assert code == 0 and (tmp_path / "out" / "task_1").is_dir(), output
 
 
 def test_an_interpreter_that_does_not_exist_is_named(options):

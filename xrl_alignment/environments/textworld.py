@@ -1,7 +1,8 @@
 """ALFWorld's games in their original engine, TextWorld, through alfworld's own wrappers.
 
 It is slow (0.3 to 1.2 s to load a game, 30 to 45 ms per step) and the reference: `native` must equal it. ALFWorld's
-experts run here, because they read the game's state.
+experts run here, because they read the game's state. TextWorld evaluates expressions of a game's grammar as Python
+code, so it gets only games whose texts are known (`native.gamefile`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
 from xrl_alignment.environments.drawing.state import RoomState
+from xrl_alignment.environments.native.gamefile import read_known_game
 from xrl_alignment.language.commands import canonical, to_dialect
 
 # TextWorld's translator sets sys.argv, swaps sys.stdout and keeps its options in module globals; Python runs one
@@ -28,7 +30,7 @@ from xrl_alignment.language.commands import canonical, to_dialect
 _TURN = threading.Lock()
 # An engine loads a private copy of the planner's library, and unloading one crashes the process at exit: engines of
 # closed environments wait here for the next.
-_idle_engines: list[textworld.envs.PddlEnv] = []
+_idle_engines: list[KnownGamesEnv] = []
 
 
 @contextmanager
@@ -73,6 +75,15 @@ class _Expert(AlfredExpert):
             random.setstate(outside)
 
 
+class KnownGamesEnv(textworld.envs.PddlEnv):
+    """TextWorld's engine, which loads only game files with known texts; see `read_known_game` for the errors."""
+
+    def load(self, filename: str) -> None:
+        """Check and load a game file: the content that was checked is the content that is loaded."""
+        super().load(read_known_game(filename))
+        self._game_file = filename
+
+
 class TextWorldEnvironment:
     """ALFWorld's text games in the original engine, in the canonical dialect; an `Environment`.
 
@@ -100,17 +111,17 @@ class TextWorldEnvironment:
         """Load `game` and return its opening text.
 
         Raises MissingFileError, or EnvironmentFault where TextWorld (or the expert: it needs `traj_data.json` beside
-        the game) cannot read it.
+        the game) cannot read it, or its texts are not ALFWorld's.
         """
         if not game.path.is_file():
             raise MissingFileError(f"game file {game.path} does not exist")
+        self._state = None  # of the game before
         try:
             with _turn():
                 self._engine = self._engine or self._start()
                 self._engine.load(str(game.path))
                 self._state = self._engine.reset()
         except (KeyError, ValueError, TypeError, AssertionError, FileNotFoundError) as error:
-            self._state = None
             raise EnvironmentFault(f"TextWorld cannot play {game.path}: {type(error).__name__}: {error}") from error
         # What "put" means is a property of the game file (its grammar), not of the installed version.
         self._dialect = "move" if "move {o} to {r}" in self._state["command_templates"] else "put"
@@ -166,7 +177,7 @@ class TextWorldEnvironment:
 
     def _start(self) -> textworld.core.Wrapper:
         """TextWorld's PDDL engine in alfworld's wrappers, no game loaded."""
-        bare = _idle_engines.pop() if _idle_engines else textworld.envs.PddlEnv()
+        bare = _idle_engines.pop() if _idle_engines else KnownGamesEnv()
         bare.request_infos = textworld.EnvInfos(won=True, admissible_commands=True, extras=["gamefile"])
         engine = AlfredInfos(AlfredDemangler(bare))
         return engine if self.expert is None else _Expert(engine, expert_type=self.expert)

@@ -12,14 +12,15 @@ import re
 from collections.abc import Iterable
 
 from xrl_alignment.language.commands import canonical
-from xrl_alignment.language.feedback import CLOSED, OPEN, SURFACE
+from xrl_alignment.language.feedback import CLOSED, MAX_NAME, OPEN, SURFACE, whole_sentences
 from xrl_alignment.language.sentences import NOTHING_HAPPENS, names_in
 
 _ARRIVE = re.compile(r"You arrive at ([^.]+)\.")
 _CLOSE = re.compile(r"You close the ([^.]+)\.")
-_TAKE = re.compile(r"You pick up the (.+?) from the ([^.]+)\.")
-_PUT = re.compile(r"You (?:put|move) the (.+?) (?:in/on|in|on|to) the ([^.]+)\.")
-_TREAT = re.compile(r"You (clean|heat|cool) the (.+?) using the ([^.]+)\.")
+_NAME = f"{{1,{MAX_NAME}}}"  # without a limit, `.+? … [^.]+` takes quadratic time on some texts
+_TAKE = re.compile(rf"You pick up the (.{_NAME}?) from the ([^.]{_NAME})\.")
+_PUT = re.compile(rf"You (?:put|move) the (.{_NAME}?) (?:in/on|in|on|to) the ([^.]{_NAME})\.")
+_TREAT = re.compile(rf"You (clean|heat|cool) the (.{_NAME}?) using the ([^.]{_NAME})\.")
 _FACING = re.compile(r"You are facing the ([^.]+)\.")
 _HOLDING = re.compile(r"You are carrying: ([^.]+)\.")
 _LOOKS = re.compile(r"This is a ((?:hot|cool|cold|clean|and|sliced| )+) ([a-z]+ \d+)\.")
@@ -60,9 +61,10 @@ class Belief:
             self._arrive(action[6:])
         elif match := _ARRIVE.match(feedback):
             self._arrive(match[1])
-        if match := SURFACE.search(feedback) or OPEN.search(feedback):
+        told = whole_sentences(feedback)
+        if match := SURFACE.search(told) or OPEN.search(told):
             self._see(match[1], names_in(match[2]), "open" if match.re is OPEN else "")
-        elif match := CLOSED.search(feedback):
+        elif match := CLOSED.search(told):
             self._see(match[1], [], "closed")
         else:
             self._change(feedback)
@@ -138,7 +140,11 @@ class Belief:
                 if name in self.together:
                     self._join(name)
         elif match := _HOLDING.match(feedback):
-            self._hold(names_in(match[1])[0])
+            held = names_in(match[1])
+            if held:  # "nothing" is no thing
+                self._hold(held[0])
+            else:
+                self.held = None
         elif feedback.startswith("You are not carrying"):
             self.held = None
         elif match := _LOOKS.match(feedback):

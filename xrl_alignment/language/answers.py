@@ -2,6 +2,8 @@
 
 Chat models wrap commands in lists, quotes, code fences or a sentence; reasoning models write a block before them. Text
 that no rule reads as a command of ALFWorld gives no command: a label made of prose would teach the student prose.
+
+Any text is read in linear time: the rules for lines see no two blanks in a row, so no `\\s*` has a choice.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from difflib import SequenceMatcher
 from xrl_alignment.language.commands import is_thought, normalise
 
 NEAR_MISS = 0.8  # least similarity (difflib's ratio) at which an answer counts as a misspelt admissible command
+MAX_COMMAND = 500  # characters; nothing longer is a command
 MIN_ANSWER = 5  # the original asks again for anything shorter
 _VERBS = frozenset("go take put move open close use heat cool clean slice examine look inventory help".split())
 _REASONING = re.compile(r"<(think|thinking|reasoning|thought)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
@@ -43,7 +46,7 @@ def read_answer(text: str) -> ParsedAnswer:
     """
     thoughts = []
     for line in without_reasoning(text).splitlines():
-        line = _LABEL.sub("", _BULLET.sub("", line.strip())).strip("*` \t")
+        line = _LABEL.sub("", _BULLET.sub("", " ".join(line.split()))).strip("*` ")
         if is_thought(line) or _THOUGHT.match(line):
             thoughts.append(" ".join(_THOUGHT.sub("", line).split()))
         elif command := _command(line):
@@ -60,7 +63,7 @@ def _command(line: str) -> str:
     """The command that a line is, or quotes; empty where it is neither."""
     for candidate in (line, *_QUOTED.findall(line)):
         action = normalise(_SECOND_ACTION.sub("", candidate))
-        if action.partition(" ")[0] in _VERBS:
+        if action.partition(" ")[0] in _VERBS and len(action) <= MAX_COMMAND:
             return action
     return ""
 
@@ -71,11 +74,13 @@ def ground(action: str, admissible: Sequence[str]) -> str:
     Returns `action` itself where it is admissible or where nothing is near: the verb and all numbers have to agree,
     because `cabinet 1` is not a misspelling of `cabinet 2`.
     """
-    if action in admissible:
+    if action in admissible or len(action) > MAX_COMMAND:
         return action
     numbers = _numbers(action)
     best, similarity = action, NEAR_MISS
     for command in admissible:
+        if len(command) > MAX_COMMAND:  # `ratio` takes quadratic time
+            continue
         if command.partition(" ")[0] != action.partition(" ")[0] or not _within(numbers, _numbers(command)):
             continue
         ratio = SequenceMatcher(None, action, command, autojunk=False).ratio()

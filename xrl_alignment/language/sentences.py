@@ -10,6 +10,8 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from xrl_alignment.language.feedback import whole_sentences
+
 TASK_TYPES = (
     "pick_and_place_simple",
     "look_at_obj_in_light",
@@ -21,8 +23,9 @@ TASK_TYPES = (
 NOTHING_HAPPENS = "Nothing happens."  # the engine's answer to whatever is not admissible
 # The sentences of ALFWorld's grammar (alfred.twl2) that say what lies where, with the space before them.
 _OBJECTS_TOLD = re.compile(r" ?\b(?:On the [a-z]+ \d+|In it|Next to it), you see [^.]*\.")
-_ROOM = re.compile(r"you see (.*?)\.\s")
-_TASK = re.compile(r"Your task is to: *(.+?)\s*$", re.MULTILINE)
+_ROOM, _ROOM_END = "you see ", re.compile(r"\.\s")
+_TASK = "Your task is to:"
+MAX_TASK = 500  # characters; ALFWorld's longest, an annotation, has about 200
 
 _TEMPLATES = tuple(
     (re.compile(pattern), treatment, count)
@@ -104,19 +107,37 @@ def process_ob(text: str) -> str:
 
 def without_objects(feedback: str) -> str:
     """`feedback` without the sentences that list what lies on or in something: "The safe 1 is open." is what stays."""
-    return _OBJECTS_TOLD.sub("", feedback).strip()
+    whole = whole_sentences(feedback)
+    return (_OBJECTS_TOLD.sub("", whole) + feedback[len(whole) :]).strip()
 
 
 def parse_opening(text: str) -> tuple[list[str], str]:
     """Receptacle names in listing order, and the task sentence (lower case, no full stop); empty what is not there."""
-    room, task = _ROOM.search(text), _TASK.search(text)
-    return names_in(room[1]) if room else [], task[1].rstrip(".").strip().lower() if task else ""
+    lines = text.splitlines(keepends=True)
+    room, task = next(filter(None, map(_room, lines)), ""), next(filter(None, map(_task, lines)), "")
+    return names_in(room) if room else [], task
+
+
+def _room(line: str) -> str:
+    """The list after the first `you see ` of a line; empty where there is none, or no full stop ends it."""
+    start = line.find(_ROOM) + len(_ROOM)
+    end = _ROOM_END.search(line, start) if start >= len(_ROOM) else None
+    return line[start : end.start()] if end else ""
+
+
+def _task(line: str) -> str:
+    return line.partition(_TASK)[2].strip().rstrip(".").strip().lower()
 
 
 def parse_task(
     sentence: str, object_types: Collection[str] = (), receptacle_types: Collection[str] = ()
 ) -> Task | None:
-    """The task that `sentence` states; `None` where neither a template nor the known types explain it."""
+    """The task that `sentence` states; `None` where neither a template nor the known types explain it.
+
+    A text of more than `MAX_TASK` characters states none: the patterns would take quadratic time.
+    """
+    if len(sentence) > MAX_TASK:
+        return None
     for pattern, treatment, count in _TEMPLATES:
         match = pattern.fullmatch(sentence)
         if match and not any(" " in match[name] for name in ("object", "target")):

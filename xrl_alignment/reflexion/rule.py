@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xrl_alignment.language.commands import canonical
-from xrl_alignment.language.feedback import CLOSED, OPEN, SURFACE
+from xrl_alignment.language.feedback import CLOSED, OPEN, SURFACE, whole_sentences
 from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.language.sentences import NOTHING_HAPPENS, Task, names_in, parse_opening, parse_task, type_of
 
@@ -65,7 +65,8 @@ def _read(trace: EpisodeTrace) -> _Reading:
     reading = _Reading(receptacles)
     for _, feedback in trace.steps:
         reading.closed.update(CLOSED.findall(feedback))
-        for receptacle, listing in SURFACE.findall(feedback) + OPEN.findall(feedback):
+        told = whole_sentences(feedback)
+        for receptacle, listing in SURFACE.findall(told) + OPEN.findall(told):
             if receptacle not in reading.searched:
                 reading.searched.append(receptacle)
             for name in names_in(listing):

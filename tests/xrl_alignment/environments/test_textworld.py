@@ -10,7 +10,9 @@ import pytest
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.native import gamefile
 from xrl_alignment.environments.native.environment import NativeEnvironment
+from xrl_alignment.environments.prove.oracle import Oracle
 from xrl_alignment.environments.textworld import TextWorldEnvironment, room_state
 
 
@@ -104,18 +106,42 @@ def test_an_expert_that_fails_gives_no_label_and_the_game_goes_on(household_data
     environment.close()
 
 
-def test_older_dialect_is_translated(household_data, tmp_path):
+def test_older_dialect_is_translated(household_data, tmp_path, monkeypatch):
     game = game_of(household_data, "pick_and_place_simple")
     content = json.loads(game.path.read_text())
     commands = content["walkthrough"]
     content["grammar"] = content["grammar"].replace('"move {o} to {r}"', '"put {o} in/on {r}"')
     (tmp_path / "game.tw-pddl").write_text(json.dumps(content))
+    monkeypatch.setitem(gamefile.GRAMMARS, gamefile.fingerprint(content["grammar"]), gamefile.Wording("put", "-"))
     environment = TextWorldEnvironment()
     environment.reset(Game(game.id, tmp_path / "game.tw-pddl"))
     for command in commands:
         step = environment.step(command)
     assert step.won
     environment.close()
+
+
+CODE = "{open('PATH', 'w').close()}"  # TextWorld evaluates what stands in braces
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("Your task is to: ", f"{CODE} Your task is to: ", "PDDL grammar .* could run code"),
+        ("Your task is to: ", f"Your task is to: {CODE} ", "task sentence .* could run code"),  # not in the fingerprint
+    ],
+)
+@pytest.mark.parametrize("engine", [TextWorldEnvironment, Oracle])
+def test_code_in_a_game_file_does_not_run(household_data, tmp_path, engine, old, new, reason):
+    game = game_of(household_data, "pick_and_place_simple")
+    content = json.loads(game.path.read_text())
+    assert old in content["grammar"]
+    content["grammar"] = content["grammar"].replace(old, new.replace("PATH", str(tmp_path / "ran")))
+    crafted = tmp_path / "game.tw-pddl"
+    crafted.write_text(json.dumps(content))
+    with pytest.raises(EnvironmentFault, match=reason) as fault:
+        engine().reset(Game(game.id, crafted) if engine is TextWorldEnvironment else crafted)
+    assert not (tmp_path / "ran").exists() and "environment.name" not in str(fault.value)
 
 
 def test_faults_before_a_game(tmp_path):
@@ -128,7 +154,7 @@ def test_faults_before_a_game(tmp_path):
     with pytest.raises(FileNotFoundError, match="missing.tw-pddl"):
         environment.reset(Game("a/b", tmp_path / "missing.tw-pddl"))
     (tmp_path / "game.tw-pddl").write_text('{"pddl_domain": ')
-    with pytest.raises(EnvironmentFault, match="cannot play"):
+    with pytest.raises(EnvironmentFault, match="truncated or no JSON"):
         environment.reset(Game("a/b", tmp_path / "game.tw-pddl"))
     environment.close()
     environment.close()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.xrl_alignment.language.hostile_texts import OF_FEEDBACK, hostile_texts
 from xrl_alignment.experts.belief import Belief
 
 
@@ -97,3 +98,17 @@ def test_text_that_says_nothing_changes_nothing(belief):
     for feedback in ("OK.", "", "You sliced the bread 1 with the knife 1.", "You turn on the desklamp 1."):
         belief.observe("anything", feedback)
     assert (belief.place, belief.here) == before
+
+
+def test_any_feedback_is_read_in_linear_time():
+    for text in hostile_texts(OF_FEEDBACK):
+        belief = Belief(["desk 1", "drawer 1"])
+        belief.observe("look", text)
+        belief.observe(text, "Nothing happens.")
+
+
+def test_carrying_nothing_is_no_fault():
+    belief = Belief(["desk 1"])
+    belief.observe("take mug 1 from desk 1", "You pick up the mug 1 from the desk 1.")
+    belief.observe("inventory", "You are carrying: nothing.")
+    assert belief.held is None

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xrl_alignment.language.answers import ParsedAnswer, ground, read_answer
+from tests.xrl_alignment.language.hostile_texts import OF_ANSWERS, hostile_texts
+from xrl_alignment.language.answers import MAX_COMMAND, ParsedAnswer, ground, read_answer
 from xrl_alignment.language.commands import normalise
 
 
@@ -32,6 +33,9 @@ from xrl_alignment.language.commands import normalise
         ("I cannot help with that.", ""),
         ("", ""),
         ("9", ""),
+        ("go to x" + " " * 2500 + "b", "go to x b"),
+        ("take egg 1 from  \t fridge 1,   then  go to microwave 1", "take egg 1 from fridge 1"),
+        ("open " + "x" * MAX_COMMAND, ""),
     ],
 )
 def test_the_command(text, action):
@@ -48,6 +52,12 @@ def test_thoughts_are_kept_apart():
 def test_any_text_gives_a_clean_command_or_none(text):
     action = read_answer(text).action
     assert action == normalise(action) and "\n" not in action and ">" not in action
+
+
+def test_any_text_is_read_in_linear_time():
+    for text in hostile_texts(OF_ANSWERS):
+        assert len(read_answer(text).action) <= MAX_COMMAND
+        ground(text, [text + "1", "go to x 1"])
 
 
 COMMANDS = [

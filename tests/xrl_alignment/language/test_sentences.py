@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.xrl_alignment.language.hostile_texts import OF_FEEDBACK, hostile_texts
 from xrl_alignment.experts.statistics import load_statistics
 from xrl_alignment.language.sentences import (
     Task,
@@ -102,3 +103,20 @@ def test_without_objects_keeps_what_happened():
         without_objects("You arrive at desk 1. On the desk 1, you see a pen 1, and a cd 2.") == "You arrive at desk 1."
     )
     assert without_objects("Nothing happens.") == "Nothing happens."
+
+
+def test_any_text_is_read_in_linear_time():
+    for text in hostile_texts(OF_FEEDBACK):
+        names, sentence = parse_opening(text)
+        assert all(name in text for name in names) and sentence in text.lower()
+        assert parse_task(text, ["mug"], ["desk"]) is None
+        assert len(without_objects(text)) <= len(text)
+
+
+def test_a_task_has_its_line_and_a_room_its_sentence():
+    assert parse_opening("Your task is to:\nYour task is to:   put a mug in Desk. \t\n") == ([], "put a mug in desk")
+    assert parse_opening("you see a desk 1\nyou see a mug 1, and a cup 2.\nyou see a bed 1.\n") == (
+        ["mug 1", "cup 2"],
+        "",
+    )
+    assert parse_opening("you see a desk 1.") == ([], "")

@@ -2,7 +2,9 @@
 
 The native engine implements the meaning of particular texts: `alfred.pddl` and the grammar inside the game file. Both
 are identified here by the SHA-256 of the text, the grammar with its task sentence masked. A game with other texts is
-refused, because nobody has proven (`environments.prove`) that the engine equals TextWorld on it.
+refused for two reasons. Nobody has proven (`environments.prove`) that the engine equals TextWorld on it; and TextWorld
+evaluates expressions of the grammar as Python code, so a foreign game file could run code as the user.
+`read_known_game` is the gate before both engines.
 
 `read_games` caches a split in one JSON file, `native/<hash of the folder>.json` in the project's cache folder. A game
 in it is valid as long as its file has the same size and modification time.
@@ -52,9 +54,11 @@ GRAMMARS = {
     "c294eb280206a442": Wording("move", "receptacle"),  # alfworld/data of the packages 0.4.0 to 0.4.2
     "de0a5951f63a9b4f": Wording("put", "location"),  # alfworld/data of the packages 0.2.2 to 0.3.5
 }
+MAX_BYTES = 16 << 20
 _TEXTS = ("pddl_domain", "grammar", "pddl_problem")
 _TASK = re.compile(r'("rhs": "Your task is to: )(.*)(")')
 _PLAIN = re.compile(r"[A-Za-z0-9 .,:!?'()/_-]*")  # a task sentence that the grammar's own syntax leaves alone
+_SHOWN = 200  # characters of a foreign task sentence in a message
 _CACHE_FORMAT = 1
 _WORTH_A_CACHE = 100  # files; fewer are read faster than a large split's cache
 
@@ -72,7 +76,7 @@ class GameText:
 
 def fingerprint(text: str) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of `text`, its task sentence masked."""
-    return hashlib.sha256(_TASK.sub(r"\1\3", text).encode()).hexdigest()[:16]
+    return hashlib.sha256(_TASK.sub(r"\1\3", text).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def read_game(path: Path | str) -> GameText:
@@ -102,12 +106,15 @@ def read_json(path: Path | str) -> dict:
     """The content of a `game.tw-pddl`: its three texts are there; errors as `read_game`."""
     try:
         with open(path, "rb") as file:
-            data = json.loads(file.read())
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise EnvironmentFault(f"game file {path} is larger than {MAX_BYTES} bytes; ALFWorld's have 0.1 MB")
+        data = json.loads(content)
     except FileNotFoundError:
         raise MissingFileError(f"game file {path} does not exist") from None
     except IsADirectoryError:
         raise EnvironmentFault(f"game file {path} is a folder; give the game.tw-pddl inside it") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EnvironmentFault(f"game file {path} is truncated or no JSON ({error}); fetch it again") from None
     missing = [key for key in _TEXTS if not isinstance(data, dict) or not isinstance(data.get(key), str)]
     if missing:
@@ -115,23 +122,45 @@ def read_json(path: Path | str) -> dict:
     return data
 
 
-def _extract(data: dict) -> GameText:
+def read_known_game(path: Path | str) -> dict:
+    """The content of a `game.tw-pddl` whose texts are known, so that no code of a stranger is in it.
+
+    Give this object, not the path, to TextWorld: the file may change in between. Errors as `read_game`.
+    """
+    data = read_json(path)
+    try:
+        _check_texts(data)
+    except EnvironmentFault as error:
+        raise EnvironmentFault(f"game file {path}: {error}") from None
+    return data
+
+
+def _check_texts(data: dict) -> tuple[str, str, str]:
+    """The fingerprints of domain and grammar, and the task sentence; EnvironmentFault for unknown ones.
+
+    The fingerprint of the grammar does not cover the task sentence. A sentence with quotes or the grammar's own syntax
+    (`#…#`, `{…}`, `[…]`) could add rules or Python code, so it must be plain text.
+    """
     domain, grammar = fingerprint(data["pddl_domain"]), fingerprint(data["grammar"])
     for kind, found, proven in (("domain", domain, DOMAINS), ("grammar", grammar, GRAMMARS)):
         if found not in proven:
             raise EnvironmentFault(
-                f"its PDDL {kind} (fingerprint {found}) is none that the native engine was proven on; "
-                "environment.name=textworld plays it"
+                f"its PDDL {kind} (fingerprint {found}) is not one of ALFWorld's, and could run code; use the official "
+                "games (alfworld-download), or generated ones"
             )
     sentences = [match[1] for match in _TASK.findall(data["grammar"])]
     if len(sentences) != 1 or not _PLAIN.fullmatch(sentences[0]):
-        raise EnvironmentFault(
-            f"its task sentence {sentences} is not one line of plain text; environment.name=textworld plays it"
-        )
+        shown = ascii(sentences)[:_SHOWN]
+        raise EnvironmentFault(f"its task sentence {shown} is not one line of plain text, and could run code")
+    return domain, grammar, sentences[0]
+
+
+def _extract(data: dict) -> GameText:
+    domain, grammar, task = _check_texts(data)
     init, goal = sections(data["pddl_problem"])
     goal = " ".join(goal.split())
     parse_goal(goal)
-    return GameText(domain, grammar, f"Your task is to: {sentences[0]}", goal, parse_facts(init))
+    return GameText(domain, grammar, f"Your task is to: {task}", goal, parse_facts(init))
 
 
 def read_games(paths: Iterable[Path | str], cache: Path | None = None) -> dict[Path, GameText]:

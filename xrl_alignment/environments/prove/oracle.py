@@ -37,10 +37,11 @@ class Oracle:
         try:
             import textworld
             from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-            from textworld.envs.pddl import PddlEnv
+
+            from xrl_alignment.environments.textworld import KnownGamesEnv
         except ImportError as error:
             raise MissingExtraError(f"the proof needs alfworld and textworld[pddl]: {error}") from None
-        self._env = AlfredDemangler(PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
+        self._env = AlfredDemangler(KnownGamesEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
 
     def reset(self, path: Path | str) -> EngineAnswer:
         """Load the game at `path` and begin it."""

@@ -1,19 +1,22 @@
 """What calls to a language model cost: tokens, US dollars, limits on both, and the rate of calls.
 
-The account's file has one JSON line for every answer that was paid for, so a resumed run knows what it has spent.
+An attempt is booked at its worst case before it is sent, and corrected when its real cost is known. So whatever happens
+in between (no answer, a damaged one, a killed program), no more was spent than is booked. The account's file is synced
+before an attempt is sent: a resumed run knows what may have been spent.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
 
 from lavis.common.errors import FileError
 from xrl_alignment.common.errors import BudgetSpent
@@ -23,12 +26,15 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one or more answers, as the endpoint counts them; `prompt` includes `cached`."""
+    """Attempts that may have been paid for, and their tokens; `prompt` includes `cached`."""
 
     calls: int = 0
     prompt: int = 0
     cached: int = 0
     completion: int = 0
+
+    def __sub__(self, other: Usage) -> Usage:
+        return self + Usage(-other.calls, -other.prompt, -other.cached, -other.completion)
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -54,10 +60,9 @@ class Prices:
 
 
 class Account:
-    """Counts what was paid for, in total and by round, and refuses a call that could exceed a limit (0: no limit).
+    """Counts what may have been paid for, in total and by round, and refuses an attempt that could exceed a limit.
 
-    Before a call is made, the account reserves the most that it can cost, so a limit also holds for calls in progress.
-    Entries are kept in memory, and in a file after `keep`. Safe to use from many threads.
+    A limit of 0 is none. Attempts are kept in memory, and in a file after `keep`. Safe to use from many threads.
     """
 
     def __init__(self, *, prices: Prices | None = None, max_calls: int = 0, max_cost_usd: float = 0.0) -> None:
@@ -67,28 +72,31 @@ class Account:
         self.round = 0
         self.counts: Counter[str] = Counter()  # events of this process: cache hits, retries, …
         self._by_round: dict[int, Usage] = {}
-        self._reserved = Usage()
+        self._total = Usage()
+        self._in_progress = 0
         self._changed = threading.Condition()
-        self._file: TextIO | None = None
+        self._file: _SyncedLines | None = None
 
     def keep(self, path: Path) -> None:
-        """Write entries to `path` from now on; the entries that it already has count as spent.
+        """Write what is booked to `path` from now on; what it already has counts as spent.
+
+        A line is an amount: the worst case of an attempt, or a correction, in which numbers may be negative.
 
         Raises FileError for a file that cannot be read, or holds anything else.
         """
         try:
             self._read(path)
-            self._file = open(path, "a", encoding="utf-8")
+            self._file = _SyncedLines(path)
         except OSError as error:
             raise FileError(f"{path} cannot be used: {error.strerror or error}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FileError(f"{path} is no record of expert calls ({error})") from error
 
     @property
     def total(self) -> Usage:
         """All rounds together."""
         with self._changed:
-            return sum(self._by_round.values(), Usage())
+            return self._total
 
     @property
     def cost_usd(self) -> float:
@@ -100,25 +108,30 @@ class Account:
         with self._changed:
             self.counts[name] += 1
 
-    @contextmanager
-    def paying(self, *, prompt: int, completion: int) -> Iterator[Callable[[Usage], None]]:
-        """Surround one call of at most so many tokens; gives the function that books the real usage.
+    @contextlib.contextmanager
+    def attempt(self, *, prompt: int, completion: int) -> Iterator[Callable[[Usage], None]]:
+        """Surround one attempt of at most so many tokens, which are booked before the block begins.
 
-        Waits while the call could exceed a limit only because of calls in progress, which may cost less than reserved.
-        Raises BudgetSpent if a limit is reached.
+        Gives the function that corrects this to the real usage; an attempt that does not call it stays booked at its
+        worst case. Waits while the attempt could exceed a limit only because of attempts in progress, which may cost
+        less than booked. Raises BudgetSpent if a limit is reached, FileError if the file cannot be written.
         """
         most = Usage(1, prompt, 0, completion)
         with self._changed:
-            while not self._affordable(self._reserved + most):
-                if not self._reserved.calls:
+            while not self._affordable(most):
+                if not self._in_progress:
                     raise BudgetSpent(self._spent())
                 self._changed.wait()
-            self._reserved += most
+            round = self.round
+            if self._file:
+                self._file.append(_entry(round, most), sync=True)
+            self._book(round, most)
+            self._in_progress += 1
         try:
-            yield self._book
+            yield lambda usage: self._settle(round, usage - most)
         finally:
             with self._changed:
-                self._reserved += Usage(-1, -prompt, 0, -completion)
+                self._in_progress -= 1
                 self._changed.notify_all()
 
     def start_round(self, round: int) -> None:
@@ -151,20 +164,27 @@ class Account:
             self._file.close()
             self._file = None
 
-    def _book(self, usage: Usage) -> None:
+    def _settle(self, round: int, correction: Usage) -> None:
         with self._changed:
-            self._by_round[self.round] = self._by_round.get(self.round, Usage()) + usage
+            self._book(round, correction)
             if self._file:
-                _append(self._file, {"round": self.round, **asdict(usage)})
+                # An answer that was paid for must not be lost because its correction cannot be written: then the
+                # file keeps the worst case, and the next attempt fails.
+                with contextlib.suppress(FileError):
+                    self._file.append(_entry(round, correction), sync=False)
+
+    def _book(self, round: int, usage: Usage) -> None:
+        self._by_round[round] = self._by_round.get(round, Usage()) + usage
+        self._total += usage
 
     def _affordable(self, further: Usage) -> bool:
-        sum_of = sum(self._by_round.values(), Usage()) + further
-        too_many = self.max_calls and sum_of.calls > self.max_calls
-        too_dear = self.max_cost_usd and self.prices.cost(sum_of) > self.max_cost_usd
+        after = self._total + further
+        too_many = self.max_calls and after.calls > self.max_calls
+        too_dear = self.max_cost_usd and self.prices.cost(after) > self.max_cost_usd
         return not (too_many or too_dear)
 
     def _spent(self) -> str:
-        total = sum(self._by_round.values(), Usage())
+        total = self._total
         limits = [f"expert.max_calls={self.max_calls}"] if self.max_calls else []
         limits += [f"expert.max_cost_usd={self.max_cost_usd:g}"] if self.max_cost_usd else []
         return (
@@ -184,16 +204,41 @@ class Account:
                 file.truncate(len(whole))
         for line in whole.splitlines():
             entry = json.loads(line)
-            round = entry.pop("round")
-            self._by_round[round] = self._by_round.get(round, Usage()) + Usage(**entry)
+            self._book(entry.pop("round"), Usage(**entry))
 
 
-def _append(file: TextIO, entry: dict[str, int]) -> None:
-    try:
-        file.write(json.dumps(entry) + "\n")
-        file.flush()
-    except OSError as error:
-        raise FileError(f"{file.name} could not be written: {error.strerror or error}") from error
+class _SyncedLines:
+    """Appends lines to a file, each of them whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = open(path, "ab", buffering=0)
+        folder = os.open(path.parent, os.O_RDONLY)  # else a power cut may take the new file's name
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def append(self, line: bytes, *, sync: bool) -> None:
+        """Add `line`, on disk before this returns where `sync`; FileError leaves the file as it was."""
+        size = self._file.seek(0, os.SEEK_END)
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if sync:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(size)
+            raise FileError(f"{self._path} could not be written: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _entry(round: int, usage: Usage) -> bytes:
+    return json.dumps({"round": round, **asdict(usage)}).encode() + b"\n"
 
 
 def round_cents(usd: float) -> float:

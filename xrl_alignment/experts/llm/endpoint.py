@@ -32,7 +32,11 @@ QUIET_ATTEMPTS = 3  # the log shows later ones as warnings
 FIRST_ATTEMPTS = 3  # at an address where nothing has answered yet: it is probably wrong
 MAX_BACKOFF_S = 60.0  # the original's
 MAX_RETRY_AFTER_S = 120.0  # upper limit of the waiting time for which an endpoint may ask
+MAX_TOKENS = 1 << 40  # a larger number in an answer is damage
 PROMPT_OVERHEAD = 32  # upper limit of the tokens that a chat template adds
+# Refused before the model ran. Azure, for one, may bill 400 (filtered) and 408; a gateway's 5xx may follow an answer.
+_NOT_BILLED = (401, 403, 404, 429)
+_NEVER_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")  # httpx's, or httpx2's, by openai's version
 _FILTER_CODES = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
 _log = logging.getLogger(__name__)
 
@@ -111,7 +115,7 @@ class Endpoint:
         """The model's answer; the same request gets the same answer, from the cache.
 
         Raises EndpointFault if a retry cannot help, or `max_attempts` attempts did not help, and BudgetSpent if the
-        call could exceed the account's limits.
+        next attempt could exceed the account's limits.
         """
         request: dict[str, Any] = {
             "address": self.address,
@@ -133,23 +137,19 @@ class Endpoint:
         self._client.close()
 
     def _pay(self, request: Mapping[str, Any]) -> Completion:
-        size = self.count(request["system"]) + self.count(request["prompt"]) + PROMPT_OVERHEAD
-        with self.account.paying(prompt=size, completion=request["max_tokens"]) as book:
-            attempts = Retrying(
-                retry=retry_if_exception_type(_TemporaryFault),
-                stop=self._give_up,
-                wait=_wait,
-                sleep=self._sleep,
-                before_sleep=self._log_retry,
-                reraise=True,
-            )
-            try:
-                completion, usage = attempts(self._ask, request)
-            except _TemporaryFault as fault:
-                message = f"{self.address} gave no answer in {attempts.statistics['attempt_number']} attempts: {fault}"
-                raise EndpointFault(message) from fault
-            book(usage)
-        return completion
+        attempts = Retrying(
+            retry=retry_if_exception_type(_TemporaryFault),
+            stop=self._give_up,
+            wait=_wait,
+            sleep=self._sleep,
+            before_sleep=self._log_retry,
+            reraise=True,
+        )
+        try:
+            return attempts(self._ask, request)
+        except _TemporaryFault as fault:
+            message = f"{self.address} gave no answer in {attempts.statistics['attempt_number']} attempts: {fault}"
+            raise EndpointFault(message) from fault
 
     def _give_up(self, state: RetryCallState) -> bool:
         unreachable = _fault(state).unreachable and not self._has_answered
@@ -163,29 +163,32 @@ class Endpoint:
         level = logging.INFO if state.attempt_number < QUIET_ATTEMPTS else logging.WARNING
         _log.log(level, "attempt %d: %s; next attempt in %.1f s", state.attempt_number, _fault(state), pause)
 
-    def _ask(self, request: Mapping[str, Any]) -> tuple[Completion, Usage]:
-        """One attempt."""
+    def _ask(self, request: Mapping[str, Any]) -> Completion:
+        """One attempt. It is booked at its worst case, unless what comes back shows that it cost less."""
         self.pace.wait()
-        try:
-            response = self._send(request)
-        except openai.APITimeoutError as error:
-            raise _TemporaryFault(f"no answer within {self.timeout_s:g} s", unreachable=True) from error
-        except openai.APIConnectionError as error:
-            raise _TemporaryFault(f"no connection ({error.__cause__ or error})", unreachable=True) from error
-        except openai.APIStatusError as error:
+        size = self.count(request["system"]) + self.count(request["prompt"]) + PROMPT_OVERHEAD
+        with self.account.attempt(prompt=size, completion=request["max_tokens"]) as settle:
+            try:
+                response = self._send(request)
+            except openai.APIConnectionError as error:
+                if type(error.__cause__).__name__ in _NEVER_SENT:
+                    settle(Usage())
+                timed_out = isinstance(error, openai.APITimeoutError)
+                late, lost = f"no answer within {self.timeout_s:g} s", f"no connection ({error.__cause__ or error})"
+                raise _TemporaryFault(late if timed_out else lost, unreachable=True) from error
+            except openai.APIStatusError as error:
+                self._has_answered = True
+                if error.status_code in _NOT_BILLED:
+                    settle(Usage(1))
+                return self._judge(error)
             self._has_answered = True
-            return self._judge(error)
-        self._has_answered = True
-        try:
-            document = json.loads(response.content.decode("utf-8"))
-            completion, usage = _read(document, self.api)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _TemporaryFault(f"the answer cannot be read ({error})") from error
-        if not usage.prompt:
-            usage = Usage(
-                1, self.count(request["system"]) + self.count(request["prompt"]), 0, self.count(completion.text)
-            )
-        return completion, usage
+            try:
+                completion, usage = _read(json.loads(response.content.decode("utf-8")), self.api)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                raise _TemporaryFault(f"the answer cannot be read ({error})") from error
+            if usage.prompt:  # else the endpoint does not report what it bills
+                settle(usage)
+            return completion
 
     def _send(self, request: Mapping[str, Any]) -> Any:
         options = {"temperature": request["temperature"], "max_tokens": request["max_tokens"]}
@@ -204,11 +207,11 @@ class Endpoint:
         messages.append({"role": "user", "content": request["prompt"]})
         return self._client.chat.completions.with_raw_response.create(model=self.model, messages=messages, **options)
 
-    def _judge(self, error: openai.APIStatusError) -> tuple[Completion, Usage]:
+    def _judge(self, error: openai.APIStatusError) -> Completion:
         """What an HTTP error means: a filtered answer, a retry, or the end."""
         status, code, text = error.status_code, error.code or "", " ".join(str(error.message).split())[:300]
         if status == 400 and (code in _FILTER_CODES or "content_filter" in str(error.body)):
-            return Completion("", filtered="content filter"), Usage(1)
+            return Completion("", filtered="content filter")
         if status == 400 and (code == "context_length_exceeded" or "maximum context length" in text):
             raise PromptTooLong(f"the prompt is too long for {self.model}: {text}; lower expert.context_tokens")
         if status == 400 and code in ("unsupported_parameter", "unsupported_value") and error.param:
@@ -281,11 +284,21 @@ def _retry_after_seconds(value: str, now: str) -> float | None:
         return None
 
 
+def _tokens(number: object) -> int:
+    """A number of tokens in an answer, 0 where there is none; ValueError for anything else."""
+    if number is None:
+        return 0
+    if not isinstance(number, int) or not 0 <= number <= MAX_TOKENS:
+        raise ValueError(f"{ascii(number)[:50]} is no number of tokens")
+    return number
+
+
 def _read(document: Mapping[str, Any], api: str) -> tuple[Completion, Usage]:
-    """Text and usage of an answer; KeyError, TypeError or AttributeError if it does not have an answer's form."""
+    """Text and usage of an answer; KeyError, ValueError, TypeError or AttributeError if it has not an answer's form."""
     used = document.get("usage") or {}
-    cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    usage = Usage(1, used.get("prompt_tokens") or 0, cached, used.get("completion_tokens") or 0)
+    prompt = _tokens(used.get("prompt_tokens"))
+    cached = min(_tokens((used.get("prompt_tokens_details") or {}).get("cached_tokens")), prompt)
+    usage = Usage(1, prompt, cached, _tokens(used.get("completion_tokens")))
     if not document["choices"]:
         return Completion(""), usage
     choice = document["choices"][0]

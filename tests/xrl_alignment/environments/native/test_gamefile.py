@@ -69,6 +69,16 @@ def test_json_but_no_game(tmp_path, content):
         read_game(path)
 
 
+def test_a_huge_or_nested_file_is_no_game(tmp_path, monkeypatch):
+    path = tmp_path / "game.tw-pddl"
+    path.write_text("[" * 100_000)
+    with pytest.raises(EnvironmentFault, match="truncated or no JSON"):
+        read_json(path)
+    monkeypatch.setattr(gamefile, "MAX_BYTES", 1000)
+    with pytest.raises(EnvironmentFault, match="larger than 1000 bytes"):
+        read_json(path)
+
+
 def test_an_unsolvable_game(game):
     data = json.loads(game.read_text())
     game.write_text(json.dumps({**data, "solvable": False}))
@@ -79,9 +89,10 @@ def test_an_unsolvable_game(game):
 @pytest.mark.parametrize(
     ("key", "old", "new", "message"),
     [
-        ("pddl_domain", "(not (holdsAny ?a))", "", "PDDL domain .*textworld plays it"),
-        ("grammar", "You arrive at", "You come to", "PDDL grammar .*textworld plays it"),
+        ("pddl_domain", "(not (holdsAny ?a))", "", "PDDL domain .*not one of ALFWorld's"),
+        ("grammar", "You arrive at", "You come to", "PDDL grammar .*not one of ALFWorld's"),
         ("grammar", "Your task is to: ", "Your task is to: #look# ", "not one line of plain text"),
+        ("grammar", "Your task is to: ", 'Your task is to: a."}], "b": [{"rhs": "{1}', "could run code"),
         ("pddl_problem", "(receptacleType", "(recepticleType", "predicate 'recepticletype' .* unknown"),
         ("pddl_problem", "(inReceptacle ", "(inReceptacle twice ", "needs 2 argument"),
         ("pddl_problem", "(:goal", "(:gaol", r"no \(:init"),

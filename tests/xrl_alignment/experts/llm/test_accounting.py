@@ -1,10 +1,13 @@
 """Tokens, money and limits."""
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lavis.common.errors import FileError
 from xrl_alignment.common.errors import BudgetSpent
 from xrl_alignment.experts.llm.accounting import Account, Pace, Prices, Usage
 
@@ -16,8 +19,8 @@ def test_cost():
 
 
 def pay(account, usage=None):
-    with account.paying(prompt=100, completion=10) as book:
-        book(usage or Usage(1, 100, 0, 10))
+    with account.attempt(prompt=100, completion=10) as settle:
+        settle(usage or Usage(1, 100, 0, 10))
 
 
 def test_figures_by_round_and_in_total():
@@ -36,13 +39,49 @@ def test_figures_by_round_and_in_total():
     assert account.line(1).startswith("EXPERT: calls 1, prompt tokens 80 (cached 50), completion tokens 5, 0.0001 USD")
 
 
-def test_a_call_that_fails_costs_nothing():
-    account = Account(max_calls=1)
-    with pytest.raises(RuntimeError), account.paying(prompt=1, completion=1):
+def test_an_attempt_that_fails_is_booked_at_its_worst(tmp_path):
+    account = kept(tmp_path / "calls.jsonl", max_calls=2, prices=PRICES)
+    with pytest.raises(RuntimeError), account.attempt(prompt=100, completion=10):
+        assert account.total == kept(tmp_path / "calls.jsonl").total == Usage(1, 100, 0, 10)  # before it is sent
         raise RuntimeError
-    pay(account)
-    with pytest.raises(BudgetSpent, match="1 calls.*expert.max_calls=1"):
+    assert account.cost_usd == pytest.approx(0.0003)
+    with account.attempt(prompt=100, completion=10) as settle:
+        settle(Usage())  # it was never sent
+    account.start_round(1)
+    with account.attempt(prompt=100, completion=10) as settle:
+        account.start_round(2)  # the correction belongs to the round of the attempt
+        settle(Usage(1, 80, 20, 5))
+    with pytest.raises(BudgetSpent, match="2 calls.*expert.max_calls=2"):
         pay(account)
+    again = kept(tmp_path / "calls.jsonl")
+    assert again.total == account.total == Usage(2, 180, 20, 15)
+    assert again.figures(1) == account.figures(1) | {"cost_usd": 0} and again.figures(2)["calls"] == 0
+
+
+def test_a_full_disk_stops_before_the_attempt(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    program = """
+import resource, sys
+from pathlib import Path
+from lavis.common.errors import FileError
+from xrl_alignment.experts.llm.accounting import Account, Usage
+account = Account()
+account.keep(Path(sys.argv[1]))
+with account.attempt(prompt=100, completion=10) as settle:
+    size = Path(sys.argv[1]).stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 7, size + 7))
+    settle(Usage(1, 80, 0, 5))
+assert account.total == Usage(1, 80, 0, 5)
+try:
+    with account.attempt(prompt=100, completion=10):
+        raise SystemExit("the attempt was made")
+except FileError as error:
+    assert "could not be written" in str(error)
+assert account.total == Usage(1, 80, 0, 5)
+"""
+    program = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)" + program
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True, timeout=60)
+    assert kept(path).total == Usage(1, 100, 0, 10)  # no half line stands in the file
 
 
 def test_money_is_not_overspent_by_calls_on_their_way():
@@ -51,9 +90,9 @@ def test_money_is_not_overspent_by_calls_on_their_way():
 
     def call(number):
         try:
-            with account.paying(prompt=100, completion=10) as book:
+            with account.attempt(prompt=100, completion=10) as settle:
                 together.wait()
-                book(Usage(1, 100, 0, 10))
+                settle(Usage(1, 100, 0, 10))
         except BudgetSpent:
             return "spent"
         return "paid"
@@ -85,6 +124,13 @@ def test_the_book_survives_a_kill_in_the_middle_of_a_line(tmp_path):
         pay(again)
     again.close()
     assert kept(path).total.calls == 3
+
+
+@pytest.mark.parametrize("line", ["[]", "1", '{"round": 0, "calls": "3"}', '{"calls": 1}', "{"])
+def test_a_file_that_is_no_record_is_refused(tmp_path, line):
+    (tmp_path / "calls.jsonl").write_text(line + "\n")
+    with pytest.raises(FileError, match="no record of expert calls"):
+        kept(tmp_path / "calls.jsonl")
 
 
 def test_pace():

@@ -1,15 +1,20 @@
 """One call to an endpoint, with everything that can go wrong on the way, against a local server that does it."""
 
 import json
+import random
+import subprocess
+import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from benchmarks._endpoint import FakeEndpoint
 from xrl_alignment.common.errors import BudgetSpent, EndpointFault, PromptTooLong
-from xrl_alignment.experts.llm.accounting import Account
+from xrl_alignment.experts.llm.accounting import Account, Prices, Usage
 from xrl_alignment.experts.llm.answer_cache import AnswerCache
-from xrl_alignment.experts.llm.endpoint import Completion, Endpoint, retry_after
+from xrl_alignment.experts.llm.endpoint import PROMPT_OVERHEAD, Completion, Endpoint, retry_after
 
 
 class Waits(list):
@@ -51,12 +56,14 @@ def test_an_answer_and_its_cost(connect, api):
 
 
 @pytest.mark.parametrize("fault", ["429", "500", "cut", "malformed", "latin1", "slow"])
-def test_passing_faults_are_tried_again_and_paid_once(connect, fault):
+def test_passing_faults_are_tried_again_and_each_attempt_is_booked(connect, fault):
     with FakeEndpoint(fault=lambda number: fault if number < 2 else None, slow_s=3.0) as server:
         endpoint = connect(server, timeout_s=1.0 if fault == "slow" else 60.0)
         assert endpoint.complete("x").text == "look"
         assert len(server.requests) == 3 and list(server.billed.values()) == [1]
-        assert endpoint.account.total.calls == 1 and endpoint.account.counts["retries"] == 2
+        assert endpoint.account.total.calls == 3 and endpoint.account.counts["retries"] == 2
+        sent = endpoint.count("x") + PROMPT_OVERHEAD  # the worst case of what may have been billed
+        assert endpoint.account.total.prompt == (1 if fault == "429" else 3) * sent
         if fault == "429":
             assert endpoint._sleep == [1.0, 1.0]  # what the server asked for
 
@@ -144,6 +151,90 @@ def test_the_same_request_is_paid_once_also_from_many_threads_and_by_the_next_pr
         assert again.complete("x").text == "look" and len(server.requests) == 1
         again.complete("x", temperature=0.2)
         assert len(server.requests) == 2
+
+
+FAULTS_THAT_COST = ("500", "cut", "malformed", "latin1", "slow", "filtered", "empty", "refusal", None)
+
+
+@pytest.mark.parametrize("damage", ["malformed", "cut", "latin1", "usage"])
+def test_an_endpoint_that_bills_damaged_answers_does_not_get_more_than_the_limit(connect, damage):
+    bad = b'{"choices": [{"message": {"content": "look"}}], "usage": {"prompt_tokens": -1000000}}'
+    fault = (200, {}, bad) if damage == "usage" else damage
+    with FakeEndpoint(fault=lambda number: fault if number else None) as server:
+        endpoint = connect(server, account=Account(max_calls=7))
+        endpoint.complete("the first is answered")
+        with pytest.raises(BudgetSpent, match="7 calls"):
+            endpoint.complete("x")
+        assert len(server.requests) == endpoint.account.total.calls == 7
+        assert endpoint.account.total.completion == 1 + 6 * 256
+
+
+@pytest.mark.parametrize("limit", [{"max_calls": 50}, {"max_cost_usd": 0.02}])
+def test_limits_hold_at_an_endpoint_that_bills_every_attempt(connect, tmp_path, limit):
+    """30 % faults, 8 calls at the same time; the endpoint bills each request that it receives."""
+    draw = random.Random(1)
+    plan = [draw.choice(FAULTS_THAT_COST) if draw.random() < 0.3 else None for _ in range(5000)]
+    prices = Prices(prompt=2.0, cached=2.0, completion=10.0)
+    prompt = "go to " * 20
+    with FakeEndpoint(fault=plan.__getitem__, slow_s=4.0) as server:
+        account = Account(prices=prices, **limit)
+        account.keep(tmp_path / "calls.jsonl")
+        endpoint = connect(server, timeout_s=1.0, account=account)
+
+        def call(number):
+            try:
+                return endpoint.complete(f"{prompt}{number}", max_tokens=20)
+            except BudgetSpent:
+                return None
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(call, range(200)))
+        assert any(answers) and answers[-1] is None
+        served = len(server.requests)
+        assert account.total.calls == served
+        # What the endpoint can ask for: its own count of the prompt, and an answer of up to max_tokens where none came.
+        owed = sum(len(body["messages"][-1]["content"]) // 4 for body in server.requests) * prices.prompt / 1e6
+        assert owed <= account.cost_usd <= (account.max_cost_usd or 1) and served <= (account.max_calls or served)
+        assert account.max_calls in (0, served)  # all of the limit can be used
+    again = Account()
+    again.keep(tmp_path / "calls.jsonl")
+    assert again.total == account.total
+
+
+PROGRAM = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from xrl_alignment.experts.llm.accounting import Account, Prices, Usage
+from xrl_alignment.experts.llm.endpoint import Endpoint
+account = Account(max_calls=30)
+account.keep(Path(sys.argv[1]))
+endpoint = Endpoint(model="m", base_url=sys.argv[2], environ={}, account=account)
+with ThreadPoolExecutor(8) as pool:
+    list(pool.map(lambda number: endpoint.complete(f"{number}"), range(8)))
+"""
+
+
+def test_what_was_sent_before_a_kill_is_booked(connect, tmp_path):
+    together = threading.Barrier(9)  # 8 calls in progress, and this test
+    record = tmp_path / "calls.jsonl"
+    with FakeEndpoint(lambda prompt: (together.wait(60), time.sleep(60))[1]) as server:
+        for _ in range(3):
+            program = subprocess.Popen([sys.executable, "-c", PROGRAM, str(record), server.url])
+            together.wait(60)
+            program.kill()
+            program.wait()
+        account = Account(max_calls=30)
+        account.keep(record)
+        assert len(server.requests) == account.total.calls == 24
+        assert account.total.completion == 24 * 256
+
+
+def test_an_attempt_that_was_never_sent_costs_nothing(connect):
+    endpoint = connect("http://127.0.0.1:9/v1", account=Account(max_calls=1))
+    with pytest.raises(EndpointFault, match="no answer in 3 attempts: no connection"):
+        endpoint.complete("x")
+    assert endpoint.account.total == Usage()
 
 
 def test_the_budget_stops_before_the_call(connect):
