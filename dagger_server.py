@@ -207,6 +207,7 @@ def build_learner(
 ) -> Learner:
     """The original's optimiser and schedule over the parameters that train."""
     run = config.run
+    model.dpo_beta = run.dpo_beta
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=run.init_lr, betas=(0.9, 0.999), weight_decay=run.weight_decay)
     scheduler = registry.get_lr_scheduler_class("linear_warmup_cosine_lr")(

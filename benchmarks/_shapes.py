@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
-from lavis.models.blip2_models.emac_config import model_section
+from lavis.models.blip2_models.emac_config import PARTS, model_section
 from lavis.models.blip2_models.losses import dpo_loss
 
 PROMPT_TOKENS, ANSWER_TOKENS = 400, 10  # </s> included
@@ -50,6 +50,7 @@ def _custom(
         "amp": "" if dtype == "float32" else dtype,
         "max_txt_len": PROMPT_TOKENS,
         "max_output_txt_len": 256,
+        "allow_random": list(PARTS),  # speed and memory do not depend on the numbers
     }
 
 

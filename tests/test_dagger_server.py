@@ -15,6 +15,8 @@ import torch
 import yaml
 
 import dagger_server
+from lavis.models.blip2_models import weights
+from lavis.models.blip2_models.emac_config import PARTS
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.common.program import run_program
 from xrl_alignment.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -157,6 +159,9 @@ def fails(monkeypatch, capsys):
     return run
 
 
+RANDOM = f"model.allow_random=[{','.join(PARTS)}]"
+
+
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
@@ -169,6 +174,7 @@ def fails(monkeypatch, capsys):
         ("server.host=0.0.0.0", "set server.token as well"),
         ("run.enable_dpo=true", "run.enable_dpo needs model.ref_pretrained"),
         ("model.pretrained=nothing.pth", "nothing.pth"),
+        ("model.freeze_vit=true", "no file brought the weights of visual_encoder (set model.vit_weights: "),
     ],
 )
 def test_settings_that_cannot_be_used(settings, fails, tmp_path, option, reason):
@@ -176,8 +182,19 @@ def test_settings_that_cannot_be_used(settings, fails, tmp_path, option, reason)
     assert not (tmp_path / "out").exists()
 
 
+def test_a_base_file_without_the_vision_encoder(settings, fails, tmp_path):
+    model, _ = load_student({}, torch.device("cpu"))
+    own = {k: v.clone() for k, v in model.policy_state_dict().items() if not k.startswith(("visual_", "llm_model."))}
+    torch.save({"model": weights.to_lavis(own)}, tmp_path / "trimmed.pth")
+    options = ("server.port=0", "model.load_basemodel=true", f"model.base_model={tmp_path / 'trimmed.pth'}")
+    line = fails("--cfg-path", settings, "--options", *options)
+    assert "no file brought the weights of visual_encoder (set model.vit_weights: " in line
+    assert not (tmp_path / "out").exists()
+
+
 def test_nothing_to_train_nothing_to_read_and_nothing_given(settings, fails, tmp_path):
     parts = [f"model.freeze_{part}=true" for part in ("vit", "qformer", "proj_layer", "llm")]
+    parts.append(RANDOM)
     assert "every part of the model is frozen" in fails("--cfg-path", settings, "--options", "server.port=0", *parts)
     assert "config file not found" in fails("--cfg-path", tmp_path / "none.yaml")
     assert "give --cfg-path FILE for a new run, or --resume RUN_DIR" in fails()
@@ -198,12 +215,15 @@ def test_a_busy_port_names_its_holder(settings, fails, tmp_path):
 @pytest.mark.parametrize("damage", ["truncated", "another base", "another shape"])
 def test_a_checkpoint_that_does_not_fit(settings, fails, tmp_path, damage):
     frozen = {"freeze_vit": True, "freeze_llm": True, "freeze_qformer": True}
-    model, _ = load_student(frozen | ({"init_seed": 1} if damage == "another base" else {}), torch.device("cpu"))
+    model, _ = load_student(
+        frozen | {"allow_random": list(PARTS)} | ({"init_seed": 1} if damage == "another base" else {}),
+        torch.device("cpu"),
+    )
     path = save_checkpoint(tmp_path / "c.pth", model=model)
     if damage == "truncated":
         path.write_bytes(path.read_bytes()[:3000])
     parts = (
-        [f"model.{key}=true" for key in frozen]
+        [*(f"model.{key}=true" for key in frozen), RANDOM]
         if damage != "another shape"
         else ["model.qformer_config.hidden_size=32"]
     )

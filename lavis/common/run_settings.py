@@ -12,6 +12,7 @@ from lavis.common.config import is_no_text
 from lavis.common.errors import ConfigError, unknown
 
 OBJECTIVES = ("bc", "dpo")
+DPO_BETA = 0.1  # the original's value
 
 
 @dataclass
@@ -62,6 +63,7 @@ class RunSettings:
     log_freq: int = 50
 
     objective: str = "bc"  # bc: the expert's command alone; dpo: it over `text_output_neg`, needs model.ref_pretrained
+    dpo_beta: float = DPO_BETA  # temperature of DPO's implicit reward (Rafailov et al. 2023, eq. 7)
     repetition_penalty: float = 1.0  # of decoding; 1.5 is LAVIS's, 1 is what the online policy uses
     length_penalty: float = 1.0
     clip_grad_norm: float = 0.0  # 0: off
@@ -82,6 +84,8 @@ class RunSettings:
         for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"run.{name}: {getattr(self, name)!r} is not a number of at least {least}")
+        if not 0 < self.dpo_beta < float("inf"):
+            raise ConfigError(f"run.dpo_beta: {self.dpo_beta!r} is not a number above 0")
         if self.objective not in OBJECTIVES:
             raise ConfigError(unknown("run.objective", self.objective, OBJECTIVES))
         if self.runner == "runner_iter" and not (self.max_iters and self.iters_per_inner_epoch):

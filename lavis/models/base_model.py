@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from lavis.common.errors import ConfigError, unknown
+from lavis.common.run_settings import DPO_BETA
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,6 +26,7 @@ class BaseModel(nn.Module):
 
     PRETRAINED_MODEL_CONFIG_DICT: Mapping[str, str] = {}
     amp: torch.dtype | None = None  # of autocast; None: no mixed precision
+    dpo_beta: float = DPO_BETA  # temperature of DPO's implicit reward; a run sets it (`run.dpo_beta`)
     reference: nn.Module | None  # DPO's reference policy, where the model has one
     llm_tokenizer: LlmTokenizer  # of a model that writes text
     max_output_txt_len: int  # tokens of an answer
@@ -62,6 +64,9 @@ class BaseModel(nn.Module):
     def load_trainable(self, state: Mapping[str, Tensor]) -> None:
         """Load what `trainable_state_dict` gave."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it loads what trains")
+
+    def require_sources(self) -> None:
+        """ConfigError where weights that must come from a file are random; nothing by default."""
 
     def base_hash(self) -> str:
         """Hash of the frozen weights, which a checkpoint belongs to."""

@@ -53,10 +53,9 @@ from lavis.models.blip2_models.blip2 import VIT_MODELS, Blip2Base
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, model_section
 from lavis.models.blip2_models.text import encode_prompts
-from lavis.models.memory import KNOWN_LLMS
+from lavis.models.memory import BERT_WORDS, KNOWN_LLMS
 
 SHARD_SIZE = "5GB"
-BERT_WORDS = 30523  # of bert-base-uncased, and [DEC]
 _EMBEDDING = "llm_model.model.embed_tokens.weight"
 
 

@@ -18,6 +18,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,9 +29,17 @@ from lavis.common.errors import ConfigError, EmacError, unknown
 from lavis.models import fast_llm
 from lavis.models.blip2_models import adapters
 from lavis.models.blip2_models.blip2 import Blip2Base, dtype_named
-from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, PARTS, frozen_parts, lora_options, model_section
+from lavis.models.blip2_models.emac_config import (
+    CONFIG_DEFAULTS,
+    PARTS,
+    frozen_parts,
+    lora_options,
+    model_section,
+    package_path,
+)
 from lavis.models.blip2_models.emac_scoring import CHUNK_TOKENS
 
+BERT_WORDS = 30523  # of bert-base-uncased, and [DEC]
 PHASES = ("bc", "dpo", "generate")
 # Sizes of the language models that the types name by hub id (their config.json), with [PAD] added to the vocabulary.
 _VICUNA = {"model_type": "llama", "vocab_size": 32001, "tie_word_embeddings": False}
@@ -91,7 +100,7 @@ class Sizes:
     def of(cls, model: Mapping[str, object], device: str) -> Sizes:
         """Read off a `model:` section; nothing is loaded or downloaded."""
         options = {**CONFIG_DEFAULTS, **model}
-        parts = _skeleton(options, on_cpu=device == "cpu")
+        parts = skeleton(options, on_cpu=device == "cpu")
         encoder, qformer, llm = (parts[name] for name in ("visual_encoder", "Qformer", "llm_model"))
         amp = dtype_named(options["amp"], "amp") if options["amp"] else None
         everything = [p for part in parts.values() for p in _parameters(part)]
@@ -116,11 +125,8 @@ class Sizes:
         )
 
 
-def _skeleton(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
+def skeleton(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
     """The model's parts (`PARTS`) without storage; on a CPU in float32, as `load_model` makes them there."""
-    sizes = options["llm_config"] or KNOWN_LLMS.get(str(options["llm_model"]))
-    if sizes is None:
-        raise ConfigError(f"the sizes of {options['llm_model']!r} are not known: give model.llm_config")
     precision, llm_dtype = ("float32", "float32") if on_cpu else (options["vit_precision"], options["llm_dtype"])
     with torch.device("meta"):
         encoder, ln_vision = Blip2Base.init_vision_encoder(
@@ -129,10 +135,10 @@ def _skeleton(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
         qformer, queries = Blip2Base.init_qformer(
             options["num_query_token"],
             encoder.config.hidden_size,
-            options["qformer_config"],
+            ({"vocab_size": BERT_WORDS} if options["qformer_text_input"] else {}) | options["qformer_config"],
             options["qformer_text_input"],
         )
-        llm = AutoModelForCausalLM.from_config(AutoConfig.for_model(**sizes)).to(dtype_named(llm_dtype, "llm_dtype"))
+        llm = AutoModelForCausalLM.from_config(_llm_config(options)).to(dtype_named(llm_dtype, "llm_dtype"))
         proj = nn.Linear(qformer.config.hidden_size, llm.config.hidden_size)
         parts = dict(zip(PARTS, (encoder, ln_vision, qformer, queries, proj, llm), strict=True))
         if options["adaptor_tuning"]:
@@ -142,6 +148,16 @@ def _skeleton(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
         if options["lora_rank"]:
             adapters.add_lora(llm, **lora_options(options))
     return parts
+
+
+def _llm_config(options: Mapping[str, Any]) -> PretrainedConfig:
+    """Sizes of the language model: of the config, of a known hub id, or of a folder; ConfigError for any other."""
+    name = package_path(options["llm_model"])
+    if sizes := options["llm_config"] or KNOWN_LLMS.get(name):
+        return AutoConfig.for_model(**sizes)
+    if not (Path(name) / "config.json").is_file():
+        raise ConfigError(f"the sizes of {name!r} are not known: give model.llm_config")
+    return AutoConfig.from_pretrained(name)
 
 
 def _parameters(part: nn.Module | nn.Parameter) -> list[nn.Parameter]:

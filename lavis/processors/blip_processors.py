@@ -179,3 +179,21 @@ class BlipCaptionProcessor(BaseProcessor):
         caption = re.sub(r"[.!\"()*#:;~]", " ", caption.lower())
         caption = re.sub(r"\s{2,}", " ", caption).rstrip("\n").strip(" ")
         return " ".join(caption.split(" ")[: self.max_words])
+
+
+@registry.register_processor("blip_alfworld")
+class BlipAlfworldProcessor(BaseProcessor):
+    """The original's processor of an episode's text: lower case, at most `max_words` words, with `prompt` in front.
+
+    Lines and punctuation stay. Words are what blanks separate; the text's end is cut.
+    """
+
+    deterministic = True
+
+    def __init__(self, prompt: str = "", max_words: int = 50) -> None:
+        self.prompt = prompt
+        self.max_words = max_words
+
+    def __call__(self, item: str) -> str:
+        """The prepared text."""
+        return self.prompt + " ".join(item.lower().split(" ")[: self.max_words])

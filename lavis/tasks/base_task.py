@@ -61,8 +61,11 @@ class BaseTask:
         return cls(settings=read_settings(cfg.run_cfg), normalise=registry.get("action_normaliser"))
 
     def build_model(self, cfg: Config) -> BaseModel:
-        """The model of the `model:` section."""
-        return registry.get_model_class(cfg.model_cfg.arch).from_config(cfg.model_cfg)
+        """The model of the `model:` section; ConfigError where weights that must come from a file are random."""
+        model = registry.get_model_class(cfg.model_cfg.arch).from_config(cfg.model_cfg)
+        model.require_sources()
+        model.dpo_beta = self.settings.dpo_beta
+        return model
 
     def build_datasets(self, cfg: Config) -> dict[str, BaseDataset]:
         """Datasets by split; where a section names no processors, the model's own (`preprocess:`) serve."""

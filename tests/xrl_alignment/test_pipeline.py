@@ -14,6 +14,7 @@ import torch
 import yaml
 
 from lavis.common.errors import ConfigError
+from lavis.models.blip2_models.emac_config import PARTS
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.common.paths import REPO_ROOT
@@ -33,7 +34,7 @@ from xrl_alignment.pipeline import (
 )
 from xrl_alignment.runs.checkpoint import load_checkpoint, save_checkpoint
 
-FROZEN = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True}
+FROZEN = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True, "allow_random": list(PARTS)}
 
 
 @pytest.fixture

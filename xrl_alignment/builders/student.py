@@ -25,7 +25,8 @@ def load_student(settings: dict[str, Any], device: torch.device) -> tuple[Blip2E
     """The model of a `model:` section and its image processor for evaluation (uint8 H × W × 3 -> float 3 × S × S).
 
     `arch` and `model_type` choose the LAVIS default yaml, everything else overrides keys of it. `pretrained` and
-    `ref_pretrained` may name checkpoints of an earlier run; CheckpointError where that run had another frozen base.
+    `ref_pretrained` may name checkpoints of an earlier run; CheckpointError where that run had another frozen base,
+    ConfigError where no file brought the weights of a frozen part.
     """
     settings = dict(settings)
     arch, model_type = settings.pop("arch", "blip2_emac"), settings.pop("model_type", "tiny")
@@ -34,6 +35,7 @@ def load_student(settings: dict[str, Any], device: torch.device) -> tuple[Blip2E
     )
     if not isinstance(model, Blip2Emac):
         raise ConfigError(f"model.arch={arch} is no policy: use model.arch=blip2_emac")
+    model.require_sources()
     for key in ("pretrained", "ref_pretrained"):
         if settings.get(key) and settings.get("load_pretrained", True):
             check_base(model, settings[key])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from lavis.common.run_settings import DPO_BETA
 from xrl_alignment.common.choices import BACKENDS, ENVIRONMENT_NAMES, EXPERT_NAMES, STEP_TIMEOUT_S
 from xrl_alignment.config.checks import (
     DEVICE,
@@ -32,6 +33,7 @@ ACTORS = ("policy", "expert")
 DECODE_MODES = ("free", "admissible")
 
 PROBABILITIES = list_of("probabilities, one for each round", lambda value: 0.0 <= value <= 1.0, empty=False)
+ABOVE_ZERO = Rule("a number above 0", lambda value: 0 < value < float("inf"))
 REPEATS = Rule("0 (off) or at least 2", lambda value: value == 0 or value >= 2)
 URLS = list_of("http(s)://host:port/v1", lambda url: url.startswith(("http://", "https://")))
 
@@ -64,8 +66,14 @@ class RunConfig(Section, section="run"):
     beta: list[float] = setting(
         [0.0],
         "for each round, the probability that the expert's action is executed instead of the policy's (β_i of DAgger, "
-        "Ross et al. 2011); the last value repeats; 0 is the original's",
+        "Ross et al. 2011); the last value repeats; 0 is the original's; not DPO's temperature, which is `dpo_beta`",
         PROBABILITIES,
+    )
+    dpo_beta: float = setting(
+        DPO_BETA,
+        "temperature of DPO's implicit reward (β of Rafailov et al. 2023, eq. 7); has no effect in phase 1; not the "
+        "mixing probability, which is `beta`",
+        ABOVE_ZERO,
     )
     repeat_limit: int = setting(0, "the same action this often in a row ends the episode as stuck; 0: never", REPEATS)
     device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one", DEVICE, may_change=True)

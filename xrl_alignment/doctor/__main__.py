@@ -1,6 +1,7 @@
 """What this machine has and what it lacks, one line for each check, with how to fix it.
 
-    python -m xrl_alignment.doctor [--cfg-path FILE] [--data DIR] [--port N] [--model PATH …] [--thor]
+    python -m xrl_alignment.doctor [--cfg-path FILE] [--data DIR] [--port N] [--model NAME …] [--thor]
+    python -m xrl_alignment.doctor --model vicuna7b --options model.base_model=FILE model.vit_weights=FILE
 
 `ok`: as it should be; `warn`: the default run works, something else does not; `fail`: a default run (tiny model,
 generated games, rendered frames) cannot work. `--thor` also checks what AI2-THOR needs. Exit code 0 without a `fail`,
@@ -26,6 +27,7 @@ from xrl_alignment.doctor.machine import (
     check_port,
     check_python,
 )
+from xrl_alignment.doctor.model import check_model, is_model
 from xrl_alignment.doctor.simulator import (
     FRAME_TIMEOUT,
     check_display,
@@ -49,8 +51,11 @@ def diagnose(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield check_games(arguments.data)
         if arguments.cfg_path:
             yield from check_config_weights(arguments.cfg_path)
-    for path in arguments.model:
-        yield check_weights(path)
+    for name in arguments.model:
+        if not missing and is_model(name):
+            yield from check_model(name, arguments.options)
+        else:
+            yield check_weights(name)
     yield check_disk()
     yield check_port(arguments.port)
     yield from check_keys(os.environ)
@@ -77,7 +82,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", metavar="DIR", help="folder that holds json_2.1.1 (default: $ALFWORLD_DATA)")
     parser.add_argument("--port", type=int, default=7860, help="the server's port (default: %(default)s)")
     parser.add_argument(
-        "--model", metavar="PATH", nargs="+", default=[], help="weights: a checkpoint or a model folder"
+        "--model",
+        metavar="NAME",
+        nargs="+",
+        default=[],
+        help="a model type or a yaml with `model:` (what brings each part; nothing is loaded), or weights: a "
+        "checkpoint or a model folder",
+    )
+    parser.add_argument(
+        "--options", metavar="KEY=VALUE", nargs="+", default=[], help="settings over those of --model: model.key=value"
     )
     parser.add_argument("--thor", action="store_true", help="also check what AI2-THOR needs, and render one frame")
     parser.add_argument("--timeout", type=float, default=FRAME_TIMEOUT, help="seconds for that frame")

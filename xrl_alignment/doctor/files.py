@@ -65,9 +65,9 @@ def check_config_weights(cfg_path: str) -> Iterator[Finding]:
         except ConfigError:
             yield Finding("fail", "config", str(error), "correct the file")
             return
-    for key in ("llm_model", "base_model", "pretrained", "ref_pretrained"):
+    for key in ("llm_model", "base_model", "vit_weights", "pretrained", "ref_pretrained"):
         path = str(model.get(key) or "")
-        if path and path != "tiny":
+        if path and path != "tiny" and not path.startswith(("https://", "http://")):
             yield check_weights(path, f"model.{key}")
 
 

@@ -25,8 +25,9 @@ import torch
 from torch import Tensor, nn
 from transformers import BertTokenizer, InstructBlipQFormerModel, InstructBlipVisionModel, PreTrainedModel
 
+from lavis.common.errors import MissingFileError
 from lavis.common.registry import registry
-from lavis.models import fast_llm
+from lavis.models import download, fast_llm
 from lavis.models.blip2_models import adapters, weights
 from lavis.models.blip2_models.blip2 import dtype_named
 from lavis.models.blip2_models.emac_config import (
@@ -35,10 +36,11 @@ from lavis.models.blip2_models.emac_config import (
     frozen_parts,
     lora_options,
     package_path,
+    required_parts,
 )
 from lavis.models.blip2_models.emac_generation import EmacGeneration
 from lavis.models.blip2_models.emac_parts import Samples, sample_texts
-from lavis.models.blip2_models.losses import BETA, DpoParts, dpo_loss
+from lavis.models.blip2_models.losses import DpoParts, dpo_loss
 from lavis.models.blip2_models.text import LlmTokenizer, load_llm_tokenizer
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class Blip2Emac(EmacGeneration):
         prompt: str = "",
         amp: torch.dtype | None = None,
         low_memory: bool = False,
+        cut_prompts: bool = False,
     ) -> None:
         """Put built parts together; `frozen` names those of `emac_config.PARTS` that never train.
 
@@ -94,6 +97,9 @@ class Blip2Emac(EmacGeneration):
         self.mix_ratio = mix_ratio
         self.prompt = prompt
         self.amp = amp
+        self.cut_prompts = cut_prompts
+        self.sources = {}
+        self.required_parts = ()  # of a config (`from_config`); whoever gives built parts knows where they come from
         for part in self.frozen:
             getattr(self, part).requires_grad_(False)
         if low_memory:
@@ -103,18 +109,25 @@ class Blip2Emac(EmacGeneration):
     def from_config(cls, cfg: Mapping[str, Any]) -> Self:
         """Build from the `model:` section (keys: `emac_config.CONFIG_DEFAULTS`); the same config, the same weights.
 
-        Loads, in this order and as far as they are set: `llm_weights`, `base_model`, `pretrained`, `ref_pretrained`.
+        Loads, in this order and as far as they are set: `llm_weights`, `base_model`, `vit_weights` where that brought
+        no vision encoder, `pretrained`, `ref_pretrained`. Files with a URL are downloaded before anything is built.
         Raises ConfigError, which names the key, for unknown keys and bad values; MissingFileError and WeightsError for
-        files.
+        files. `sources` then says what came from where; `require_sources` refuses random weights.
         """
         options = checked_options(cfg)
+        _fetch(options)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options["init_seed"])
             model = cls._built(options)
+        model.required_parts = tuple(required_parts(options))
+        if not options["llm_config"] and not options["llm_weights"]:
+            model.sources["llm_model"] = str(options["llm_model"])
         if options["llm_weights"]:
             model.load_llm(package_path(options["llm_weights"]))
         if options["load_basemodel"]:
             model.load_checkpoint(package_path(options["base_model"]))
+        if options["vit_weights"] and "visual_encoder" not in model.sources:
+            model.load_vision(package_path(options["vit_weights"]))
         if options["load_pretrained"] and options["pretrained"]:
             model.load_checkpoint(options["pretrained"])
         if options["ref_pretrained"]:
@@ -159,6 +172,7 @@ class Blip2Emac(EmacGeneration):
             prompt=options["prompt"],
             amp=dtype_named(options["amp"], "amp") if options["amp"] else None,
             low_memory=options["low_memory"],
+            cut_prompts=options["cut_prompts"],
         )
         if options["lora_rank"]:  # last, so that the other weights begin as they do without adapters
             adapters.add_lora(llm, **lora_options(options))
@@ -215,7 +229,7 @@ class Blip2Emac(EmacGeneration):
             known = torch.stack(self.reference_logps(samples), dim=1)
 
         def parts(logps: Tensor, known: Tensor) -> DpoParts:
-            return dpo_loss(*logps.unbind(1), *known.unbind(1), beta=BETA, mix_ratio=self.mix_ratio)
+            return dpo_loss(*logps.unbind(1), *known.unbind(1), beta=self.dpo_beta, mix_ratio=self.mix_ratio)
 
         with self.maybe_autocast():
             image_tokens = self.image_tokens(samples, prompts)
@@ -271,3 +285,21 @@ class Blip2Emac(EmacGeneration):
         eos = self.llm_tokenizer.eos_id
         # The original turned id 0 into 2 (unk into eos) before decoding, which drops it from the text.
         return [self.llm_tokenizer.decode([i or eos for i in row]).strip() for row in made.ids.tolist()]
+
+
+def _fetch(options: Mapping[str, Any]) -> None:
+    """Download the weights that have a URL: a failure shows before large files are read."""
+    base = package_path(options["base_model"]) if options["load_basemodel"] else ""
+    if download.is_url(base):
+        _download("base_model", base)
+    if download.is_url(options["vit_weights"]):
+        names = weights.read_shapes(base) if base else {}
+        if not any(name.startswith(weights.VISION_PREFIXES) for name in names):
+            _download("vit_weights", options["vit_weights"])
+
+
+def _download(key: str, url: str) -> None:
+    try:
+        download.fetched(url)
+    except MissingFileError as error:
+        raise MissingFileError(f"model.{key}: {error}") from error

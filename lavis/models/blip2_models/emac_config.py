@@ -43,6 +43,7 @@ CONFIG_DEFAULTS: dict[str, Any] = {
     "vit_config": {},
     "qformer_config": {},
     "llm_config": {},
+    "vit_weights": "",  # the vision encoder's own file, for a base_model without one
     "llm_weights": "",
     "llm_tokenizer": "",
     "llm_dtype": "float32",
@@ -53,12 +54,23 @@ CONFIG_DEFAULTS: dict[str, Any] = {
     "bert_tokenizer": "bert-base-uncased",
     "amp": "",
     "init_seed": 0,
+    "allow_random": [],  # parts that may keep random weights where others must come from a file (`required_parts`)
+    "cut_prompts": False,  # `generate` cuts prompts as training does; False: never, as the original
 }
 MODEL_TYPES = {
     "tiny": "configs/models/blip2/blip2_emac_tiny.yaml",
     "demo": "configs/models/blip2/blip2_emac_demo.yaml",
     "vicuna7b": "configs/models/blip2/blip2_emac_vicuna7b.yaml",
     "vicuna13b": "configs/models/blip2/blip2_emac_vicuna13b.yaml",
+}
+# Which key brings a part, for messages.
+KEYS_OF_PARTS = {
+    "visual_encoder": "model.vit_weights: EVA-CLIP-g's own file, eva_vit_g.pth",
+    "ln_vision": "model.base_model",
+    "Qformer": "model.base_model",
+    "query_tokens": "model.base_model",
+    "llm_proj": "model.base_model or model.pretrained",
+    "llm_model": "model.llm_model, a folder or hub id, or model.llm_weights",
 }
 VISION = ("visual_encoder", "ln_vision", "Qformer", "query_tokens")
 PARTS = (*VISION, "llm_proj", "llm_model")
@@ -93,6 +105,9 @@ def checked_options(cfg: Mapping[str, Any]) -> dict[str, Any]:
     for wrong, message in refused:
         if wrong:
             raise ConfigError(message)
+    for part in options["allow_random"] or ():
+        if part not in PARTS:
+            raise ConfigError(unknown("part in model.allow_random:", part, PARTS))
     return options
 
 
@@ -143,6 +158,20 @@ def frozen_parts(options: Mapping[str, Any]) -> list[str]:
         "llm_model": options["freeze_llm"],
     }
     return [part for part in PARTS if flags[part]]
+
+
+def required_parts(options: Mapping[str, Any]) -> list[str]:
+    """Names of the parts that must come from a file before the model may train or act.
+
+    All that is frozen; with a `base_model` the whole vision side, whether it trains or not; not those in
+    `allow_random`.
+    """
+    required = set(frozen_parts(options))
+    if options["adaptor_tuning"]:
+        required |= {"Qformer", "query_tokens"}
+    if options["load_basemodel"]:
+        required |= set(VISION)
+    return [part for part in PARTS if part in required and part not in (options["allow_random"] or ())]
 
 
 def lora_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from lavis.common.errors import ConfigError
 from lavis.models import fast_llm
 from lavis.models.blip2_models.emac_parts import Samples
 from lavis.models.blip2_models.emac_scoring import EmacScoring, require_room
-from lavis.models.blip2_models.text import encode_prompts, prompt_rows
+from lavis.models.blip2_models.text import prompt_rows
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class EmacGeneration(EmacScoring):
         """
         prompts = self.prompts_of(samples)
         image_tokens = self.image_tokens(samples, prompts)
-        ids = encode_prompts(self.llm_tokenizer, prompts)
+        ids = self.encode_inputs(prompts, acting=True)
         require_room(self.llm_model, image_tokens, [len(i) for i in ids], room)
         rows = prompt_rows(ids, self.llm_tokenizer.pad_id)
         text = self.llm_model.get_input_embeddings()(rows.ids.to(self.device))

@@ -22,7 +22,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lavis.common.errors import ConfigError
 from lavis.models.blip2_models import adapters
 from lavis.models.blip2_models.blip2 import Blip2Base
-from lavis.models.blip2_models.emac_config import VISION
+from lavis.models.blip2_models.emac_config import KEYS_OF_PARTS, VISION
 from lavis.models.blip2_models.text import LlmTokenizer
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class EmacParts(Blip2Base):
     max_txt_len: int
     max_output_txt_len: int
     avg_log_probs: bool
+    sources: dict[str, str]  # part: the file, folder or hub id that brought all its weights
+    required_parts: tuple[str, ...]  # parts that must be in `sources` before the model trains or acts
 
     def train(self, mode: bool = True) -> Self:
         """Training mode for what trains; frozen parts and the reference stay in eval mode."""
@@ -63,6 +65,15 @@ class EmacParts(Blip2Base):
         if self.reference is not None:
             self.reference.eval()
         return self
+
+    def require_sources(self) -> None:
+        """ConfigError where a part has random weights that must come from a file (`emac_config.required_parts`)."""
+        if lacking := [part for part in self.required_parts if part not in self.sources]:
+            told = "; ".join(f"{part} (set {KEYS_OF_PARTS[part]})" for part in lacking)
+            raise ConfigError(
+                f"no file brought the weights of {told}: the model does not train or act with random weights there, "
+                f"unless model.allow_random=[{','.join(lacking)}]"
+            )
 
     def part(self, name: str, *, reference: bool = False) -> Any:
         """The policy's part `name`, or the reference policy's where that has its own."""
@@ -117,6 +128,7 @@ class EmacParts(Blip2Base):
 
     def image_tokens(self, samples: Samples, texts: Sequence[str], *, reference: bool = False) -> Tensor:
         """The images as the language model reads them: (N, Q, H)."""
+        self.require_sources()
         own_vision = reference and any(hasattr(self.reference, part) for part in VISION)
         if "query_output" in samples and not own_vision:
             queries = self._cached_queries(samples["query_output"])

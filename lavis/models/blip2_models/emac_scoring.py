@@ -27,10 +27,19 @@ class EmacScoring(EmacWeights):
     """What of Blip2Emac turns samples and answers into log-probabilities."""
 
     prompt: str  # of samples that bring none
+    cut_prompts: bool  # whether acting cuts long prompts as training does
+
+    def encode_inputs(self, prompts: Sequence[str], *, acting: bool = False) -> list[list[int]]:
+        """Token ids of each prompt as the language model reads it: BOS, then at most the last `max_txt_len - 1` ids.
+
+        Training and acting both come here. Without `cut_prompts` acting never cuts: the original's `generate`.
+        """
+        limit = self.max_txt_len if self.cut_prompts or not acting else None
+        return encode_prompts(self.llm_tokenizer, prompts, limit)
 
     def training_rows(self, prompts: Sequence[str], outputs: Sequence[str]) -> Rows:
         """What the language model reads behind the image tokens in training, cut and padded, with labels."""
-        inputs = encode_prompts(self.llm_tokenizer, prompts, self.max_txt_len)
+        inputs = self.encode_inputs(prompts)
         targets = [encode_output(self.llm_tokenizer, text, self.max_output_txt_len) for text in outputs]
         return training_rows(inputs, targets, self.llm_tokenizer.pad_id)
 
@@ -91,7 +100,7 @@ class EmacScoring(EmacWeights):
             raise ValueError(f"score: {len(candidates)} lists of candidates for {len(prompts)} samples")
         if not any(candidates):
             return [[] for _ in candidates]
-        ids, answers = encode_prompts(self.llm_tokenizer, prompts), self.encode_answers(candidates)
+        ids, answers = self.encode_inputs(prompts, acting=True), self.encode_answers(candidates)
         with self.maybe_autocast():
             image_tokens = self.image_tokens(samples, prompts)
             require_room(self.llm_model, image_tokens, [len(i) for i in ids], _longest(answers))
@@ -130,7 +139,7 @@ class EmacScoring(EmacWeights):
             logps, answer = fast_llm.token_logps(
                 self.part("llm_model", reference=reference),
                 image_tokens,
-                encode_prompts(self.llm_tokenizer, prompts, self.max_txt_len),
+                self.encode_inputs(prompts),
                 self.encode_answers(zip(*outputs, strict=True)),
             )
         sums = logps.new_zeros(len(prompts) * len(outputs)).index_add(0, answer, logps)
@@ -146,7 +155,7 @@ class EmacScoring(EmacWeights):
         loss_of: Callable[[Tensor, list[int]], Tensor],
     ) -> tuple[Tensor, Tensor]:
         """Summed log-probability of each answer, (N, answers), and the surrogate loss (`fast_llm.values_by_rows`)."""
-        prompt_ids = encode_prompts(self.llm_tokenizer, prompts, self.max_txt_len)
+        prompt_ids = self.encode_inputs(prompts)
         width = len(answers[0])
         require_room(self.llm_model, image_tokens, [len(i) for i in prompt_ids], _longest(answers))
 

@@ -53,13 +53,17 @@ class EmacWeights(EmacParts):
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
+    def _read(self, path: str | Path) -> dict[str, Tensor]:
+        """The tensors of a weight file; without their numbers where the model is on the `meta` device."""
+        return weights.read_shapes(path) if self.device.type == "meta" else weights.read_state(path)
+
     def load_checkpoint(self, url_or_filename: str) -> None:
         """Load a weight file or folder: LAVIS's, the hub's or native names; parts that it lacks keep their weights.
 
         Keys that begin with `ref_` (EMMA's whole checkpoints) become the reference. Raises MissingFileError, or
         WeightsError for a file that is damaged or does not fit.
         """
-        found = weights.read_state(url_or_filename)
+        found = self._read(url_or_filename)
         source = f"{url_or_filename} ({weights.format_of(found)} names)"
         state = weights.to_native(found)
         policy, reference = weights.split_reference(state)
@@ -77,13 +81,14 @@ class EmacWeights(EmacParts):
         weights.require_match(expected, policy, source)
         weights.require_finite(policy, source)
         self._put(policy)
+        self._note(policy, source)
         self._base_hash = self._reference_hash = ""
         if reference:
             self.set_reference(state, source=source)
 
     def load_llm(self, path: str | Path) -> None:
         """Load the language model alone from a file with plain Transformers names; errors as `load_checkpoint`."""
-        state = {f"llm_model.{k}": v for k, v in weights.read_state(path).items()}
+        state = {f"llm_model.{k}": v for k, v in self._read(path).items()}
         state = weights.to_native(state)
         own = {k: v for k, v in self.policy_state_dict().items() if _part_of(k) == "llm_model"}
         own = {k: v for k, v in own.items() if not adapters.is_adapter(k)}
@@ -93,6 +98,32 @@ class EmacWeights(EmacParts):
         weights.require_match(own, state, str(path))
         weights.require_finite(state, str(path))
         self._put(state)
+        self._note(state, str(path))
+
+    def load_vision(self, path: str | Path) -> None:
+        """Load the vision encoder alone, as EVA-CLIP-g's own file has it (`weights.vision_state`), or any file with it.
+
+        Errors as `load_checkpoint`.
+        """
+        found = self._read(path)
+        source = f"{path} ({weights.format_of(found)} names)"
+        own = {k: v for k, v in self.policy_state_dict().items() if _part_of(k) == "visual_encoder"}
+        state = weights.vision_state(weights.to_native(found), own)
+        if not state:
+            raise weights.WeightsError(f"{source} has no vision encoder, which model.vit_weights should bring")
+        weights.require_match(own, state, source)
+        weights.require_finite(state, source)
+        self._put(state)
+        self._note(state, source)
+        self._base_hash = self._reference_hash = ""
+
+    def _note(self, state: Collection[str], source: str) -> None:
+        """Note `source` for the parts all of whose weights are in `state`."""
+        own: dict[str, set[str]] = {}
+        for name in self.policy_state_dict():
+            if not adapters.is_adapter(name):
+                own.setdefault(_part_of(name), set()).add(name)
+        self.sources |= {part: source for part, names in own.items() if names <= set(state)}
 
     def _without_spare_rows(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The state with as many rows of word embeddings as the language model has here.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
-BETA = 0.1  # temperature of the implicit reward (Rafailov et al. 2023, eq. 7; EMMA's value)
+from lavis.common.run_settings import DPO_BETA
 
 
 class DpoParts(NamedTuple):
@@ -25,7 +25,7 @@ def dpo_loss(
     reference_chosen: Tensor,
     reference_rejected: Tensor,
     *,
-    beta: float = BETA,
+    beta: float = DPO_BETA,
     mix_ratio: float = 0.5,
 ) -> DpoParts:
     """Mean over the batch of `-log sigmoid(beta * (policy - reference)) - mix_ratio * policy_chosen`.

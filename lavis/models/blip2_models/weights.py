@@ -3,21 +3,26 @@
 The model's own (native) names are `visual_encoder.* ln_vision.* Qformer.* query_tokens llm_proj.* llm_model.*`, with
 Transformers' names inside the first and third. LAVIS has EVA-CLIP's and BERT's names there, and `q_bias`/`v_bias` where
 Transformers has one `qkv.bias` with zeros in the middle. The hub's InstructBLIP differs from native names in the first
-component (`vision_model.* qformer.* language_projection.* language_model.*`).
+component (`vision_model.* qformer.* language_projection.* language_model.*`). EVA-CLIP-g's own file (eva_vit_g.pth) has
+LAVIS's names of the vision encoder without `visual_encoder.`, and more blocks than BLIP-2 uses.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from lavis.common.errors import EmacError, MissingFileError, first_sentence
+from lavis.models import download
 
 # (LAVIS, native), as regular expressions' replacements in both directions; order matters.
 _VIT = r"visual_encoder\."
@@ -62,6 +67,12 @@ _NATIVE_TO_HUB = (
 # Buffers of old library versions and BERT's word prediction head: in the files, never in the model.
 _UNUSED = re.compile(r"\.position_ids$|rotary_emb\.inv_freq$|^Qformer\.cls\.")
 REFERENCE_PREFIX = "ref_"
+VISION_PREFIXES = ("visual_encoder.", "vision_model.")  # of the vision encoder, LAVIS's or native, and the hub's
+# What EVA-CLIP has behind its blocks and BLIP-2 does not use: the final norm, the head, what pretraining needed.
+_EVA_UNUSED = re.compile(r"^visual_encoder\.(norm|fc_norm|head|lm_head|mask_token|rel_pos_bias)\b")
+_VIT_LAYER = re.compile(r"^visual_encoder\.encoder\.layers\.(\d+)\.")
+_VIT_POSITIONS = "visual_encoder.embeddings.position_embedding"
+_SAFETENSORS_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class WeightsError(EmacError, ValueError):
@@ -77,7 +88,9 @@ def _renamed(name: str, rules: Iterable[tuple[str, str]]) -> str:
 
 
 def format_of(state: Mapping[str, Tensor]) -> str:
-    """The naming scheme of the state dict: "LAVIS", "hub", or "native" (also where no name tells)."""
+    """The naming scheme of the state dict: "LAVIS", "hub", "EVA-CLIP", or "native" (also where no name tells)."""
+    if {"cls_token", "pos_embed"} <= state.keys():
+        return "EVA-CLIP"
     lavis = r"(ref_)?(visual_encoder\.(cls_token|pos_embed|patch_embed|blocks)|Qformer\.bert\.)"
     hub = "|".join(pattern for pattern, _ in _HUB_TO_NATIVE)
     for name, pattern in (("LAVIS", lavis), ("hub", hub)):
@@ -87,15 +100,17 @@ def format_of(state: Mapping[str, Tensor]) -> str:
 
 
 def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict under native names, from any of the three schemes, with or without `ref_`; drops unused keys.
+    """The state dict under native names, from any of the schemes, with or without `ref_`; drops unused keys.
 
     WeightsError where one half of LAVIS's attention bias is missing.
     """
     native: dict[str, Tensor] = {}
+    if format_of(state) == "EVA-CLIP":
+        state = {f"visual_encoder.{name}": value for name, value in state.items()}
     for name, value in state.items():
         prefix = REFERENCE_PREFIX if name.startswith(REFERENCE_PREFIX) else ""
         bare = _renamed(name.removeprefix(prefix), _HUB_TO_NATIVE)
-        if _UNUSED.search(bare):
+        if _UNUSED.search(bare) or _EVA_UNUSED.search(bare):
             continue
         new = prefix + _renamed(bare, _TO_NATIVE)
         if new.endswith(".q_bias"):
@@ -139,20 +154,60 @@ def split_reference(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
     return policy, reference
 
 
+def vision_state(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of a native `state` the vision encoder, as a model with the weights `own` takes it.
+
+    Blocks behind the model's last are dropped (EVA-CLIP-g has 40, BLIP-2 uses 39). A position embedding for images of
+    another size is resized as in LAVIS: bicubic interpolation of the grid, the class token's row unchanged.
+    """
+    depth = 1 + max(int(found[1]) for name in own if (found := _VIT_LAYER.match(name)))
+    kept = {
+        name: value
+        for name, value in state.items()
+        if name.startswith("visual_encoder.") and not ((found := _VIT_LAYER.match(name)) and int(found[1]) >= depth)
+    }
+    if _VIT_POSITIONS in kept:
+        kept[_VIT_POSITIONS] = _resized_positions(kept[_VIT_POSITIONS], own[_VIT_POSITIONS].shape[-2])
+    return kept
+
+
+def _resized_positions(table: Tensor, positions: int) -> Tensor:
+    """A position embedding (1, 1 + side², width) for `positions` = 1 + new side²; unchanged where it does not fit."""
+    side, new_side = (round((count - 1) ** 0.5) for count in (table.shape[-2], positions))
+    if side == new_side or table.dim() != 3 or side * side + 1 != table.shape[1]:
+        return table
+    grid = table[:, 1:].float().reshape(1, side, side, -1).permute(0, 3, 1, 2)
+    grid = F.interpolate(grid, size=(new_side, new_side), mode="bicubic", align_corners=False)
+    return torch.cat([table[:, :1].float(), grid.permute(0, 2, 3, 1).flatten(1, 2)], dim=1)
+
+
 def read_state(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors, .pth, .pt or .bin file, or of a folder or hub id with such files; on the CPU.
 
-    Of `{"model": …}` the inner dict. Shards (`*.index.json`) are joined. Never unpickles anything but tensors.
-    Raises MissingFileError, or WeightsError naming the file.
+    The URL of a file is downloaded once (`download`). Of `{"model": …}` the inner dict. Shards (`*.index.json`) are
+    joined. Never unpickles anything but tensors. Raises MissingFileError, or WeightsError naming the file.
     """
     state: dict[str, Tensor] = {}
-    for file in _weight_files(path):
+    for file in weight_files(path):
         state |= _read_file(file)
     return state
 
 
-def _weight_files(path: str | Path) -> list[Path]:
-    """The file itself, or the weight files of a folder, or of a hub id's folder in the cache."""
+def read_shapes(path: str | Path) -> dict[str, Tensor]:
+    """As `read_state`, with tensors on the `meta` device: names, shapes and dtypes; no weights are read."""
+    state: dict[str, Tensor] = {}
+    for file in weight_files(path):
+        state |= _read_file(file, shapes_only=True)
+    return state
+
+
+def weight_files(path: str | Path) -> list[Path]:
+    """The file itself, a URL's in the cache, or the weight files of a folder, or of a hub id's folder in the cache.
+
+    Downloads what is not there yet; MissingFileError where that fails or there is no such file.
+    """
+    if download.is_url(path):
+        return [download.fetched(str(path))]
     given, path = str(path), Path(path)
     if path.is_file():
         return [path]
@@ -171,9 +226,15 @@ def _weight_files(path: str | Path) -> list[Path]:
     raise MissingFileError(f"no weight file in {path}: expected *.safetensors, *.bin or *.pth")
 
 
+def is_hub_id(name: str) -> bool:
+    """Whether `name` may be a model's id on the hub (`owner/name`), not a file's path."""
+    file = Path(name).suffix in (".pth", ".pt", ".bin", ".safetensors")
+    return not file and re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
+
+
 def _hub_folder(name: str) -> Path:
     """The local folder of a hub id such as Salesforce/instructblip-vicuna-7b, fetched if it is not there yet."""
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or Path(name).suffix in (".pth", ".pt", ".bin", ".safetensors"):
+    if not is_hub_id(name):
         raise MissingFileError(f"no weight file {name}")
     from huggingface_hub import snapshot_download
 
@@ -183,11 +244,14 @@ def _hub_folder(name: str) -> Path:
         raise MissingFileError(f"no weight file {name}, and no such folder on the hub that can be read") from error
 
 
-def _read_file(path: Path) -> dict[str, Tensor]:
+def _read_file(path: Path, *, shapes_only: bool = False) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+            return _safetensors_shapes(path) if shapes_only else load_file(path)
+        if shapes_only and zipfile.is_zipfile(path):  # torch's format since 1.6: mapped, no page of it is read
+            content = torch.load(path, map_location="meta", weights_only=True, mmap=True)
+        else:
+            content = torch.load(path, map_location="meta" if shapes_only else "cpu", weights_only=True)
     except Exception as error:  # torch and safetensors raise many kinds for a truncated or foreign file
         raise WeightsError(f"{path} is not a readable weight file: {first_sentence(error)}") from error
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
@@ -197,9 +261,21 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     return dict(content)
 
 
+def _safetensors_shapes(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, framework="pt") as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+        return {
+            name: torch.empty(
+                part.get_shape(), dtype=_SAFETENSORS_DTYPES.get(part.get_dtype(), torch.int64), device="meta"
+            )
+            for name, part in slices.items()
+        }
+
+
 def require_finite(state: Mapping[str, Tensor], source: str) -> None:
-    """WeightsError names the first weights that are NaN or infinite."""
-    bad = [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]
+    """WeightsError names the first weights that are NaN or infinite; tensors without storage pass."""
+    floats = {name: value for name, value in state.items() if value.is_floating_point() and not value.is_meta}
+    bad = [name for name, value in floats.items() if not value.isfinite().all()]
     if bad:
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         raise WeightsError(f"{source}: {bad[0]}{more} holds NaN or infinite numbers: take an earlier checkpoint")

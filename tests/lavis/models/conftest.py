@@ -11,6 +11,7 @@ import torch
 from lavis.models import load_model_and_preprocess
 from lavis.models.blip2_models.adapters import is_adapter
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.emac_config import PARTS
 
 PROMPTS = (
     "You are in the middle of a room.\nYour task is to: put some mug on desk.\n> ",
@@ -34,7 +35,7 @@ def build() -> Callable[..., Blip2Emac]:
 
     def built(**options: object) -> Blip2Emac:
         model, _, _ = load_model_and_preprocess(
-            "blip2_emac", "tiny", options={"amp": "", "llm_config": SMALL_LLM, **options}
+            "blip2_emac", "tiny", options={"amp": "", "llm_config": SMALL_LLM, "allow_random": list(PARTS), **options}
         )
         # Random weights this small say nearly the same about everything; larger ones make differences visible.
         with torch.no_grad(), torch.random.fork_rng():

@@ -21,6 +21,7 @@ def run_options(shards: Path, out: Path, job: str, **settings: object) -> list[s
     options = {"run.job_id": job, "run.output_dir": out, "run.batch_size_train": 5, "run.max_epoch": 2}
     options |= {"run.num_workers": 0, "run.log_freq": 1, "run.amp": False, "run.warmup_steps": 0, "run.max_len": 6}
     options |= {f"{storage}.train.storage": shards, f"{storage}.val.storage": shards, "model.freeze_vit": True}
+    options["model.allow_random"] = ["visual_encoder", "ln_vision"]
     return [f"{key}={value}" for key, value in {**options, **settings}.items()]
 
 

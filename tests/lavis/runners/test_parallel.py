@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lavis.models import load_model
+from lavis.models.blip2_models.emac_config import PARTS
 from lavis.runners.parallel import Replicas
 
 REPO_ROOT = Path(__file__).resolve().parents[3]
@@ -93,7 +94,7 @@ def test_sharded_float16_scales_its_gradients(two_processes: Path) -> None:
 
 
 def test_a_reference_that_shares_weights_is_not_sharded() -> None:
-    frozen = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True}
+    frozen = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True, "allow_random": list(PARTS)}
     model = load_model("blip2_emac", "tiny", options={**frozen, "lora_rank": 2})
     model.set_reference()
     with pytest.raises(ValueError, match=r"run.fsdp=True cannot shard .*\(model.lora_rank"):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lavis.common.devices import set_seed, set_threads
+from lavis.models.blip2_models.emac_config import PARTS
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
 from xrl_alignment.common.errors import EnvironmentFault
@@ -33,7 +34,9 @@ def test_threads_are_set_only_when_asked():
 
 
 def test_the_student_takes_settings_over_its_types_own():
-    model, vis_processor = load_student({"model_type": "tiny", "freeze_llm": True, "max_txt_len": 99}, CPU)
+    model, vis_processor = load_student(
+        {"model_type": "tiny", "freeze_llm": True, "allow_random": ["llm_model"], "max_txt_len": 99}, CPU
+    )
     assert model.max_txt_len == 99 and not model.training
     assert not any(p.requires_grad for p in model.llm_model.parameters())
     assert vis_processor(np.zeros((224, 224, 3), np.uint8)).shape == (3, 112, 112)
@@ -53,7 +56,7 @@ def test_unknown_models_types_and_keys_are_named(settings, reason):
 
 
 def test_a_checkpoint_of_another_frozen_base_is_refused(tmp_path):
-    frozen = {"freeze_vit": True, "freeze_llm": True, "freeze_qformer": True}
+    frozen = {"freeze_vit": True, "freeze_llm": True, "freeze_qformer": True, "allow_random": list(PARTS)}
     model, _ = load_student(frozen, CPU)
     path = save_checkpoint(tmp_path / "emma_checkpoint_0.pth", model=model)
     load_student({**frozen, "pretrained": str(path), "ref_pretrained": str(path)}, CPU)

@@ -32,6 +32,7 @@ def test_where_and_how_fast_a_run_runs_may_change(run_dir):
     [
         ("run.seed=4", "run.seed: 3 → 4"),
         ("run.beta=[0.5]", r"run.beta: \[0.0\] → \[0.5\]"),
+        ("run.dpo_beta=0.2", "run.dpo_beta: 0.1 → 0.2"),
         ("model.pretrained=b.pth", "model.pretrained: 'a.pth' → 'b.pth'"),
         ("model.freeze_vit=false", "model.freeze_vit: None → False"),
         ("expert.name=planner", "expert.name: 'explorer' → 'planner'"),
@@ -40,3 +41,10 @@ def test_where_and_how_fast_a_run_runs_may_change(run_dir):
 def test_what_comes_out_may_not(run_dir, option, named):
     with pytest.raises(ConfigError, match=f"cannot be resumed with other settings: {named}"):
         refuse_changes(saved_settings(run_dir), saved_settings(run_dir, [option]), run_dir)
+
+
+def test_a_run_from_before_a_setting_existed_has_its_default(run_dir):
+    path = run_dir / "config.yaml"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if "dpo_beta" not in line))
+    assert changed_settings(saved_settings(run_dir), saved_settings(run_dir, ["run.dpo_beta=0.1"])) == []

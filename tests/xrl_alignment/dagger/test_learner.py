@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from lavis.models.blip2_models.emac_config import PARTS
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.dagger.learner import DivergedError, TrainingMetrics
 from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 CPU = torch.device("cpu")
-FROZEN = {"freeze_llm": True, "freeze_vit": True, "freeze_qformer": True}
+FROZEN = {"freeze_llm": True, "freeze_vit": True, "freeze_qformer": True, "allow_random": list(PARTS)}
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from lavis.common.files import write_atomically
+from lavis.models.blip2_models.emac_config import PARTS
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.runs.checkpoint import CheckpointError, check_base, load_checkpoint, restore_model, save_checkpoint
 
-FROZEN_LLM = {"freeze_llm": True, "freeze_vit": True, "freeze_qformer": True}
+FROZEN_LLM = {"freeze_llm": True, "freeze_vit": True, "freeze_qformer": True, "allow_random": list(PARTS)}
 
 
 def student(**settings):

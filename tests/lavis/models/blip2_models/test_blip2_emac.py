@@ -172,3 +172,21 @@ class TestSamples:
         del samples["text_output"]
         with pytest.raises(ValueError, match="samples lack 'text_output'"):
             frozen(samples)
+
+
+def test_dpos_temperature_is_the_models(frozen: Blip2Emac, samples: dict) -> None:
+    frozen.set_reference()
+    with torch.no_grad():
+        frozen.llm_proj.weight.add_(torch.randn_like(frozen.llm_proj.weight), alpha=0.05)
+    assert frozen.dpo_beta == 0.1
+    before = frozen.dpo_forward(samples)
+    frozen.dpo_beta = 0.4
+    after = frozen.dpo_forward(samples)
+    assert torch.allclose(after["chosen_reward"], 4 * before["chosen_reward"], rtol=1e-4)
+    policy, reference = (
+        logps(samples, "text_output_pos", "text_output_neg") if logps == frozen.sequence_logps else logps(samples)
+        for logps in (frozen.sequence_logps, frozen.reference_logps)
+    )
+    margin = (policy[0] - policy[1]) - (reference[0] - reference[1])
+    want = (-torch.nn.functional.logsigmoid(0.4 * margin) - 0.5 * policy[0]).mean()
+    assert torch.allclose(after["loss"], want, rtol=1e-4)

@@ -47,3 +47,51 @@ class TestScore:
     def test_wrong_number_of_lists(self, frozen: Blip2Emac, samples: dict) -> None:
         with pytest.raises(ValueError, match="1 lists of candidates for 3 samples"):
             frozen.score(samples, [["look"]])
+
+
+class TestCutPrompts:
+    """Over `max_txt_len` training and acting show the language model the same tokens."""
+
+    LONG = "You are in the middle of a room. You see a desk 1.\nYour task is to: put a mug in desk.\n" * 9 + "> "
+
+    def seen(self, model: Blip2Emac, call: Callable[[], object]) -> torch.Tensor:
+        """The first row of text embeddings that reaches the language model in `call`, without the image tokens."""
+        rows = []
+
+        def keep(module: torch.nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+            rows.append(inputs[0][0])
+
+        hook = model.llm_model.get_input_embeddings().register_forward_hook(keep)
+        try:
+            call()
+        finally:
+            hook.remove()
+        return rows[0][rows[0] != model.llm_tokenizer.pad_id]
+
+    def test_training_and_acting_read_the_same_tokens(self, build: Callable[..., Blip2Emac], samples: dict) -> None:
+        model = build(max_txt_len=40, freeze_vit=True, freeze_qformer=True, freeze_llm=True)
+        texts = [self.LONG] * 3
+        trained = self.seen(model, lambda: model({**samples, "text_input": texts}))
+        given = {"image": samples["image"], "prompt": texts}
+        calls = (
+            lambda: model.generate(given, num_beams=1, max_length=3),
+            lambda: model.generate(given, num_beams=3, max_length=3),
+            lambda: model.prompt_embeds(given),
+            lambda: model.score(given, [["look"]] * 3),
+        )
+        for call in calls:
+            assert torch.equal(self.seen(model, call)[:40], trained[:40])
+        assert model.encode_inputs(texts) == model.encode_inputs(texts, acting=True)
+        assert {len(row) for row in model.encode_inputs(texts)} == {40}
+
+    def test_score_and_training_give_the_same_probability(self, build: Callable[..., Blip2Emac], samples: dict) -> None:
+        model = build(max_txt_len=40, avg_log_probs=False)
+        texts = [self.LONG] * 3
+        (want,) = model.sequence_logps({**samples, "text_input": texts}, "text_output")
+        got = model.score({**samples, "prompt": texts}, [[text] for text in samples["text_output"]])
+        assert torch.allclose(torch.tensor(got).flatten(), want, atol=1e-4)
+
+    def test_the_original_never_cuts_when_it_acts(self, build: Callable[..., Blip2Emac]) -> None:
+        model = build(max_txt_len=40, cut_prompts=False)
+        assert len(model.encode_inputs([self.LONG], acting=True)[0]) > 100
+        assert len(model.encode_inputs([self.LONG])[0]) == 40

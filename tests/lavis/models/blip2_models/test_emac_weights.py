@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
-from lavis.models import load_model
+from lavis.common.errors import ConfigError
+from lavis.models import download, load_model
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 
@@ -93,8 +95,6 @@ class TestWeights:
         assert build(freeze_vit=True, freeze_qformer=True, freeze_llm=True, init_seed=8).base_hash() != before
 
     def test_llm_weights_from_safetensors(self, tmp_path: Path) -> None:
-        from safetensors.torch import save_file
-
         model = load_model("blip2_emac", "tiny")
         state = {
             k.removeprefix("llm_model."): v.bfloat16()
@@ -113,3 +113,129 @@ class TestWeights:
         (tmp_path / "broken.pth").write_bytes(content)
         with pytest.raises(ValueError, match="broken.pth is not a readable weight file"):
             load_model("blip2_emac", "tiny", options={"pretrained": str(tmp_path / "broken.pth")})
+
+
+FROZEN = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True}
+SIDE = 7  # patches of a side: 112 / 16
+
+
+@pytest.fixture
+def files(build: Build, tmp_path: Path) -> dict[str, str]:
+    """The original's files in small: LAVIS's base without a vision encoder, EVA-CLIP's own, the language model.
+
+    `seed 4` in all of them. EVA-CLIP's has no prefix, half precision, one block more than the model, a final norm and a
+    head, and a position embedding for larger images.
+    """
+    model = build(init_seed=4)
+    native = model.policy_state_dict()
+    lavis = weights.to_lavis({k: v.clone() for k, v in native.items() if not k.startswith("llm_model.")})
+    base = {k: v for k, v in lavis.items() if not k.startswith("visual_encoder.")}
+    eva = {k.removeprefix("visual_encoder."): v.half() for k, v in lavis.items() if k.startswith("visual_encoder.")}
+    eva |= {k.replace("blocks.1.", "blocks.2."): v.clone() for k, v in eva.items() if k.startswith("blocks.1.")}
+    eva |= {"norm.weight": torch.ones(64), "norm.bias": torch.zeros(64), "head.weight": torch.zeros(3, 64)}
+    eva["pos_embed"] = torch.randn(1, 1 + 9 * 9, 64, generator=torch.Generator().manual_seed(0)).half()
+    llm = {k.removeprefix("llm_model."): v.clone() for k, v in native.items() if k.startswith("llm_model.")}
+    paths = {"base": "instruct_blip_tiny_trimmed.pth", "eva": "eva_vit_g.pth", "llm": "llm.pth"}
+    for name, state in (("base", {"model": base}), ("eva", eva), ("llm", llm)):
+        torch.save(state, tmp_path / paths[name])
+    return {name: str(tmp_path / file) for name, file in paths.items()}
+
+
+class TestSources:
+    """A frozen part that no file brought is random: such a model must not train or act."""
+
+    def test_three_files_make_the_model(self, files: dict, build: Build, samples: dict) -> None:
+        options = {"load_basemodel": True, "base_model": files["base"], "vit_weights": files["eva"]}
+        model = build(**FROZEN, **options, llm_weights=files["llm"], allow_random=[], init_seed=9)
+        want = {k: v.clone() for k, v in build(init_seed=4).policy_state_dict().items()}
+        positions = "visual_encoder.embeddings.position_embedding"
+        for name, value in model.policy_state_dict().items():
+            if name == positions or name.startswith("llm_model."):
+                continue
+            assert torch.allclose(value, want[name], atol=1e-3), name
+        assert model.sources["visual_encoder"] == f"{files['eva']} (EVA-CLIP names)"
+        assert model.sources["Qformer"] == f"{files['base']} (LAVIS names)"
+        assert model.sources["llm_model"] == files["llm"]
+        table = torch.load(files["eva"])["pos_embed"].float()
+        got = model.visual_encoder.embeddings.position_embedding
+        assert got.shape == (1, 1 + SIDE * SIDE, 64) and torch.equal(got[:, 0], table[:, 0])
+        grid = torch.nn.functional.interpolate(
+            table[0, 1:].T.reshape(1, 64, 9, 9), size=(SIDE, SIDE), mode="bicubic", align_corners=False
+        )
+        assert torch.allclose(got[0, 1:], grid[0].reshape(64, -1).T, atol=1e-6)
+        assert model(samples)["loss"].isfinite() and len(model.generate(samples, max_length=4)) == 3
+
+    def test_without_the_vision_encoder_it_neither_trains_nor_acts(
+        self, files: dict, build: Build, samples: dict
+    ) -> None:
+        options = {"load_basemodel": True, "base_model": files["base"], "llm_weights": files["llm"]}
+        model = build(**FROZEN, **options, allow_random=[])
+        model.set_reference()
+        message = r"no file brought the weights of visual_encoder \(set model.vit_weights: .*eva_vit_g.pth\).*unless "
+        for call in (model, model.dpo_forward, model.generate, model.prompt_embeds):
+            with pytest.raises(ConfigError, match=message):
+                call(samples)
+        with pytest.raises(ConfigError, match=message):
+            model.score(samples, [["look"]] * 3)
+        allowed = build(**FROZEN, **options, allow_random=["visual_encoder"])
+        assert allowed(samples)["loss"].isfinite()
+
+    def test_a_base_without_the_vision_encoder_is_refused_where_that_trains(self, files: dict, build: Build) -> None:
+        model = build(load_basemodel=True, base_model=files["base"], allow_random=[])
+        assert not model.frozen
+        with pytest.raises(ConfigError, match="visual_encoder"):
+            model.require_sources()
+
+    def test_every_frozen_part_counts(self, build: Build) -> None:
+        with pytest.raises(ConfigError, match=r"Qformer \(set model.base_model\).*llm_model \(set model.llm_model"):
+            build(**FROZEN, allow_random=[]).require_sources()
+
+    @pytest.mark.parametrize("model_type", ["tiny", "demo"])
+    def test_the_small_types_bring_theirs(self, model_type: str) -> None:
+        load_model("blip2_emac", model_type).require_sources()
+
+    def test_a_whole_base_file_wins_over_the_vision_file(self, files: dict, build: Build, tmp_path: Path) -> None:
+        native = build(init_seed=4).policy_state_dict()
+        lavis = weights.to_lavis({k: v.clone() for k, v in native.items() if not k.startswith("llm_model.")})
+        torch.save({"model": lavis}, tmp_path / "whole.pth")
+        options = {"load_basemodel": True, "base_model": str(tmp_path / "whole.pth")}
+        model = build(**FROZEN, **options, vit_weights="https://127.0.0.1:9/eva_vit_g.pth", init_seed=9)
+        assert "whole.pth" in model.sources["visual_encoder"]
+
+    def test_a_url_without_a_network_stops_before_anything_is_built(
+        self, files: dict, build: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(download, "cache_folder", lambda: tmp_path / "cache")
+        monkeypatch.setattr(Blip2Emac, "_built", lambda options: pytest.fail("built"))
+        for key, others in (("base_model", {}), ("vit_weights", {"base_model": files["base"]})):
+            url = "http://127.0.0.1:9/a/weights.pth"
+            with pytest.raises(FileNotFoundError, match=rf"model.{key}: {url} could .*put the file at {tmp_path}"):
+                build(**FROZEN, **others, load_basemodel=True, **{key: url} | ({} if others else {"vit_weights": ""}))
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda eva: eva.pop("blocks.1.mlp.fc1.weight"), "1 missing: visual_encoder.encoder.layers.1.mlp.fc1.wei"),
+            (lambda eva: eva.update(strange=torch.zeros(1)), "1 unexpected: visual_encoder.strange"),
+            (lambda eva: eva.update(cls_token=torch.zeros(1, 1, 5)), "1 of another shape: .*class_embedding"),
+            (lambda eva: eva.clear(), "has no vision encoder"),
+        ],
+    )
+    def test_another_vision_file_is_refused(
+        self, files: dict, build: Build, tmp_path: Path, change: Callable, message: str
+    ) -> None:
+        eva = torch.load(files["eva"])
+        change(eva)
+        torch.save(eva, tmp_path / "other.pth")
+        with pytest.raises(ValueError, match=message):
+            build(vit_weights=str(tmp_path / "other.pth"))
+
+    def test_shapes_are_read_without_the_weights(self, files: dict, tmp_path: Path) -> None:
+        save_file(weights.read_state(files["eva"]), tmp_path / "eva.safetensors")
+        whole = weights.read_state(files["eva"])
+        for file in (files["eva"], tmp_path / "eva.safetensors"):
+            shapes = weights.read_shapes(file)
+            assert all(value.is_meta for value in shapes.values())
+            assert {k: (v.shape, v.dtype) for k, v in shapes.items()} == {
+                k: (v.shape, v.dtype) for k, v in whole.items()
+            }

@@ -3,11 +3,13 @@
 import numpy as np
 import torch
 
+from lavis.models.blip2_models.emac_config import PARTS
 from xrl_alignment.policies.base import PolicyInput
 from xrl_alignment.policies.in_process import InProcessPolicy
 
 CPU = torch.device("cpu")
 BACKBONE = {"llm_weights": "tiny/backbone.safetensors", "freeze_llm": True, "freeze_vit": True, "freeze_qformer": True}
+BACKBONE["allow_random"] = list(PARTS)
 COMMANDS = ("look", "inventory", "go to desk 1", "go to desk 2", "open fridge 1", "go to fridge 1")
 
 

@@ -29,7 +29,7 @@ def test_without_vllm_the_error_says_where_to_get_it(student, tmp_path, monkeypa
 
 
 def test_adapters_are_to_be_merged_first():
-    adapted = load_student({"freeze_llm": True, "lora_rank": 2}, torch.device("cpu"))
+    adapted = load_student({"freeze_llm": True, "lora_rank": 2, "allow_random": ["llm_model"]}, torch.device("cpu"))
     with pytest.raises(InferenceEngineFault, match="LoRA adapters: write it with .*--to llm"):
         VllmProcess(adapted[0], python=sys.executable)
 
