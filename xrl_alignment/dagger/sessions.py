@@ -18,6 +18,7 @@ from xrl_alignment.wire.messages import Bye, Hello, Next, Observation
 from xrl_alignment.wire.v1 import SKIP
 
 V1_SESSION = "v1"  # wire v1 knows no sessions: there is one client
+MAX_NAME, MAX_ENVIRONMENTS = 100, 64  # of what clients say of themselves; the server writes no more of it down
 WAIT_S = 0.2  # until a session without work asks again
 
 logger = logging.getLogger(__name__)
@@ -211,10 +212,11 @@ class Sessions:
         """Write down where a game is played, as its client says."""
         hello = self._greeted.get(session)
         engine = hello.environment if hello else str(observation.information.get("engine", ""))
-        played = plain(f"{engine or 'unknown'} {(hello.split if hello else '') or 'unknown'}")
+        split = hello.split if hello else ""
+        played = plain(f"{engine[:MAX_NAME] or 'unknown'} {split[:MAX_NAME] or 'unknown'}")
         directory = self._rounds.directory
         known = self._environments or directory.environments()
-        self._environments = known if played in known else [*known, played]
+        self._environments = known if played in known else [*known, played][:MAX_ENVIRONMENTS]
         key = (tuple(self._environments), ids_hash(self._schedule.games))
         if key != self._environments_noted:
             directory.save_environments(*key)

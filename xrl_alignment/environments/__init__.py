@@ -12,9 +12,7 @@ from xrl_alignment.environments.base import MAX_STEPS, Environment, Game
 from xrl_alignment.environments.games import (
     HOUSEHOLD_SPLITS,
     OFFICIAL_SPLITS,
-    RELEASE,
     cache_root,
-    data_root,
     find_games,
     find_splits,
 )
@@ -98,9 +96,10 @@ def known_games(
     """Ids of the games that `choose_games` gives; None where they are not (yet) on this machine. Generates nothing."""
     if name == "household" and not data:
         data = _household_cache(num_train, num_heldout, seed)
-    if not (data_root(data) / RELEASE / split).is_dir():
+    try:
+        return [game.id for game in find_games(split, data=data, num=num, seed=seed)]
+    except EnvironmentFault:
         return None
-    return [game.id for game in find_games(split, data=data, num=num, seed=seed)]
 
 
 def engine_name(name: str) -> str:
