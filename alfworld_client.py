@@ -12,13 +12,18 @@ import json
 import os
 from functools import partial
 
+from lavis.common.errors import unknown
 from xrl_alignment.client.play import EXECUTORS, PATIENCE_S, WIRES, play
+from xrl_alignment.client.player import ExpertFactory
 from xrl_alignment.common.choices import CLIENT_EXPERTS, STEP_TIMEOUT_S
+from xrl_alignment.common.named_class import is_class_name
 from xrl_alignment.common.program import run_program
 from xrl_alignment.environments import choose_games, make_environment
-from xrl_alignment.environments.base import MAX_STEPS
+from xrl_alignment.environments.base import MAX_STEPS, Environment
+from xrl_alignment.experts import Expert, make_expert
 from xrl_alignment.wire.images import IMAGE_FORMATS
 
+EXPERTS = (*CLIENT_EXPERTS, "explorer")
 SLOW = ("textworld", "thor")  # a step holds the interpreter for 30 ms or more, so threads would wait for each other
 
 
@@ -35,7 +40,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     server.add_argument("--wire", choices=WIRES, default="v2", help="v1 is the original's format")
     server.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds to wait for an absent server")
     games = parser.add_argument_group("games")
-    games.add_argument("--env", default="native", help="native, textworld, household (generated games) or thor")
+    games.add_argument(
+        "--env", default="native", help="native, textworld, household (generated games), thor, or module:Class"
+    )
     games.add_argument("--split", help="default: household_train for household, valid_seen otherwise")
     games.add_argument(
         "--data", help="folder that holds json_2.1.1 (empty: $ALFWORLD_DATA, or a cache folder for household)"
@@ -57,7 +64,12 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     play_group.add_argument("--num-rounds", type=int, help="v1 only: rounds to play (default: until the server ends)")
     play_group.add_argument("--max-steps", type=int, default=MAX_STEPS, help="actions in an episode")
-    play_group.add_argument("--expert", choices=CLIENT_EXPERTS, help="ALFWorld's expert to run beside the environment")
+    play_group.add_argument(
+        "--expert",
+        type=expert_name,
+        metavar="NAME",
+        help=f"expert to run beside the environment, which sends the labels: {', '.join(EXPERTS)}, or module:Class",
+    )
     play_group.add_argument("--image-format", choices=IMAGE_FORMATS, default="auto", help="v2: how frames travel")
     play_group.add_argument("--blank-frames", action="store_true", help="send black images")
     play_group.add_argument("--no-show-ids", dest="show_ids", action="store_false", help="render no object numbers")
@@ -82,7 +94,7 @@ def main() -> int:
         arguments.env,
         max_steps=arguments.max_steps,
         show_ids=arguments.show_ids,
-        expert=arguments.expert,
+        expert=arguments.expert if arguments.expert in CLIENT_EXPERTS else None,
     )
     summary = play(
         f"http://{_bracketed(arguments.host)}:{arguments.port}",
@@ -90,6 +102,7 @@ def main() -> int:
         games,
         wire=arguments.wire,
         num_workers=arguments.num_workers,
+        expert=expert_factory(arguments.expert),
         token=arguments.token or os.environ.get("EMAC_TOKEN", ""),
         image_format=arguments.image_format,
         blank_frames=arguments.blank_frames,
@@ -101,6 +114,25 @@ def main() -> int:
     )
     print(json.dumps(summary))
     return 0
+
+
+def expert_name(name: str) -> str:
+    """`name`, if an expert can have it; for `--expert`."""
+    if name not in EXPERTS and not is_class_name(name):
+        raise argparse.ArgumentTypeError(f"{unknown('expert', name, EXPERTS)}, or give module:Class")
+    return name
+
+
+def expert_factory(name: str | None) -> ExpertFactory | None:
+    """Makes an expert beside each environment; None where the environment itself has ALFWorld's, or there is none."""
+    if name is None or name in CLIENT_EXPERTS:
+        return None
+    make_expert(name)  # a class that cannot be used is an error now, not in a worker
+    return partial(_expert_beside, name)
+
+
+def _expert_beside(name: str, environment: Environment) -> Expert:
+    return make_expert(name)
 
 
 def executor_of(arguments: argparse.Namespace) -> str:

@@ -14,7 +14,10 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
+import socket
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,15 +28,20 @@ from lavis.common.errors import ConfigError
 from lavis.common.files import write_atomically
 from lavis.common.registry import registry
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from xrl_alignment.builders.environments import client_arguments, expected_games
 from xrl_alignment.builders.student import ImageProcessor, load_student, make_policy, prompt_writer
 from xrl_alignment.builders.teacher import TeacherParts, build_teacher
-from xrl_alignment.common.choices import CLIENT_EXPERTS
+from xrl_alignment.common.choices import CLIENT_EXPERTS, LABELS_FROM_CLIENT
+from xrl_alignment.common.named_class import is_class_name
+from xrl_alignment.common.network import is_loopback
 from xrl_alignment.common.program import parse_args, run_program
 from xrl_alignment.common.progress import RoundProgress
 from xrl_alignment.config.loading import load_config, to_yaml
 from xrl_alignment.config.resume import refuse_changes, saved_settings
 from xrl_alignment.config.schema import DaggerConfig
 from xrl_alignment.dagger.driver import Driver
+from xrl_alignment.dagger.expected_games import ExpectedGames
+from xrl_alignment.dagger.labels import LabelGuard
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.loop import DaggerLoop
 from xrl_alignment.dagger.replay import DPOReplayBuffer, ReplayBuffer
@@ -44,6 +52,7 @@ from xrl_alignment.dagger.training import Training
 from xrl_alignment.experts import make_expert
 from xrl_alignment.policies.base import Policy
 from xrl_alignment.runs.directory import RunDirectory, new_run_directory
+from xrl_alignment.runs.played import PlayedGames, played_by_file
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 
 
@@ -62,6 +71,7 @@ def main() -> None:
     run = config.run
     set_threads(run.num_threads)
     set_seed(run.seed)
+    expected = check_games(config)
     server = DaggerHTTPServer(
         config.server.host,
         config.server.port,
@@ -83,9 +93,14 @@ def main() -> None:
             teacher.account.keep(directory.expert_calls)
         progress = cleanup.enter_context(RoundProgress())
         learner = build_learner(config, directory, model, vis_processor) if run.run_training else None
-        loop = build_loop(config, server, directory, model, policy, learner, teacher, progress)
+        loop = build_loop(config, server, directory, model, policy, learner, teacher, progress, expected)
         server.start()
+        if arguments.resume:
+            print(found(directory, config), flush=True)
         announce(directory, server)
+        expected.client_command = client_command(config, server.port)
+        for line in advice(config, directory, expected):
+            print(line, flush=True)
         try:
             loop.run()
         except KeyboardInterrupt as stop:
@@ -121,6 +136,55 @@ def open_directory(arguments: argparse.Namespace, config: DaggerConfig) -> RunDi
     return directory
 
 
+def check_games(config: DaggerConfig) -> ExpectedGames:
+    """What clients are to play. ConfigError or EnvironmentFault where nobody can play that, or label it."""
+    expert, environment = config.expert.name, config.environment
+    if is_class_name(expert):
+        make_expert(expert)  # a class that cannot be used is an error now, not in the first episode
+    if expert in CLIENT_EXPERTS and environment.name not in ("textworld", "thor") and not environment.allow_other_games:
+        raise ConfigError(
+            f"expert.name={expert} runs inside ALFWorld, not on environment.name={environment.name}: "
+            "set environment.name=textworld"
+        )
+    return expected_games(config)
+
+
+def client_command(config: DaggerConfig, port: int) -> str:
+    """The command line of the client that plays what `config` asks for."""
+    host = config.server.host
+    there = [] if is_loopback(host) else ["--host", socket.gethostname() if host in ("0.0.0.0", "::") else host]
+    token = ["--token", "TOKEN"] if config.server.token else []
+    return shlex.join(["python", "alfworld_client.py", *there, "--port", str(port), *token, *client_arguments(config)])
+
+
+def found(directory: RunDirectory, config: DaggerConfig) -> str:
+    """What a resume finds in the run directory."""
+    if directory.done:
+        return f"{directory.path} has ended (DONE): nothing is left to play"
+    journal, (memories_round, _) = directory.episodes(), directory.memories()
+    round = max([memories_round, *(record.round for record in journal)])
+    solved = len({record.game for record in journal if record.solved})
+    state = "a saved trainer" if directory.trainer.exists() else "no saved trainer"
+    return (
+        f"resuming {directory.path}: {len(journal)} episodes, round {min(round + 1, config.run.num_rounds)} of "
+        f"{config.run.num_rounds}, {solved} of {config.run.num_envs} games solved by the policy, {state}"
+    )
+
+
+def advice(config: DaggerConfig, directory: RunDirectory, expected: ExpectedGames) -> list[str]:
+    """What is printed while the server waits: warnings, and the client that fits."""
+    run, lines = config.run, []
+    most = run.num_rounds * run.num_envs
+    if run.run_training and run.train_every > most:
+        lines.append(
+            f"warning: run.train_every={run.train_every}, but the run has at most {most} episodes: "
+            "the model will not be updated"
+        )
+    if not directory.done:
+        lines.append(f"Waiting for a client: {expected.client_command}")
+    return lines
+
+
 def check_student(config: DaggerConfig, model: Blip2Emac) -> None:
     """ConfigError where the model cannot be trained as the settings ask."""
     run = config.run
@@ -151,6 +215,7 @@ def build_loop(
     learner: Learner | None,
     teacher: TeacherParts,
     progress: RoundProgress,
+    expected: ExpectedGames,
 ) -> DaggerLoop:
     """Put the parts together."""
     run = config.run
@@ -167,10 +232,13 @@ def build_loop(
     sessions = Sessions(
         rounds,
         make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert, **teacher.expert_options),
-        client_expert=expert if expert in CLIENT_EXPERTS else "",
+        client_expert=expert if learner and expert in LABELS_FROM_CLIENT else "",
         beta=run.beta if learner else [0.0],  # an evaluation shows the policy alone
         max_steps=run.max_steps,
         repeat_limit=run.repeat_limit,
+        labels_required=bool(learner) and expert in LABELS_FROM_CLIENT,
+        expected=expected,
+        say=progress.say,
     )
     driver = Driver(
         policy=policy,
@@ -189,6 +257,7 @@ def build_loop(
             save_ckpt=run.save_ckpt,
             state_interval_s=run.state_interval_s,
             config=settings,
+            earlier_games=games_of_weights(config.model),
         )
     return DaggerLoop(
         server=server,
@@ -196,10 +265,20 @@ def build_loop(
         driver=driver,
         rounds=rounds,
         training=training,
+        label_guard=LabelGuard(config.expert.max_missing_labels),
         max_batch=run.max_batch,
         window_s=run.window_ms / 1000,
         on_progress=progress.update,
     )
+
+
+def games_of_weights(model: dict[str, Any]) -> PlayedGames:
+    """The games that the weights of a `model:` section have trained on, as far as they say it."""
+    played = PlayedGames()
+    for key in ("pretrained", "ref_pretrained"):
+        if model.get("load_pretrained", True) and model.get(key):
+            played = played.merged(played_by_file(model[key]) or PlayedGames())
+    return played
 
 
 def build_learner(

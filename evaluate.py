@@ -37,6 +37,7 @@ from xrl_alignment.builders.student import load_student, make_policy, prompt_wri
 from xrl_alignment.builders.teacher import TeacherParts, build_teacher
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.common.errors import EndpointFault
+from xrl_alignment.common.named_class import is_class_name
 from xrl_alignment.common.program import parse_args, run_program
 from xrl_alignment.common.progress import GameProgress
 from xrl_alignment.common.versions import versions
@@ -51,6 +52,7 @@ from xrl_alignment.experts import Expert, make_expert
 from xrl_alignment.rollouts.base import RolloutExecutor
 from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.runs.directory import round_block
+from xrl_alignment.runs.played import played_by_file
 
 
 def main() -> None:
@@ -67,6 +69,7 @@ def main() -> None:
     set_threads(run.num_threads)
     set_seed(run.seed)
     output = writable(Path(run.output))
+    check_expert(config)
     games = games_of(config.environment, run.num_envs)
     expert = config.expert.name if run.actor == "expert" else None
     cleanup = contextlib.ExitStack()
@@ -93,6 +96,7 @@ def main() -> None:
     finally:
         cleanup.close()
     result = {"first_trial": summarise(trials.first), "best_of": summarise(trials.best), **facts(config, games)}
+    result["trained_on"] = trained_on(config, games)
     result["reflexion"] = teacher.reflector.name if teacher.reflector else ""
     result["rollouts"] = {"executor": run.executor, "workers": run.num_workers, "seconds": seconds}
     if teacher.account:
@@ -101,6 +105,41 @@ def main() -> None:
     write_atomically(output, lambda file: file.write(json.dumps(result, indent=1).encode()))
     write_atomically(output.with_suffix(".world.log"), lambda file: file.write(log.encode()))
     print(f"{report(result, log)}; written to {run.output}")
+
+
+def check_expert(config: EvaluateConfig) -> None:
+    """ConfigError for an expert that cannot play here."""
+    if config.run.actor != "expert":
+        return
+    if config.expert.name == "client":
+        raise ConfigError("expert.name=client reads what a client sends; evaluate.py has none: choose another")
+    if is_class_name(config.expert.name):
+        make_expert(config.expert.name)
+
+
+def trained_on(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
+    """How many of `games` the evaluated weights have trained on, as their checkpoint says.
+
+    `games` is None where it does not say (weights of another kind, or of an older version).
+    """
+    weights = config.model.get("pretrained", "") if config.model.get("load_pretrained", True) else ""
+    if config.run.actor == "expert" or not weights:
+        return {"games": 0, "environments": []}
+    played = played_by_file(weights)
+    if played is None:
+        return {"games": None, "environments": []}
+    return {"games": len(played.among(game.id for game in games)), "environments": list(played.environments)}
+
+
+def contamination(result: dict[str, Any]) -> str:
+    """The sentence about `trained_on`, empty where the games are held out."""
+    number, total = result["trained_on"]["games"], result["first_trial"]["games"]
+    if number is None:
+        return "whether the weights have trained on these games is unknown: their file does not say"
+    if not number:
+        return ""
+    where = ", ".join(result["trained_on"]["environments"])
+    return f"NOT HELD OUT: the checkpoint has trained on {number} of these {total} games ({where})"
 
 
 def play_trials(trials: Trials, number: int, teacher: TeacherParts) -> tuple[str, list[float]]:
@@ -132,6 +171,8 @@ def report(result: dict[str, Any], log: str) -> str:
         parts.append(f"best of {result['trials']} trials, {memories}:\n{table(result['best_of'])}")
     if result["trials"] > 1 or "expert" in result:
         parts.append(log.strip())
+    if caution := contamination(result):
+        parts.append(caution)
     lost = [episode for trial in result["episodes"] for episode in trial if episode["fault"]]
     if lost:
         parts.append("\n".join(f"lost, counted as not solved: {each['game']}: {each['fault']}" for each in lost))
@@ -155,8 +196,6 @@ def build_actor(config: EvaluateConfig, teacher: TeacherParts, cleanup: contextl
     """Who plays: the model, or the expert with `run.actor=expert`; `cleanup` gets what is to be closed afterwards."""
     run = config.run
     if run.actor == "expert":
-        if config.expert.name == "client":
-            raise ConfigError("expert.name=client reads what a client sends; evaluate.py has none: choose another")
         return ExpertActor(partial(new_expert, config.expert.name, teacher.expert_options))
     model, vis_processor = load_student(config.model, pick_device(run.device))
     policy = make_policy(config.policy, model, vis_processor, run.max_batch)

@@ -2,8 +2,9 @@
 
     python examples/custom_environment.py
 
-The class needs no base: it has the methods of the protocol `xrl_alignment.environments.base.Environment`. It answers in
-ALFWorld's sentences, so the explorer, an expert that reads nothing but text, can play in it.
+`environment.name=examples.custom_environment:OneRoomEnvironment` plays it in every program. The class needs no base:
+it has the methods of the protocol `xrl_alignment.environments.base.Environment`. It answers in ALFWorld's sentences,
+so the explorer, an expert that reads nothing but text, can play in it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
     python examples/custom_expert.py
 
+`expert.name=examples.custom_expert:OrderlyExpert` plays it in every program.
 The class needs no base: it has the methods of the protocol `xrl_alignment.experts.base.Expert`.
 """
 

@@ -2,6 +2,7 @@
 
     python examples/custom_policy.py
 
+`policy.name=examples.custom_policy:WordMatchPolicy` plays it in every program.
 The class needs no base: it has the methods of the protocol `xrl_alignment.policies.base.Policy`.
 """
 

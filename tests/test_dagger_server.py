@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -87,6 +88,7 @@ def lines(path: Path) -> list[str]:
 def test_two_processes_two_rounds_three_official_games(alfworld_data, settings, start, tmp_path, engine, expert):
     run_dir, port = tmp_path / "run", free_port()
     server_options = [f"server.port={port}", *([f"expert.name={expert}"] if expert else [])]
+    server_options += [f"environment.name={engine}", f"environment.data={alfworld_data}", "environment.seed=244"]
     games = ["--env", engine, "--data", alfworld_data, "--split", "valid_seen", "--num-envs", 3, "--max-steps", 4]
     games += ["--seed", 244]  # three small rooms: TextWorld loads a kitchen ten times as long
     client = start("alfworld_client.py", "--port", port, *games, *(["--expert", expert] if expert else []))
@@ -140,6 +142,53 @@ def test_sigterm_ends_the_server_in_order(settings, start, tmp_path):
     assert "Traceback" not in (tmp_path / "dagger_server.py.log").read_text()
 
 
+# --- clients that do not fit ------------------------------------------------------------------------------------------
+
+
+def test_other_games_are_refused_and_the_printed_command_plays(household_data, settings, start, tmp_path):
+    """Wrong split, then no labels, then the command that the server prints while it waits; at last a resume."""
+    run_dir, port, log = tmp_path / "run", free_port(), tmp_path / "dagger_server.py.log"
+    options = [f"server.port={port}", "environment.split=household_train", f"environment.data={household_data}"]
+    options += ["expert.name=client", "run.num_rounds=1", "run.num_envs=2", "run.train_every=4"]
+    server = start("dagger_server.py", "--cfg-path", settings, "--run-dir", run_dir, "--options", *options)
+    wait_until(lambda: "Waiting for a client: " in log.read_text(), server)
+    said = log.read_text()
+    assert "warning: run.train_every=4, but the run has at most 2 episodes: the model will not be updated" in said
+    games = ["--port", port, "--data", household_data, "--num-envs", 2, "--max-steps", 4]
+    client_log = tmp_path / "alfworld_client.py.log"
+    for arguments, reason in (
+        (["--split", "household_heldout", "--expert", "explorer"], "the client plays native household_heldout, this"),
+        (["--split", "household_train", "--seed", 3, "--expert", "explorer"], "are not those of this run's settings"),
+        (["--split", "household_train"], "expert.name=client takes the labels from here"),
+    ):
+        assert start("alfworld_client.py", *games, *arguments).wait(100) == 2
+        assert reason in client_log.read_text().splitlines()[-1]
+    printed = next(line for line in said.splitlines() if line.startswith("Waiting for a client: "))
+    program, *arguments = shlex.split(printed.removeprefix("Waiting for a client: python "))
+    assert start(program, *arguments).wait(100) == 0 and server.wait(100) == 0
+    assert "refused a client: the client plays native household_heldout" in log.read_text()
+    content = load_checkpoint(run_dir / "emma_checkpoint_0.pth")["played"]
+    assert content["environments"] == ["native household_train"] and len(content["games"]) == 2
+    again = start("dagger_server.py", "--resume", run_dir)
+    assert again.wait(100) == 0 and f"{run_dir} has ended (DONE): nothing is left to play" in log.read_text()
+
+
+def test_an_expert_of_ones_own_labels_a_run_by_name(household_data, settings, start, tmp_path):
+    run_dir, port = tmp_path / "run", free_port()
+    options = [f"server.port={port}", "environment.split=household_heldout", f"environment.data={household_data}"]
+    options += ["environment.name=examples.custom_environment:OneRoomEnvironment", "run.num_envs=1", "run.num_rounds=1"]
+    options += ["expert.name=examples.custom_expert:OrderlyExpert", "run.max_steps=3"]
+    options += ["policy.name=examples.custom_policy:WordMatchPolicy"]
+    server = start("dagger_server.py", "--cfg-path", settings, "--run-dir", run_dir, "--options", *options)
+    games = ["--env", "examples.custom_environment:OneRoomEnvironment", "--split", "household_heldout", "--num-envs", 1]
+    client = start("alfworld_client.py", "--port", port, "--data", household_data, *games)
+    assert client.wait(150) == 0 and server.wait(60) == 0, (tmp_path / "dagger_server.py.log").read_text()
+    content = json.loads((run_dir / "state" / "environment.json").read_text())
+    assert content["environments"] == ["one-room household_heldout"]
+    (record,) = map(json.loads, lines(run_dir / "state" / "episodes.jsonl"))
+    assert record["states"] == 3 and record["actions"] == 3
+
+
 # --- mistakes: one line, exit code 2, nothing written -----------------------------------------------------------------
 
 
@@ -171,6 +220,10 @@ RANDOM = f"model.allow_random=[{','.join(PARTS)}]"
         ("model.freeze_vitt=true", "unknown key 'model.freeze_vitt': did you mean 'model.freeze_vit'?"),
         ("expert.name=oracle", "expert.name: 'oracle' is not one of explorer"),
         ("environment.name=minecraft", "environment.name: 'minecraft' is not one of native"),
+        ("environment.split=valid_sen", "environment.split: unknown split 'valid_sen': did you mean 'valid_seen'?"),
+        ("expert.name=nowhere_at_all:X", "expert nowhere_at_all:X: there is no module nowhere_at_all"),
+        ("expert.name=planner", "expert.name=planner runs inside ALFWorld, not on environment.name=native"),
+        ("expert.max_missing_labels=2", "expert.max_missing_labels: 2.0 is not a number from 0 to 1"),
         ("server.host=0.0.0.0", "set server.token as well"),
         ("run.enable_dpo=true", "run.enable_dpo needs model.ref_pretrained"),
         ("model.pretrained=nothing.pth", "nothing.pth"),

@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import evaluate
+from xrl_alignment.builders.student import load_student
 from xrl_alignment.common.program import run_program
 from xrl_alignment.environments.games import find_games, games_hash
+from xrl_alignment.runs.checkpoint import save_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -86,3 +89,70 @@ def test_mistakes_end_in_one_line_and_code_2(program, tmp_path, options, reason)
     code, _, err = program(*options)
     assert code == 2 and len(err) == 1 and err[0].startswith("error: ") and reason in err[0]
     assert not (tmp_path / "result.json").exists()
+
+
+# --- classes of one's own, and games that the weights know ------------------------------------------------------------
+
+
+def test_the_examples_play_by_name(program, tmp_path):
+    of_one_type = ["run.num_envs=6"]
+    code, _, err = program("expert.name=examples.custom_expert:OrderlyExpert", *of_one_type, cfg="expert")
+    got = result(tmp_path)
+    assert code == 0 and got["actor"] == "expert examples.custom_expert:OrderlyExpert", err
+    assert got["first_trial"]["per_task_type"]["pick_and_place_simple"]["success"] == 1.0
+    policy = ["policy.name=examples.custom_policy:WordMatchPolicy", "run.max_steps=30"]
+    code, _, err = program(*policy, *of_one_type)
+    got = result(tmp_path)
+    assert code == 0 and sum(episode["actions"] for episode in got["episodes"][0]) > 6, err
+
+
+def test_an_environment_of_ones_own_plays_by_name(program, tmp_path, household_data):
+    kinds = [game.task_type for game in find_games("household_heldout", household_data, seed=0)]
+    one_room = ["environment.name=examples.custom_environment:OneRoomEnvironment", "expert.name=explorer"]
+    number = kinds.index("pick_and_place_simple") + 1  # the others are none that this room has
+    code, _, err = program(*one_room, f"run.num_envs={number}", "run.max_steps=20", cfg="expert")
+    got = result(tmp_path)
+    assert code == 0 and got["engine"] == "examples.custom_environment:OneRoomEnvironment", err
+    assert got["first_trial"]["per_task_type"]["pick_and_place_simple"]["success"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("expert.name=nowhere_at_all:X", "expert nowhere_at_all:X: there is no module nowhere_at_all"),
+        ("expert.name=json:X", "module json has no class X"),
+        ("environment.name=json:JSONDecoder", "the class lacks reset, step, render, close"),
+        ("expert.name=expolrer", "module:Class"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_one_line(program, option, reason):
+    code, _, err = program(option, cfg="expert")
+    assert code == 2 and len(err) == 1 and reason in err[0]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """Writes a checkpoint of the tiny model that has trained on `games` (None: as an older version wrote it)."""
+    model, _ = load_student({}, torch.device("cpu"))
+
+    def write(games: list[str] | None) -> Path:
+        played = None if games is None else {"games": games, "environments": ["native household_heldout"]}
+        return save_checkpoint(tmp_path_factory.mktemp("weights") / "emma_checkpoint_0.pth", model=model, played=played)
+
+    return write
+
+
+def test_games_that_the_checkpoint_has_trained_on_are_told(program, tmp_path, household_data, weights):
+    ids = [game.id for game in find_games("household_heldout", household_data, num=2, seed=0)]
+    short = ["run.max_steps=2", "policy.num_beams=1", "policy.max_length=8"]
+    for known, number, line in (
+        (ids[:1], 1, "NOT HELD OUT: the checkpoint has trained on 1 of these 2 games (native household_heldout)"),
+        (["other/1"], 0, ""),
+        (None, None, "whether the weights have trained on these games is unknown"),
+    ):
+        code, out, err = program(
+            f"model.pretrained={weights(known)}", "model.load_pretrained=true", "model.model_type=tiny", *short
+        )
+        assert code == 0, err
+        assert result(tmp_path)["trained_on"]["games"] == number and line in out
+        assert number or known is None or "HELD OUT" not in out

@@ -45,7 +45,7 @@ from xrl_alignment.config.schema import ExpertConfig, ReflexionConfig
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import MAX_STEPS, Game
 from xrl_alignment.environments.games import games_hash
-from xrl_alignment.experts import Expert, Label, act_all
+from xrl_alignment.experts import ExpertQuestion, Label, act_all
 from xrl_alignment.rollouts.base import RolloutExecutor
 from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.rollouts.sequential import SequentialExecutor
@@ -87,8 +87,8 @@ def collect(
     return journal.done
 
 
-def _ask(experts: Sequence[Expert]) -> list[Label]:
-    return act_all(experts, [None] * len(experts))
+def _ask(questions: Sequence[ExpertQuestion]) -> list[Label]:
+    return act_all([asked.expert for asked in questions], [asked.information for asked in questions])
 
 
 def _claim(plan: Plan, out: Path) -> None:
@@ -118,9 +118,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder for the data")
-    add("--env", choices=ENVIRONMENT_NAMES, default="native")
+    add("--env", default="native", help=f"{', '.join(ENVIRONMENT_NAMES)}, or module:Class")
     add("--split", default="train")
-    add("--expert", choices=EXPERTS, default="explorer")
+    add("--expert", default="explorer", help=f"{', '.join(EXPERTS)}, or module:Class")
     add("--expert-options", nargs="*", default=[], metavar="KEY=VALUE", help="of --expert openai (docs/teacher.md)")
     add("--num-games", type=int, default=0, help="0: all of the split")
     add("--workers", type=int, default=1, help="processes, or Ray actors")

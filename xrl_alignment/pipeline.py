@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lavis.common.errors import ConfigError
-from xrl_alignment.common.choices import CLIENT_EXPERTS
+from xrl_alignment.builders.environments import client_arguments
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.common.program import run_program
 from xrl_alignment.config.loading import load_config
@@ -89,22 +89,8 @@ def check_games(config: DaggerConfig) -> None:
 
 def client_command(config: DaggerConfig) -> list[str]:
     """The `alfworld_client.py` command line that plays what `config` asks for (its port apart)."""
-    environment = config.environment
     command = [sys.executable, str(REPO_ROOT / "alfworld_client.py"), "--host", config.server.host]
-    command += ["--env", environment.name, "--split", environment.split, "--num-envs", str(config.run.num_envs)]
-    command += ["--num-workers", str(config.run.num_workers), "--max-steps", str(config.run.max_steps)]
-    command += ["--seed", str(environment.seed)]
-    if config.expert.name in CLIENT_EXPERTS:
-        command += ["--expert", config.expert.name]
-    if environment.data:
-        command += ["--data", environment.data]
-    if environment.name == "household":
-        command += ["--num-train", str(environment.num_train), "--num-heldout", str(environment.num_heldout)]
-    if not environment.show_ids:
-        command.append("--no-show-ids")
-    if environment.blank_frames:
-        command.append("--blank-frames")
-    return command
+    return command + client_arguments(config)
 
 
 def hand_off(directory: Path) -> Path:

@@ -16,11 +16,16 @@ from lavis.common.errors import ConfigError
 from lavis.datasets.annotations import AnnotationFile
 from lavis.datasets.shards import ShardFolder, open_shard
 from xrl_alignment import collect as module
+from xrl_alignment.client.player import ClientPlayer
 from xrl_alignment.collect import Plan, collect, main
 from xrl_alignment.collection.player import CollectingPlayer
-from xrl_alignment.environments.base import Game
+from xrl_alignment.environments.base import Game, information_of
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native.environment import NativeEnvironment
+from xrl_alignment.environments.reuse import ReusedEnvironments
+from xrl_alignment.evaluation.actors import ExpertActor
+from xrl_alignment.evaluation.trials import play_games
+from xrl_alignment.experts import Label
 from xrl_alignment.language.prompt import build_prompt
 from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.rollouts.sequential import SequentialExecutor
@@ -175,3 +180,66 @@ def test_options_of_an_expert_that_do_not_serve(household_data: Path, tmp_path: 
         main([*command, "--expert", "openai", "--expert-options", "modl=m"])
     with pytest.raises(ConfigError, match="are for --expert openai, not for explorer"):
         main([*command, "--expert-options", "model=m"])
+
+
+# --- classes of one's own, and what an expert is told -----------------------------------------------------------------
+
+
+def test_examples_collect_by_name(household_data: Path, tmp_path: Path) -> None:
+    kinds = [game.task_type for game in find_games("household_heldout", household_data, seed=0)]
+    number = str(kinds.index("pick_and_place_simple") + 1)
+    common = ["--data", str(household_data), "--split", "household_heldout", "--num-games", number]
+    common += ["--no-frames", "--expert", "examples.custom_expert:OrderlyExpert", "--keep-failed", "--max-steps", "40"]
+    main([*common, "--out", str(tmp_path / "native")])
+    environment = ["--env", "examples.custom_environment:OneRoomEnvironment", "--max-steps", "15"]
+    main([*common, *environment, "--out", str(tmp_path / "one-room")])
+    for folder in ("native", "one-room"):
+        episodes = [json.loads(line) for line in (tmp_path / folder / "episodes.jsonl").read_text().splitlines()]
+        assert [e["won"] for e in episodes if e["task_type"] == "pick_and_place_simple"] == [True]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("--expert", "expolrer", "--expert: unknown name 'expolrer': did you mean 'explorer'"),
+        ("--env", "minecraft", "--env: unknown name 'minecraft'"),
+        ("--expert", "nowhere_at_all:X", "there is no module nowhere_at_all"),
+    ],
+)
+def test_names_that_cannot_be_used(household_data: Path, tmp_path: Path, option: str, value: str, reason: str) -> None:
+    common = ["--data", str(household_data), "--split", "household_heldout", "--num-games", "1", "--no-frames"]
+    with pytest.raises(ConfigError, match=reason):
+        main([*common, option, value, "--out", str(tmp_path / "out")])
+
+
+class Listening:
+    """An expert that keeps what it is told."""
+
+    name = "listening"
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def begin(self, intro: str, **context: object) -> None:
+        pass
+
+    def observe(self, action: str, feedback: str) -> None:
+        pass
+
+    def act(self, information: object = None) -> Label:
+        self.told.append(information)
+        return Label("look")
+
+
+def test_an_expert_is_told_the_same_everywhere(games: list[Game], monkeypatch: pytest.MonkeyPatch) -> None:
+    collecting, evaluating, beside = Listening(), Listening(), Listening()
+    monkeypatch.setattr("xrl_alignment.collection.player.make_expert", lambda name, **options: collecting)
+    played(games[0], Plan(max_steps=2, keep_failed=True))
+    play_games(ExpertActor(lambda environment: evaluating), games[:1], NativeEnvironment, max_steps=2)
+    client = ClientPlayer(ReusedEnvironments(NativeEnvironment), lambda environment: beside)
+    answers = iter(["look", None])
+    SequentialExecutor().run_one(client, games[0], answer=lambda observations: [next(answers) for _ in observations])
+    environment = NativeEnvironment()
+    first = information_of(environment, environment.reset(games[0]))
+    second = information_of(environment, environment.step("look"))
+    assert collecting.told == evaluating.told == beside.told == [first, second]

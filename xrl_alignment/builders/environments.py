@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from xrl_alignment.config.schema import EnvironmentConfig
-from xrl_alignment.environments import choose_games, make_environment
+from xrl_alignment.common.choices import CLIENT_EXPERTS
+from xrl_alignment.config.schema import DaggerConfig, EnvironmentConfig
+from xrl_alignment.dagger.expected_games import ExpectedGames
+from xrl_alignment.environments import check_split, choose_games, engine_name, known_games, make_environment
 from xrl_alignment.environments.base import Environment, Game
 
 
@@ -21,6 +23,51 @@ def games_of(settings: EnvironmentConfig, number: int) -> list[Game]:
         num_train=settings.num_train,
         num_heldout=settings.num_heldout,
     )
+
+
+def expected_games(config: DaggerConfig) -> ExpectedGames:
+    """What the clients of a run are to play. EnvironmentFault for a split that cannot exist.
+
+    The games themselves are looked for when the first client has come: it may generate them on this machine.
+    """
+    settings = config.environment
+    if not settings.allow_other_games:
+        check_split(settings.name, settings.split, settings.data or None)
+    return ExpectedGames(
+        engine=engine_name(settings.name),
+        split=settings.split,
+        find_games=lambda: known_games(
+            settings.name,
+            settings.split,
+            config.run.num_envs,
+            data=settings.data or None,
+            seed=settings.seed,
+            num_train=settings.num_train,
+            num_heldout=settings.num_heldout,
+        ),
+        allow_other=settings.allow_other_games,
+    )
+
+
+def client_arguments(config: DaggerConfig) -> list[str]:
+    """The arguments of `alfworld_client.py` that play what `config` asks for (host and port apart)."""
+    environment = config.environment
+    arguments = ["--env", environment.name, "--split", environment.split, "--num-envs", str(config.run.num_envs)]
+    arguments += ["--num-workers", str(config.run.num_workers), "--max-steps", str(config.run.max_steps)]
+    arguments += ["--seed", str(environment.seed)]
+    if config.expert.name in CLIENT_EXPERTS:
+        arguments += ["--expert", config.expert.name]
+    elif config.expert.name == "client":
+        arguments += ["--expert", "handcoded" if environment.name in ("textworld", "thor") else "explorer"]
+    if environment.data:
+        arguments += ["--data", environment.data]
+    if environment.name == "household":
+        arguments += ["--num-train", str(environment.num_train), "--num-heldout", str(environment.num_heldout)]
+    if not environment.show_ids:
+        arguments.append("--no-show-ids")
+    if environment.blank_frames:
+        arguments.append("--blank-frames")
+    return arguments
 
 
 def environment_factory(

@@ -12,6 +12,7 @@ import torch
 from lavis.common.errors import ConfigError
 from lavis.models import load_model_and_preprocess
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from xrl_alignment.common.named_class import is_class_name, make_named
 from xrl_alignment.config.schema import PolicyConfig
 from xrl_alignment.language.prompt import build_prompt, token_counter
 from xrl_alignment.policies.base import Policy
@@ -47,6 +48,8 @@ def make_policy(settings: PolicyConfig, model: Blip2Emac, vis_processor: ImagePr
 
     InferenceEngineFault where `policy.name=vllm` finds no server that it can use.
     """
+    if is_class_name(settings.name):
+        return make_named(settings.name, "policy", ("act", "close"))
     if settings.name == "vllm":
         return _vllm_policy(settings, model, vis_processor, max_batch)
     if settings.name == "http":

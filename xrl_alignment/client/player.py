@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from xrl_alignment.environments.base import Environment, Game, TimeStep
+from xrl_alignment.environments.base import Environment, Game, TimeStep, information_of
 from xrl_alignment.environments.reuse import ReusedEnvironments
 from xrl_alignment.experts.base import Expert
 from xrl_alignment.language.prompt import build_prompt
@@ -56,7 +56,7 @@ class ClientPlayer:
             episode = Episode(game=game.id, text=now.text, won=bool(now.won), done=now.done)
             expert = self.make_expert(environment) if self.make_expert else None
             if expert:
-                expert.begin(now.text)
+                expert.begin(now.text, task_type=game.id)
             while (action := (yield self._observe(environment, episode, now, expert))) is not None:
                 now = environment.step(episode.act(action))
                 episode.hear(now.text, won=bool(now.won), done=now.done)
@@ -75,14 +75,10 @@ class ClientPlayer:
         self.environments.close()
 
     def _observe(self, environment: Environment, episode: Episode, now: TimeStep, expert: Expert | None) -> Observation:
-        information: dict[str, Any] = {
-            "admissible_commands": list(now.admissible_commands),
-            "won": episode.won,
-            "engine": environment.name,
-        }
+        information = information_of(environment, now)
         if expert:
-            label = expert.act()
-            information |= {"expert_action": label.action or "", "expert_thought": label.thought}
+            label = expert.act(information)
+            information = {**information, "expert_action": label.action or "", "expert_thought": label.thought}
         elif advice := _advice_of(environment):
             information |= {"expert_action": advice() or "", "expert_thought": ""}
         return Observation(
@@ -104,5 +100,5 @@ class ClientPlayer:
 
 
 def _advice_of(environment: Environment) -> Callable[[], str | None] | None:
-    """The environment's `expert_action`, if it was made with one of ALFWorld's experts beside it."""
-    return getattr(environment, "expert_action", None) if getattr(environment, "expert", None) is not None else None
+    """The environment's `expert_action`, if it has one; ours have it, but answer only where made with an `expert`."""
+    return getattr(environment, "expert_action", None) if getattr(environment, "expert", "own") is not None else None

@@ -32,7 +32,7 @@ class ClientReport(Bar):
         with self._lock:
             self._played += 1
             self._won += won
-            self.show(self._played, max(self._expected, self._played), f"{self._won} won")
+            self.show(self._played, max(self._expected, self._played), f"{self._won} won (by policy or expert)")
 
     def waiting(self, text: str) -> None:
         """Print `text`, because the server does not answer; only once until it answers again."""

@@ -12,7 +12,7 @@ from xrl_alignment.client.connection import ClientError, RetryingConnection, Ser
 from xrl_alignment.client.player import ClientPlayer, EnvironmentDescription
 from xrl_alignment.client.report import EpisodeTally
 from xrl_alignment.client.session import ClientSession
-from xrl_alignment.common.choices import CLIENT_EXPERTS
+from xrl_alignment.common.choices import CLIENT_EXPERTS, LABELS_FROM_CLIENT
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import Game
 from xrl_alignment.rollouts.base import JobOutcome, RolloutExecutor
@@ -44,6 +44,7 @@ class ClientWorker:
     image_format: str
     tally: EpisodeTally
     _losses: int = 0  # in a row
+    _labels_for: str = ""  # the server's expert.name, where the labels come from here
 
     def work_v2(self) -> None:
         """Ask for work until the server has none; start a new session when the server has lost the old one."""
@@ -91,7 +92,7 @@ class ClientWorker:
                 if game is None:
                     raise ClientError(f"the server hands out a game that was not offered: {work.get('game')!r}")
                 try:
-                    self._play(game, partial(session.ask_for_action, env=work["env"], round=work["round"]))
+                    self._play(game, partial(self._ask_v2, session, env=work["env"], round=work["round"]))
                 except EnvironmentLost as lost:
                     self.tally.report.say(f"an environment's process {lost}: its game goes back to the server")
                     # The new session greets before the old one leaves: a server without sessions may end.
@@ -111,8 +112,20 @@ class ClientWorker:
     def _greet(self, session: ClientSession, about: EnvironmentDescription) -> None:
         games = [game.id for game in self.games]
         welcome = session.hello(games, about.name, self.split)
-        _check_expert(about, welcome.get("expert") or "")
+        wanted = welcome.get("expert") or ""
+        _check_expert(about, wanted)
+        self._labels_for = wanted if wanted in LABELS_FROM_CLIENT else ""
         self.tally.report.expect(welcome.get("num_rounds", 1) * welcome.get("num_envs", len(games)))
+
+    def _ask_v2(self, session: ClientSession, observation: Observation, *, env: int, round: int) -> str | None:
+        labelled = observation.information.get("expert_action") or observation.information.get("expert_thought")
+        if self._labels_for and observation.task_type and not observation.done and not labelled:
+            raise ClientError(
+                f"the expert beside the environment has no label for the first step of {observation.task_type}, and "
+                f"the server's labels come from here (expert.name={self._labels_for}): the model would learn its own "
+                "actions. Look at the expert (--expert)"
+            )
+        return session.ask_for_action(observation, env=env, round=round)
 
     def _wait(self, seconds: float, waited_s: float) -> float:
         """Wait until the server may have a game again; returns the time waited so far."""
@@ -164,6 +177,11 @@ class ClientWorker:
 
 
 def _check_expert(about: EnvironmentDescription, wanted: str) -> None:
+    if wanted == "client" and not about.advises:
+        raise ClientError(
+            "the server's expert.name=client takes the labels from here: start the client with --expert explorer, "
+            "--env textworld --expert handcoded, or --expert module:Class"
+        )
     if wanted in CLIENT_EXPERTS and not about.advises:
         raise ClientError(
             f"the server's expert.name={wanted} runs beside the environment: start the client with "

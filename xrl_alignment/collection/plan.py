@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lavis.common.errors import ConfigError
-from xrl_alignment.common.choices import CLIENT_EXPERTS, EXPERT_NAMES
+from xrl_alignment.common.choices import CLIENT_EXPERTS, ENVIRONMENT_NAMES, EXPERT_NAMES
+from xrl_alignment.common.named_class import check_choice_or_class
 from xrl_alignment.environments.base import MAX_STEPS
 
 LANGUAGE_MODEL = "openai"
@@ -51,6 +52,8 @@ class Plan:
             raise ConfigError(f"--noise {self.noise} is no probability")
         if not self.frames and self.format == "shards":
             raise ConfigError("--no-frames writes texts only: use it with --format lavis")
+        check_choice_or_class("--env", self.env, ENVIRONMENT_NAMES)
+        check_choice_or_class("--expert", self.expert, EXPERTS)
         if self.expert in CLIENT_EXPERTS and self.env not in ("textworld", "thor"):
             raise ConfigError(f"--expert {self.expert} reads the engine's state: use --env textworld")
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import lavis
-from xrl_alignment.collection.plan import LANGUAGE_MODEL, Collected, Plan
+from xrl_alignment.collection.plan import Collected, Plan
 from xrl_alignment.collection.storage import annotation, save_image
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.environments import make_environment
-from xrl_alignment.environments.base import Environment, Game
+from xrl_alignment.environments.base import Environment, Game, information_of
 from xrl_alignment.environments.reuse import ReusedEnvironments
-from xrl_alignment.experts import Expert, Label, make_expert
+from xrl_alignment.experts import ExpertQuestion, Label, make_expert
 from xrl_alignment.language.prompt import build_prompt, token_counter
 from xrl_alignment.rollouts.episode import Episode
 from xrl_alignment.runs.transitions import NO_IMAGE, Transition, shard_name, write_shard
@@ -25,7 +25,7 @@ from xrl_alignment.runs.transitions import NO_IMAGE, Transition, shard_name, wri
 class CollectingPlayer:
     """Called with `(env, game)`, it plays and stores the game; returns its line and its annotation entries.
 
-    A generator, as executors want it: it yields None after each step, and the expert where that is a language model, so
+    A generator, as executors want it: it yields None after each step, and the expert where that waits for a network, so
     that those of several episodes are asked at once.
     """
 
@@ -37,7 +37,7 @@ class CollectingPlayer:
 
     def __call__(
         self, job: tuple[int, Game]
-    ) -> Generator[Expert | None, Label | None, tuple[Collected, list[dict[str, str]]]]:
+    ) -> Generator[ExpertQuestion | None, Label | None, tuple[Collected, list[dict[str, str]]]]:
         """Play and store one game; the entries are those of --format lavis."""
         env, game = job
         began = time.perf_counter()
@@ -55,7 +55,7 @@ class CollectingPlayer:
 
     def play(
         self, environment: Environment, game: Game
-    ) -> Generator[Expert | None, Label | None, tuple[list[Transition], bool]]:
+    ) -> Generator[ExpertQuestion | None, Label | None, tuple[list[Transition], bool]]:
         """Play one game with the plan's expert; returns the labelled transitions and whether it was won.
 
         A state for which the expert has no label is not stored; `look` is executed in it.
@@ -68,7 +68,9 @@ class CollectingPlayer:
         expert.begin(now.text, task_type=game.task_type)
         transitions = []
         while not episode.over(plan.max_steps):
-            advice = (yield expert) if plan.expert == LANGUAGE_MODEL else expert.act()
+            information = information_of(environment, now)
+            asked = ExpertQuestion(expert, information)
+            advice = (yield asked) if getattr(expert, "pool", None) else expert.act(information)
             assert advice is not None  # who is given an expert answers with its label
             label = advice.action
             others = [command for command in now.admissible_commands if command != label]

@@ -17,6 +17,11 @@ class RoundProgress(Bar):
         """Show a new status, after every episode."""
         done = status["round"] * status["num_envs"] + status["played_in_round"]
         text = f"round {status['round'] + 1}/{status['num_rounds']}, {status['solved']} solved by the policy"
+        helped = status.get("won", 0) - status["solved"]  # a game that the policy solved is not played again
+        if helped > 0:
+            text += f", {helped} won with the expert's help"
+        if missing := status.get("missing_labels", 0.0):
+            text += f", {missing:.0%} of labels missing"
         self.show(done, status["num_rounds"] * status["num_envs"], text)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from lavis.common.errors import ConfigError
+from xrl_alignment.common.named_class import is_class_name
 
 
 class Rule(NamedTuple):
@@ -29,6 +30,12 @@ def between(least: float, most: float) -> Rule:
 def one_of(*choices: str) -> Rule:
     """The names `choices`."""
     return Rule(f"one of {', '.join(choices)}", lambda value: value in choices)
+
+
+def one_of_or_class(*choices: str) -> Rule:
+    """The names `choices`, or a class of one's own as `module:Class`."""
+    text = f"one of {', '.join(choices)}, or module:Class"
+    return Rule(text, lambda value: value in choices or is_class_name(value))
 
 
 def named(what: str) -> Rule:

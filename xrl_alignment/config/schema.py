@@ -23,6 +23,7 @@ from xrl_alignment.config.checks import (
     list_of,
     named,
     one_of,
+    one_of_or_class,
 )
 from xrl_alignment.config.fields import Section, setting
 
@@ -139,8 +140,9 @@ class EnvironmentConfig(Section, section="environment"):
 
     name: str = setting(
         "native",
-        "engine: ours, TextWorld's, or AI2-THOR; `household` generates new games and plays them on ours",
-        one_of(*ENVIRONMENT_NAMES),
+        "engine: ours, TextWorld's, or AI2-THOR; `household` generates new games and plays them on ours; "
+        "`module:Class`: your own (docs/architecture.md)",
+        one_of_or_class(*ENVIRONMENT_NAMES),
     )
     split: str = setting("valid_seen", "split from which the games are drawn", named("a split's name"))
     data: str = setting(
@@ -151,6 +153,11 @@ class EnvironmentConfig(Section, section="environment"):
     num_train: int = setting(2000, "training games that `household` generates", at_least(1))
     num_heldout: int = setting(100, "held-out games that `household` generates", at_least(1))
     seed: int = setting(0, "seed of the choice of games, and of their generation with `household`", at_least(0))
+    allow_other_games: bool = setting(
+        False,
+        "let clients play another engine, split or game list than this section says; else such a client is refused",
+        may_change=True,
+    )
     show_ids: bool = setting(True, "rendered frames show the numbers of receptacles and objects")
     blank_frames: bool = setting(
         False, "give the model black images: the ablation that shows whether it uses its vision"
@@ -169,8 +176,15 @@ class ExpertConfig(Section, section="expert"):
     name: str = setting(
         "explorer",
         "who labels; `client` takes the label that comes with the client's message, whatever expert made it; "
-        "`openai` is a language model behind an endpoint with OpenAI's interface",
-        one_of(*EXPERT_NAMES),
+        "`openai` is a language model behind an endpoint with OpenAI's interface; `module:Class`: your own",
+        one_of_or_class(*EXPERT_NAMES),
+    )
+    max_missing_labels: float = setting(
+        0.5,
+        "share of a round's states for which the expert may have no label; above it the run stops and can be resumed "
+        "(where a label is missing, the policy's own action takes its place, as in the original); 1: never stop",
+        between(0, 1),
+        may_change=True,
     )
     base_url: str = setting("", "the endpoint; empty: OpenAI's own")
     model: str = setting("", "the model's name at the endpoint")
@@ -239,8 +253,8 @@ class PolicyConfig(Section, section="policy"):
     name: str = setting(
         "in_process",
         "where the model runs: in this process; its language model in `vllm`; all of it in a policy server (`http`, "
-        "docs/policy_server.md)",
-        one_of(*POLICY_NAMES),
+        "docs/policy_server.md); `module:Class`: a policy of your own answers instead",
+        one_of_or_class(*POLICY_NAMES),
         may_change=True,
     )
     base_urls: list[str] = setting(

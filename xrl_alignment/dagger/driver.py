@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from xrl_alignment.dagger.episode import LabelledEpisode
+from xrl_alignment.dagger.episode import LabelledEpisode, verdict
 from xrl_alignment.experts.base import act_all
 from xrl_alignment.language.prompt import build_prompt
 from xrl_alignment.policies.base import Policy, PolicyInput
 from xrl_alignment.runs.transitions import Transition
+from xrl_alignment.wire.messages import Observation
 
 
 class Driver:
@@ -56,6 +58,7 @@ class Driver:
         for i, episode in enumerate(episodes):
             # The original's rule for a filtered expert answer: the policy's own action becomes the label.
             said = labels[i]
+            episode.unlabelled += said is None
             label = own[i] if said is None else said
             action = label if assisted[i] else own[i]
             episode.assisted |= assisted[i]
@@ -65,7 +68,7 @@ class Driver:
         return executed
 
     def _labels(self, episodes: Sequence[LabelledEpisode]) -> list[str | None]:
-        advice = act_all([e.expert for e in episodes], [e.observation.information for e in episodes])
+        advice = act_all([e.expert for e in episodes], [information_for(e.observation) for e in episodes])
         return [e.label(said, thoughts=self.enable_tc) for e, said in zip(episodes, advice, strict=True)]
 
     def _ask_policy(self, inputs: dict[int, PolicyInput]) -> dict[int, str]:
@@ -80,3 +83,16 @@ class Driver:
         self._log.info(
             f"Task: [{episode.env}], Iter: [{episode.actions}], Obs: {heard}, VLM Action: {own}, LLM Action: {label}"
         )
+
+
+def information_for(observation: Observation) -> dict[str, Any]:
+    """What the expert is told: what came with the observation, in the form of `environments.base.information_of`.
+
+    ALFWorld's own infos, which wire v1's clients send, hold a batch of one game.
+    """
+    return {
+        **observation.information,
+        "admissible_commands": observation.admissible_commands,
+        "won": verdict(observation),
+        "engine": observation.information.get("engine", ""),
+    }

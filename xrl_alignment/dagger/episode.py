@@ -29,6 +29,7 @@ class LabelledEpisode(Episode):
     observation: Observation  # the newest
     transitions: list[Transition] = field(default_factory=list)
     assisted: bool = False  # the expert drove at least one step
+    unlabelled: int = 0  # states for which the expert had no label
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:

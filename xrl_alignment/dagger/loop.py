@@ -17,6 +17,7 @@ from typing import Any
 from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.episode import LabelledEpisode
+from xrl_alignment.dagger.labels import LabelGuard, MissingLabelsError
 from xrl_alignment.dagger.learner import DivergedError
 from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.sessions import Sessions
@@ -44,6 +45,7 @@ class DaggerLoop:
         driver: Driver,
         rounds: Rounds,
         training: Training | None = None,
+        label_guard: LabelGuard | None = None,
         max_batch: int = 32,
         window_s: float = 0.02,
         on_progress: Callable[[dict[str, Any]], None] = lambda status: None,
@@ -53,6 +55,7 @@ class DaggerLoop:
         self.driver = driver
         self.rounds = rounds
         self.training = training
+        self.label_guard = label_guard or LabelGuard()
         self.max_batch = max_batch
         self.window_s = window_s
         self.on_progress = on_progress
@@ -62,20 +65,22 @@ class DaggerLoop:
     def run(self) -> None:
         """Serve until the last round has ended; writes DONE.
 
-        Raises DivergedError when the loss is not finite, EndpointFault when the expert cannot be asked any more (its
-        budget is spent, its endpoint is down): the run can then be resumed.
+        Raises DivergedError when the loss is not finite. Raises EndpointFault when the expert cannot be asked any more
+        (its budget is spent, its endpoint is down) and MissingLabelsError when it gives too few labels: the run can
+        then be resumed.
         """
         try:
             self.recover()
             while not self.schedule.finished:
                 for episode in self.collect():
                     record = self.store(episode)
+                    self.label_guard.judge(record, round_over=self.schedule.round_over)
                     self.update(record)
                     self.end_round()
         except DivergedError as error:
             self.directory.logger.error(str(error))
             raise
-        except EndpointFault as error:
+        except (EndpointFault, MissingLabelsError) as error:
             self.directory.logger.error(str(error))
             raise type(error)(f"{error}; the run is kept: --resume {self.directory.path}") from error
         self.directory.mark_done()
@@ -146,6 +151,8 @@ class DaggerLoop:
             steps=episode.steps,
             shard=self._write_shard(episode),
             seconds=time.monotonic() - episode.started,
+            states=len(episode.transitions) if self.training else 0,
+            unlabelled=episode.unlabelled if self.training else 0,
         )
         self.directory.append_episode(record)
         self.directory.write_trial(record, episode.memories)

@@ -35,6 +35,8 @@ class Rounds:
         self.say = say
         self.memories: dict[str, list[str]] = {}
         self.episodes = 0  # finished, over all rounds
+        self.won = 0  # of them, whoever acted; `schedule.solved` are games that the policy won by itself
+        self.states = self.unlabelled = 0  # in which the expert was asked, and of them those without a label
         self._records: list[EpisodeRecord] = []  # of this round
         self._lengths: dict[str, int] = {}  # game -> actions of its last episode
         self._games_noted = 0
@@ -50,6 +52,8 @@ class Rounds:
             "num_envs": schedule.num_envs,
             "solved": len(schedule.solved),
             "episodes": self.episodes,
+            "won": self.won,
+            "missing_labels": self.unlabelled / self.states if self.states else 0.0,
             "finished": schedule.finished,
             **({"expert": self.account.status()} if self.account else {}),
         }
@@ -66,6 +70,9 @@ class Rounds:
         self._records.append(record)
         self._lengths[record.game] = record.actions
         self.episodes += 1
+        self.won += record.won
+        self.states += record.states
+        self.unlabelled += record.unlabelled
 
     def close(self, training_s: float) -> None:
         """End the round: reflect on its failures, write its results and its block in `world.log`.
@@ -121,6 +128,10 @@ class Rounds:
         seconds = time.monotonic() - self._started
         new = self.schedule.newly_solved
         note = f"ROLLOUT: {rollout_s:.2f} s\nTRAINING: {training_s:.2f} s"
+        states, unlabelled = sum(r.states for r in self._records), sum(r.unlabelled for r in self._records)
+        if states:
+            share = unlabelled / states
+            note += f"\nMISSING LABELS: {share:.4f} ({unlabelled} of {states} states)"
         note += f"\n{self.account.line(round)}" if self.account else ""
         self.say(f"round {round + 1}: rollout {rollout_s:.1f} s, training {training_s:.1f} s, total {seconds:.1f} s")
         self.directory.write_round(round, solved=solved, newly_solved=new, total=total, seconds=seconds, note=note)
@@ -128,6 +139,8 @@ class Rounds:
         scalars |= {"round/training_seconds": training_s, "round/seconds": seconds}
         if self._records:
             scalars["round/won"] = sum(record.won for record in self._records) / len(self._records)
+        if states:
+            scalars["round/missing_labels"] = share
         if self.account:
             scalars |= {f"expert/{name}": value for name, value in self.account.figures(round).items()}
         for name, value in scalars.items():

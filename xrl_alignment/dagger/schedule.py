@@ -38,6 +38,11 @@ class Schedule:
             raise ScheduleError("the client offers other games than this run has played so far; use the same list")
         self.games = games
 
+    def withdraw(self) -> None:
+        """Forget the game list if nothing has been played: whoever offered it has left, the next one may differ."""
+        if not (self.round or self._played or self.solved or self._holders):
+            self.games = []
+
     def env_of(self, game: str) -> int:
         """Index of a game, -1 when this run has no place for it; a new game takes the next free place (v1)."""
         if game not in self.games and len(self.games) < self.num_envs:

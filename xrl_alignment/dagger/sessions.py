@@ -7,14 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from xrl_alignment.dagger.episode import LabelledEpisode, plain
+from xrl_alignment.dagger.expected_games import ExpectedGames
 from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.schedule import ScheduleError
+from xrl_alignment.environments.games import ids_hash
+from xrl_alignment.experts.alfworld import ClientExpert
 from xrl_alignment.experts.base import Expert
 from xrl_alignment.wire.admission import PendingRequest
 from xrl_alignment.wire.messages import Bye, Hello, Next, Observation
 from xrl_alignment.wire.v1 import SKIP
 
 V1_SESSION = "v1"  # wire v1 knows no sessions: there is one client
+MAX_NAME, MAX_ENVIRONMENTS = 100, 64  # of what clients say of themselves; the server writes no more of it down
 WAIT_S = 0.2  # until a session without work asks again
 
 logger = logging.getLogger(__name__)
@@ -32,8 +36,10 @@ class Sessions:
     """Answers greetings and requests for work, and keeps every session's episode in progress.
 
     `make_expert` gives a fresh expert for every episode; `client_expert` is the one that clients are asked to compute
-    beside their environment instead (handcoded, planner), or empty. `beta` gives each round's probability that the
-    expert drives; its last value repeats.
+    beside their environment instead (client: any; handcoded, planner), or empty. With `labels_required` an episode
+    whose first observation brings no label of that expert is refused. `expected` is what clients are to play (None:
+    anything). `beta` gives each round's probability that the expert drives; its last value repeats. `say` is told who
+    is refused.
     """
 
     def __init__(
@@ -45,17 +51,26 @@ class Sessions:
         beta: Sequence[float] = (0.0,),
         max_steps: int = 50,
         repeat_limit: int = 0,
+        labels_required: bool = False,
+        expected: ExpectedGames | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.make_expert = make_expert
         self.client_expert = client_expert
         self.beta = beta
         self.max_steps = max_steps
         self.repeat_limit = repeat_limit
+        self.labels_required = labels_required
+        self.expected = expected
+        self.say = say
         self._rounds = rounds
         self._schedule = rounds.schedule
         self._log = rounds.directory.logger
         self._episodes: dict[str, LabelledEpisode] = {}  # by session
-        self._greeted: set[str] = set()  # v2 sessions that have said hello and not bye
+        self._greeted: dict[str, Hello] = {}  # v2 sessions that have said hello and not bye
+        self._environments: list[str] = []  # where this run's games are played, as `engine split`
+        self._environments_noted: tuple[tuple[str, ...], str] = ((), "")
+        self._v1_games = 0  # games that a v1 client has begun which sends the bare task type
         self._warned = False
 
     @property
@@ -91,22 +106,35 @@ class Sessions:
                 return Arrival(begins=work["kind"] == "work")
             case Bye(session=session, reason=reason):
                 self._give_back(session, reason or "left")
-                self._greeted.discard(session)
+                self._greeted.pop(session, None)
+                if not self._greeted and V1_SESSION not in self._episodes:
+                    self._schedule.withdraw()
+                    self._rounds.note_games()
                 item.reply({"kind": "bye"})
         return Arrival()
 
     # --- who plays what --------------------------------------------------------------------------------------------
 
     def _greet(self, item: PendingRequest, hello: Hello) -> None:
+        if reason := self.expected.difference(hello) if self.expected else "":
+            self._refuse(item, reason)
+            return
         try:
             self._schedule.offer([plain(game) for game in hello.games])
         except ScheduleError as error:
-            item.reply({"kind": "error", "reason": str(error)})
+            self._refuse(item, str(error))
             return
         self._rounds.note_games()
-        self._greeted.add(hello.session)
+        self._greeted[hello.session] = hello
         size = {"num_rounds": self._schedule.num_rounds, "num_envs": self._schedule.num_envs}
         item.reply({"kind": "welcome", "expert": self.client_expert, **size})
+
+    def _refuse(self, item: PendingRequest, reason: str) -> None:
+        """Answer with an error, and tell the server's user: the run goes on waiting for a client that fits."""
+        reason = plain(reason)  # it may quote what the client sent
+        self._log.error(f"Refused a client: {reason}")
+        self.say(f"refused a client: {reason}")
+        item.reply({"kind": "error", "reason": reason})
 
     def _assign(self, session: str) -> dict[str, Any]:
         """Answer a session that asks for work."""
@@ -131,6 +159,10 @@ class Sessions:
         """Add an observation to its session's episode."""
         session = observation.session or V1_SESSION
         if observation.task_type:
+            if self.labels_required and not observation.done and not has_label(observation):
+                self._give_back(session, "sends no labels")
+                self._refuse(item, self._no_label(observation))
+                return Arrival()
             if session in self._episodes:
                 self._give_back(session, "began another game")
             episode = self._begin(session, observation)
@@ -147,13 +179,18 @@ class Sessions:
 
     def _begin(self, session: str, observation: Observation) -> LabelledEpisode | None:
         """Start an episode, or None where this run has no use for that game now."""
-        game = plain(observation.task_type)
         schedule = self._schedule
+        game = plain(observation.task_type)
+        if session == V1_SESSION and not _names_a_game(game):
+            # The original's clients play their games in order: the position says which game it is.
+            game = f"{game}-env{self._v1_games % schedule.num_envs}"
+            self._v1_games += 1
         env = schedule.env_of(game)
         if env < 0 or not schedule.open(game) or not schedule.hold(game, session):
             self._warn_of_few_games()
             return None
         self._rounds.note_games()
+        self._note_environment(session, observation)
         memories = self._rounds.memories.get(game, [])
         text = plain(observation.text)
         expert = self.make_expert()
@@ -171,12 +208,44 @@ class Sessions:
         )
         return self._episodes[session]
 
+    def _note_environment(self, session: str, observation: Observation) -> None:
+        """Write down where a game is played, as its client says."""
+        hello = self._greeted.get(session)
+        engine = hello.environment if hello else str(observation.information.get("engine", ""))
+        split = hello.split if hello else ""
+        played = plain(f"{engine[:MAX_NAME] or 'unknown'} {split[:MAX_NAME] or 'unknown'}")
+        directory = self._rounds.directory
+        known = self._environments or directory.environments()
+        self._environments = known if played in known else [*known, played][:MAX_ENVIRONMENTS]
+        key = (tuple(self._environments), ids_hash(self._schedule.games))
+        if key != self._environments_noted:
+            directory.save_environments(*key)
+            self._environments_noted = key
+
+    def _no_label(self, observation: Observation) -> str:
+        command = f"; start it as: {self.expected.client_command}" if self.expected else ""
+        return (
+            f"the first observation of {plain(observation.task_type)[:100]} has no label (expert_action), and the "
+            f"labels of this run come from the client (expert.name={self.client_expert}){command}"
+        )
+
     def _warn_of_few_games(self) -> None:
         """A v1 client that starts over before all games of a round came has too few: the round cannot end."""
         known, wanted = len(self._schedule.games), self._schedule.num_envs
         if not self._warned and not self._schedule.finished and known < wanted:
             self._warned = True
             logger.warning("the client begins again after %d games, the run has %d (run.num_envs)", known, wanted)
+
+
+def has_label(observation: Observation) -> bool:
+    """Whether the client's expert sent a label with `observation`: an action, or a thought before one."""
+    label = ClientExpert().act(observation.information)
+    return bool(label.action or label.thought)
+
+
+def _names_a_game(task_type: str) -> bool:
+    """Whether wire v1's TYPE is a game's id; the original's clients may send the bare type (`pick_and_place`)."""
+    return "-" in task_type or "/" in task_type
 
 
 def _answer_end(item: PendingRequest) -> None:

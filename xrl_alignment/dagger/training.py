@@ -10,13 +10,15 @@ from typing import Any
 from xrl_alignment.dagger.learner import Learner, TrainingMetrics
 from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint
 from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory
+from xrl_alignment.runs.played import PlayedGames
 
 
 class Training:
     """Updates `learner` after every `train_every` episodes and saves its state (`state/trainer.pth`).
 
     The state is saved at most every `state_interval_s` seconds (0: after every episode); a resume repeats the updates
-    since then. A checkpoint is written after each round where `save_ckpt`. `config` (plain containers) goes into both.
+    since then. A checkpoint is written after each round where `save_ckpt`. `config` (plain containers) goes into both,
+    and which games the model has trained on: `earlier_games` (of the weights that it began with) and this run's.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class Training:
         save_ckpt: bool = True,
         state_interval_s: float = 30.0,
         config: dict[str, Any] | None = None,
+        earlier_games: PlayedGames | None = None,
     ) -> None:
         self.learner = learner
         self.directory = directory
@@ -35,6 +38,7 @@ class Training:
         self.save_ckpt = save_ckpt
         self.state_interval_s = state_interval_s
         self.config = config or {}
+        self.games = earlier_games or PlayedGames()
         self.seconds: dict[int, float] = defaultdict(float)  # by round
         self._saved_at = time.monotonic()
 
@@ -42,6 +46,8 @@ class Training:
         """Let the learner draw from a stored episode."""
         if record.shard:
             self.learner.buffer.add_shard(record.shard)
+            if record.game not in self.games.games:
+                self.games = self.games.merged(PlayedGames((record.game,)))
 
     def update(self, record: EpisodeRecord, episodes: int) -> None:
         """Train if it is the turn: `episodes` have ended, `record` is the newest."""
@@ -98,6 +104,7 @@ class Training:
             random=self.learner.random_state(),
             config=self.config,
             references=references,
+            played=self.games.merged(PlayedGames(environments=tuple(self.directory.environments()))).as_dict(),
         )
 
     def _log(self, epoch: int, metrics: TrainingMetrics) -> None:

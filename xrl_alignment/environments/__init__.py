@@ -7,8 +7,15 @@ from typing import Any
 
 from lavis.common.errors import unknown
 from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.common.named_class import is_class_name, load_class, make_named
 from xrl_alignment.environments.base import MAX_STEPS, Environment, Game
-from xrl_alignment.environments.games import cache_root, find_games
+from xrl_alignment.environments.games import (
+    HOUSEHOLD_SPLITS,
+    OFFICIAL_SPLITS,
+    cache_root,
+    find_games,
+    find_splits,
+)
 
 _NATIVE = ("xrl_alignment.environments.native.environment", "NativeEnvironment")
 ENVIRONMENTS = {  # name -> module and class; the names are `common.choices.ENVIRONMENT_NAMES`
@@ -22,11 +29,16 @@ ENVIRONMENTS = {  # name -> module and class; the names are `common.choices.ENVI
 def make_environment(
     name: str, *, max_steps: int = MAX_STEPS, show_ids: bool = True, expert: str | None = None
 ) -> Environment:
-    """Build the environment called `name`: `native` (or `household`, the same engine), `textworld`, or `thor`.
+    """Build the environment called `name`: `native` (or `household`, the same engine), `textworld`, `thor`,
+    or `module:Class`, a class of one's own, made without arguments (`max_steps` and `show_ids` are not for it).
 
     `expert` ("handcoded" or "planner") computes ALFWorld's expert action beside each state; only `textworld` (both)
     and `thor` (handcoded) can. Raises `EnvironmentFault` for a name or a combination that does not exist.
     """
+    if is_class_name(name):
+        if expert is not None:
+            raise EnvironmentFault(f"expert {expert!r} runs inside ALFWorld: use environment.name=textworld for it")
+        return make_named(name, "environment", ("reset", "step", "render", "close"))
     if name not in ENVIRONMENTS:
         raise EnvironmentFault(unknown("environment", name, ENVIRONMENTS))
     options: dict[str, Any] = {"max_steps": max_steps, "show_ids": show_ids}
@@ -59,9 +71,43 @@ def choose_games(
         from xrl_alignment.environments.household.generator import generate
 
         own = not data  # the cache is ours to remake (for another version of the generator), a user's folder is not
-        data = data or str(cache_root() / f"household-{num_train}-{num_heldout}-{seed}")
+        data = data or _household_cache(num_train, num_heldout, seed)
         generate(data, num_train, num_heldout, seed, replace=own)
     games = find_games(split, data=data, num=num, seed=seed)
     if num and len(games) < num:
         raise EnvironmentFault(f"split {split} has {len(games)} games, {num} were asked for: ask for fewer (num_envs)")
     return games
+
+
+def check_split(name: str, split: str, data: str | None = None) -> None:
+    """EnvironmentFault where no games can have the split: it is neither one of ALFWorld's nor a folder of `data`.
+
+    The games themselves may be on another machine, so a well-known name passes without them.
+    """
+    known = HOUSEHOLD_SPLITS if name == "household" else (*OFFICIAL_SPLITS, *HOUSEHOLD_SPLITS)
+    there = [] if name == "household" and not data else find_splits(data)
+    if split not in (*known, *there):
+        raise EnvironmentFault(f"environment.split: {unknown('split', split, {*known, *there})}")
+
+
+def known_games(
+    name: str, split: str, num: int, *, data: str | None = None, seed: int = 0, num_train: int, num_heldout: int
+) -> list[str] | None:
+    """Ids of the games that `choose_games` gives; None where they are not (yet) on this machine. Generates nothing."""
+    if name == "household" and not data:
+        data = _household_cache(num_train, num_heldout, seed)
+    try:
+        return [game.id for game in find_games(split, data=data, num=num, seed=seed)]
+    except EnvironmentFault:
+        return None
+
+
+def engine_name(name: str) -> str:
+    """What the environment called `name` says of itself (`Environment.name`): `household` is played on `native`."""
+    if is_class_name(name):
+        return str(getattr(load_class(name, "environment", ()), "name", name))
+    return "native" if ENVIRONMENTS[name] == _NATIVE else name
+
+
+def _household_cache(num_train: int, num_heldout: int, seed: int) -> str:
+    return str(cache_root() / f"household-{num_train}-{num_heldout}-{seed}")

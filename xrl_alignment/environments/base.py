@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class TimeStep(NamedTuple):
 class Environment(Protocol):
     """One game at a time: `reset`, then `step` until `done`, then `reset` again or `close`."""
 
-    name: str  # "native", "textworld", "thor"
+    name: str  # "native", "textworld", "thor", or of your own
 
     def reset(self, game: Game) -> TimeStep:
         """Load `game` and return its opening text."""
@@ -64,3 +64,12 @@ class Environment(Protocol):
     def close(self) -> None:
         """Free what the environment holds; may be called twice."""
         ...
+
+
+def information_of(environment: Environment, now: TimeStep) -> dict[str, Any]:
+    """What `Expert.act` is told beside the text: the same in training, client, evaluation and collection."""
+    return {
+        "admissible_commands": list(now.admissible_commands),
+        "won": bool(now.won),
+        "engine": environment.name,
+    }

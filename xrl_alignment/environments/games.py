@@ -24,6 +24,8 @@ from xrl_alignment.environments.base import Game
 from xrl_alignment.language.sentences import TASK_TYPES
 
 RELEASE = "json_2.1.1"
+OFFICIAL_SPLITS = ("train", "valid_train", "valid_seen", "valid_unseen")
+HOUSEHOLD_SPLITS = ("household_train", "household_heldout")
 _CACHE_FORMAT = 1
 
 
@@ -67,13 +69,21 @@ def find_games(
 
 def games_hash(games: Iterable[Game]) -> str:
     """Twelve hex digits that name this list of games: SHA-256 of their ids in order."""
-    return hashlib.sha256("\n".join(game.id for game in games).encode()).hexdigest()[:12]
+    return ids_hash(game.id for game in games)
+
+
+def ids_hash(ids: Iterable[str]) -> str:
+    """`games_hash` of games of which only the ids are known."""
+    return hashlib.sha256("\n".join(ids).encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def _no_games(split: str, folder: Path, data: str | Path | None) -> str:
     others = find_splits(data)
     there = f"splits there: {', '.join(others)}" if others else "nothing there"
-    if split.startswith("household"):
+    generated = bool(others) and all(other.startswith("household") for other in others)
+    if others and (generated or split not in (*OFFICIAL_SPLITS, *HOUSEHOLD_SPLITS)):
+        how = "choose one of those, or give the folder (data, ALFWORLD_DATA) that holds this one"
+    elif split.startswith("household"):
         how = "make them with `python -m xrl_alignment.environments.household --out DIR`, then give that DIR as data"
     else:
         how = "get the official games with `alfworld-download`, or set ALFWORLD_DATA to the folder with json_2.1.1"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from xrl_alignment.environments.base import Environment
-from xrl_alignment.experts.base import Expert, Label, act_all
+from xrl_alignment.experts.base import Expert, ExpertQuestion, Label, act_all
 from xrl_alignment.language.prompt import build_prompt
 from xrl_alignment.policies.base import Policy, PolicyInput
 
@@ -22,13 +22,6 @@ class PolicyQuestion(NamedTuple):
     image: np.ndarray  # uint8 (H, W, 3)
     admissible_commands: Sequence[str]
     game: str = ""
-
-
-class ExpertQuestion(NamedTuple):
-    """An expert that waits for a network, and what it is told: answered with its `Label`, many at once."""
-
-    expert: Expert
-    information: dict[str, Any]
 
 
 class Actor(Protocol):

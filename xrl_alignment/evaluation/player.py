@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from xrl_alignment.environments.base import MAX_STEPS, Environment, Game, TimeStep
+from xrl_alignment.environments.base import MAX_STEPS, Environment, Game, TimeStep, information_of
 from xrl_alignment.environments.reuse import ReusedEnvironments
-from xrl_alignment.evaluation.actors import ExpertQuestion, PolicyQuestion
+from xrl_alignment.evaluation.actors import PolicyQuestion
 from xrl_alignment.evaluation.metrics import EpisodeResult
-from xrl_alignment.experts.base import Expert
+from xrl_alignment.experts.base import Expert, ExpertQuestion
 from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.rollouts.episode import Episode
 
@@ -79,7 +79,7 @@ class EvaluationPlayer:
                     episode.text, episode.memories, episode.steps, image, now.admissible_commands, episode.game
                 )
             )
-        information = {"admissible_commands": now.admissible_commands}
+        information = information_of(environment, now)
         if getattr(expert, "pool", None):
             label = yield ExpertQuestion(expert, information)
         else:

@@ -6,19 +6,23 @@ from typing import Any
 
 from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.common.choices import EXPERT_NAMES
-from xrl_alignment.experts.base import Expert, Label, act_all
+from xrl_alignment.common.named_class import is_class_name, make_named
+from xrl_alignment.experts.base import Expert, ExpertQuestion, Label, act_all
 
-__all__ = ["Expert", "Label", "act_all", "make_expert"]
+__all__ = ["Expert", "ExpertQuestion", "Label", "act_all", "make_expert"]
 
 
 def make_expert(name: str, *, environment: Any = None, **options: Any) -> Expert:
-    """Build the expert called `name` (one of `EXPERT_NAMES`); each episode in progress needs one of its own.
+    """Build the expert called `name` (one of `EXPERT_NAMES`, or `module:Class`); every episode needs one of its own.
 
     `explorer` takes the `options` of `Explorer`. `handcoded` and `planner` ask `environment` if one is given (it must
     have been made with `expert=name`); without one they read the label that the client's expert sent, as `client`
     does. `openai` takes the `teacher` that all episodes share (`experts.llm.teacher.Teacher`).
+    A class of one's own is made without arguments and takes no options.
     Raises ConfigError for an unknown name, TypeError for options that the expert does not take.
     """
+    if is_class_name(name):
+        return make_named(name, "expert", ("begin", "observe", "act"))
     if name not in EXPERT_NAMES:
         raise ConfigError(unknown("expert", name, EXPERT_NAMES))
     if name == "explorer":

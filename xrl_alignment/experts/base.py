@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,18 @@ class Expert(Protocol):
     def act(self, information: Mapping[str, Any] | None = None) -> Label:
         """The expert's advice for the current state; asking twice gives the same answer.
 
-        `information` came with the observation: an expert that runs beside the environment, in the client, sends its
-        label in it (`expert_action`). Other experts do not need it.
+        `information` is the same in training, client, evaluation and collection: `admissible_commands` (a list), `won`,
+        `engine`. In training it came with the client's observation; an expert that runs beside the environment, in the
+        client, sends its label in it (`expert_action`).
         """
         ...
+
+
+class ExpertQuestion(NamedTuple):
+    """An expert that waits for a network, and what it is told: answered with its `Label`, many at once."""
+
+    expert: Expert
+    information: dict[str, Any]
 
 
 def act_all(experts: Sequence[Expert], informations: Sequence[Mapping[str, Any] | None]) -> list[Label]:

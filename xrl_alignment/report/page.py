@@ -13,7 +13,7 @@ from PIL import Image
 from lavis.common.errors import MissingFileError
 from lavis.common.files import write_atomically
 from xrl_alignment.report.charts import charts, data_url
-from xrl_alignment.report.run_data import find_runs, read_rounds, sample_steps
+from xrl_alignment.report.run_data import find_runs, played, read_rounds, sample_steps
 from xrl_alignment.runs.transitions import Transition
 
 PROMPT_LINES = 8
@@ -75,7 +75,7 @@ def render(title: str, runs: dict[str, Path], summary: dict[str, Any]) -> str:
         rounds_by_run=[(name, table) for name, table in rounds.items() if table.rows],
         steps_by_run=[(name, shown) for name, shown in steps.items() if shown],
         prompt_lines=PROMPT_LINES,
-        facts=Table(["what", "value"], list(_flatten(facts)), text_columns=2),
+        facts=Table(["what", "value"], [*_played_rows(runs), *_flatten(facts)], text_columns=2),
         settings_by_run=[(name, file.read_text("utf-8")) for name, file in settings.items() if file.exists()],
     )
 
@@ -113,13 +113,25 @@ def _task_type_table(evaluations: dict[str, dict]) -> Table:
 
 
 def _rounds_table(rounds: list[dict[str, float]]) -> Table:
-    head = ["round", "solved", "newly solved", "failed", "games", "accuracy", "seconds", "rollout", "training"]
+    head = [
+        "round",
+        "solved",
+        "newly solved",
+        "failed",
+        "games",
+        "accuracy",
+        "seconds",
+        "rollout",
+        "training",
+        "missing labels",
+    ]
     keys = ["ROUND", "SUCCESS", "ADDITIONAL SUCCESS", "FAIL", "TOTAL"]
     rows = [
         [
             *(f"{r.get(key, 0):.0f}" for key in keys),
             f"{r.get('ACCURACY', 0):.2f}",
             *(f"{r[key]:.1f}" if key in r else "-" for key in ("TIME", "ROLLOUT", "TRAINING")),
+            f"{r['MISSING LABELS']:.1%}" if "MISSING LABELS" in r else "-",
         ]
         for r in rounds
     ]
@@ -139,6 +151,10 @@ def _shown(number: int, step: Transition) -> ShownStep:
     table = Table([f"step {number}", ""], actions, text_columns=2)
     prompt = "\n".join(step.text_input.splitlines()[-PROMPT_LINES:])
     return ShownStep(number, data_url("png", png.getvalue()), table, prompt)
+
+
+def _played_rows(runs: dict[str, Path]) -> list[tuple[str, str]]:
+    return [(f"{name}: played", ", ".join(where)) for name, path in runs.items() if (where := played(path))]
 
 
 def _flatten(facts: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

@@ -17,7 +17,8 @@ STEPS_SHOWN = 6
 CURVE_POINTS = 400
 EPISODE_WINDOW = 25
 _ROUND_LINE = re.compile(
-    r"^(ROUND|SUCCESS|ADDITIONAL SUCCESS|FAIL|TOTAL|ACCURACY|TIME|ROLLOUT|TRAINING): ([\d.]+)", re.MULTILINE
+    r"^(ROUND|SUCCESS|ADDITIONAL SUCCESS|FAIL|TOTAL|ACCURACY|TIME|ROLLOUT|TRAINING|MISSING LABELS): ([\d.]+)",
+    re.MULTILINE,
 )
 
 
@@ -91,6 +92,18 @@ def sample_steps(run: Path, count: int = STEPS_SHOWN) -> list[tuple[int, Transit
         return [(index, read_transition(shards[-1], index)) for index in shown]
     except ShardError:  # the shard of a killed run or a full disk: the report does without
         return []
+
+
+def played(run: Path) -> list[str]:
+    """Where a run's games were really played (`engine split`) and the hash of their list; [] in an older run."""
+    path = run / "state" / "environment.json"
+    if not path.exists():
+        return []
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return [*content["environments"], f"games {content['games_hash']}"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ReportError(f"{path} is damaged: {error}") from error
 
 
 def thin(points: Points, limit: int = CURVE_POINTS) -> Points:

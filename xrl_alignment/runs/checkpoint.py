@@ -10,6 +10,7 @@ A checkpoint file (`emma_checkpoint_<round>.pth`, `state/trainer.pth`) is one di
     round, training_step, episodes    how far the run was
     random        states of the random generators that the run draws from
     config        the resolved configuration, plain containers
+    played        the games that the weights have trained on, those of an earlier phase included (`runs.played`)
     references    what DPO's reference policy said of the transitions drawn so far (trainer.pth, phase 2)
 """
 
@@ -45,6 +46,7 @@ def save_checkpoint(
     random: dict[str, Any] | None = None,
     config: dict[str, Any] | None = None,
     references: dict[str, Any] | None = None,
+    played: dict[str, Any] | None = None,
 ) -> Path:
     """Write a checkpoint of `model.trainable_state_dict()` and what a resume needs; returns the path.
 
@@ -63,6 +65,7 @@ def save_checkpoint(
         "random": random or {},
         "config": config or {},
         "references": references or {},
+        **({"played": played} if played is not None else {}),
     }
     path = Path(path)
     try:

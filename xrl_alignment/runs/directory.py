@@ -13,6 +13,7 @@ output/<method>/with_bc_dpo-<enable_dpo>-tc-<enable_tc>-<timestamp>/
     state/                              what a resume needs
         episodes.jsonl                  the journal: one line a finished episode, the truth about the run
         games.json                      the games in the order of their `env` numbers
+        environment.json                what the clients really played: engine and split, hash of the game list
         memories.json                   Reflexion memories by game, and the round that they are for
         metrics.jsonl                   every scalar, for the report
         trainer.pth                     weights and optimiser at some episode of the journal
@@ -67,6 +68,8 @@ class EpisodeRecord:
     steps: list[tuple[str, str]]
     shard: str
     seconds: float
+    states: int = 0  # in which the expert was asked; 0 in journals of older versions
+    unlabelled: int = 0  # of them, those for which it had no label
 
     @property
     def solved(self) -> bool:
@@ -186,6 +189,15 @@ class RunDirectory:
     def games(self) -> list[str]:
         """The run's games in their order, as far as they are known."""
         return self._read_json(self.state / "games.json", [])
+
+    def save_environments(self, environments: Sequence[str], games_hash: str) -> None:
+        """Keep where the run's games are played: `engine split` of each kind of client, and the game list's hash."""
+        content = {"environments": list(environments), "games_hash": games_hash}
+        self._write_json(self.state / "environment.json", content)
+
+    def environments(self) -> list[str]:
+        """Where the run's games were played so far, as `engine split`; [] in a run of an older version."""
+        return self._read_json(self.state / "environment.json", {}).get("environments", [])
 
     def save_memories(self, round: int, memories: dict[str, list[str]]) -> None:
         """Keep the memories with which `round` starts."""

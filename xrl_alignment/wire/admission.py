@@ -54,6 +54,7 @@ class PendingRequest:
         """Answer the client: a dict with `kind`, or a list of actions ([] = the episode is over).
 
         Either form works on both wires: `{"kind": "action", "action": a}` and `[a]` mean the same.
+        An error (`{"kind": "error", "reason": …}`) is HTTP status 400 on v1.
         Raises RuntimeError when called twice: each answer moves the episode on, so there must be only one.
         """
         response = _encode_answer(answer, self.wire)
@@ -254,6 +255,8 @@ def _encode_answer(answer: LoopAnswer, wire: str) -> HttpResponse:
     if isinstance(answer, Mapping):
         if wire == "v2":
             return HttpResponse(200, v2.encode_reply(answer), "application/json")
+        if answer.get("kind") == "error":  # v1's reply is a list of actions: it has no form for an error
+            return HttpResponse(400, f"{answer.get('reason', '')}\n".encode("utf-8", "replace"))
         answer = [answer["action"]] if answer.get("action") is not None else []
     if wire == "v1":
         return HttpResponse(200, v1.encode_reply(answer))

@@ -10,7 +10,7 @@ def test_report_draws_a_bar_on_a_terminal_and_writes_lines_elsewhere():
         def isatty(self) -> bool:
             return True
 
-    for stream, expected in ((Terminal(), "2/2"), (io.StringIO(), "1 won, 2 of 2 episodes")):
+    for stream, expected in ((Terminal(), "2/2"), (io.StringIO(), "1 won (by policy or expert), 2 of 2 episodes")):
         with ClientReport(stream) as report:
             report.expect(2)
             report.episode(won=True)

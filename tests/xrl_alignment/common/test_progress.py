@@ -59,3 +59,11 @@ def test_games_are_counted_beyond_what_was_expected(capsys):
         "1 solved, 1 of 1 games",
         "1 solved, 2 of 2 games",
     ]
+
+
+def test_help_of_the_expert_and_missing_labels_are_told(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY_S", -1.0)
+    with RoundProgress() as bar:
+        bar.update({**STATUS, "won": 4, "missing_labels": 0.25})
+    said = capsys.readouterr().out
+    assert said.startswith("round 2/3, 1 solved by the policy, 3 won with the expert's help, 25% of labels missing, ")

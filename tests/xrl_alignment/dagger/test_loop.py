@@ -487,3 +487,36 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_batch(make_run, s
     assert run.play() is None
     assert "the loss is nan in round 0, training step 0" in str(run.error)
     assert "round000_env0000_steps002.h5 step" in str(run.error) and "ERROR:" in run.log
+
+
+@pytest.mark.parametrize("says_done", [True, False])
+def test_v1_the_bare_task_type_plays_whole_rounds(make_run, scripted, games, says_done):
+    """The original's example sends `pick_and_place` for every game: their order says which one it is."""
+    run = make_run(policy=scripted("look"), max_steps=3, num_rounds=2).start()
+    bare = [type("Bare", (), {"id": "pick_and_place", "path": game.path})() for game in games[:2]]
+    client = OriginalClient(run, [*bare, *bare, bare[0]] if not says_done else bare)
+    client.play(2 if says_done else 1, says_done=says_done)
+    run.wait()
+    assert run.directory.done and run.directory.games() == ["pick_and_place-env0", "pick_and_place-env1"]
+    assert [(r.round, r.env) for r in run.journal] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert run.journal[0].task_type == "pick_and_place"
+
+
+def test_v1_skips_a_solved_game_of_bare_type_and_plays_the_other(make_run, scripted, games):
+    run = make_run(policy=scripted(*solve(games[0])), max_steps=40).start()
+    client = OriginalClient(run, [type("Bare", (), {"id": "pick", "path": game.path})() for game in games[:2]])
+    client.environment = make_environment("native", max_steps=40)
+    client.play(2)
+    run.wait()
+    assert [(r.round, r.env, r.solved) for r in run.journal] == [(0, 0, True), (0, 1, False), (1, 1, False)]
+    assert client.log[2] == ("pick", 0, ["SKIP"])
+
+
+def test_v1_without_labels_is_refused_with_the_reason(make_run, scripted, games):
+    run = make_run(policy=scripted("look"), expert="client", client_expert="client", max_steps=2, num_rounds=1)
+    run.loop.sessions.labels_required = True
+    client = OriginalClient(run.start(), games[:2])
+    with pytest.raises(ConnectionError, match="400"):
+        client.play_game(games[0], True)
+    assert run.directory.games() == [] and run.journal == [] and "has no label (expert_action)" in run.log
+    run.server.stop()

@@ -4,7 +4,14 @@ import pytest
 
 from xrl_alignment.common.choices import ENVIRONMENT_NAMES
 from xrl_alignment.common.errors import EnvironmentFault
-from xrl_alignment.environments import ENVIRONMENTS, Environment, make_environment
+from xrl_alignment.environments import (
+    ENVIRONMENTS,
+    Environment,
+    check_split,
+    choose_games,
+    known_games,
+    make_environment,
+)
 
 
 @pytest.mark.parametrize(("name", "made"), [("native", "native"), ("household", "native"), ("thor", "thor")])
@@ -35,3 +42,21 @@ def test_alfworld_experts_need_alfworlds_engine():
         make_environment("native", expert="planner")
     with pytest.raises(EnvironmentFault, match="handcoded, planner"):
         make_environment("textworld", expert="perfect")
+
+
+def test_the_split_is_checked_by_name_and_by_what_is_there(tmp_path):
+    for name, split in (("native", "valid_unseen"), ("textworld", "train"), ("household", "household_heldout")):
+        check_split(name, split, str(tmp_path))  # the games may be on the clients' machine
+    (tmp_path / "json_2.1.1" / "my_split").mkdir(parents=True)
+    check_split("native", "my_split", str(tmp_path))
+    for name, split in (("native", "valid_unsen"), ("household", "valid_seen")):
+        with pytest.raises(EnvironmentFault, match=f"environment.split: unknown split '{split}'"):
+            check_split(name, split, str(tmp_path / "nothing"))
+
+
+def test_known_games_are_those_that_are_chosen(household_data, tmp_path):
+    options = {"data": str(household_data), "seed": 3}
+    chosen = [game.id for game in choose_games("native", "household_train", num=4, **options)]
+    sizes = {"num_train": 12, "num_heldout": 6}
+    assert known_games("native", "household_train", 4, **options, **sizes) == chosen
+    assert known_games("native", "household_train", 4, data=str(tmp_path), **sizes) is None

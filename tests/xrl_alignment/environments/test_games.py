@@ -89,6 +89,14 @@ def test_no_games_says_where_and_how(data, split, hint):
     assert "splits there: train" in str(error.value)
 
 
+def test_a_wrong_split_beside_others_names_those(data):
+    with pytest.raises(EnvironmentFault, match=r"splits there: train\): choose one of those"):
+        find_games("tarin", data)
+    (data / "json_2.1.1" / "train").rename(data / "json_2.1.1" / "household_train")
+    with pytest.raises(EnvironmentFault, match=r"splits there: household_train\): choose one of those"):
+        find_games("valid_seen", data)
+
+
 def test_negative_number_is_refused(data):
     with pytest.raises(EnvironmentFault, match="-1"):
         find_games("train", data, num=-1)

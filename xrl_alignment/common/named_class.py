@@ -1,0 +1,61 @@
+"""Classes of one's own as `module:Class`, which may stand wherever an expert, environment or policy is named."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from lavis.common.errors import ConfigError, first_sentence, unknown
+
+
+def is_class_name(name: str) -> bool:
+    """Whether `name` has the form `module:Class` (`examples.custom_expert:OrderlyExpert`)."""
+    module, colon, attribute = name.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), attribute))
+
+
+def check_choice_or_class(what: str, name: str, choices: tuple[str, ...]) -> None:
+    """ConfigError unless `name` is one of `choices` or has the form `module:Class`; `what` is the option's name."""
+    if name not in choices and not is_class_name(name):
+        raise ConfigError(f"{what}: {unknown('name', name, choices)}, or give module:Class")
+
+
+def load_class(name: str, kind: str, methods: tuple[str, ...]) -> Any:
+    """The class `module:Class`; the module is looked for where Python looks, and in the current folder.
+
+    It is called without arguments. Raises ConfigError, one line, where the module or the class is missing or cannot be
+    imported, or where the class lacks one of `methods`, those of the protocol of this `kind`.
+    """
+    module, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        loaded = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{kind} {name}: there is no module {error.name or module} (it is looked for on PYTHONPATH)"
+        ) from error
+    except Exception as error:  # the module is the user's: whatever breaks in it is told in one line
+        raise ConfigError(f"{kind} {name}: importing {module} fails: {_brief(error)}") from error
+    made = getattr(loaded, attribute, None)
+    if not callable(made):
+        raise ConfigError(f"{kind} {name}: module {module} has no class {attribute}")
+    lacking = [method for method in methods if not callable(getattr(made, method, None))]
+    if lacking:
+        raise ConfigError(f"{kind} {name}: the class lacks {', '.join(lacking)} (docs/architecture.md, Interfaces)")
+    return made
+
+
+def make_named(name: str, kind: str, methods: tuple[str, ...]) -> Any:
+    """An instance of `load_class`; ConfigError where it cannot be made without arguments."""
+    made = load_class(name, kind, methods)
+    try:
+        return made()
+    except TypeError as error:
+        raise ConfigError(f"{kind} {name}: cannot be made without arguments: {_brief(error)}") from error
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_sentence(error)}"
