@@ -16,10 +16,13 @@ import torch
 import yaml
 
 import dagger_server
+from lavis.common.errors import ConfigError
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.emac_config import PARTS
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.common.program import run_program
+from xrl_alignment.config.loading import load_config
+from xrl_alignment.config.schema import DaggerConfig
 from xrl_alignment.runs.checkpoint import load_checkpoint, save_checkpoint
 from xrl_alignment.runs.directory import RunDirectory
 
@@ -243,6 +246,17 @@ def test_a_base_file_without_the_vision_encoder(settings, fails, tmp_path):
     line = fails("--cfg-path", settings, "--options", *options)
     assert "no file brought the weights of visual_encoder (set model.vit_weights: " in line
     assert not (tmp_path / "out").exists()
+
+
+def test_dpos_temperature_and_the_mixing_probability_are_two_settings(tmp_path):
+    config = load_config(DaggerConfig, None, ["run.dpo_beta=0.3"])
+    model, vis_processor = load_student({}, torch.device("cpu"))
+    dagger_server.build_learner(config, RunDirectory(tmp_path), model, vis_processor)
+    assert model.dpo_beta == 0.3 and config.run.beta == [0.0]
+    assert load_config(DaggerConfig, None, []).run.dpo_beta == 0.1
+    for value in ("0", "-1", "inf"):
+        with pytest.raises(ConfigError, match="run.dpo_beta: .* is not a number above 0"):
+            load_config(DaggerConfig, None, [f"run.dpo_beta={value}"])
 
 
 def test_nothing_to_train_nothing_to_read_and_nothing_given(settings, fails, tmp_path):

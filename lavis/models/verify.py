@@ -1,11 +1,18 @@
-"""Compares Blip2Emac with recorded numbers of the original model.
+"""Compares Blip2Emac with recorded numbers.
 
-    python -m lavis.models.verify CASE_DIR
+    python -m lavis.models.verify               # the case that ships with the project
+    python -m lavis.models.verify CASE_DIR      # another, such as one recorded from the original's code
+
+The shipped case (`verify_case/`) was not recorded from the original, whose code is not part of this project. Its
+numbers come from Transformers' own InstructBLIP and Llama classes in float64 and the published formulas (made by
+`tests/lavis/models/test_verify.py`). So it shows that this installation loads LAVIS's names and computes losses,
+log-probabilities, gradients and beam search as those do. That these equal the original's is what a case recorded from
+the original shows.
 
 A case directory holds `config.json` (sizes), `state_dict.pth` and `state_dict_qtext.pth` (LAVIS names), the language
-model (`llm/`, `llm_state_dict.pth`), a BERT vocabulary (`bert_tokenizer/`), inputs and what the original computed from
-them (`expected.json`, `expected.npz`). Every quantity is printed with its largest relative error. The exit code is 0
-only if all match: ids, labels and texts exactly, numbers within `TOLERANCE`.
+model (`llm/`, `llm_state_dict.pth`; all three may be `.safetensors`), a BERT vocabulary (`bert_tokenizer/`), inputs and
+what was computed from them (`expected.json`, `expected.npz`). Every quantity is printed with its largest relative
+error. The exit code is 0 only if all match: ids, labels and texts exactly, numbers within `TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -30,7 +37,8 @@ from lavis.models.blip2_models.text import encode_prompts, prompt_rows
 
 TOLERANCE = 1e-4  # relative; absolute where the recorded number is near 0; of the largest element for gradients
 _CASE_FILES = ("config.json", "inputs.json", "prompt_ids.json", "expected.json", "inputs.npz", "expected.npz")
-VARIANTS = {"plain": "state_dict.pth", "qtext": "state_dict_qtext.pth"}
+VARIANTS = {"plain": "state_dict", "qtext": "state_dict_qtext"}
+SHIPPED = Path(__file__).with_name("verify_case")
 
 
 @dataclass(frozen=True)
@@ -122,13 +130,18 @@ class Case:
             "qformer_text_input": variant == "qtext",
             "bert_tokenizer": str(self.folder / "bert_tokenizer"),
             "llm_model": str(self.folder / "llm"),
-            "llm_weights": str(self.folder / "llm_state_dict.pth"),
-            "pretrained": str(self.folder / VARIANTS[variant]),
+            "llm_weights": self._weights("llm_state_dict"),
+            "pretrained": self._weights(VARIANTS[variant]),
             "freeze_ln_vision": False,  # the original's: its ln_vision gradients are recorded too
             "max_txt_len": c["max_txt_len"],
             "max_output_txt_len": c["max_output_txt_len"],
         }
         return registry.get_model_class("blip2_emac").from_config(config).eval()
+
+    def _weights(self, stem: str) -> str:
+        """The file of weights called `stem`, with either ending."""
+        file = self.folder / f"{stem}.safetensors"
+        return str(file if file.is_file() else file.with_suffix(".pth"))
 
     def samples(self, batch: str) -> dict[str, Any]:
         """The inputs of `batch`, as `forward` and `dpo_forward` take them; `prompt` for `generate`."""
@@ -285,8 +298,8 @@ def checks(folder: Path) -> Iterator[Check]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print every check; the exit code."""
-    parser = argparse.ArgumentParser(description="Compare Blip2Emac with recorded numbers of the original model.")
-    parser.add_argument("case", type=Path, help="case directory")
+    parser = argparse.ArgumentParser(description="Compare Blip2Emac with recorded numbers.")
+    parser.add_argument("case", type=Path, nargs="?", default=SHIPPED, help="case directory (default: the shipped one)")
     arguments = parser.parse_args(argv)
     set_threads(1)  # the matrices are tiny: more threads would only wait for one another
     done: list[Check] = []
@@ -299,6 +312,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     failed = sum(not check.ok for check in done)
     print(f"{len(done) - failed} of {len(done)} quantities match; largest error {max(c.error for c in done):.2e}")
+    if arguments.case == SHIPPED:
+        print("recorded from Transformers' own classes in float64, not from the original: that needs a CASE_DIR")
     return 1 if failed else 0
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +29,7 @@ HIDDEN, WORDS = 768, 30523
 VICUNA = {"7b": (4096, 11008, 32), "13b": (5120, 13824, 40)}
 
 
-def shaped(shapes: dict[str, tuple[int, ...]], dtype: torch.dtype = torch.float16) -> dict[str, Tensor]:
+def shaped(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype = torch.float16) -> dict[str, Tensor]:
     return {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}
 
 
@@ -87,7 +89,12 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str,
     hidden, wide, layers = VICUNA[size]
     llm = tmp_path / "vicuna"
     llm.mkdir()
-    sizes = {"hidden_size": hidden, "intermediate_size": wide, "num_hidden_layers": layers, "vocab_size": 32000}
+    sizes: dict[str, Any] = {
+        "hidden_size": hidden,
+        "intermediate_size": wide,
+        "num_hidden_layers": layers,
+        "vocab_size": 32000,
+    }
     config = LlamaConfig(**sizes, num_attention_heads=layers, rms_norm_eps=1e-6, tie_word_embeddings=False)
     (llm / "config.json").write_text(json.dumps({**config.to_dict(), "model_type": "llama"}))
     with torch.device("meta"):

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 from lavis.datasets.records import BadSampleError
 from lavis.processors import BlipImageEvalProcessor
 from lavis.runners import checkpoint
-from lavis.runners.runner_base import Stopped
+from lavis.runners.runner_base import RunnerBase, Stopped
 
 
 def lines(path: Path) -> list[dict]:
@@ -222,3 +223,10 @@ def test_weight_decay_spares_vectors(make_runner) -> None:
     decayed, spared = make_runner("groups").optimizer.param_groups
     assert {parameter.ndim for parameter in spared["params"]} == {1}
     assert (decayed["weight_decay"], spared["weight_decay"]) == (0.05, 0.0)
+
+
+def test_dpos_temperature_reaches_the_model(make_runner: Callable[..., RunnerBase]) -> None:
+    assert make_runner("default").replicas.model.dpo_beta == 0.1
+    assert make_runner("other", **{"run.dpo_beta": 0.3}).replicas.model.dpo_beta == 0.3
+    with pytest.raises(ValueError, match=r"run.dpo_beta: 0.0 is not a number above 0"):
+        make_runner("zero", **{"run.dpo_beta": 0.0})
