@@ -14,13 +14,13 @@ from functools import partial
 
 from lavis.common.errors import unknown
 from xrl_alignment.client.play import EXECUTORS, PATIENCE_S, WIRES, play
-from xrl_alignment.client.player import ExpertFactory
+from xrl_alignment.client.player import ExpertFactory, expert_beside
 from xrl_alignment.common.choices import CLIENT_EXPERTS, STEP_TIMEOUT_S
 from xrl_alignment.common.named_class import is_class_name
 from xrl_alignment.common.program import run_program
 from xrl_alignment.environments import choose_games, make_environment
-from xrl_alignment.environments.base import MAX_STEPS, Environment
-from xrl_alignment.experts import Expert, make_expert
+from xrl_alignment.environments.base import MAX_STEPS
+from xrl_alignment.experts import make_expert
 from xrl_alignment.wire.images import IMAGE_FORMATS
 
 EXPERTS = (*CLIENT_EXPERTS, "explorer")
@@ -128,11 +128,7 @@ def expert_factory(name: str | None) -> ExpertFactory | None:
     if name is None or name in CLIENT_EXPERTS:
         return None
     make_expert(name)  # a class that cannot be used is an error now, not in a worker
-    return partial(_expert_beside, name)
-
-
-def _expert_beside(name: str, environment: Environment) -> Expert:
-    return make_expert(name)
+    return partial(expert_beside, name)
 
 
 def executor_of(arguments: argparse.Namespace) -> str:

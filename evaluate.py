@@ -43,12 +43,12 @@ from xrl_alignment.common.progress import GameProgress
 from xrl_alignment.common.versions import versions
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import EvaluateConfig
-from xrl_alignment.environments.base import Environment, Game
+from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import games_hash
-from xrl_alignment.evaluation.actors import Actor, ExpertActor, PolicyActor
+from xrl_alignment.evaluation.actors import Actor, ExpertActor, PolicyActor, new_expert
 from xrl_alignment.evaluation.metrics import summarise, table
 from xrl_alignment.evaluation.trials import Trials
-from xrl_alignment.experts import Expert, make_expert
+from xrl_alignment.experts import make_expert
 from xrl_alignment.rollouts.base import RolloutExecutor
 from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.runs.directory import round_block
@@ -202,11 +202,6 @@ def build_actor(config: EvaluateConfig, teacher: TeacherParts, cleanup: contextl
     cleanup.callback(policy.close)
     write_prompt = prompt_writer(model, tell_objects=config.environment.tell_objects)
     return PolicyActor(policy=policy, blank_frames=config.environment.blank_frames, write_prompt=write_prompt)
-
-
-def new_expert(name: str, options: dict[str, Any], environment: Environment) -> Expert:
-    """The expert of one episode, made in the process where its environment is."""
-    return make_expert(name, environment=environment, **options)
 
 
 def build_executor(config: EvaluateConfig) -> RolloutExecutor:

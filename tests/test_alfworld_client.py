@@ -98,3 +98,27 @@ def test_mistakes_end_in_one_line_and_code_2(household_data, arguments, reason):
 def test_help_lists_the_environments():
     code, out, _ = run("--help")
     assert code == 0 and "native, textworld, household" in out
+
+
+def test_an_expert_of_ones_own_sends_the_labels_also_from_a_process_of_its_own(server, household_data):
+    arguments = ["--port", str(server.port), "--split", "household_heldout", "--num-envs", "1", "--executor", "local"]
+    arguments += ["--data", str(household_data), "--expert", "examples.custom_expert:OrderlyExpert"]
+    process = start(*arguments)
+    hello = take(server)
+    hello.reply({"kind": "welcome", "num_rounds": 1, "expert": "client"})
+    take(server).reply({"kind": "work", "env": 0, "game": hello.message.games[0], "round": 0})
+    pending = take(server)
+    assert "expert_action" in pending.message.information and "admissible_commands" in pending.message.information
+    pending.reply([])
+    take(server).reply({"kind": "finished"})
+    take(server).reply({"kind": "bye"})
+    assert process.wait(timeout=PATIENCE_S) == 0, process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("expolrer", "did you mean 'explorer'?, or give module:Class"), ("nowhere_at_all:X", "there is no module")],
+)
+def test_an_expert_that_does_not_exist(household_data, name, reason):
+    code, _, err = run("--data", str(household_data), "--split", "household_heldout", "--expert", name)
+    assert code == 2 and reason in err.splitlines()[-1]

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -156,3 +157,18 @@ def test_games_that_the_checkpoint_has_trained_on_are_told(program, tmp_path, ho
         assert code == 0, err
         assert result(tmp_path)["trained_on"]["games"] == number and line in out
         assert number or known is None or "HELD OUT" not in out
+
+
+def test_an_expert_plays_in_processes_of_their_own(household_data, tmp_path):
+    """As a terminal starts it: workers do not import the program, so nothing of it may travel to them."""
+    options = ["environment.name=native", "environment.split=household_heldout", f"environment.data={household_data}"]
+    options += ["run.num_envs=2", "run.executor=local", "run.num_workers=2", "expert.name=explorer"]
+    command = [
+        sys.executable,
+        str(ROOT / "evaluate.py"),
+        "--cfg-path",
+        str(ROOT / "configs" / "evaluate" / "expert.yaml"),
+    ]
+    command += ["--options", *options, f"run.output={tmp_path / 'result.json'}"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    assert result(tmp_path)["first_trial"]["success"] == 1.0

@@ -10,6 +10,7 @@ import numpy as np
 
 from xrl_alignment.environments.base import Environment, Game, TimeStep, information_of
 from xrl_alignment.environments.reuse import ReusedEnvironments
+from xrl_alignment.experts import make_expert
 from xrl_alignment.experts.base import Expert
 from xrl_alignment.language.prompt import build_prompt
 from xrl_alignment.rollouts.episode import Episode
@@ -97,6 +98,11 @@ class ClientPlayer:
         if self.blank_frames:
             self._blank = frame = np.zeros_like(frame)  # all frames have the same shape, so render only once
         return frame
+
+
+def expert_beside(name: str, environment: Environment) -> Expert:
+    """The expert called `name`, which reads what the environment says; here, because workers do not import programs."""
+    return make_expert(name)
 
 
 def _advice_of(environment: Environment) -> Callable[[], str | None] | None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from xrl_alignment.environments.base import Environment
+from xrl_alignment.experts import make_expert
 from xrl_alignment.experts.base import Expert, ExpertQuestion, Label, act_all
 from xrl_alignment.language.prompt import build_prompt
 from xrl_alignment.policies.base import Policy, PolicyInput
@@ -71,3 +72,8 @@ class ExpertActor:
     def answer(self, questions: Sequence[ExpertQuestion]) -> list[Label]:
         """Ask all experts that wait for a network at once."""
         return act_all([asked.expert for asked in questions], [asked.information for asked in questions])
+
+
+def new_expert(name: str, options: dict[str, Any], environment: Environment) -> Expert:
+    """The expert of one episode, made in the process where its environment is: workers do not import programs."""
+    return make_expert(name, environment=environment, **options)
