@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from xrl_alignment.wire.messages import Bye, Hello, Next, Observation
 from xrl_alignment.wire.v1 import SKIP
 
 V1_SESSION = "v1"  # wire v1 knows no sessions: there is one client
+ATTEMPTS = 3  # at a game whose data cannot be used, in one round
 WAIT_S = 0.2  # until a session without work asks again
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ class Sessions:
         self._log = rounds.directory.logger
         self._episodes: dict[str, LabelledEpisode] = {}  # by session
         self._greeted: set[str] = set()  # v2 sessions that have said hello and not bye
+        self._given_up: Counter[tuple[int, str]] = Counter()  # by round and game
         self._warned = False
 
     @property
@@ -94,6 +97,26 @@ class Sessions:
                 self._greeted.discard(session)
                 item.reply({"kind": "bye"})
         return Arrival()
+
+    def give_up(self, item: PendingRequest, why: str) -> LabelledEpisode | None:
+        """End the episode of a session whose data cannot be used, tell the session, and log why.
+
+        The game goes to whoever asks next. At the last of its `ATTEMPTS` in this round it counts as lost: then this
+        returns an episode without steps for the journal. A v1 client plays a game once in a round, so it has one.
+        """
+        message = item.message
+        assert isinstance(message, Observation)
+        session = message.session or V1_SESSION
+        episode = self._episodes.pop(session, None)
+        self._schedule.release(session)
+        game = episode.game if episode else plain(message.task_type)
+        env = self._schedule.env_of(game)
+        self._log.error(f"Task: [{env}] given up: {why}")
+        item.reply({"kind": "action", "action": None, "reason": why} if message.session else [SKIP])
+        self._given_up[self._schedule.round, game] += 1
+        if message.session and self._given_up[self._schedule.round, game] < ATTEMPTS:
+            return None
+        return self._new_episode(game, env, Observation(""))
 
     # --- who plays what --------------------------------------------------------------------------------------------
 
@@ -154,22 +177,24 @@ class Sessions:
             self._warn_of_few_games()
             return None
         self._rounds.note_games()
-        memories = self._rounds.memories.get(game, [])
-        text = plain(observation.text)
-        expert = self.make_expert()
-        expert.begin(text, task_type=game, memories=memories)
-        self._episodes[session] = LabelledEpisode(
+        episode = self._new_episode(game, env, observation)
+        episode.expert.begin(episode.text, task_type=game, memories=episode.memories)
+        self._episodes[session] = episode
+        return episode
+
+    def _new_episode(self, game: str, env: int, observation: Observation) -> LabelledEpisode:
+        round = self._schedule.round
+        return LabelledEpisode(
             game=game,
-            text=text,
-            memories=memories,
+            text=plain(observation.text),
+            memories=self._rounds.memories.get(game, []),
             repeat_limit=self.repeat_limit,
             env=env,
-            round=schedule.round,
-            beta=self.beta[min(schedule.round, len(self.beta) - 1)],
-            expert=expert,
+            round=round,
+            beta=self.beta[min(round, len(self.beta) - 1)],
+            expert=self.make_expert(),
             observation=observation,
         )
-        return self._episodes[session]
 
     def _warn_of_few_games(self) -> None:
         """A v1 client that starts over before all games of a round came has too few: the round cannot end."""
