@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from xrl_alignment.common.errors import EndpointFault
@@ -84,6 +85,8 @@ class DaggerLoop:
         except EndpointFault as error:
             self.directory.logger.error(str(error))
             raise type(error)(f"{error}; the run is kept: --resume {self.directory.path}") from error
+        if self.training:
+            self.training.save_if_changed(self.schedule.round, self.rounds.episodes)
         self.directory.mark_done()
         self._say_goodbye()
 
@@ -229,6 +232,8 @@ class DaggerLoop:
         journal = self.directory.episodes()
         self.rounds.restore_games()
         trained = self.training.restore(len(journal)) if self.training else None
+        if self.training and (lost := self.directory.lost_shards(journal)):
+            trained, journal = self._without_lost(journal, lost, trained)
         if self.training and trained is None:
             self.training.save(self.schedule.round, 0)
         for number, record in enumerate(journal):
@@ -243,6 +248,32 @@ class DaggerLoop:
         if journal:
             self.directory.logger.info(f"Resumed after {len(journal)} episodes, in round {self.schedule.round}")
         self.end_round()
+
+    def _without_lost(
+        self, journal: list[EpisodeRecord], lost: dict[int, str], trained: int | None
+    ) -> tuple[int | None, list[EpisodeRecord]]:
+        """The journal without the shards in `lost`, and how many of its episodes the saved state has learned from.
+
+        An episode of the round that is being played is cut off, and so played again. One of an earlier round stays,
+        because that round has ended; nothing more is learned from it.
+        """
+        now = max(self.directory.memories()[0], journal[-1].round)
+        for number, why in lost.items():
+            record = journal[number]
+            what = "it is played again" if record.round == now else "nothing more is learned from it"
+            self.directory.logger.error(f"Task: [{record.env}] of round {record.round} is lost, {what}: {why}")
+        cut = {number for number in lost if journal[number].round == now}
+        kept = [
+            replace(record, shard="") if number in lost else record
+            for number, record in enumerate(journal)
+            if number not in cut
+        ]
+        if trained is not None and (learned := sum(number < trained for number in cut)):
+            assert self.training
+            trained -= learned  # what was learned stays in the weights, and is learned once more
+            self.training.save(now, trained)
+        self.directory.rewrite_episodes(kept)
+        return trained, kept
 
     def _say_goodbye(self, patience_s: float = 5.0) -> None:
         """Tell clients that still ask that the run is over, until they have left or patience ends."""

@@ -116,7 +116,9 @@ def check_base(model: Blip2Emac, path: Path | str) -> None:
 
 def _refuse_not_finite(path: Path, model: Blip2Emac, optimizer: torch.optim.Optimizer | None) -> None:
     """CheckpointError where what would be saved is of no use to anyone."""
-    tensors = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+    tensors: list[tuple[str, torch.Tensor]] = [
+        (name, value) for name, value in model.named_parameters() if value.requires_grad
+    ]
     if optimizer:
         states = (state for state in optimizer.state.values())
         tensors += [("the optimiser", value) for state in states for value in state.values() if torch.is_tensor(value)]
