@@ -42,6 +42,11 @@ class LabelledEpisode(Episode):
         self.won, self.done = verdict(self.observation), self.observation.done
         self._shape = self.observation.image.shape
 
+    def act(self, action: str) -> str:
+        """Note that `action` goes to the environment; what was observed before it is not kept any longer."""
+        self.observation = self.observation.without_content()
+        return super().act(action)
+
     def receive(self, observation: Observation) -> None:
         """Take in what the environment answered to the action that was sent.
 

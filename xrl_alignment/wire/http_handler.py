@@ -14,12 +14,16 @@ from io import BufferedReader, RawIOBase
 from typing import Any
 
 from xrl_alignment.wire import v1, v2
-from xrl_alignment.wire.admission import HttpResponse, PendingRequest, RequestRefused, SessionAdmission
-from xrl_alignment.wire.messages import ProtocolError, md5_hex
+from xrl_alignment.wire.admission import ByteBudget, HttpResponse, PendingRequest, RequestRefused, SessionAdmission
+from xrl_alignment.wire.images import MAX_PIXELS
+from xrl_alignment.wire.messages import Observation, ProtocolError, md5_hex
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_BODY = 64 << 20  # a 300×300 frame is 1.5 MB in v1
+DEFAULT_MAX_BODY = 20 << 20  # a 300×300 frame is 1.5 MB in v1, the largest one allowed 16 MB
+_CHUNK = 1 << 16  # bytes of a body that are read at once
+_DECODING = 12  # bytes that decoding takes for each byte of a body, at most: a v1 image that is not written plainly
+_LARGEST_IMAGE = 3 * MAX_PIXELS
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Limits:
     write_s: float = 30.0
     drain_s: float = 5.0  # how long a refused body is read and thrown away, so that its sender gets the reason
     max_connections: int = 512
+    max_held: int = 128 << 20  # by all requests together that are read or wait for their answer
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class HandlerContext:
     """What a handler needs from the server."""
 
     admission: SessionAdmission
+    budget: ByteBudget
     limits: Limits
     token: str
     status: Callable[[], Mapping[str, Any]]
@@ -135,6 +141,20 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def _post(self) -> None:
         """Answer a message; the path does not matter, because the original's server ignored it."""
+        self._held = 0
+        try:
+            pending = self._receive()
+            self._known = True
+            try:
+                response = pending.wait()
+            finally:
+                self.context.admission.finished(pending)
+        finally:
+            self._hold(0)
+        self._send(response, {"MD5": md5_hex(response.body)})
+
+    def _receive(self) -> PendingRequest:
+        """Read, check and queue a message; what it holds then is the decoded one."""
         body = self._read_body()
         digest = md5_hex(body)
         claimed = self.headers.get("MD5")
@@ -142,13 +162,18 @@ class RequestHandler(BaseHTTPRequestHandler):
             raise RequestRefused(400, "header MD5 is missing: send the hex MD5 of the body")
         if claimed.strip().lower() != digest:
             raise RequestRefused(400, f"header MD5 is {claimed[:40]}, the body's is {digest}: damaged in transfer")
+        self._hold(_LARGEST_IMAGE + _DECODING * len(body))
         pending = self._admit(body, digest)
-        self._known = True
-        try:
-            response = pending.wait()
-        finally:
-            self.context.admission.finished(pending)
-        self._send(response, {"MD5": md5_hex(response.body)})
+        image = pending.message.image.nbytes if isinstance(pending.message, Observation) else 0
+        self._hold(image + len(body))
+        return pending
+
+    def _hold(self, size: int) -> None:
+        """Hold `size` bytes of the server's budget instead of what was held so far."""
+        self.context.budget.give_back(self._held)
+        self._held = 0
+        self.context.budget.take(size)
+        self._held = size
 
     def _admit(self, body: bytes, digest: str) -> PendingRequest:
         try:
@@ -172,7 +197,11 @@ class RequestHandler(BaseHTTPRequestHandler):
         length = self._check_head()
         self._reader.allow(self.context.limits.body_s)
         try:
-            body = self.rfile.read(length)
+            body = bytearray()
+            while len(body) < length and (chunk := self.rfile.read(min(_CHUNK, length - len(body)))):
+                body += chunk
+                self._unread = length - len(body)
+                self._hold(len(body))
         except TimeoutError as error:
             self._unread = 0  # too slow: do not read the rest
             raise RequestRefused(408, f"the body took longer than {self.context.limits.body_s:g} s") from error
@@ -180,7 +209,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             raise ConnectionError(f"the client left after {len(body)} of {length} bytes")
         self._unread = 0
         self.connection.settimeout(self.context.limits.write_s)
-        return body
+        return bytes(body)
 
     def _check_head(self) -> int:
         """Check what is known before the body is read; returns the body's length."""

@@ -67,6 +67,10 @@ class Observation:
             value = value[0]
         return [str(command) for command in value]
 
+    def without_content(self) -> Observation:
+        """This observation without image and texts."""
+        return replace(self, text="", history="", information={}, image=_NO_IMAGE)
+
 
 @dataclass(frozen=True)
 class Hello:
@@ -136,7 +140,7 @@ def without_content(message: Message) -> Message:
     """`message` without image, texts and game lists: what may be kept of it once it is answered."""
     match message:
         case Observation():
-            return replace(message, text="", history="", information={}, image=_NO_IMAGE)
+            return message.without_content()
         case Hello():
             return replace(message, games=())
     return message
