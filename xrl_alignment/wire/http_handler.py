@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler
 from io import BufferedReader, RawIOBase
 from typing import Any
 
+from xrl_alignment.common.network import is_loopback
 from xrl_alignment.wire import v1, v2
 from xrl_alignment.wire.admission import ByteBudget, HttpResponse, PendingRequest, RequestRefused, SessionAdmission
 from xrl_alignment.wire.images import MAX_PIXELS
@@ -48,6 +49,7 @@ class HandlerContext:
     budget: ByteBudget
     limits: Limits
     token: str
+    local: bool  # whether the server listens to this machine only
     status: Callable[[], Mapping[str, Any]]
 
 
@@ -122,6 +124,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         if complete:
             answer = {"POST": self._post, "GET": self._get}.get(self.command)
             try:
+                self._check_sender()
                 if answer is None:
                     raise RequestRefused(405, f"{self.command} is not supported; POST / and GET /health, /status are")
                 answer()
@@ -132,6 +135,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     def handle_expect_100(self) -> bool:
         """Say 100 Continue only to a body that will be read."""
         try:
+            self._check_sender()
             self._check_head()
         except RequestRefused as refusal:
             self._unread = 0  # the client sends nothing before it reads 100 Continue
@@ -182,6 +186,23 @@ class RequestHandler(BaseHTTPRequestHandler):
             return self.context.admission.admit_v1(v1.decode(body))
         except ProtocolError as error:
             raise RequestRefused(400, str(error)) from error
+
+    def _check_sender(self) -> None:
+        """Refuse what a web page in somebody's browser sends: it names its origin, or another host than it reaches.
+
+        Also refuses a second way to say where a body ends, by which one request could be read as two.
+        """
+        if "Origin" in self.headers:
+            raise RequestRefused(403, "requests from web pages are not answered (header Origin)")
+        host = self.headers.get("Host", "")
+        if self.context.local and host and not is_loopback(_hostname(host)):
+            raise RequestRefused(
+                403, f"header Host names {host[:80]!r}, this server answers at this machine's own names"
+            )
+        if "Transfer-Encoding" in self.headers or len(self.headers.get_all("Content-Length", [])) > 1:
+            raise RequestRefused(411, "give the body's length once, as Content-Length")
+        if self.command == "GET" and self.headers.get("Content-Length", "0").strip() != "0":
+            raise RequestRefused(400, "GET has no body")
 
     def _get(self) -> None:
         path = self.path.partition("?")[0]
@@ -269,3 +290,8 @@ class RequestHandler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Log a request as a debug message instead of printing it."""
         logger.debug("%s " + format, self.client_address, *args)
+
+
+def _hostname(host: str) -> str:
+    """`localhost` of `localhost:7860`, `::1` of `[::1]:7860`."""
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]

@@ -52,7 +52,9 @@ class DaggerHTTPServer:
         limits: Limits | None = None,
     ) -> None:
         if not token and not is_loopback(host):
-            raise ConfigError(f"server.host={host} can be reached from other machines: set server.token as well")
+            raise ConfigError(
+                f"server.host={host} can be reached from other machines: set server.token_file (or $EMAC_TOKEN) as well"
+            )
         self._queue = RequestQueue(queue_limit)
         self._admission = SessionAdmission(self._queue, session_timeout_s)
         self._silence_check_s = session_timeout_s / 4
@@ -63,6 +65,7 @@ class DaggerHTTPServer:
             budget=self._budget,
             limits=limits,
             token=token,
+            local=is_loopback(host),
             status=lambda: {**status(), "wire": self._counts()},
         )
         self._http = _bind(host, port, context)

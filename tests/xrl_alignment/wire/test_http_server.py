@@ -484,3 +484,35 @@ def test_requests_beyond_the_budget_wait_and_are_then_told_to_come_again(start):
     for pending in (first, second):
         pending.reply(["look"])
     assert [thread.result()[0] for thread in threads] == [200, 200] and budget.held == 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "127.0.0.1:1"}, 200),
+        ({"Host": "localhost"}, 200),
+        ({"Host": "[::1]:7860"}, 200),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example:7860"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Transfer-Encoding": "chunked"}, 411),
+    ],
+)
+def test_a_web_page_is_not_answered(start, headers, status):
+    server, loop = start()
+    assert post(server, HELLO, **headers)[0] == status
+    assert len(loop.seen) == (status == 200)
+    assert get(server, "/status", **headers)[0] == status
+
+
+def test_a_server_for_other_machines_goes_by_its_token_not_by_its_name(start):
+    server, _ = start(host="0.0.0.0", token="sesame")
+    assert post(server, HELLO, Authorization="Bearer sesame", Host="gpu-machine:7860")[0] == 200
+
+
+def test_get_with_a_body_is_one_request(start):
+    server, loop = start()
+    inner = b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    answer = raw(server, b"GET /health HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(inner) + inner)
+    assert answer.count(b"HTTP/1.1 ") == 1 and answer.startswith(b"HTTP/1.1 400") and b"GET has no body" in answer
