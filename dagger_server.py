@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import os
 import shlex
@@ -36,9 +35,10 @@ from xrl_alignment.common.named_class import is_class_name
 from xrl_alignment.common.network import is_loopback
 from xrl_alignment.common.program import parse_args, run_program
 from xrl_alignment.common.progress import RoundProgress
-from xrl_alignment.config.loading import load_config, to_yaml
+from xrl_alignment.config.loading import load_config, shareable, to_yaml
 from xrl_alignment.config.resume import refuse_changes, saved_settings
 from xrl_alignment.config.schema import DaggerConfig
+from xrl_alignment.config.token import read_token
 from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.expected_games import ExpectedGames
 from xrl_alignment.dagger.labels import LabelGuard
@@ -75,7 +75,7 @@ def main() -> None:
     server = DaggerHTTPServer(
         config.server.host,
         config.server.port,
-        config.server.token,
+        read_token(config.server),
         session_timeout_s=config.server.session_timeout_s,
         status=lambda: loop.status(),
     )
@@ -220,8 +220,6 @@ def build_loop(
     """Put the parts together."""
     run = config.run
     expert = config.expert.name
-    settings = dataclasses.asdict(config)
-    settings["server"]["token"] = ""  # checkpoints are passed on
     rounds = Rounds(
         directory,
         Schedule(num_rounds=run.num_rounds, num_envs=run.num_envs),
@@ -256,7 +254,7 @@ def build_loop(
             train_every=run.train_every,
             save_ckpt=run.save_ckpt,
             state_interval_s=run.state_interval_s,
-            config=settings,
+            config=shareable(config),
             earlier_games=games_of_weights(config.model),
         )
     return DaggerLoop(

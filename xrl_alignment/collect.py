@@ -30,7 +30,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lavis.common.errors import ConfigError
-from lavis.common.files import write_atomically
+from lavis.common.files import locked, write_atomically
 from xrl_alignment.builders.teacher import build_teacher
 from xrl_alignment.collection.card import card
 from xrl_alignment.collection.plan import EXPERTS, FORMATS, LANGUAGE_MODEL, Collected, Plan
@@ -61,9 +61,21 @@ def collect(
     """Play what is not yet done of `games` with `executor` (None: in this process); all episodes, in the games' order.
 
     `expert_options` are `make_expert`'s: the teacher of the expert `openai`, which plays in this process only.
-    Raises EnvironmentFault where a game was lost with its workers; what was collected before it is kept.
+    Raises EnvironmentFault where a game was lost with its workers; what was collected before it is kept. Raises
+    LockedError where another process collects into `out`.
     """
     out.mkdir(parents=True, exist_ok=True)
+    with closing(locked(out / ".lock", out)):
+        return _collect(plan, games, out, executor, expert_options)
+
+
+def _collect(
+    plan: Plan,
+    games: Sequence[Game],
+    out: Path,
+    executor: RolloutExecutor | None,
+    expert_options: Mapping[str, Any] | None,
+) -> list[Collected]:
     _claim(plan, out)
     if (out / "README.md").is_file() and not (out / ".annotations.jsonl").is_file():
         return _read_done(out)

@@ -28,11 +28,13 @@ from xrl_alignment.common.program import run_program
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.resume import changed_settings, saved_settings
 from xrl_alignment.config.schema import DaggerConfig
+from xrl_alignment.config.token import new_token, read_token
 from xrl_alignment.environments import choose_games
 from xrl_alignment.runs.checkpoint import load_checkpoint
 from xrl_alignment.runs.directory import new_run_directory, newest_checkpoint
 
 TAIL_LINES = 20
+CLIENT_VARIABLE = "EMAC_TOKEN"  # where alfworld_client.py reads the token
 GOODBYE_S = 60.0  # a client ends when its server has no more work; the server must end within this time
 
 
@@ -44,8 +46,8 @@ def run_phase(cfg_path: Path | str, options: Sequence[str] = (), *, resume: Path
     """Run one training phase to its DONE file; returns its run directory.
 
     `resume` continues that run directory instead of starting one. The processes write `server.log` and `client.log` in
-    the run directory; PhaseError holds the end of the log of the one that failed. Where games are missing, or the
-    server does not start, no directory stays behind.
+    the run directory, and share a token that is made for them where the settings give none. PhaseError holds the end of
+    the log of the one that failed. Where games are missing, or the server does not start, no directory stays behind.
     """
     config = load_config(DaggerConfig, cfg_path, options)
     if resume and (resume / "DONE").exists():
@@ -58,12 +60,16 @@ def run_phase(cfg_path: Path | str, options: Sequence[str] = (), *, resume: Path
     announcement.unlink(missing_ok=True)
     server_command = [sys.executable, str(REPO_ROOT / "dagger_server.py"), "--cfg-path", str(cfg_path)]
     server_command += ["--resume" if resume else "--run-dir", str(directory)]
-    server_command += ["--options", *options] if options else []
-    server = _start(server_command, directory / "server.log", config.server.token)
+    # The token travels in the environment: every user of this machine can read command lines.
+    shown = [option for option in options if not option.startswith("server.token=")]
+    server_command += ["--options", *shown] if shown else []
+    token = read_token(config.server) or new_token()
+    environment = {**os.environ, CLIENT_VARIABLE: token, config.server.token_variable: token}
+    server = _start(server_command, directory / "server.log", environment)
     client = None
     try:
         port = _wait_for_port(server, announcement, directory / "server.log")
-        client = _start([*client_command(config), "--port", str(port)], directory / "client.log", config.server.token)
+        client = _start([*client_command(config), "--port", str(port)], directory / "client.log", environment)
         _wait_for_both(server, client, directory)
     finally:
         for process in (client, server):
@@ -102,9 +108,8 @@ def hand_off(directory: Path) -> Path:
     return checkpoint
 
 
-def _start(command: list[str], log: Path, token: str) -> subprocess.Popen:
+def _start(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen:
     """Start a process in a session of its own: Ctrl-C reaches only the pipeline, which then stops both processes."""
-    environment = {**os.environ, "EMAC_TOKEN": token}
     with open(log, "ab") as output:
         return subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=environment

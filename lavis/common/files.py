@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from lavis.common.errors import FileError
+
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")  # what `replaced` calls its temporary files
+
+
+class LockedError(FileError):
+    """Another process writes there; the text names it."""
 
 
 @contextlib.contextmanager
 def replaced(path: Path | str) -> Iterator[Path]:
     """A temporary neighbour of `path` to write to; afterwards it is synced to disk and renamed to `path`.
+
+    The folder is synced as well: without that, a power loss may undo the rename after the file was relied on.
 
     Where the block raises, or the process is killed in it, an older file at `path` stays as it was.
     """
@@ -24,8 +34,9 @@ def replaced(path: Path | str) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         os.replace(temporary, path)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -73,7 +84,34 @@ def make_folder(path: Path | str) -> None:
         raise FileError(f"the folder {path} could not be made: {error.strerror or error}") from error
 
 
-def _sync(path: Path) -> None:
+def remove_temporaries(folder: Path | str) -> None:
+    """Remove what killed processes left of `replaced` in a folder in which nobody else writes now."""
+    for entry in Path(folder).glob(".*.tmp"):
+        if _TEMPORARY.fullmatch(entry.name):
+            entry.unlink(missing_ok=True)
+
+
+def locked(path: Path | str, folder: Path | str) -> TextIO:
+    """The open file `path`, which locks `folder` until it is closed or its process ends, however it ends.
+
+    Raises LockedError, which names the process that holds it.
+    """
+    file = open(path, "a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = file.read().strip()
+        file.close()
+        raise LockedError(f"process {holder} is writing to {folder}: wait for its end, or stop it") from error
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
+
+
+def sync(path: Path | str) -> None:
+    """Wait until a file's content, or a folder's list of names, is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

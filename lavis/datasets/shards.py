@@ -7,10 +7,10 @@
         attributes: version, game, …
 
 The name contains the number of steps, so a folder is opened by listing it. After the HDF5 data follows an index (JSON,
-its length, a mark; HDF5 ignores it) with the place of each row's bytes: reading a row is one read of the file, and no
-file stays open. Through HDF5 an image and its texts take fifteen times as long in random order, and opening a file
-alone takes as long as ten rows (`benchmarks/loader.py`). Other programs read shards with h5py as usual, the images
-after `import hdf5plugin`.
+its length, a mark; HDF5 ignores it) with the place of each row's bytes and a checksum of the file: reading a row is one
+read of the file, and no file stays open. Through HDF5 an image and its texts take fifteen times as long in random
+order, and opening a file alone takes as long as ten rows (`benchmarks/loader.py`). Other programs read shards with h5py
+as usual, the images after `import hdf5plugin`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import math
 import os
 import re
 import struct
+import zlib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -45,6 +46,8 @@ _LZ4_FILTER = 32004
 _LZ4_HEADER = struct.Struct(">QII")
 _END = struct.Struct("<Q8s")  # the index's length in bytes, and the mark
 _MARK = b"emac-idx"
+_CHECKSUM = b', "crc32": %d}'  # the index's end: checksum of all bytes before the index and of the index without it
+_CHECKED = re.compile(rb'(.*), "crc32": (\d+)\}', re.DOTALL)
 
 
 class ShardError(BadSampleError):
@@ -75,6 +78,7 @@ def _write_whole(path: Path, fields: Mapping[str, Sequence], attributes: Mapping
         for name, rows in fields.items():
             _write_field(file, name, rows)
     index = json.dumps({"version": VERSION, "game": attributes.get("game", ""), "fields": _layout(path)}).encode()
+    index = index[:-1] + _CHECKSUM % zlib.crc32(index, zlib.crc32(path.read_bytes()))
     with open(path, "ab") as end:
         end.write(index + _END.pack(len(index), _MARK))
 
@@ -183,7 +187,7 @@ class Shard:
                 return {name: self._fields[name].read(descriptor, step) for name in names}
             finally:
                 os.close(descriptor)
-        except (OSError, ValueError, lz4.block.LZ4BlockError) as error:
+        except Exception as error:  # there is no error that a damaged index cannot cause
             raise ShardError(f"{self.path}, step {step}: the shard is damaged: {error}") from error
 
     def __contains__(self, name: str) -> bool:
@@ -209,8 +213,22 @@ def open_shard(path: Path | str) -> Shard:
         return _known(path, stat.st_ino, stat.st_mtime_ns)
     except ShardError:
         raise
-    except (OSError, KeyError, ValueError, TypeError) as error:
+    except Exception as error:  # there is no error that a damaged index cannot cause
         raise ShardError(f"shard {path} cannot be read: {error}") from error
+
+
+def check_shard(path: Path | str) -> None:
+    """ShardError where a shard is missing, cut short, or not what was written; reads all of it.
+
+    Shards of before the checksum are only read to their index.
+    """
+    open_shard(path)
+    data = Path(path).read_bytes()
+    (length, _) = _END.unpack(data[-_END.size :])
+    at = len(data) - _END.size - length
+    match = _CHECKED.fullmatch(data[at : -_END.size])
+    if match and zlib.crc32(match[1] + b"}", zlib.crc32(data[:at])) != int(match[2]):
+        raise ShardError(f"shard {path} is damaged: its checksum is not that of what was written")
 
 
 @lru_cache(maxsize=1 << 14)

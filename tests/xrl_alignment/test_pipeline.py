@@ -79,6 +79,10 @@ def test_bc_is_handed_to_dpo_and_a_pipeline_killed_there_goes_on(phases, tmp_pat
     while not (journals := list(tmp_path.glob("out/dpo/*/state/episodes.jsonl"))):
         assert pipeline.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
+    children = Path(f"/proc/{pipeline.pid}/task/{pipeline.pid}/children").read_text().split()
+    environments = [Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in children]
+    tokens = {line for lines in environments for line in lines if line.startswith(b"EMAC_TOKEN=")}
+    assert len(tokens) == 1 and len(tokens.pop()) > 40  # server and client share one that was made for this run
     kill_with_children(pipeline)
     (bc,), dpo = (tmp_path / "out" / "bc").iterdir(), journals[0].parent.parent
     assert (bc / "DONE").exists() and not (dpo / "DONE").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -64,9 +65,11 @@ class CollectionJournal:
                 lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
                 annotations.write(lines.encode())
                 annotations.flush()
+                os.fsync(annotations.fileno())
                 self.done.append(episode)
                 episodes.write(json.dumps({**asdict(episode), "at": annotations.tell()}) + "\n")
                 episodes.flush()
+                os.fsync(episodes.fileno())
 
             yield add
 

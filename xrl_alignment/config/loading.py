@@ -15,6 +15,7 @@ from lavis.common.config import is_no_text, load_yaml, read_option
 from lavis.common.errors import ConfigError, unknown
 
 SchemaT = TypeVar("SchemaT")
+_WRITTEN = "_written"  # attribute of a loaded config: its settings before references were resolved
 
 
 def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Iterable[str] = ()) -> SchemaT:
@@ -34,21 +35,42 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
         except OmegaConfBaseException as error:
             raise ConfigError(_type_error_text(error, layer, source)) from error
     try:
-        return typing.cast(SchemaT, OmegaConf.to_object(merged))
+        config = typing.cast(SchemaT, OmegaConf.to_object(merged))
+        setattr(config, _WRITTEN, OmegaConf.to_container(merged, resolve=False))
+        return config
     except (ConfigError, OmegaConfBaseException) as error:
         where = " and ".join(dict.fromkeys(source for source, _ in layers)) or "the defaults"
         raise ConfigError(f"{_first_line(error)} (in {where})") from error
 
 
 def to_yaml(config: object) -> str:
-    """Return the yaml text of a config instance; `load_config` reads it back.
+    """Return the yaml text of a config instance (see `shareable`); `load_config` reads it back."""
+    return OmegaConf.to_yaml(OmegaConf.create(shareable(config)))
 
-    The server's token is left out, because people share run directories.
+
+def shareable(config: object) -> dict[str, typing.Any]:
+    """The settings as plain containers without secrets, because people share run directories and checkpoints.
+
+    The server's token is left out. Where a value refers to the environment (`${oc.env:NAME}`), values that refer to
+    something stay as they were written.
     """
-    settings = OmegaConf.structured(config)
-    if OmegaConf.select(settings, "server.token"):
-        settings.server.token = ""
-    return OmegaConf.to_yaml(settings)
+    settings = typing.cast(dict[str, typing.Any], OmegaConf.to_container(OmegaConf.structured(config)))
+    written = getattr(config, _WRITTEN, {})
+    if "${oc.env:" in str(written):
+        settings = _with_references(settings, written)
+    if "token" in settings.get("server", {}):
+        settings["server"]["token"] = ""
+    return settings
+
+
+def _with_references(value: typing.Any, written: typing.Any) -> typing.Any:
+    if isinstance(written, str) and "${" in written:
+        return written
+    if isinstance(value, dict) and isinstance(written, dict):
+        return {key: _with_references(item, written.get(key)) for key, item in value.items()}
+    if isinstance(value, list) and isinstance(written, list) and len(value) == len(written):
+        return [_with_references(*pair) for pair in zip(value, written, strict=True)]
+    return value
 
 
 def _read_yaml(path: Path) -> DictConfig:

@@ -296,7 +296,19 @@ class ServerConfig(Section, section="server"):
         may_change=True,
     )
     port: int = setting(7860, "port to listen on; 0: any free one", between(0, 65535), may_change=True)
-    token: str = setting("", "what clients must send; it is not written into the run directory", may_change=True)
+    token: str = setting(
+        "",
+        "what clients must send, at least 16 characters; better given by `token_file` or `token_variable`, which no "
+        "process list shows; never written into the run directory",
+        may_change=True,
+    )
+    token_file: str = setting("", "file that holds the token; empty: none", may_change=True)
+    token_variable: str = setting(
+        "EMAC_TOKEN",
+        "environment variable that holds the token, where neither `token` nor `token_file` gives it",
+        named("a variable's name"),
+        may_change=True,
+    )
     session_timeout_s: float = setting(
         300.0, "seconds after which the games of a silent client are reassigned", SECONDS, may_change=True
     )

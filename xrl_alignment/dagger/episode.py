@@ -6,11 +6,16 @@ import random
 import time
 from dataclasses import dataclass, field, replace
 
+from lavis.common.errors import EmacError
 from xrl_alignment.experts.base import Expert, Label
 from xrl_alignment.language.commands import normalise
 from xrl_alignment.rollouts.episode import Episode
 from xrl_alignment.runs.transitions import Transition
 from xrl_alignment.wire.messages import Observation
+
+
+class EpisodeFault(EmacError, ValueError):
+    """What a client sent for an episode cannot be used; the text says why. Only that episode ends."""
 
 
 def plain(text: str) -> str:
@@ -36,9 +41,21 @@ class LabelledEpisode(Episode):
         """Take the verdict of the first observation: a game may be over before it begins."""
         super().__post_init__()
         self.won, self.done = verdict(self.observation), self.observation.done
+        self._shape = self.observation.image.shape
+
+    def act(self, action: str) -> str:
+        """Note that `action` goes to the environment; what was observed before it is not kept any longer."""
+        self.observation = self.observation.without_content()
+        return super().act(action)
 
     def receive(self, observation: Observation) -> None:
-        """Take in what the environment answered to the action that was sent."""
+        """Take in what the environment answered to the action that was sent.
+
+        Raises EpisodeFault for an image of another size than the first; a final observation's image is not used.
+        """
+        if not observation.done and observation.image.shape != self._shape:
+            first, now = (" × ".join(map(str, shape)) for shape in (self._shape, observation.image.shape))
+            raise EpisodeFault(f"the image's size changed within the episode, from {first} to {now}")
         self.observation = observation
         feedback = plain(observation.text)
         self.expert.observe(self.awaiting, feedback)

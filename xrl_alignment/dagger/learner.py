@@ -6,8 +6,9 @@ over the rounds, `train_iters_per_epoch` updates of `accum_grad_steps` batches e
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +18,15 @@ import torch
 from lavis.common.errors import EmacError
 from lavis.common.optims import LinearWarmupCosineLRScheduler
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
-from lavis.models.references import ReferenceLogps
+from lavis.models.references import Place, ReferenceLogps
 from xrl_alignment.dagger.replay import ReplayBuffer
 from xrl_alignment.policies.base import autocast, stack_images
 
+logger = logging.getLogger(__name__)
+
 
 class DivergedError(EmacError, ValueError):
-    """The loss is no longer finite; the text says where."""
+    """A loss, gradient or weight is not finite; the text says where. The weights are those before that update."""
 
 
 @dataclass(frozen=True)
@@ -87,37 +90,84 @@ class Learner:
         self.training_step = 0  # batches so far, the original's count
 
     def learn(self, epoch: int, report: Callable[[TrainingMetrics], None] = lambda metrics: None) -> None:
-        """Run the updates that follow an episode of round `epoch`, reporting every batch."""
+        """Run the updates that follow an episode of round `epoch`, reporting every batch.
+
+        Raises DivergedError before a loss or gradient that is not finite reaches the weights.
+        """
         self.model.train()
         try:
             for iteration in range(self.updates * self.accum_grad_steps):
                 self.lr_scheduler.step(cur_epoch=epoch, cur_step=self.training_step)
                 metrics = self._accumulate(epoch)
                 if (iteration + 1) % self.accum_grad_steps == 0:
-                    self.scaler.step(self.optimizer)
-                    self.scaler.update()
-                    self.optimizer.zero_grad(set_to_none=True)
+                    self._step(epoch)
                 report(metrics)
                 self.training_step += 1
         finally:
+            self.optimizer.zero_grad(set_to_none=True)  # after an error, too: half an update must not join the next
             self.model.eval()
 
-    def _accumulate(self, epoch: int) -> TrainingMetrics:
-        """Forward and backward of one batch, its gradient added to what the optimiser will use."""
-        samples: dict[str, Any] = self.buffer.sample(self.batch_size)
+    def _step(self, epoch: int) -> None:
+        """Update the weights, unless the gradient is not finite (with fp16 the scaler skips such an update itself)."""
+        if not self.scaler.is_enabled():
+            # One number for all gradients: the norm is infinite or NaN if one of them is.
+            gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+            norm = torch.nn.utils.get_total_norm(gradients).item()
+            if not math.isfinite(norm):
+                raise self._diverged("gradient's norm", norm, epoch)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _diverged(self, what: str, value: float, epoch: int) -> DivergedError:
+        return DivergedError(
+            f"the {what} is {value} in round {epoch}, training step {self.training_step}: lower run.init_lr, or look "
+            f"at this batch in {self.buffer.directory}: {self.buffer.describe_drawn()}"
+        )
+
+    def _forward(self) -> dict[str, Any]:
+        """The model's output for a new batch; a shard that cannot be read or computed is drawn no more."""
+        while True:
+            try:
+                return self._output(self.buffer.sample(self.batch_size), self.buffer.drawn)
+            except Exception as error:
+                if not self._refuse_faulty(error):
+                    raise
+
+    def _output(self, samples: dict[str, Any], places: Sequence[Place]) -> dict[str, Any]:
         samples["image"] = stack_images(self.vis_processor, samples["image"]).to(self.model.device)
         with autocast(self.model.device):
             if self.preferences:
-                self.references.add_to(samples, self.buffer.drawn)
-                output = self.model.dpo_forward(samples)
-            else:
-                output = self.model(samples)
+                self.references.add_to(samples, places)
+                return self.model.dpo_forward(samples)
+            return self.model(samples)
+
+    def _refuse_faulty(self, error: Exception) -> bool:
+        """Refuse the shards of the last batch at which the model fails by themselves; False where there are none.
+
+        Also False where nothing else is left to learn from: then the fault is not one episode's.
+        """
+        faulty = {place[0] for place in dict.fromkeys(self.buffer.drawn) if not self._computes(place)}
+        left = [self.buffer.refuse(name) for name in sorted(faulty)]
+        for name in sorted(faulty):
+            logger.error("%s: nothing more is learned from it: %s: %s", name, type(error).__name__, error)
+        return bool(left) and left[-1]
+
+    def _computes(self, place: Place) -> bool:
+        device = self.model.device
+        try:
+            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+                self._output(self.buffer.read([place]), [place])
+        except Exception:  # whatever it is: the batch's error is the one that is told
+            return False
+        return True
+
+    def _accumulate(self, epoch: int) -> TrainingMetrics:
+        """Forward and backward of one batch, its gradient added to what the optimiser will use."""
+        output = self._forward()
         loss = output["loss"].item()
         if not math.isfinite(loss):
-            raise DivergedError(
-                f"the loss is {loss} in round {epoch}, training step {self.training_step}: lower run.init_lr, or look "
-                f"at this batch in {self.buffer.directory}: {self.buffer.describe_drawn()}"
-            )
+            raise self._diverged("loss", loss, epoch)
         self.scaler.scale(output["loss"] / self.accum_grad_steps).backward()
         rewards = {}
         if self.preferences:
@@ -129,9 +179,12 @@ class Learner:
         return TrainingMetrics(step=self.training_step, lr=self.optimizer.param_groups[0]["lr"], loss=loss, **rewards)
 
     def random_state(self) -> dict:
-        """States of the generators that training draws from, as plain containers (see `checkpoint.py`)."""
+        """What decides the next draws, as plain containers (see `checkpoint.py`): generators, and refused shards."""
         state = self.buffer.random.bit_generator.state
-        return {"buffer": state, "torch": torch.get_rng_state()}
+        random = {"buffer": state, "torch": torch.get_rng_state(), "refused": sorted(self.buffer.refused)}
+        if self.model.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.model.device)
+        return random
 
     def restore(self, checkpoint: dict) -> None:
         """Continue from a checkpoint: optimiser, scaler, step, random states, references (not the model's weights)."""
@@ -141,4 +194,7 @@ class Learner:
         if checkpoint.get("references"):
             self.references.restore(checkpoint["references"])
         self.buffer.random.bit_generator.state = checkpoint["random"]["buffer"]
+        self.buffer.refused = set(checkpoint["random"].get("refused", ()))
         torch.set_rng_state(checkpoint["random"]["torch"])
+        if self.model.device.type == "cuda" and "cuda" in checkpoint["random"]:
+            torch.cuda.set_rng_state(checkpoint["random"]["cuda"].cpu(), self.model.device)

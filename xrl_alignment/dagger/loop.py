@@ -10,22 +10,29 @@ et al. 2024 (DPO with the expert's action chosen and the policy's own rejected; 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.episode import LabelledEpisode
+from xrl_alignment.dagger.faults import decide_each, described, may_be_the_datas
 from xrl_alignment.dagger.labels import LabelGuard, MissingLabelsError
 from xrl_alignment.dagger.learner import DivergedError
 from xrl_alignment.dagger.rounds import Rounds
-from xrl_alignment.dagger.sessions import Sessions
+from xrl_alignment.dagger.sessions import Arrival, Sessions
 from xrl_alignment.dagger.training import Training
+from xrl_alignment.runs.checkpoint import CheckpointError
 from xrl_alignment.runs.directory import EpisodeRecord
 from xrl_alignment.runs.transitions import shard_name, write_shard
 from xrl_alignment.wire.admission import PendingRequest
 from xrl_alignment.wire.http_server import DaggerHTTPServer
+from xrl_alignment.wire.messages import Observation
+
+logger = logging.getLogger(__name__)
 
 Asking = tuple[PendingRequest, LabelledEpisode]  # a request, and the episode that needs an action to answer it
 
@@ -65,9 +72,9 @@ class DaggerLoop:
     def run(self) -> None:
         """Serve until the last round has ended; writes DONE.
 
-        Raises DivergedError when the loss is not finite. Raises EndpointFault when the expert cannot be asked any more
-        (its budget is spent, its endpoint is down) and MissingLabelsError when it gives too few labels: the run can
-        then be resumed.
+        Raises DivergedError or CheckpointError when loss, gradient or weights are not finite. Raises EndpointFault
+        when the expert cannot be asked any more (its budget is spent, its endpoint is down) and MissingLabelsError
+        when it gives too few labels: the run can then be resumed.
         """
         try:
             self.recover()
@@ -77,12 +84,14 @@ class DaggerLoop:
                     self.label_guard.judge(record, round_over=self.schedule.round_over)
                     self.update(record)
                     self.end_round()
-        except DivergedError as error:
+        except (DivergedError, CheckpointError) as error:
             self.directory.logger.error(str(error))
             raise
         except (EndpointFault, MissingLabelsError) as error:
             self.directory.logger.error(str(error))
             raise type(error)(f"{error}; the run is kept: --resume {self.directory.path}") from error
+        if self.training:
+            self.training.save_if_changed(self.schedule.round, self.rounds.episodes)
         self.directory.mark_done()
         self._say_goodbye()
 
@@ -106,7 +115,7 @@ class DaggerLoop:
             for item in pending:
                 if abandoned := self.sessions.abandoned_by(item):
                     yield abandoned
-                arrival = self.sessions.receive(item)
+                arrival = self._receive(item)
                 begins |= arrival.begins
                 if arrival.waiting:
                     waiting.append((item, arrival.waiting))
@@ -116,25 +125,46 @@ class DaggerLoop:
             # One whose game has ended asks for another, and must not get it before that episode is stored.
             gather = begins and waiting and not ended and len(waiting) < self.max_batch
             pending = self._take(self.max_batch - len(waiting), self.window_s) if gather else []
-        self._act(waiting)
+        ended += self._act(waiting)
         yield from ended
 
     def _take(self, most: int, timeout_s: float) -> list[PendingRequest]:
         # Gathering for longer than the policy's last call took would not pay.
         return self.server.take(most, timeout_s, window_s=self.window_s, longest_s=self.driver.call_s)
 
-    def _act(self, waiting: Sequence[Asking]) -> None:
-        """Decide and send the next action of every waiting episode; thoughts are answered here, without the client."""
+    def _receive(self, item: PendingRequest) -> Arrival:
+        """Take in one request; an observation that cannot be used ends its episode."""
+        try:
+            return self.sessions.receive(item)
+        except Exception as error:
+            if not (isinstance(item.message, Observation) and may_be_the_datas(error)):
+                raise
+            return Arrival(ended=self._give_up(item, error))
+
+    def _give_up(self, item: PendingRequest, error: Exception) -> LabelledEpisode | None:
+        logger.debug("an episode is given up", exc_info=error)
+        return self.sessions.give_up(item, described(error))
+
+    def _act(self, waiting: Sequence[Asking]) -> list[LabelledEpisode]:
+        """Decide and send the next action of every waiting episode; thoughts are answered here, without the client.
+
+        Returns the episodes that end because of their data.
+        """
+        ended: list[LabelledEpisode] = []
         while waiting:
-            actions = self.driver.decide([episode for _, episode in waiting])
+            actions = decide_each(self.driver, [episode for _, episode in waiting])
             thinking: list[Asking] = []
             for (item, episode), action in zip(waiting, actions, strict=True):
-                if self.driver.enable_tc and episode.may_think(action):
+                if isinstance(action, Exception):
+                    if lost := self._give_up(item, action):
+                        ended.append(lost)
+                elif self.driver.enable_tc and episode.may_think(action):
                     episode.think(action)
                     thinking.append((item, episode))
                 else:
                     item.reply([episode.act(action)])
             waiting = thinking
+        return ended
 
     # --- store, update, end of round -------------------------------------------------------------------------------
 
@@ -192,7 +222,11 @@ class DaggerLoop:
             "assisted": episode.assisted,
             "opening": episode.opening,
         }
-        write_shard(self.directory.buffer / name, episode.transitions, facts)
+        try:
+            write_shard(self.directory.buffer / name, episode.transitions, facts)
+        except ValueError as error:  # a full disk is an OSError
+            self.directory.logger.error(f"Task: [{episode.env}] nothing is learned from it: {described(error)}")
+            return ""
         return name
 
     # --- the run's beginning and end -------------------------------------------------------------------------------
@@ -205,6 +239,8 @@ class DaggerLoop:
         journal = self.directory.episodes()
         self.rounds.restore_games()
         trained = self.training.restore(len(journal)) if self.training else None
+        if self.training and (lost := self.directory.lost_shards(journal)):
+            trained, journal = self._without_lost(journal, lost, trained)
         if self.training and trained is None:
             self.training.save(self.schedule.round, 0)
         for number, record in enumerate(journal):
@@ -219,6 +255,32 @@ class DaggerLoop:
         if journal:
             self.directory.logger.info(f"Resumed after {len(journal)} episodes, in round {self.schedule.round}")
         self.end_round()
+
+    def _without_lost(
+        self, journal: list[EpisodeRecord], lost: dict[int, str], trained: int | None
+    ) -> tuple[int | None, list[EpisodeRecord]]:
+        """The journal without the shards in `lost`, and how many of its episodes the saved state has learned from.
+
+        An episode of the round that is being played is cut off, and so played again. One of an earlier round stays,
+        because that round has ended; nothing more is learned from it.
+        """
+        now = max(self.directory.memories()[0], journal[-1].round)
+        for number, why in lost.items():
+            record = journal[number]
+            what = "it is played again" if record.round == now else "nothing more is learned from it"
+            self.directory.logger.error(f"Task: [{record.env}] of round {record.round} is lost, {what}: {why}")
+        cut = {number for number in lost if journal[number].round == now}
+        kept = [
+            replace(record, shard="") if number in lost else record
+            for number, record in enumerate(journal)
+            if number not in cut
+        ]
+        if trained is not None and (learned := sum(number < trained for number in cut)):
+            assert self.training
+            trained -= learned  # what was learned stays in the weights, and is learned once more
+            self.training.save(now, trained)
+        self.directory.rewrite_episodes(kept)
+        return trained, kept
 
     def _say_goodbye(self, patience_s: float = 5.0) -> None:
         """Tell clients that still ask that the run is over, until they have left or patience ends."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from lavis.datasets.shards import open_shard
+from lavis.datasets.shards import ShardError, open_shard
+from lavis.models.references import Place
 
 _SHARD_NAME = re.compile(r"round(\d+)_env(\d+)_steps(\d+)\.h5")
 
@@ -31,7 +33,8 @@ class ReplayBuffer:
         self.directory = Path(directory)
         self.capacity = capacity
         self.random = np.random.default_rng(seed)
-        self.drawn: list[tuple[str, int]] = []  # the last batch: shard and transition of each sample
+        self.drawn: list[Place] = []  # the last batch: shard and transition of each sample
+        self.refused: set[str] = set()  # shards that cannot be learned from; a checkpoint keeps them
         self._names: list[str] = []  # every shard ever added
         self._ends: list[int] = []  # transitions up to and including each shard
         self._gone = 0  # so many shards have left the index
@@ -54,25 +57,51 @@ class ReplayBuffer:
         """Draw a batch: {"image": list of uint8 (H, W, 3), "text_input": [...], "text_output": [...]}."""
         if not len(self):
             raise ValueError(f"the buffer {self.directory} is empty: no episode has been stored yet")
-        self.drawn = [self._place(int(position)) for position in self.random.integers(len(self), size=batch_size)]
+        if self.refused and not self._learnable():
+            raise ValueError(f"no shard of {self.directory} can be learned from")
+        self.drawn = [self._draw(int(position)) for position in self.random.integers(len(self), size=batch_size)]
+        return self.read(self.drawn)
+
+    def read(self, places: Sequence[Place]) -> dict[str, list]:
+        """The transitions at `places`, as `sample` gives them; ShardError names a shard that cannot be read."""
         fields = tuple(self.batch_fields.values())
-        stored = [open_shard(self.directory / name).read(index, fields) for name, index in self.drawn]
+        stored = [open_shard(self.directory / name).read(index, fields) for name, index in places]
         return {key: [row[field] for row in stored] for key, field in self.batch_fields.items()}
+
+    def refuse(self, name: str) -> bool:
+        """Draw no more from a shard; False where no other is left to draw from."""
+        self.refused.add(name)
+        return self._learnable()
+
+    def _learnable(self) -> bool:
+        return any(name not in self.refused for name in self._names[self._gone :])
+
+    def _draw(self, position: int) -> Place:
+        """The transition at `position`, or another one where its shard is refused."""
+        while (place := self._place(position))[0] in self.refused:
+            position = int(self.random.integers(len(self)))
+        return place
 
     def describe_drawn(self, limit: int = 4) -> str:
         """The last batch in words: shard, step and game of its first samples."""
-        games = [open_shard(self.directory / name).game or "a game unknown" for name, _ in self.drawn[:limit]]
+        games = [self._game(name) for name, _ in self.drawn[:limit]]
         named = ", ".join(
             f"{name} step {index} ({game})" for (name, index), game in zip(self.drawn, games, strict=False)
         )
         more = len(self.drawn) - limit
         return f"{named} and {more} more" if more > 0 else named
 
+    def _game(self, name: str) -> str:
+        try:
+            return open_shard(self.directory / name).game or "a game unknown"
+        except ShardError:
+            return "a shard that cannot be read"
+
     @property
     def _start(self) -> int:
         return self._ends[self._gone - 1] if self._gone else 0
 
-    def _place(self, position: int) -> tuple[str, int]:
+    def _place(self, position: int) -> Place:
         """Shard and index in it of the `position`-th transition that can be drawn."""
         position += self._start
         shard = bisect_right(self._ends, position)

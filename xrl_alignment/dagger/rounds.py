@@ -82,7 +82,7 @@ class Rounds:
         rollout_s = time.monotonic() - self._started - training_s
         if self.reflector:
             failed = [record.trace() for record in self._records if not record.won]
-            self.memories = update_memories(failed, self.memories, self.reflector)
+            self.memories = update_memories(failed, self.memories, self.reflector, skip_unreadable=True)
         self.directory.write_results(self.schedule.round, self._results())
         self._log(rollout_s, training_s)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from xrl_alignment.wire.v1 import SKIP
 
 V1_SESSION = "v1"  # wire v1 knows no sessions: there is one client
 MAX_NAME, MAX_ENVIRONMENTS = 100, 64  # of what clients say of themselves; the server writes no more of it down
+ATTEMPTS = 3  # at a game whose data cannot be used, in one round
 WAIT_S = 0.2  # until a session without work asks again
 
 logger = logging.getLogger(__name__)
@@ -70,7 +72,8 @@ class Sessions:
         self._greeted: dict[str, Hello] = {}  # v2 sessions that have said hello and not bye
         self._environments: list[str] = []  # where this run's games are played, as `engine split`
         self._environments_noted: tuple[tuple[str, ...], str] = ((), "")
-        self._v1_games = 0  # games that a v1 client has begun which sends the bare task type
+        self._v1_games = 0  # games that a v1 client has begun
+        self._given_up: Counter[tuple[int, str]] = Counter()  # by round and game
         self._warned = False
 
     @property
@@ -112,6 +115,26 @@ class Sessions:
                     self._rounds.note_games()
                 item.reply({"kind": "bye"})
         return Arrival()
+
+    def give_up(self, item: PendingRequest, why: str) -> LabelledEpisode | None:
+        """End the episode of a session whose data cannot be used, tell the session, and log why.
+
+        The game goes to whoever asks next. At the last of its `ATTEMPTS` in this round it counts as lost: then this
+        returns an episode without steps for the journal. A v1 client plays a game once in a round, so it has one.
+        """
+        message = item.message
+        assert isinstance(message, Observation)
+        session = message.session or V1_SESSION
+        episode = self._episodes.pop(session, None)
+        self._schedule.release(session)
+        game = episode.game if episode else self._game_of(session, message, self._v1_games - 1)
+        env = self._schedule.env_of(game)
+        self._log.error(f"Task: [{env}] given up: {why}")
+        item.reply({"kind": "action", "action": None, "reason": why} if message.session else [SKIP])
+        self._given_up[self._schedule.round, game] += 1
+        if message.session and self._given_up[self._schedule.round, game] < ATTEMPTS:
+            return None
+        return self._new_episode(game, env, Observation(""))
 
     # --- who plays what --------------------------------------------------------------------------------------------
 
@@ -180,33 +203,42 @@ class Sessions:
     def _begin(self, session: str, observation: Observation) -> LabelledEpisode | None:
         """Start an episode, or None where this run has no use for that game now."""
         schedule = self._schedule
-        game = plain(observation.task_type)
-        if session == V1_SESSION and not _names_a_game(game):
-            # The original's clients play their games in order: the position says which game it is.
-            game = f"{game}-env{self._v1_games % schedule.num_envs}"
-            self._v1_games += 1
+        game = self._game_of(session, observation, self._v1_games)
+        self._v1_games += session == V1_SESSION
         env = schedule.env_of(game)
         if env < 0 or not schedule.open(game) or not schedule.hold(game, session):
             self._warn_of_few_games()
             return None
         self._rounds.note_games()
         self._note_environment(session, observation)
-        memories = self._rounds.memories.get(game, [])
-        text = plain(observation.text)
-        expert = self.make_expert()
-        expert.begin(text, task_type=game, memories=memories)
-        self._episodes[session] = LabelledEpisode(
+        episode = self._new_episode(game, env, observation)
+        episode.expert.begin(episode.text, task_type=game, memories=episode.memories)
+        self._episodes[session] = episode
+        return episode
+
+    def _game_of(self, session: str, observation: Observation, v1_games: int) -> str:
+        """The game's id; where a v1 client sends the bare task type, its position among the games begun so far.
+
+        The original's clients play their games in order, round after round.
+        """
+        game = plain(observation.task_type)
+        if session == V1_SESSION and not _names_a_game(game):
+            return f"{game}-env{v1_games % self._schedule.num_envs}"
+        return game
+
+    def _new_episode(self, game: str, env: int, observation: Observation) -> LabelledEpisode:
+        round = self._schedule.round
+        return LabelledEpisode(
             game=game,
-            text=text,
-            memories=memories,
+            text=plain(observation.text),
+            memories=self._rounds.memories.get(game, []),
             repeat_limit=self.repeat_limit,
             env=env,
-            round=schedule.round,
-            beta=self.beta[min(schedule.round, len(self.beta) - 1)],
-            expert=expert,
+            round=round,
+            beta=self.beta[min(round, len(self.beta) - 1)],
+            expert=self.make_expert(),
             observation=observation,
         )
-        return self._episodes[session]
 
     def _note_environment(self, session: str, observation: Observation) -> None:
         """Write down where a game is played, as its client says."""

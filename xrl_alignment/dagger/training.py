@@ -41,6 +41,7 @@ class Training:
         self.games = earlier_games or PlayedGames()
         self.seconds: dict[int, float] = defaultdict(float)  # by round
         self._saved_at = time.monotonic()
+        self._saved: tuple[int, int] | None = None  # round and episodes of the state on disk
 
     def take(self, record: EpisodeRecord) -> None:
         """Let the learner draw from a stored episode."""
@@ -75,6 +76,7 @@ class Training:
             )
         restore_model(self.learner.model, checkpoint, path)
         self.learner.restore(checkpoint)
+        self._saved = (checkpoint["round"], checkpoint["episodes"])
         return checkpoint["episodes"]
 
     def save_if_due(self, round: int, episodes: int) -> None:
@@ -82,10 +84,16 @@ class Training:
         if time.monotonic() - self._saved_at >= self.state_interval_s:
             self.save(round, episodes)
 
+    def save_if_changed(self, round: int, episodes: int) -> None:
+        """Save the state unless the one on disk is that of now: a kill may have come between two writes."""
+        if self._saved != (round, episodes):
+            self.save(round, episodes)
+
     def save(self, round: int, episodes: int) -> None:
-        """Save the state."""
+        """Save the state; CheckpointError where it is not finite, and then the older file stays."""
         self._write(self.directory.trainer, round, episodes, references=self.learner.references.state())
         self._saved_at = time.monotonic()
+        self._saved = (round, episodes)
 
     def end_round(self, round: int, episodes: int) -> None:
         """Write the round's checkpoint."""

@@ -50,8 +50,11 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint of `model.trainable_state_dict()` and what a resume needs; returns the path.
 
-    FileError where it cannot be written; an older file there is untouched.
+    FileError where it cannot be written, CheckpointError where a weight or a state of the optimiser is not finite; an
+    older file there is untouched.
     """
+    path = Path(path)
+    _refuse_not_finite(path, model, optimizer)
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -67,7 +70,6 @@ def save_checkpoint(
         "references": references or {},
         **({"played": played} if played is not None else {}),
     }
-    path = Path(path)
     try:
         write_atomically(path, lambda file: torch.save(content, file))
     except (OSError, RuntimeError) as error:
@@ -113,6 +115,20 @@ def check_base(model: Blip2Emac, path: Path | str) -> None:
     content = _read(Path(path), "cpu")
     if isinstance(content, dict) and content.get("format") == FORMAT:
         _refuse_other_base(model, content, path)
+
+
+def _refuse_not_finite(path: Path, model: Blip2Emac, optimizer: torch.optim.Optimizer | None) -> None:
+    """CheckpointError where what would be saved is of no use to anyone."""
+    tensors: list[tuple[str, torch.Tensor]] = [
+        (name, value) for name, value in model.named_parameters() if value.requires_grad
+    ]
+    if optimizer:
+        states = (state for state in optimizer.state.values())
+        tensors += [("the optimiser", value) for state in states for value in state.values() if torch.is_tensor(value)]
+    finite = torch.stack([torch.isfinite(value.detach()).all().cpu() for _, value in tensors] or [torch.tensor(True)])
+    if not finite.all():
+        name = tensors[int(finite.int().argmin())][0]
+        raise CheckpointError(f"{path} was not written: {name} holds values that are not finite; the older one is kept")
 
 
 def _refuse_other_base(model: Blip2Emac, content: dict[str, Any], path: Path | str) -> None:

@@ -25,7 +25,6 @@ output/<method>/with_bc_dpo-<enable_dpo>-tc-<enable_tc>-<timestamp>/
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -39,7 +38,8 @@ from typing import Any, TextIO
 from torch.utils.tensorboard import SummaryWriter
 
 from lavis.common.errors import EmacError
-from lavis.common.files import write_atomically
+from lavis.common.files import LockedError, locked, remove_temporaries, sync, write_atomically
+from lavis.datasets.shards import ShardError, check_shard
 from xrl_alignment.language.history import EnvironmentHistory, EpisodeTrace
 
 LOGGER_NAME = "dagger_server_running"  # the original's, part of its log lines
@@ -130,7 +130,11 @@ class RunDirectory:
         self.expert_calls = self.state / "expert_calls.jsonl"
         for folder in (self.results, self.buffer):
             folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.state / "lock", self.path)
+        self._lock = _locked(self.state / "lock")
+        for folder in (self.path, self.results, self.state, self.buffer):
+            remove_temporaries(folder)
+        for folder in (self.path.parent, self.path, self.state):
+            sync(folder)  # a journal is worth nothing in a folder that a power loss takes away
         self._tensorboard = SummaryWriter(str(self.path / "tensorboard"))
         cut_half_line(self.state / "metrics.jsonl")
         # Line by line: what a killed run has lost is never needed again, its curves are.
@@ -167,10 +171,14 @@ class RunDirectory:
 
     def append_episode(self, record: EpisodeRecord) -> None:
         """Add a finished episode to the journal, on disk before this returns."""
-        with open(self.state / "episodes.jsonl", "a", encoding="utf-8") as file:
+        path = self.state / "episodes.jsonl"
+        new = not path.exists()
+        with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(record)) + "\n")
             file.flush()
             os.fsync(file.fileno())
+        if new:
+            sync(self.state)
 
     def episodes(self) -> list[EpisodeRecord]:
         """The journal; a half-written last line (killed while writing) is cut off, on disk as well."""
@@ -181,6 +189,27 @@ class RunDirectory:
             return [EpisodeRecord(**json.loads(line)) for line in lines]
         except (ValueError, TypeError) as error:
             raise RunDirectoryError(f"{path} is damaged: {error}") from error
+
+    def lost_shards(self, records: Sequence[EpisodeRecord]) -> dict[int, str]:
+        """Which of `records` name a shard that is missing or damaged (power loss, failing disk), and what is wrong."""
+        lost: dict[int, str] = {}
+        for number, record in enumerate(records):
+            try:
+                if record.shard:
+                    check_shard(self.buffer / record.shard)
+            except ShardError as error:
+                lost[number] = str(error)
+        return lost
+
+    def rewrite_episodes(self, records: Sequence[EpisodeRecord]) -> None:
+        """Make `records` the journal; what it was is kept beside it, as `episodes.jsonl.<number>`."""
+        path, number = self.state / "episodes.jsonl", 1
+        while (old := path.with_name(f"{path.name}.{number}")).exists():
+            number += 1
+        before = path.read_bytes()
+        write_atomically(old, lambda file: file.write(before))
+        text = "".join(json.dumps(asdict(record)) + "\n" for record in records)
+        write_atomically(path, lambda file: file.write(text.encode()))
 
     def save_games(self, games: Sequence[str]) -> None:
         """Keep the run's games in their order."""
@@ -264,17 +293,8 @@ def cut_half_line(path: Path) -> None:
         write_atomically(path, lambda file: file.write(whole))
 
 
-def _locked(path: Path, directory: Path) -> TextIO:
-    """An open file that holds the lock until it is closed or its process ends, however it ends."""
-    file = open(path, "a+", encoding="utf-8")
+def _locked(path: Path) -> TextIO:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.seek(0)
-        holder = file.read().strip()
-        file.close()
-        raise RunDirectoryError(f"process {holder} is writing to {directory}: wait for its end, or stop it") from error
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
-    return file
+        return locked(path, path.parent.parent)
+    except LockedError as error:
+        raise RunDirectoryError(str(error)) from error

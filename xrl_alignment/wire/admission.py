@@ -1,6 +1,7 @@
 """Decides which requests are let in, and holds those that wait. No sockets here: `http_handler` does the HTTP.
 
 - `PendingRequest` is one request that waits for the loop's answer;
+- `ByteBudget` is the memory that all requests share;
 - `RequestQueue` is the bounded queue from which the loop takes its work;
 - `SessionAdmission` knows the sessions: which request is new, which is a retry, which session has gone silent.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from xrl_alignment.wire import v1, v2
-from xrl_alignment.wire.messages import Bye, Hello, Message
+from xrl_alignment.wire.messages import Bye, Hello, Message, without_content
 
 MAX_SESSIONS = 4096
 LoopAnswer = Mapping[str, Any] | Sequence[str]
@@ -76,9 +77,41 @@ class PendingRequest:
             if self._response is not None:
                 return self._response.status != 200  # the loop may still answer what a stop has released
             self._response = response
+            self.message = without_content(self.message)  # a retry needs the answer only
             self.answered_at = self._clock()
         self._done.set()
         return True
+
+
+class ByteBudget:
+    """Bytes that all requests together may hold: bodies that are read, and messages that wait for their answer."""
+
+    def __init__(self, limit: int, patience_s: float = 5.0) -> None:
+        self._limit = limit
+        self._patience_s = patience_s
+        self._held = 0
+        self._changed = threading.Condition()
+
+    @property
+    def held(self) -> int:
+        """Bytes that are taken."""
+        return self._held
+
+    def take(self, size: int) -> None:
+        """Wait until `size` bytes are free, and take them; RequestRefused 503 where that lasts too long.
+
+        A request above the limit gets its bytes when nobody else holds any.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._held or self._held + size <= self._limit, self._patience_s):
+                raise RequestRefused(503, f"other requests hold {self._held} bytes", {"Retry-After": "1"})
+            self._held += size
+
+    def give_back(self, size: int) -> None:
+        """Free `size` bytes."""
+        with self._changed:
+            self._held -= size
+            self._changed.notify_all()
 
 
 class RequestQueue:

@@ -13,13 +13,18 @@ from http.server import BaseHTTPRequestHandler
 from io import BufferedReader, RawIOBase
 from typing import Any
 
+from xrl_alignment.common.network import is_loopback
 from xrl_alignment.wire import v1, v2
-from xrl_alignment.wire.admission import HttpResponse, PendingRequest, RequestRefused, SessionAdmission
-from xrl_alignment.wire.messages import ProtocolError, md5_hex
+from xrl_alignment.wire.admission import ByteBudget, HttpResponse, PendingRequest, RequestRefused, SessionAdmission
+from xrl_alignment.wire.images import MAX_PIXELS
+from xrl_alignment.wire.messages import Observation, ProtocolError, md5_hex
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_BODY = 64 << 20  # a 300×300 frame is 1.5 MB in v1
+DEFAULT_MAX_BODY = 20 << 20  # a 300×300 frame is 1.5 MB in v1, the largest one allowed 16 MB
+_CHUNK = 1 << 16  # bytes of a body that are read at once
+_DECODING = 12  # bytes that decoding takes for each byte of a body, at most: a v1 image that is not written plainly
+_LARGEST_IMAGE = 3 * MAX_PIXELS
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class Limits:
     write_s: float = 30.0
     drain_s: float = 5.0  # how long a refused body is read and thrown away, so that its sender gets the reason
     max_connections: int = 512
+    max_held: int = 128 << 20  # by all requests together that are read or wait for their answer
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,10 @@ class HandlerContext:
     """What a handler needs from the server."""
 
     admission: SessionAdmission
+    budget: ByteBudget
     limits: Limits
     token: str
+    local: bool  # whether the server listens to this machine only
     status: Callable[[], Mapping[str, Any]]
 
 
@@ -116,6 +124,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         if complete:
             answer = {"POST": self._post, "GET": self._get}.get(self.command)
             try:
+                self._check_sender()
                 if answer is None:
                     raise RequestRefused(405, f"{self.command} is not supported; POST / and GET /health, /status are")
                 answer()
@@ -126,6 +135,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     def handle_expect_100(self) -> bool:
         """Say 100 Continue only to a body that will be read."""
         try:
+            self._check_sender()
             self._check_head()
         except RequestRefused as refusal:
             self._unread = 0  # the client sends nothing before it reads 100 Continue
@@ -135,6 +145,20 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def _post(self) -> None:
         """Answer a message; the path does not matter, because the original's server ignored it."""
+        self._held = 0
+        try:
+            pending = self._receive()
+            self._known = True
+            try:
+                response = pending.wait()
+            finally:
+                self.context.admission.finished(pending)
+        finally:
+            self._hold(0)
+        self._send(response, {"MD5": md5_hex(response.body)})
+
+    def _receive(self) -> PendingRequest:
+        """Read, check and queue a message; what it holds then is the decoded one."""
         body = self._read_body()
         digest = md5_hex(body)
         claimed = self.headers.get("MD5")
@@ -142,13 +166,18 @@ class RequestHandler(BaseHTTPRequestHandler):
             raise RequestRefused(400, "header MD5 is missing: send the hex MD5 of the body")
         if claimed.strip().lower() != digest:
             raise RequestRefused(400, f"header MD5 is {claimed[:40]}, the body's is {digest}: damaged in transfer")
+        self._hold(_LARGEST_IMAGE + _DECODING * len(body))
         pending = self._admit(body, digest)
-        self._known = True
-        try:
-            response = pending.wait()
-        finally:
-            self.context.admission.finished(pending)
-        self._send(response, {"MD5": md5_hex(response.body)})
+        image = pending.message.image.nbytes if isinstance(pending.message, Observation) else 0
+        self._hold(image + len(body))
+        return pending
+
+    def _hold(self, size: int) -> None:
+        """Hold `size` bytes of the server's budget instead of what was held so far."""
+        self.context.budget.give_back(self._held)
+        self._held = 0
+        self.context.budget.take(size)
+        self._held = size
 
     def _admit(self, body: bytes, digest: str) -> PendingRequest:
         try:
@@ -157,6 +186,23 @@ class RequestHandler(BaseHTTPRequestHandler):
             return self.context.admission.admit_v1(v1.decode(body))
         except ProtocolError as error:
             raise RequestRefused(400, str(error)) from error
+
+    def _check_sender(self) -> None:
+        """Refuse what a web page in somebody's browser sends: it names its origin, or another host than it reaches.
+
+        Also refuses a second way to say where a body ends, by which one request could be read as two.
+        """
+        if "Origin" in self.headers:
+            raise RequestRefused(403, "requests from web pages are not answered (header Origin)")
+        host = self.headers.get("Host", "")
+        if self.context.local and host and not is_loopback(_hostname(host)):
+            raise RequestRefused(
+                403, f"header Host names {host[:80]!r}, this server answers at this machine's own names"
+            )
+        if "Transfer-Encoding" in self.headers or len(self.headers.get_all("Content-Length", [])) > 1:
+            raise RequestRefused(411, "give the body's length once, as Content-Length")
+        if self.command == "GET" and self.headers.get("Content-Length", "0").strip() != "0":
+            raise RequestRefused(400, "GET has no body")
 
     def _get(self) -> None:
         path = self.path.partition("?")[0]
@@ -172,7 +218,11 @@ class RequestHandler(BaseHTTPRequestHandler):
         length = self._check_head()
         self._reader.allow(self.context.limits.body_s)
         try:
-            body = self.rfile.read(length)
+            body = bytearray()
+            while len(body) < length and (chunk := self.rfile.read(min(_CHUNK, length - len(body)))):
+                body += chunk
+                self._unread = length - len(body)
+                self._hold(len(body))
         except TimeoutError as error:
             self._unread = 0  # too slow: do not read the rest
             raise RequestRefused(408, f"the body took longer than {self.context.limits.body_s:g} s") from error
@@ -180,7 +230,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             raise ConnectionError(f"the client left after {len(body)} of {length} bytes")
         self._unread = 0
         self.connection.settimeout(self.context.limits.write_s)
-        return body
+        return bytes(body)
 
     def _check_head(self) -> int:
         """Check what is known before the body is read; returns the body's length."""
@@ -240,3 +290,8 @@ class RequestHandler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Log a request as a debug message instead of printing it."""
         logger.debug("%s " + format, self.client_address, *args)
+
+
+def _hostname(host: str) -> str:
+    """`localhost` of `localhost:7860`, `::1` of `[::1]:7860`."""
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]

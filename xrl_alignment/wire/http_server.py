@@ -19,7 +19,7 @@ from typing import Any
 
 from lavis.common.errors import ConfigError, EmacError
 from xrl_alignment.common.network import is_loopback, process_on_port
-from xrl_alignment.wire.admission import PendingRequest, RequestQueue, SessionAdmission
+from xrl_alignment.wire.admission import ByteBudget, PendingRequest, RequestQueue, SessionAdmission
 from xrl_alignment.wire.http_handler import DEFAULT_MAX_BODY, HandlerContext, Limits, RequestHandler
 
 logger = logging.getLogger(__name__)
@@ -52,14 +52,20 @@ class DaggerHTTPServer:
         limits: Limits | None = None,
     ) -> None:
         if not token and not is_loopback(host):
-            raise ConfigError(f"server.host={host} can be reached from other machines: set server.token as well")
+            raise ConfigError(
+                f"server.host={host} can be reached from other machines: set server.token_file (or $EMAC_TOKEN) as well"
+            )
         self._queue = RequestQueue(queue_limit)
         self._admission = SessionAdmission(self._queue, session_timeout_s)
         self._silence_check_s = session_timeout_s / 4
+        limits = limits or Limits(max_body=max_body)
+        self._budget = ByteBudget(limits.max_held)
         context = HandlerContext(
             admission=self._admission,
-            limits=limits or Limits(max_body=max_body),
+            budget=self._budget,
+            limits=limits,
             token=token,
+            local=is_loopback(host),
             status=lambda: {**status(), "wire": self._counts()},
         )
         self._http = _bind(host, port, context)
@@ -107,7 +113,7 @@ class DaggerHTTPServer:
                 return taken
 
     def _counts(self) -> dict[str, int]:
-        return {"sessions": len(self._admission), "queued": len(self._queue)}
+        return {"sessions": len(self._admission), "queued": len(self._queue), "bytes": self._budget.held}
 
 
 def _bind(host: str, port: int, context: HandlerContext) -> _HTTPServer:

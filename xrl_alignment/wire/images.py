@@ -13,7 +13,7 @@ from lavis.common.errors import unknown
 from xrl_alignment.wire.messages import ProtocolError, brief
 
 IMAGE_FORMATS = ("auto", "zlib", "png", "jpeg")
-MAX_PIXELS = 2048 * 2048  # a frame is 224×224 or 300×300; anything beyond this is a mistake or an attack
+MAX_PIXELS = 1024 * 1024  # a frame is 224×224 or 300×300; anything beyond this is a mistake or an attack
 
 _JPEG_QUALITY = 95
 _FIELD = "field [#IMAGE]"  # v1's name of the image

@@ -7,20 +7,31 @@ types before it uses a value, and answers everything else with a `ProtocolError`
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from lavis.common.errors import EmacError
 
+MAX_TEXT = 1 << 14  # characters of an observation's text; ALFWorld's longest has about 2,000
+MAX_HISTORY = 1 << 18  # characters of the history, which v1's clients write: the text of a whole episode
+MAX_INFORMATION = 1 << 18  # characters of the information in v1
+MAX_NAME = 512  # characters of a session or game id
+MAX_COMMANDS = 4096  # admissible commands of one state
+MAX_COMMAND = 1024  # characters of one of them
+
 
 class ProtocolError(EmacError, ValueError):
     """A message that breaks the wire format; the text names the field and what is wrong with it."""
 
 
+_NO_IMAGE = np.zeros((1, 1, 3), np.uint8)
+_NO_IMAGE.flags.writeable = False
+
+
 def _no_image() -> np.ndarray:
-    return np.zeros((1, 1, 3), np.uint8)
+    return _NO_IMAGE
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +67,10 @@ class Observation:
             value = value[0]
         return [str(command) for command in value]
 
+    def without_content(self) -> Observation:
+        """This observation without image and texts."""
+        return replace(self, text="", history="", information={}, image=_NO_IMAGE)
+
 
 @dataclass(frozen=True)
 class Hello:
@@ -89,6 +104,46 @@ class Bye:
 
 
 Message = Observation | Hello | Next | Bye
+
+
+def check_observation(observation: Observation) -> Observation:
+    """Return `observation` if its fields have the sizes and types that the server relies on, else raise ProtocolError.
+
+    `won` is true, false or absent, `admissible_commands` a list of texts or absent; either may be the only item of a
+    list, as in ALFWorld's batches of one. Other information may be anything, up to its limit.
+    """
+    for name, most in (("text", MAX_TEXT), ("history", MAX_HISTORY), ("task_type", MAX_NAME)):
+        if len(getattr(observation, name)) > most:
+            raise ProtocolError(f"field {name} is longer than {most} characters")
+    for name in ("expert_action", "expert_thought"):
+        said = observation.information.get(name)
+        if isinstance(said, str) and len(said) > MAX_TEXT:
+            raise ProtocolError(f"field information.{name} is longer than {MAX_TEXT} characters")
+    won = _unbatched(observation.information.get("won"))
+    if won is not None and not isinstance(won, bool):
+        raise ProtocolError(f"field information.won must be true or false, not {type(won).__name__}")
+    commands = observation.information.get("admissible_commands")
+    if isinstance(commands, (list, tuple)) and len(commands) == 1 and isinstance(commands[0], (list, tuple)):
+        commands = commands[0]
+    if commands is None:
+        return observation
+    if not isinstance(commands, (list, tuple)) or not all(isinstance(command, str) for command in commands):
+        raise ProtocolError("field information.admissible_commands must be a list of texts")
+    if len(commands) > MAX_COMMANDS or any(len(command) > MAX_COMMAND for command in commands):
+        raise ProtocolError(
+            f"field information.admissible_commands must have at most {MAX_COMMANDS} texts of {MAX_COMMAND} characters"
+        )
+    return observation
+
+
+def without_content(message: Message) -> Message:
+    """`message` without image, texts and game lists: what may be kept of it once it is answered."""
+    match message:
+        case Observation():
+            return message.without_content()
+        case Hello():
+            return replace(message, games=())
+    return message
 
 
 def md5_hex(body: bytes) -> str:

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from xrl_alignment.wire.images import decode_json_image, encode_json_image
-from xrl_alignment.wire.messages import Observation, ProtocolError, brief
+from xrl_alignment.wire.messages import MAX_INFORMATION, Observation, ProtocolError, brief, check_observation
 
 SKIP = "SKIP"  # the reply when this game is solved already: the client goes on to the next one
 
-MAX_INFORMATION = 1 << 20  # characters of a Python literal that is parsed
 MAX_NESTING = 32  # brackets inside brackets in that literal; ALFWorld's infos need three
 
 _TAGS = ("[#OBSERVATION]", "[#HISTORY]", "[#INFORMATION]", "[#TYPE]", "[#DONE]", "[#IMAGE]")
@@ -56,13 +55,15 @@ def decode(body: bytes) -> Observation:
     flag = _text(done, _TAGS[4]).strip()
     if flag not in ("True", "False"):
         raise ProtocolError(f"field {_TAGS[4]} must be True or False, not {flag[:40]!r}")
-    return Observation(
-        text=_text(text, _TAGS[0]),
-        history=_text(history, _TAGS[1]),
-        information=information,
-        task_type=_text(task_type, _TAGS[3]),
-        done=flag == "True",
-        image=decode_json_image(image),
+    return check_observation(
+        Observation(
+            text=_text(text, _TAGS[0]),
+            history=_text(history, _TAGS[1]),
+            information=information,
+            task_type=_text(task_type, _TAGS[3]),
+            done=flag == "True",
+            image=decode_json_image(image),
+        )
     )
 
 

@@ -18,10 +18,21 @@ from typing import Any
 
 from lavis.common.errors import unknown
 from xrl_alignment.wire.images import decode_image, encode_image
-from xrl_alignment.wire.messages import Bye, Hello, Message, Next, Observation, ProtocolError, brief
+from xrl_alignment.wire.messages import (
+    MAX_NAME,
+    Bye,
+    Hello,
+    Message,
+    Next,
+    Observation,
+    ProtocolError,
+    brief,
+    check_observation,
+)
 
 CONTENT_TYPE = "application/x-emac-v2"
-MAX_NAME = 512  # characters of a session or game id
+MAX_HEADER = 2 << 20  # bytes; the list of ALFWorld's 3,553 training games takes 0.5 MB
+MAX_OBSERVATION = 1 << 19  # bytes of an observation's header
 
 
 def encode(message: Message, image_format: str = "auto") -> bytes:
@@ -58,6 +69,8 @@ def decode(body: bytes) -> Message:
     (length,) = struct.unpack_from(">I", body)
     if length > len(body) - 4:
         raise ProtocolError(f"the header claims {length} bytes, the body has {len(body) - 4}")
+    if length > MAX_HEADER:
+        raise ProtocolError(f"the header has {length} bytes, at most {MAX_HEADER} are allowed")
     header = _json_object(body[4 : 4 + length], "header")
     kind = _get(header, "kind", str)
     session = _get(header, "session", str)
@@ -66,16 +79,19 @@ def decode(body: bytes) -> Message:
         raise ProtocolError(f"field session must have 1 to {MAX_NAME} characters, field seq must not be negative")
     match kind:
         case "observation":
-            return _observation(header, body[4 + length :], session, seq)
+            if length > MAX_OBSERVATION:
+                raise ProtocolError(f"the header has {length} bytes, an observation's at most {MAX_OBSERVATION}")
+            return check_observation(_observation(header, body[4 + length :], session, seq))
         case "hello":
             games = _get(header, "games", list)
             if not all(isinstance(game, str) and len(game) <= MAX_NAME for game in games):
                 raise ProtocolError(f"field games must be a list of game ids of at most {MAX_NAME} characters")
-            return Hello(session, seq, tuple(games), _get(header, "environment", str), _get(header, "split", str))
+            environment, split = (_get(header, name, str)[:MAX_NAME] for name in ("environment", "split"))
+            return Hello(session, seq, tuple(games), environment, split)
         case "next":
             return Next(session, seq)
         case "bye":
-            return Bye(session, seq, _get(header, "reason", str))
+            return Bye(session, seq, _get(header, "reason", str)[:MAX_NAME])
     raise ProtocolError(unknown("kind", kind[:40], ("observation", "hello", "next", "bye")))
 
 
@@ -93,14 +109,11 @@ def decode_reply(body: bytes) -> dict[str, Any]:
 
 def _observation(header: Mapping[str, Any], image: bytes, session: str, seq: int) -> Observation:
     shape = _get(header, "image", dict)
-    task_type = _get(header, "task_type", str)
-    if len(task_type) > MAX_NAME:
-        raise ProtocolError(f"field task_type is longer than {MAX_NAME} characters")
     return Observation(
         text=_get(header, "text", str),
         history=_get(header, "history", str),
         information=_get(header, "information", dict),
-        task_type=task_type,
+        task_type=_get(header, "task_type", str),
         done=_get(header, "done", bool),
         image=decode_image(image, _get(shape, "format", str), _get(shape, "height", int), _get(shape, "width", int)),
         session=session,

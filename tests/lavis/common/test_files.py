@@ -15,7 +15,17 @@ import pytest
 
 import lavis
 from lavis.common.errors import FileError
-from lavis.common.files import append_line, make_folder, replaced, write_atomically, write_cache, write_json
+from lavis.common.files import (
+    LockedError,
+    append_line,
+    locked,
+    make_folder,
+    remove_temporaries,
+    replaced,
+    write_atomically,
+    write_cache,
+    write_json,
+)
 
 
 def half_written(file: BinaryIO) -> None:
@@ -98,3 +108,32 @@ def test_lines_are_appended(tmp_path: Path) -> None:
     for line in ("one", "zwei ü"):
         append_line(tmp_path / "a" / "b" / "log.txt", line)
     assert (tmp_path / "a" / "b" / "log.txt").read_text("utf-8") == f"one{os.linesep}zwei ü{os.linesep}"
+
+
+def test_file_and_folder_are_synced_in_this_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, rename = os.fsync, os.replace
+
+    def syncing(descriptor: int) -> None:
+        done.append("sync " + Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(os, "replace", lambda a, b: (done.append("rename"), rename(a, b)))
+    write_atomically(tmp_path / "x.bin", lambda file: file.write(b"whole"))
+    assert done == [f"sync .x.bin.{os.getpid()}.tmp", "rename", f"sync {tmp_path.name}"]
+
+
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    for name in (".trainer.pth.4711.tmp", ".hidden", "x.tmp", ".x.tmp"):
+        (tmp_path / name).write_text("x")
+    remove_temporaries(tmp_path)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".hidden", ".x.tmp", "x.tmp"]
+
+
+def test_a_lock_is_held_until_its_file_is_closed(tmp_path: Path) -> None:
+    held = locked(tmp_path / "lock", tmp_path)
+    with pytest.raises(LockedError, match=f"process {os.getpid()} is writing to {tmp_path}: wait for its end"):
+        locked(tmp_path / "lock", tmp_path)
+    held.close()
+    locked(tmp_path / "lock", tmp_path).close()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lavis.datasets import shards
 from lavis.datasets.records import BadSampleError
-from lavis.datasets.shards import ShardError, ShardFolder, open_shard, write_shard
+from lavis.datasets.shards import ShardError, ShardFolder, check_shard, open_shard, write_shard
 from xrl_alignment.runs.transitions import read_transition
 
 NAME = "round000_env0001_steps003.h5"
@@ -149,3 +149,50 @@ def test_shard_without_images(tmp_path: Path) -> None:
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no folder of shards"):
         ShardFolder(tmp_path / "absent")
+
+
+def test_the_checksum_finds_every_flipped_byte(tmp_path: Path, shard_folder: Path) -> None:
+    whole = (shard_folder / NAME).read_bytes()
+    check_shard(shard_folder / NAME)
+    random = np.random.default_rng(0)
+    for at in (0, len(whole) - 30, *random.integers(0, len(whole) - 16, 60)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << int(random.integers(8))
+        (tmp_path / NAME).write_bytes(damaged)
+        with pytest.raises(ShardError, match=NAME):
+            check_shard(tmp_path / NAME)
+    for content in (whole[: len(whole) // 2], b""):
+        (tmp_path / NAME).write_bytes(content)
+        with pytest.raises(ShardError, match=NAME):
+            check_shard(tmp_path / NAME)
+    with pytest.raises(ShardError, match="absent.h5"):
+        check_shard(tmp_path / "absent.h5")
+
+
+def test_a_shard_of_before_the_checksum_is_read(tmp_path: Path, shard_folder: Path) -> None:
+    whole = (shard_folder / NAME).read_bytes()
+    (length,) = struct.unpack("<Q", whole[-16:-8])
+    data, index = whole[: -16 - length], whole[-16 - length : -16]
+    old = index[: index.rindex(b', "crc32"')] + b"}"
+    (tmp_path / NAME).write_bytes(data + old + struct.pack("<Q8s", len(old), b"emac-idx"))
+    check_shard(tmp_path / NAME)
+    assert open_shard(tmp_path / NAME).read(1, ("text_input",)) == {"text_input": "Task 1.\n> "}
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_index_never_escapes_as_another_error(
+    tmp_path: Path, shard_folder: Path, data: st.DataObject
+) -> None:
+    whole = bytearray((shard_folder / NAME).read_bytes())
+    (length,) = struct.unpack("<Q", whole[-16:-8])
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(len(whole) - 16 - length, len(whole) - 1))
+        whole[at] = data.draw(st.sampled_from(b'0123456789-"[]{},:.eE|<OSUbx \xff'))
+    (tmp_path / NAME).write_bytes(whole)
+    try:
+        shard = open_shard(tmp_path / NAME)
+        for step in range(3):
+            shard.read(step, ("image", "text_input", "text_output"))
+    except ShardError:
+        return

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lavis.common.errors import ConfigError
-from xrl_alignment.config.loading import load_config, to_yaml
+from xrl_alignment.config.loading import load_config, shareable, to_yaml
 from xrl_alignment.config.schema import DaggerConfig, EvaluateConfig
 
 
@@ -100,3 +100,21 @@ def test_yaml_of_a_config_reads_back_without_the_token(tmp_path: Path) -> None:
     assert config.server.token == "secret"
     config.server.token = ""
     assert load_config(DaggerConfig, write(tmp_path, text)) == config
+
+
+def test_what_refers_to_the_environment_is_written_as_it_was_referred_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIVATE", "hush-hush")
+    text = """
+run: {output_dir: "${oc.env:PRIVATE}/out", num_rounds: 7}
+policy: {name: http, base_urls: ["http://${oc.env:PRIVATE}:8000"]}
+model: {pretrained: "${run.output_dir}/a.pth"}
+"""
+    config = load_config(DaggerConfig, write(tmp_path, text), ["expert.base_url=${oc.env:PRIVATE}"])
+    assert config.model["pretrained"] == "hush-hush/out/a.pth" and config.expert.base_url == "hush-hush"
+    shared = to_yaml(config)
+    assert "hush-hush" not in shared + str(shareable(config)) and "${oc.env:PRIVATE}/out" in shared
+    assert shareable(config)["run"]["num_rounds"] == 7
+    again = load_config(DaggerConfig, write(tmp_path, shared))
+    assert again == config and "hush-hush" not in to_yaml(again)

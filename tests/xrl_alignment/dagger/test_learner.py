@@ -162,6 +162,66 @@ def test_the_first_loss_that_is_not_finite_stops_before_it_does_harm(make):
     assert not learner.model.training
 
 
+class InfiniteGradient(torch.autograd.Function):
+    """Leaves the loss as it is and makes its gradient infinite."""
+
+    @staticmethod
+    def forward(context, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * float("inf")
+
+
+def test_a_finite_loss_with_an_infinite_gradient_leaves_the_weights_as_they_were(make):
+    learner = make(updates=3)
+    learner.learn(0)
+    before, forward = weights(learner.model), learner.model.forward
+    learner.model.forward = lambda samples: {"loss": InfiniteGradient.apply(forward(samples)["loss"])}
+    with pytest.raises(
+        DivergedError, match="the gradient's norm is .* training step 3: lower run.init_lr.*steps004.h5"
+    ):
+        learner.learn(1)
+    after = weights(learner.model)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(p.grad is None for p in learner.model.parameters()) and not learner.model.training
+
+
+def test_a_transition_at_which_the_model_fails_is_drawn_no_more(make, stored, caplog):
+    learner, forward = make(updates=4), None
+    steps = [Transition(np.zeros((8, 8, 3), np.uint8), "poison", "look", "look", "", "")]
+    write_shard(stored / shard_name(0, 1, 1), steps, {})
+    learner.buffer.add_shard(shard_name(0, 1, 1))
+    forward = learner.model.forward
+
+    def failing(samples):
+        if "poison" in samples["text_input"]:
+            raise ValueError("cannot be read")
+        return forward(samples)
+
+    learner.model.forward = failing
+    learner.learn(0)
+    learner.learn(0)
+    assert learner.buffer.refused == {shard_name(0, 1, 1)} and learner.training_step == 8
+    assert "round000_env0001_steps001.h5: nothing more is learned from it: ValueError: cannot be read" in caplog.text
+    again = make()
+    again.restore({"optimizer": learner.optimizer.state_dict(), "scaler": {}, "training_step": 8, "references": None,
+                   "random": learner.random_state()})  # fmt: skip
+    assert again.buffer.refused == learner.buffer.refused
+
+
+def test_a_model_that_fails_at_everything_is_no_transitions_fault(make):
+    learner = make()
+
+    def failing(samples):
+        raise ValueError("broken")
+
+    learner.model.forward = failing
+    with pytest.raises(ValueError, match="broken"):
+        learner.learn(0)
+
+
 def test_log_lines_have_the_originals_form():
     cloning = TrainingMetrics(step=3, lr=1e-5, loss=0.25)
     assert cloning.line(0) == "Epoch: [0], Iter: [3], Lr: [0.000010], Loss: [0.2500]"

@@ -12,6 +12,7 @@ import pytest
 from lavis.datasets.shards import open_shard
 from xrl_alignment.environments import make_environment
 from xrl_alignment.experts.base import Label
+from xrl_alignment.runs.checkpoint import load_checkpoint
 from xrl_alignment.runs.transitions import read_transition
 from xrl_alignment.wire import v1, v2
 from xrl_alignment.wire.admission import PendingRequest
@@ -341,7 +342,9 @@ def test_strange_text_does_not_end_the_server(make_run, scripted):
         "action": "look",
     }
     assert (
-        session.observe("\x00 ~half~ Your task is to: ", expert_action="~half~", admissible_commands=[3])["action"]
+        session.observe("\x00 ~half~ Your task is to: ", expert_action="~half~", admissible_commands=["~half~"])[
+            "action"
+        ]
         == "look"
     )
     assert session.observe("…", done=True)["action"] is None
@@ -472,6 +475,54 @@ def test_a_killed_run_resumes_to_the_very_same_end(make_run, scripted, die_at):
         assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("damage", ["missing", "cut", "flipped"])
+@pytest.mark.parametrize("interval", [0.0, 1e9])
+def test_an_episode_whose_shard_a_power_loss_took_is_played_again(make_run, scripted, damage, interval):
+    killed = make_run(policy=scripted("look", die_at=4), max_steps=3, state_interval_s=interval)
+    assert killed.play() is None and len(killed.journal) == 1
+    shard = killed.directory.buffer / killed.journal[0].shard
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.unlink() if damage == "missing" else shard.write_bytes(content if damage == "flipped" else content[:2000])
+    again = make_run(policy=scripted("look"), max_steps=3, state_interval_s=interval)
+    again.play()
+    assert again.error is None and again.directory.done
+    assert [(r.round, r.env) for r in again.journal] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert "Task: [0] of round 0 is lost, it is played again: " in again.log and shard.name in again.log
+    assert (again.directory.state / "episodes.jsonl.1").exists()
+
+
+def test_a_lost_shard_of_a_round_that_has_ended_is_learned_from_no_more(make_run, scripted):
+    killed = make_run(policy=scripted("look", die_at=8), max_steps=3)
+    assert killed.play() is None and [r.round for r in killed.journal] == [0, 0]
+    (killed.directory.buffer / killed.journal[1].shard).unlink()
+    again = make_run(policy=scripted("look"), max_steps=3)
+    again.play()
+    assert again.error is None and [(r.round, r.env) for r in again.journal] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert "Task: [1] of round 0 is lost, nothing more is learned from it" in again.log
+
+
+def test_the_last_state_is_saved_also_by_a_resume_that_plays_nothing(make_run, scripted):
+    run = make_run(policy=scripted("look"), max_steps=3)
+    old = []
+    begin_next = run.rounds.begin_next
+
+    def killed_after():
+        begin_next()
+        if run.loop.schedule.finished:
+            old.append(run.directory.trainer.read_bytes())
+            raise KeyboardInterrupt
+
+    run.rounds.begin_next = killed_after
+    assert run.play() is None
+    run.directory.trainer.write_bytes(old[0])
+    again = make_run(policy=scripted("look"), max_steps=3, state_interval_s=1e9)
+    again.start().wait()
+    assert again.error is None and again.directory.done and not list(again.directory.state.glob(".*.tmp"))
+    ends = [load_checkpoint(path) for path in (again.directory.trainer, again.directory.checkpoint(1))]
+    assert ends[0]["round"] == 2 and all((ends[0]["model"][n] == w).all() for n, w in ends[1]["model"].items())
+
+
 def test_a_resume_with_several_sessions_keeps_every_games_place(make_run, scripted, games):
     killed = make_run(policy=scripted("look", die_at=7), games=games, max_steps=2)
     killed.play(num_workers=3)
@@ -483,7 +534,8 @@ def test_a_resume_with_several_sessions_keeps_every_games_place(make_run, script
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_batch(make_run, scripted):
     run = make_run(policy=scripted("look"), max_steps=2)
-    run.model.llm_proj.weight.data.fill_(float("nan"))
+    take = run.training.take
+    run.training.take = lambda record: (run.model.llm_proj.weight.data.fill_(float("nan")), take(record))
     assert run.play() is None
     assert "the loss is nan in round 0, training step 0" in str(run.error)
     assert "round000_env0000_steps002.h5 step" in str(run.error) and "ERROR:" in run.log

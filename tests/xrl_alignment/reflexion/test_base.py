@@ -1,6 +1,9 @@
 """Memories are never lost or doubled."""
 
+import pytest
+
 from tests.xrl_alignment.reflexion.traces import COUNTER, EMPTY, trace
+from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.reflexion.base import update_memories
 from xrl_alignment.reflexion.rule import RuleReflector
 
@@ -37,3 +40,26 @@ def test_updating_twice_changes_nothing():
 def test_a_game_that_won_in_the_round_needs_no_memory():
     traces = [trace("x"), trace("x", won=True), trace("x")]
     assert update_memories(traces, {}, Numbering()) == {}
+
+
+class FailsAt:
+    """Cannot read the episodes of one game."""
+
+    name = "fails"
+
+    def __init__(self, game: str, error: Exception) -> None:
+        self.game, self.error = game, error
+
+    def reflect(self, trace, memories):
+        if trace.game_id == self.game:
+            raise self.error
+        return "advice"
+
+
+def test_an_episode_that_cannot_be_read_costs_only_its_own_memory(caplog):
+    traces = [trace("x", game=game) for game in ("a", "b")]
+    memories = update_memories(traces, {}, FailsAt("a", IndexError("x")), skip_unreadable=True)
+    assert memories == {"a": [], "b": ["advice"]} and "an episode gives no memory: IndexError: x" in caplog.text
+    for error, skips in ((IndexError("x"), False), (EndpointFault("down"), True), (OSError("full"), True)):
+        with pytest.raises(type(error)):
+            update_memories(traces, {}, FailsAt("a", error), skip_unreadable=skips)

@@ -147,3 +147,21 @@ def test_weights_of_another_shape_are_refused(path, model):
     content["model"]["llm_proj.bias"] = torch.zeros(3)
     with pytest.raises(CheckpointError, match="does not fit this model: .*llm_proj.bias is .3,. in the file"):
         restore_model(model, content, path)
+
+
+def test_what_is_not_finite_never_replaces_a_good_file(tmp_path):
+    model = student(**FROZEN_LLM)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    path = save_checkpoint(tmp_path / "trainer.pth", model=model, optimizer=optimizer)
+    before = path.read_bytes()
+    weight = model.llm_proj.weight
+    kept = weight.data[0, 0].item()
+    weight.data[0, 0] = float("inf")
+    with pytest.raises(CheckpointError, match="trainer.pth was not written: llm_proj.weight holds values that are not"):
+        save_checkpoint(path, model=model, optimizer=optimizer)
+    weight.data[0, 0] = kept
+    weight.grad = torch.full_like(weight, 1e30)  # its square is infinite
+    optimizer.step()
+    with pytest.raises(CheckpointError, match="not written: the optimiser holds values"):
+        save_checkpoint(path, model=model, optimizer=optimizer)
+    assert path.read_bytes() == before

@@ -139,3 +139,12 @@ def test_log_lines_have_the_originals_form_and_done_is_written(directory):
     assert text == "INFO:dagger_server_running:Task: [0], Iter: [1]\n" and not directory.done
     directory.mark_done()
     assert directory.done and (directory.path / "DONE").exists()
+
+
+def test_temporaries_of_killed_processes_are_removed(tmp_path):
+    RunDirectory(tmp_path / "run").close()
+    left = [tmp_path / "run" / name for name in ("state/.trainer.pth.1.tmp", "state/buffer/.a.h5.2.tmp", ".DONE.3.tmp")]
+    for path in left:
+        path.write_bytes(b"half")
+    RunDirectory(tmp_path / "run").close()
+    assert not any(path.exists() for path in left)

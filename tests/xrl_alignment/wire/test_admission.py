@@ -3,10 +3,11 @@
 import threading
 import time
 
+import numpy as np
 import pytest
 
-from xrl_alignment.wire.admission import PendingRequest, RequestQueue, RequestRefused, SessionAdmission
-from xrl_alignment.wire.messages import Bye, Hello, Next
+from xrl_alignment.wire.admission import ByteBudget, PendingRequest, RequestQueue, RequestRefused, SessionAdmission
+from xrl_alignment.wire.messages import Bye, Hello, Next, Observation
 
 
 def test_only_an_answered_session_can_be_silent():
@@ -80,3 +81,29 @@ def test_gathering_ends_though_others_come():
     assert 0 < len(queue.take(1000, 1, window_s=5, longest_s=0.3)) < 1000
     stop.set()
     thread.join()
+
+
+def test_an_answered_request_keeps_nothing_of_what_was_sent():
+    admission = SessionAdmission(RequestQueue(8), session_timeout_s=60)
+    admission.admit_v2(Hello("s", 0, ("g",) * 1000), "a").reply({"kind": "welcome"})
+    image = np.zeros((1000, 1000, 3), np.uint8)
+    seen = Observation("text", "history", {"a": 1}, "g", False, image, "s", 1)
+    pending = admission.admit_v2(seen, "b")
+    assert pending.message is seen
+    pending.reply(["look"])
+    kept = pending.message
+    assert isinstance(kept, Observation) and kept.image.nbytes == 3 and not (kept.text or kept.history)
+    assert admission.admit_v2(seen, "b") is pending and b"look" in pending.wait().body  # a retry
+
+
+def test_the_budget_is_shared_and_a_large_request_waits_for_all_of_it():
+    budget = ByteBudget(100, patience_s=0.05)
+    budget.take(60)
+    with pytest.raises(RequestRefused, match="other requests hold 60 bytes") as refused:
+        budget.take(60)
+    assert refused.value.response.status == 503 and refused.value.headers == {"Retry-After": "1"}
+    budget.give_back(60)
+    budget.take(1000)
+    assert budget.held == 1000
+    budget.give_back(1000)
+    assert budget.held == 0

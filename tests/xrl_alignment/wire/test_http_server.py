@@ -8,9 +8,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from contextlib import closing
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -292,7 +294,7 @@ def test_bad_requests_get_a_reason_and_queue_nothing(start, head, body, status, 
 def test_hundred_megabytes_are_refused_with_a_reason(start):
     server, _ = start(loop=False, limits=Limits(drain_s=PATIENCE_S))
     status, reason = post_v1(server, bytes(100_000_000))
-    assert status == 413 and b"at most 67108864" in reason
+    assert status == 413 and b"at most 20971520" in reason
     polite = b"POST / HTTP/1.1\r\nContent-Length: 100000000\r\nMD5: x\r\nExpect: 100-continue\r\n\r\n"
     assert raw(server, polite).startswith(b"HTTP/1.1 413 ")
 
@@ -367,7 +369,7 @@ def fuzzed_server():
 def test_health_and_status(start):
     server, _ = start(status=lambda: {"round": 2})
     post(server, HELLO)
-    assert json.loads(get(server, "/status?x=1")[1]) == {"round": 2, "wire": {"sessions": 1, "queued": 0}}
+    assert json.loads(get(server, "/status?x=1")[1]) == {"round": 2, "wire": {"sessions": 1, "queued": 0, "bytes": 0}}
     assert get(server, "/elsewhere")[0] == 404
     assert raw(server, b"PUT / HTTP/1.1\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 405 ")
 
@@ -444,3 +446,73 @@ def test_silent_session_comes_as_bye_and_must_say_hello_again(start):
         time.sleep(0.02)
     assert loop.seen[1] == Bye("s", 0, "silent for 0.2 s")
     assert post(server, observation(1))[0] == 410 and post(server, HELLO)[0] == 200
+
+
+def test_sessions_keep_no_frame_that_was_answered(start):
+    server, loop = start()
+    loop.seen = deque(maxlen=1)
+    body = v2.encode(Observation("x" * 16_000, image=np.zeros((1024, 1024, 3), np.uint8), session="name", seq=1), "png")
+    rss = psutil.Process().memory_info().rss
+    with closing(connect(server)) as connection:
+        for number in range(128):  # 128 decoded frames are 400 MB
+            name = f"{number:04d}"
+            assert ask(connection, v2.encode(Hello(name, 0, ("g" * 500,) * 50)))[0] == 200
+            assert ask(connection, body.replace(b'"name"', b'"' + name.encode() + b'"'))[0] == 200
+    assert psutil.Process().memory_info().rss - rss < 60 << 20
+    assert len(server._admission) == 128 and server._budget.held == 0
+
+
+def test_requests_beyond_the_budget_wait_and_are_then_told_to_come_again(start):
+    server, _ = start(loop=False, limits=Limits(max_held=8 << 20))
+    server._budget._patience_s = 0.2
+    large = np.zeros((900, 900, 3), np.uint8)
+    waiting = [InThread(post, server, v2.encode(Hello(name, 0, ("g",)))) for name in "ab"]
+    taken = [server.take(1, PATIENCE_S)[0] for _ in waiting]
+    for pending in taken:
+        pending.reply({"kind": "welcome"})
+    assert [thread.result()[0] for thread in waiting] == [200, 200]
+    threads, body = [], [v2.encode(Observation("x", image=large, session=name, seq=1)) for name in "ab"]
+    threads.append(InThread(post, server, body[0]))
+    (first,) = server.take(1, PATIENCE_S)
+    budget = server._budget
+    budget.take(4 << 20)  # others, who wait for their answers
+    status, reason = post(server, body[1])
+    assert status == 503 and b"other requests hold" in reason
+    budget.give_back(4 << 20)
+    threads.append(InThread(post, server, body[1]))
+    (second,) = server.take(1, PATIENCE_S)
+    for pending in (first, second):
+        pending.reply(["look"])
+    assert [thread.result()[0] for thread in threads] == [200, 200] and budget.held == 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "127.0.0.1:1"}, 200),
+        ({"Host": "localhost"}, 200),
+        ({"Host": "[::1]:7860"}, 200),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example:7860"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Transfer-Encoding": "chunked"}, 411),
+    ],
+)
+def test_a_web_page_is_not_answered(start, headers, status):
+    server, loop = start()
+    assert post(server, HELLO, **headers)[0] == status
+    assert len(loop.seen) == (status == 200)
+    assert get(server, "/status", **headers)[0] == status
+
+
+def test_a_server_for_other_machines_goes_by_its_token_not_by_its_name(start):
+    server, _ = start(host="0.0.0.0", token="sesame")
+    assert post(server, HELLO, Authorization="Bearer sesame", Host="gpu-machine:7860")[0] == 200
+
+
+def test_get_with_a_body_is_one_request(start):
+    server, loop = start()
+    inner = b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    answer = raw(server, b"GET /health HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(inner) + inner)
+    assert answer.count(b"HTTP/1.1 ") == 1 and answer.startswith(b"HTTP/1.1 400") and b"GET has no body" in answer

@@ -72,6 +72,37 @@ def test_v2_malformed(body, reason):
 
 
 @pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"information": {"admissible_commands": 5}}, "information.admissible_commands must be a list of texts"),
+        ({"information": {"admissible_commands": {"x": 1}}}, "information.admissible_commands must be a list of texts"),
+        ({"information": {"admissible_commands": ["look", 3]}}, "information.admissible_commands must be a list"),
+        ({"information": {"admissible_commands": ["a"] * 5000}}, "at most 4096 texts"),
+        ({"information": {"admissible_commands": ["a" * 2000]}}, "texts of 1024 characters"),
+        ({"information": {"won": "yes"}}, "information.won must be true or false, not str"),
+        ({"information": {"expert_action": "a" * 20_000}}, "information.expert_action is longer than 16384"),
+        ({"text": "a" * 20_000}, "field text is longer than 16384 characters"),
+        ({"history": "a" * 300_000}, "field history is longer than 262144 characters"),
+        ({"task_type": "a" * 600}, "field task_type is longer than 512 characters"),
+        ({"information": {"a": "a" * 600_000}}, "an observation's at most 524288"),
+        ({"information": {"a": "a" * 3_000_000}}, "bytes, at most 2097152 are allowed"),
+    ],
+)
+def test_v2_values_that_an_episode_cannot_use(changes, reason):
+    with pytest.raises(ProtocolError, match=reason):
+        v2.decode(v2_body(observation_header(**changes), zlib.compress(IMAGE.tobytes())))
+
+
+@pytest.mark.parametrize("commands", [None, [], ["look"], [["look", "go to desk 1"]]])
+@pytest.mark.parametrize("won", [None, True, [False]])
+def test_v2_values_as_alfworld_has_them(commands, won):
+    header = observation_header(information={"admissible_commands": commands, "won": won, "extra": [1, {"a": None}]})
+    got = v2.decode(v2_body(header, zlib.compress(IMAGE.tobytes())))
+    assert got.won in (won, (won or [None])[0] if isinstance(won, list) else won)
+    assert got.admissible_commands in ([], ["look"], ["look", "go to desk 1"])
+
+
+@pytest.mark.parametrize(
     ("image", "data", "reason"),
     [
         ({"format": "gif", "height": 2, "width": 2}, b"", "unknown image format"),

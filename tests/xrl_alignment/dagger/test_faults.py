@@ -1,0 +1,244 @@
+"""What a client sends may end its episode, never the run: poison over real sockets, through the real parts."""
+
+import threading
+from http.client import HTTPConnection
+
+import numpy as np
+import pytest
+import torch
+
+from xrl_alignment.builders.student import make_policy
+from xrl_alignment.common.errors import BudgetSpent, EndpointFault, PromptTooLong
+from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.dagger.faults import described, may_be_the_datas
+from xrl_alignment.wire import v2
+from xrl_alignment.wire.messages import Bye, Hello, Next, Observation, md5_hex
+
+PIXEL = np.zeros((224, 224, 3), np.uint8)
+ROOM = "You are in the middle of a room. Looking quickly around you, you see a desk 1, and a shelf 1.\n\n"
+OPENING = f"{ROOM}Your task is to: put a mug in desk 1."
+
+
+class Client:
+    """A v2 session, message by message."""
+
+    def __init__(self, run, name: str) -> None:
+        self.http = HTTPConnection("127.0.0.1", run.server.port, timeout=60)
+        self.name, self.seq = name, 0
+
+    def send(self, make, **fields):
+        self.seq += 1
+        body = v2.encode(make(session=self.name, seq=self.seq, **fields))
+        self.http.request("POST", "/", body, {"MD5": md5_hex(body), "Content-Type": v2.CONTENT_TYPE})
+        response = self.http.getresponse()
+        reply = response.read()
+        return v2.decode_reply(reply) if response.status == 200 else (response.status, reply.decode())
+
+    def see(self, text="Nothing happens.", game="", done=False, image=PIXEL, **information):
+        return self.send(Observation, text=text, task_type=game, done=done, image=image, information=information)
+
+
+@pytest.fixture
+def begin(make_run, scripted):
+    """`begin(name, …)`: a run with one game `g/1`, and a client that has been given it."""
+
+    def make(name: str = "run", **options):
+        options = {"policy": scripted("look"), "num_envs": 1, "num_rounds": 1} | options
+        run = make_run(name, **options).start()
+        client = Client(run, "a")
+        client.send(Hello, games=("g/1",))
+        assert client.send(Next)["game"] == "g/1"
+        return run, client
+
+    return make
+
+
+def finish(run, client) -> None:
+    """Play the game to its end with harmless messages."""
+    while (work := client.send(Next))["kind"] != "finished":
+        assert work["kind"] == "work", work
+        assert client.see(OPENING, "g/1", admissible_commands=["look"])["action"]
+        assert client.see(done=True, won=True)["action"] is None
+    client.send(Bye)
+    assert run.wait().error is None and run.directory.done
+
+
+def given_up(reply: dict) -> str:
+    """The reason that a session was told when its episode was given up."""
+    assert (reply["kind"], reply["action"]) == ("action", None), reply
+    return reply["reason"]
+
+
+@pytest.mark.parametrize("commands", [5, {"x": 1}, "look", [3], [["look"], ["go"]], [{}]])
+def test_commands_that_are_no_texts_are_refused_at_the_door(begin, commands):
+    run, client = begin()
+    status, reason = client.see(OPENING, "g/1", admissible_commands=commands)
+    assert status == 400 and "information.admissible_commands must be a list of texts" in reason
+    finish(run, client)
+
+
+def test_a_text_at_which_the_expert_fails_ends_that_episode_alone(begin):
+    run, client = begin()
+    client.see(OPENING, "g/1")
+    reply = client.see("You are carrying: nothing.")
+    if reply["action"] is None:  # until the belief reads this sentence
+        assert "IndexError" in given_up(reply)
+        assert "ERROR:dagger_server_running:Task: [0] given up: IndexError" in run.log
+    finish(run, client)
+    assert [(r.won, r.actions) for r in run.journal] == [(True, 1)]
+
+
+class FailsAt:
+    """A part that fails at one text, whenever it is shown it."""
+
+    name = "fails"
+
+    def __init__(self, inner, place: str, error: Exception) -> None:
+        self.inner, self.place, self.error = inner, place, error
+
+    def __getattr__(self, name):
+        method = getattr(self.inner, name)
+        if name != self.place:
+            return method
+
+        def failing(*arguments, **context):
+            if "poison" in repr((arguments, context)):
+                raise self.error
+            return method(*arguments, **context)
+
+        return failing
+
+
+@pytest.mark.parametrize("error", [IndexError("x"), RecursionError("x"), PromptTooLong("x")])
+@pytest.mark.parametrize("place", ["begin", "observe", "act"])
+def test_an_expert_that_fails_at_a_text_gives_the_episode_up(begin, place, error):
+    run, client = begin()
+    make = run.loop.sessions.make_expert
+    run.loop.sessions.make_expert = lambda: FailsAt(make(), place, error)
+    information = {"note": "poison"} if place == "act" else {}
+    text = "poison" if place == "begin" else OPENING
+    reply = client.see(text, "g/1", **information)
+    if place == "observe":
+        reply = client.see("poison")
+    assert given_up(reply) == f"{type(error).__name__}: x"
+    finish(run, client)
+
+
+@pytest.mark.parametrize("place", ["prompt", "policy"])
+def test_prompt_writer_and_policy_that_fail_at_a_text(begin, scripted, place):
+    policy = scripted("look")
+    run, client = begin(policy=FailsAt(policy, "act", ValueError("bad")) if place == "policy" else policy)
+    if place == "prompt":
+        write = run.loop.driver.write_prompt
+
+        def failing(task, memories, steps):
+            if any("poison" in feedback for _, feedback in steps):
+                raise ValueError("bad")
+            return write(task, memories, steps)
+
+        run.loop.driver.write_prompt = failing
+    client.see(OPENING, "g/1")
+    assert given_up(client.see("poison")) == "ValueError: bad"
+    finish(run, client)
+
+
+def test_in_a_batch_only_the_poisoned_episode_ends(make_run, scripted, games):
+    run = make_run(policy=FailsAt(scripted("look"), "act", ValueError("bad")), num_envs=2, num_rounds=1).start()
+    names, clients = ("g/1", "g/2"), [Client(run, name) for name in "ab"]
+    run.loop.window_s = 1.0
+    for client, name in zip(clients, names, strict=True):
+        client.send(Hello, games=names)
+        assert client.send(Next)["game"] == name
+    replies: dict[str, dict] = {}
+    texts = {"g/1": OPENING, "g/2": OPENING.replace("mug", "poison")}
+    threads = [
+        threading.Thread(target=lambda c=c, n=n: replies.update({n: c.see(texts[n], n)}))
+        for c, n in zip(clients, names, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert replies["g/1"]["action"] == "look" and given_up(replies["g/2"]) == "ValueError: bad"
+    for client, name in zip(clients, names, strict=True):
+        if name == "g/2":
+            assert client.send(Next)["game"] == name
+            assert client.see(OPENING, name)["action"] == "look"
+        assert client.see(done=True, won=True)["action"] is None
+    for client in clients:
+        client.send(Bye)
+    assert run.wait().error is None and [len(r.steps) for r in run.journal] == [1, 1]
+
+
+def test_an_image_of_another_size_ends_the_episode(begin):
+    run, client = begin()
+    client.see(OPENING, "g/1")
+    reason = given_up(client.see(image=np.zeros((8, 8, 3), np.uint8)))
+    assert reason.endswith("size changed within the episode, from 224 × 224 × 3 to 8 × 8 × 3")
+    finish(run, client)
+
+
+def test_missing_commands_with_admissible_decoding_end_the_episode(begin):
+    run, client = begin()
+    settings = PolicyConfig(decode="admissible", num_beams=1)
+    run.loop.driver.policy = make_policy(settings, run.model, run.training.learner.vis_processor, 32)
+    assert "an observation came without admissible_commands" in given_up(client.see(OPENING, "g/1"))
+    finish(run, client)
+
+
+def test_after_three_attempts_the_game_counts_as_lost_and_a_resume_stays_harmless(make_run, begin, scripted):
+    policy = FailsAt(scripted("look"), "act", ValueError("bad"))
+    run, client = begin(policy=policy, num_rounds=2)
+    poison = OPENING.replace("mug", "poison")
+    for attempt in range(3):
+        if attempt:
+            assert client.send(Next)["round"] == 0
+        given_up(client.see(poison, "g/1"))
+    work = client.send(Next)
+    assert work["kind"] == "work" and work["round"] == 1  # the round has ended
+    (lost,) = run.journal
+    assert (lost.won, lost.actions, lost.steps, lost.opening, lost.shard) == (False, 0, [], "", "")
+    run.server.stop()
+    run.loop.schedule.round = 2  # end the loop: a resume follows
+    run.wait()
+    (run.directory.path / "DONE").unlink()
+    again = make_run(policy=scripted("look"), num_envs=1, num_rounds=2).start()
+    client = Client(again, "c")
+    client.send(Hello, games=("g/1",))
+    finish(again, client)
+    assert [(r.round, r.won) for r in again.journal] == [(0, False), (1, True)]
+
+
+def test_a_policy_that_fails_at_everything_ends_the_run(begin):
+    class Broken:
+        def act(self, batch):
+            raise ValueError("the weights are gone")
+
+    run, client = begin(policy=Broken())
+    with pytest.raises(Exception):  # noqa: B017  (the server stops: how the client notices is not the point)
+        given_up(client.see(OPENING, "g/1"))
+    assert "the weights are gone" in str(run.wait().error)
+
+
+def test_a_shard_that_breaks_while_the_run_goes_on_is_learned_from_no_more(make_run, scripted, games):
+    run = make_run(policy=scripted("look"), num_rounds=3, max_steps=3)
+    store, stored = run.loop.store, []
+
+    def storing(episode):
+        record = store(episode)
+        stored.append(record.shard)
+        if len(stored) == 2:
+            (run.directory.buffer / stored[0]).write_bytes(b"torn")
+        return record
+
+    run.loop.store = storing
+    run.play()
+    assert run.error is None and len(run.journal) == 6 and run.training.learner.buffer.refused == {stored[0]}
+    state = torch.load(run.directory.trainer, weights_only=True)
+    assert state["random"]["refused"] == [stored[0]]
+
+
+def test_what_is_never_an_episodes_fault():
+    assert not any(map(may_be_the_datas, (OSError("disk"), MemoryError(), BudgetSpent("x"), EndpointFault("x"))))
+    assert may_be_the_datas(PromptTooLong("x")) and may_be_the_datas(KeyError("x"))
+    assert described(KeyError("x")) == "KeyError: 'x'"
