@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,7 +129,7 @@ class VllmProcess:
         try:
             try:
                 self._ready.result(timeout_s)
-            except TimeoutError:
+            except FutureTimeoutError:  # not the builtin in Python 3.10
                 raise InferenceEngineFault(f"vLLM is not ready after {timeout_s:.0f} s: {self._last_error()}") from None
         except BaseException:  # also Ctrl-C: the process would go on running
             self._end()
@@ -156,7 +157,7 @@ class VllmProcess:
                 raise self._gone() from None
         try:
             answers = future.result(self._timeout_s)
-        except TimeoutError:
+        except FutureTimeoutError:  # not the builtin in Python 3.10
             raise InferenceEngineFault(
                 f"vLLM's process gives no answer within {self._timeout_s:.0f} s (policy.timeout_s)"
             ) from None
