@@ -16,8 +16,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,8 +93,10 @@ class VllmProcess:
                 "the language model has LoRA adapters: write it with `python -m lavis.models.convert … --to llm` (it "
                 "merges them), serve that folder, and name the server in policy.base_urls"
             )
-        self._folder = tempfile.TemporaryDirectory(prefix="emac-llm-")
-        llm = Path(self._folder.name) / "llm"
+        # For this user only (mode 0700). Everything lies in it: a name in the shared folder could be another's link.
+        self._folder = Path(tempfile.mkdtemp(prefix="emac-llm-"))
+        self._at_exit = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        llm = self._weights = self._folder / "llm"
         export_llm(model, llm)
         # As in-process policies do: bfloat16 on a CPU (`policies.base.autocast`), whatever type the weights have.
         dtype = torch.bfloat16 if model.device.type == "cpu" else model.llm_model.dtype
@@ -103,7 +107,7 @@ class VllmProcess:
         self._numbers = itertools.count()
         self._asked: dict[int, Future[list[list[list[Any]]]]] = {}
         self._ready: Future[None] = Future()
-        self.log = Path(tempfile.gettempdir()) / f"{Path(self._folder.name).name}.log"
+        self.log = self._folder / "vllm.log"
         self._connection, theirs = Pipe()
         command = _command(python, theirs.fileno(), llm, model.llm_model.config.max_position_embeddings, dtype)
         with theirs, self.log.open("wb") as output:
@@ -125,7 +129,7 @@ class VllmProcess:
         try:
             try:
                 self._ready.result(timeout_s)
-            except TimeoutError:
+            except FutureTimeoutError:  # not the builtin in Python 3.10
                 raise InferenceEngineFault(f"vLLM is not ready after {timeout_s:.0f} s: {self._last_error()}") from None
         except BaseException:  # also Ctrl-C: the process would go on running
             self._end()
@@ -153,7 +157,7 @@ class VllmProcess:
                 raise self._gone() from None
         try:
             answers = future.result(self._timeout_s)
-        except TimeoutError:
+        except FutureTimeoutError:  # not the builtin in Python 3.10
             raise InferenceEngineFault(
                 f"vLLM's process gives no answer within {self._timeout_s:.0f} s (policy.timeout_s)"
             ) from None
@@ -161,12 +165,12 @@ class VllmProcess:
 
     def model_at(self, url: str) -> str:
         """The folder of the weights."""
-        return self._folder.name
+        return str(self._folder)
 
     def close(self) -> None:
         """End the process and remove its files."""
         self._end()
-        self.log.unlink(missing_ok=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _listen(self) -> None:
         """Give every answer to the call that waits for it, until the process ends."""
@@ -199,7 +203,8 @@ class VllmProcess:
         end_group(self.process)
         self._listener.join()
         self._connection.close()
-        self._folder.cleanup()
+        shutil.rmtree(self._weights, ignore_errors=True)
+        self._at_exit.detach()  # the log stays, unless `close` removes it
 
     def _last_error(self) -> str:
         """The last line of the log that names an error, and the log's path."""

@@ -15,6 +15,7 @@ from tests.xrl_alignment.policies.vllm.cases import in_process, inputs
 from xrl_alignment.builders.student import load_student, make_policy
 from xrl_alignment.common.errors import InferenceEngineFault
 from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.policies.vllm import process as vllm_process
 from xrl_alignment.policies.vllm.policy import VllmPolicy
 from xrl_alignment.policies.vllm.process import VllmProcess, find_python
 
@@ -46,7 +47,29 @@ def test_a_process_that_cannot_start_shows_its_last_error(student, temporary):
     reason = "vLLM ended with exit code 1 before it was ready: ModuleNotFoundError: No module named 'vllm' .log:"
     with pytest.raises(InferenceEngineFault, match=reason):
         process.wait()
-    assert [path.suffix for path in temporary.iterdir()] == [".log"]  # the weights are gone
+    (folder,) = temporary.iterdir()
+    assert [path.suffix for path in folder.iterdir()] == [".log"]  # the weights are gone
+    process.close()
+    assert not folder.exists()
+
+
+def test_a_link_that_another_user_plants_is_not_written_through(student, temporary, monkeypatch):
+    """While the weights are written, another user sees the folder's name, and can make files beside it."""
+    mine = temporary / "mine.txt"
+    mine.write_text("important")
+    export = vllm_process.export_llm
+
+    def watched(model, folder):
+        assert folder.parent.stat().st_mode & 0o777 == 0o700
+        (temporary / f"{folder.parent.name}.log").symlink_to(mine)
+        export(model, folder)
+
+    monkeypatch.setattr(vllm_process, "export_llm", watched)
+    process = VllmProcess(student[0], python=sys.executable)  # an interpreter without vLLM
+    with pytest.raises(InferenceEngineFault, match="vLLM ended"):
+        process.wait()
+    process.close()
+    assert mine.read_text() == "important"
 
 
 def test_a_process_that_is_never_ready_is_ended(student, temporary):
@@ -96,7 +119,7 @@ def test_a_policy_starts_its_own_vllm_and_ends_it(student):
     settings = PolicyConfig(name="vllm", num_beams=1, max_length=10, vllm_args=["--max-num-seqs", "16"])
     settings.vllm_python = os.environ.get("EMAC_VLLM_PYTHON", "")
     policy = make_policy(settings, *student, max_batch=8)
-    process, folder = policy._client.process, policy._client._folder.name
+    process, folder = policy._client.process, policy._client._folder
     try:
         # Both in bfloat16, which rounds differently in the two: most answers are equal, not all need be.
         ours, theirs = in_process(student).act(inputs(20)), policy.act(inputs(20))
@@ -119,7 +142,7 @@ from xrl_alignment.builders.student import load_student
 from xrl_alignment.policies.vllm.process import VllmProcess
 process = VllmProcess(load_student({}, torch.device("cpu"))[0], python=%r)
 process.wait()
-print(process.process.pid, process._folder.name, flush=True)
+print(process.process.pid, process._folder, flush=True)
 input()
 """
     python = find_python(os.environ.get("EMAC_VLLM_PYTHON", ""))
@@ -133,4 +156,3 @@ input()
         time.sleep(0.1)
     assert not os.path.exists(f"/proc/{pid}")
     shutil.rmtree(folder)  # nobody was left to do it
-    os.unlink(f"{folder}.log")
