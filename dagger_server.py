@@ -44,7 +44,6 @@ from xrl_alignment.dagger.expected_games import ExpectedGames
 from xrl_alignment.dagger.labels import LabelGuard
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.loop import DaggerLoop
-from xrl_alignment.dagger.replay import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.dagger.sessions import Sessions
@@ -53,6 +52,7 @@ from xrl_alignment.experts import make_expert
 from xrl_alignment.policies.base import Policy
 from xrl_alignment.runs.directory import RunDirectory, new_run_directory
 from xrl_alignment.runs.played import PlayedGames, played_by_file
+from xrl_alignment.runs.replay import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 
 

@@ -29,7 +29,6 @@ from _waiting import Waiting, explorer, files_read
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.collect import Plan, collect
 from xrl_alignment.dagger.learner import autocast
-from xrl_alignment.dagger.replay import ReplayBuffer
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
@@ -39,6 +38,7 @@ from xrl_alignment.evaluation.metrics import EpisodeResult
 from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.rollouts.parallel import ParallelExecutor
+from xrl_alignment.runs.replay import ReplayBuffer
 
 GAMES = WORKERS = 64
 STEP_S = 0.5

@@ -17,7 +17,6 @@ from xrl_alignment.config.schema import PolicyConfig
 from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.loop import DaggerLoop
-from xrl_alignment.dagger.replay import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.dagger.sessions import Sessions
@@ -27,6 +26,7 @@ from xrl_alignment.environments.games import find_games
 from xrl_alignment.experts import make_expert
 from xrl_alignment.reflexion.rule import RuleReflector
 from xrl_alignment.runs.directory import RunDirectory
+from xrl_alignment.runs.replay import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 
 MAX_STEPS = 6

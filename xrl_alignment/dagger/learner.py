@@ -19,8 +19,8 @@ from lavis.common.errors import EmacError
 from lavis.common.optims import LinearWarmupCosineLRScheduler
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.references import Place, ReferenceLogps
-from xrl_alignment.dagger.replay import ReplayBuffer
 from xrl_alignment.policies.base import autocast, stack_images
+from xrl_alignment.runs.replay import ReplayBuffer
 
 logger = logging.getLogger(__name__)
 

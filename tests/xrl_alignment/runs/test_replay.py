@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lavis.datasets.shards import ShardError
-from xrl_alignment.dagger.replay import DPOReplayBuffer, ReplayBuffer
+from xrl_alignment.runs.replay import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 
