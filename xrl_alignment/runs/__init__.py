@@ -1,1 +1,1 @@
-"""What a training run leaves on disk: its directory, checkpoints, stored transitions and the replay buffer over them."""
+"""What a training run leaves on disk: its directory, checkpoints, stored transitions, and the buffer over them."""
