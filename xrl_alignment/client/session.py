@@ -33,10 +33,12 @@ class ClientSession:
         """A game to play (`work`), or `wait`, or `finished`."""
         return self._send(Next(self.name, self._next_seq()))
 
-    def ask_for_action(self, observation: Observation, *, env: int, round: int) -> str | None:
-        """The action after `observation`; None when the episode is over. `env` and `round` are those of the work."""
-        numbered = replace(observation, session=self.name, seq=self._next_seq(), env=env, round=round)
-        return self._send(numbered).get("action")
+    def ask_for_action(self, observation: Observation, *, env: int, round: int) -> dict[str, Any]:
+        """The `action` after `observation`, None when the episode is over; with a `reason` if the server gave it up.
+
+        `env` and `round` are those of the work.
+        """
+        return self._send(replace(observation, session=self.name, seq=self._next_seq(), env=env, round=round))
 
     def bye(self) -> None:
         """Leave, whatever state the connection is in."""

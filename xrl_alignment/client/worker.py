@@ -125,7 +125,10 @@ class ClientWorker:
                 f"the server's labels come from here (expert.name={self._labels_for}): the model would learn its own "
                 "actions. Look at the expert (--expert)"
             )
-        return session.ask_for_action(observation, env=env, round=round)
+        answer = session.ask_for_action(observation, env=env, round=round)
+        if reason := answer.get("reason"):
+            self.tally.report.say(f"the server gave the game up: {reason}")
+        return answer.get("action")
 
     def _wait(self, seconds: float, waited_s: float) -> float:
         """Wait until the server may have a game again; returns the time waited so far."""

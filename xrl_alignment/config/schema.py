@@ -210,7 +210,9 @@ class ExpertConfig(Section, section="expert"):
     cache: str = setting(
         "output/expert_answers.sqlite", "file in which answers are kept; empty: they are not kept", may_change=True
     )
-    max_calls: int = setting(0, "calls after which the run pauses; 0: no limit", at_least(0), may_change=True)
+    max_calls: int = setting(
+        0, "calls, repeated ones included, after which the run pauses; 0: no limit", at_least(0), may_change=True
+    )
     max_cost_usd: float = setting(
         0.0,
         "US dollars after which the run pauses; 0: no limit; needs `price_prompt` or `price_completion`",
