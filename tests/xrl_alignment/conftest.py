@@ -163,7 +163,7 @@ class Run:
                 self.url,
                 options.pop("factory", lambda: make_environment("native")),
                 self.games,
-                report=ClientReport(io.StringIO()),
+                report=options.pop("report", None) or ClientReport(io.StringIO()),
                 patience_s=0.5,
                 **options,
             )

@@ -270,3 +270,24 @@ def test_v1_cannot_give_a_lost_game_back(master, games):
     factory = partial(Hanging, "", 1, "dies")
     with pytest.raises(EnvironmentFault, match="was killed by SIGKILL.*: wire v1 cannot give its game back"):
         play(server.url, factory, games, wire="v1", num_rounds=1, executor="local", report=quiet())
+
+
+class FailsOnce:
+    """A policy that cannot answer its first observation, and looks after that."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def act(self, batch):
+        if not self.failed and batch[0].session != "harmless":
+            self.failed = True
+            raise ValueError("bad")
+        return ["look"] * len(batch)
+
+
+def test_a_game_that_the_server_gave_up_is_told_with_the_reason_and_played_again(make_run):
+    said = io.StringIO()
+    run = make_run(policy=FailsOnce(), num_rounds=1, max_steps=2)
+    summary = run.play(report=ClientReport(said))
+    assert "the server gave the game up: ValueError: bad" in said.getvalue()
+    assert [len(record.steps) for record in run.journal] == [2, 2] and summary["episodes"] == 3
