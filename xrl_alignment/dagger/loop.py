@@ -70,7 +70,7 @@ class DaggerLoop:
         self.schedule = rounds.schedule
 
     def run(self) -> None:
-        """Serve until the last round has ended; writes DONE.
+        """Serve until the last round has ended, then write DONE; a server that is stopped ends the loop, too.
 
         Raises DivergedError or CheckpointError when loss, gradient or weights are not finite. Raises EndpointFault
         when the expert cannot be asked any more (its budget is spent, its endpoint is down) and MissingLabelsError
@@ -78,7 +78,7 @@ class DaggerLoop:
         """
         try:
             self.recover()
-            while not self.schedule.finished:
+            while not (self.schedule.finished or self.server.stopped):
                 for episode in self.collect():
                     record = self.store(episode)
                     self.label_guard.judge(record, round_over=self.schedule.round_over)
@@ -90,6 +90,8 @@ class DaggerLoop:
         except (EndpointFault, MissingLabelsError) as error:
             self.directory.logger.error(str(error))
             raise type(error)(f"{error}; the run is kept: --resume {self.directory.path}") from error
+        if not self.schedule.finished:
+            return  # the server was stopped
         if self.training:
             self.training.save_if_changed(self.schedule.round, self.rounds.episodes)
         self.directory.mark_done()

@@ -91,6 +91,11 @@ class DaggerHTTPServer:
         self._http.close_connections(grace_s=2.0)
         self._http.server_close()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` has been called."""
+        return self._queue.closed
+
     def take(
         self, max_items: int, timeout_s: float, window_s: float = 0.0, longest_s: float = 0.0
     ) -> list[PendingRequest]:

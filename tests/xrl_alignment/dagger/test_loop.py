@@ -572,3 +572,4 @@ def test_v1_without_labels_is_refused_with_the_reason(make_run, scripted, games)
         client.play_game(games[0], True)
     assert run.directory.games() == [] and run.journal == [] and "has no label (expert_action)" in run.log
     run.server.stop()
+    assert run.wait().error is None and not run.directory.done  # a stopped server ends the loop
