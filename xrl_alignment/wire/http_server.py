@@ -71,6 +71,7 @@ class DaggerHTTPServer:
         self._http = _bind(host, port, context)
         self.port: int = self._http.server_address[1]
         self._thread: threading.Thread | None = None
+        self._stopping = threading.Lock()
 
     def start(self) -> DaggerHTTPServer:
         """Begin to accept connections, in a thread."""
@@ -82,14 +83,18 @@ class DaggerHTTPServer:
         return self
 
     def stop(self) -> None:
-        """Release every waiting client (503), finish what is being written, close the port. May be called twice."""
+        """Release every waiting client (503), finish what is being written, close the port.
+
+        May be called again, also by another thread.
+        """
         self._admission.close()
-        if self._thread is not None:
-            self._http.shutdown()
-            self._thread.join()
-            self._thread = None
-        self._http.close_connections(grace_s=2.0)
-        self._http.server_close()
+        with self._stopping:
+            if self._thread is not None:
+                self._http.shutdown()
+                self._thread.join()
+                self._thread = None
+            self._http.close_connections(grace_s=2.0)
+            self._http.server_close()
 
     @property
     def stopped(self) -> bool:
