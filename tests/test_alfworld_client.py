@@ -47,13 +47,15 @@ def test_plays_household_games_to_the_end(server, household_data):
     arguments = ["--port", str(server.port), "--env", "native", "--split", "household_heldout", "--num-envs", "1"]
     process = start(*arguments, "--data", str(household_data), "--max-steps", "2")
     hello = take(server)
-    assert hello.message.games == (find_games("household_heldout", household_data, num=1, seed=0)[0].id,)
+    (game,) = hello.message.games
+    assert game == find_games("household_heldout", household_data, num=1, seed=0)[0].id
     hello.reply({"kind": "welcome", "num_rounds": 1, "expert": ""})
-    take(server).reply({"kind": "work", "env": 0, "game": hello.message.games[0], "round": 0})
+    take(server).reply({"kind": "work", "env": 0, "game": game, "round": 0})
     for answer in (["look"], ["inventory"], []):
         pending = take(server)
+        last = pending.message
         pending.reply(answer)
-    assert isinstance(pending.message, Observation) and pending.message.done  # --max-steps 2
+    assert isinstance(last, Observation) and last.done  # --max-steps 2
     take(server).reply({"kind": "finished"})
     take(server).reply({"kind": "bye"})
     out, err = process.communicate(timeout=PATIENCE_S)
@@ -105,8 +107,9 @@ def test_an_expert_of_ones_own_sends_the_labels_also_from_a_process_of_its_own(s
     arguments += ["--data", str(household_data), "--expert", "examples.custom_expert:OrderlyExpert"]
     process = start(*arguments)
     hello = take(server)
+    (game,) = hello.message.games
     hello.reply({"kind": "welcome", "num_rounds": 1, "expert": "client"})
-    take(server).reply({"kind": "work", "env": 0, "game": hello.message.games[0], "round": 0})
+    take(server).reply({"kind": "work", "env": 0, "game": game, "round": 0})
     pending = take(server)
     assert "expert_action" in pending.message.information and "admissible_commands" in pending.message.information
     pending.reply([])

@@ -88,7 +88,7 @@ def test_games_and_environments_of_a_section(household_data):
     environment = environment_factory(settings, max_steps=3)()
     assert len(games) == 2 and "Your task is to" in environment.reset(games[0]).text
     assert [environment.step("look").done for _ in range(3)] == [False, False, True]
-    with pytest.raises(EnvironmentFault, match="no games of split 'nowhere' in .*alfworld-download"):
+    with pytest.raises(EnvironmentFault, match="no games of split 'nowhere' in .*household_heldout"):
         games_of(EnvironmentConfig(split="nowhere", data=str(household_data)), 1)
 
 
