@@ -21,6 +21,10 @@ class ConfigError(EmacError, ValueError):
     """A setting or argument that cannot be used; the text names it, its value and what is allowed."""
 
 
+class DivergedError(EmacError, ValueError):
+    """A loss, gradient or weight that is not finite; the text says where."""
+
+
 class MissingFileError(EmacError, FileNotFoundError):
     """A file or folder that is not there; the text names it and says where it should come from."""
 

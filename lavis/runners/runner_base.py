@@ -31,7 +31,7 @@ import torch
 from lavis.common.config import Config
 from lavis.common.devices import pick_device
 from lavis.common.dist_utils import barrier, gathered, get_rank, get_world_size, is_main_process, summed
-from lavis.common.errors import EmacError
+from lavis.common.errors import DivergedError
 from lavis.common.files import append_line, make_folder
 from lavis.common.logger import Averages, RunLog
 from lavis.common.progress import Bar
@@ -50,10 +50,6 @@ if TYPE_CHECKING:
     from lavis.tasks.base_task import BaseTask
 
 logger = logging.getLogger(__name__)
-
-
-class DivergedError(EmacError, ValueError):
-    """A loss that is not a finite number; the text names the batch and its samples."""
 
 
 @registry.register_runner("runner_base")

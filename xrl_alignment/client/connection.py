@@ -26,7 +26,7 @@ class Unreachable(OSError):
     """No connection could be opened, so nothing was sent."""
 
 
-class Stopped(Exception):
+class ClientStopped(Exception):
     """Another thread has asked this worker to end."""
 
 
@@ -170,7 +170,7 @@ class RetryingConnection:
             connection.close()
 
     def pause(self, seconds: float) -> None:
-        """Sleep; raises Stopped as soon as this connection is stopped."""
+        """Sleep; raises ClientStopped as soon as this connection is stopped."""
         self._stop.wait(seconds)
         self._check()
 
@@ -201,12 +201,12 @@ class RetryingConnection:
         self._connection.close()
         self._check()
         if self._run_is_over:
-            raise Stopped
+            raise ClientStopped
         raise failure
 
     def _check(self) -> None:
         if self._stop.is_set():
-            raise Stopped
+            raise ClientStopped
 
     def _accept(self, status: int, reply: bytes) -> bytes:
         self._report.connected()

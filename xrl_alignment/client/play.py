@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lavis.common.errors import ConfigError, unknown
-from xrl_alignment.client.connection import RetryingConnection, Stopped
+from xrl_alignment.client.connection import ClientStopped, RetryingConnection
 from xrl_alignment.client.player import ClientPlayer, EnvironmentFactory, ExpertFactory
 from xrl_alignment.client.report import ClientReport, EpisodeTally
 from xrl_alignment.client.worker import ClientWorker
@@ -111,7 +111,7 @@ def _run_all(workers: Sequence[ClientWorker], work: Callable[[ClientWorker], Non
     def run(worker: ClientWorker) -> None:
         try:
             work(worker)
-        except Stopped:
+        except ClientStopped:
             ended.put(None)
         except BaseException as error:  # handed to the caller's thread below
             ended.put(error)

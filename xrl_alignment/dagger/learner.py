@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lavis.common.errors import EmacError
+from lavis.common.errors import DivergedError
 from lavis.common.optims import LinearWarmupCosineLRScheduler
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.references import Place, ReferenceLogps
@@ -23,10 +23,6 @@ from xrl_alignment.policies.base import autocast, stack_images
 from xrl_alignment.runs.replay import ReplayBuffer
 
 logger = logging.getLogger(__name__)
-
-
-class DivergedError(EmacError, ValueError):
-    """A loss, gradient or weight is not finite; the text says where. The weights are those before that update."""
 
 
 @dataclass(frozen=True)

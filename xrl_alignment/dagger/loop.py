@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lavis.common.errors import DivergedError
 from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.episode import LabelledEpisode
 from xrl_alignment.dagger.faults import decide_each, described, may_be_the_datas
 from xrl_alignment.dagger.labels import LabelGuard, MissingLabelsError
-from xrl_alignment.dagger.learner import DivergedError
 from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.sessions import Arrival, Sessions
 from xrl_alignment.dagger.training import Training

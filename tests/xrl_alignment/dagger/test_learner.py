@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from lavis.common.errors import DivergedError
 from lavis.models.blip2_models.emac_config import PARTS
 from xrl_alignment.builders.student import load_student
-from xrl_alignment.dagger.learner import DivergedError, TrainingMetrics
+from xrl_alignment.dagger.learner import TrainingMetrics
 from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 CPU = torch.device("cpu")

@@ -156,7 +156,7 @@ class TestSources:
         assert model.sources["visual_encoder"] == f"{files['eva']} (EVA-CLIP names)"
         assert model.sources["Qformer"] == f"{files['base']} (LAVIS names)"
         assert model.sources["llm_model"] == files["llm"]
-        table = torch.load(files["eva"])["pos_embed"].float()
+        table = torch.load(files["eva"], weights_only=True)["pos_embed"].float()
         got = model.visual_encoder.embeddings.position_embedding
         assert got.shape == (1, 1 + SIDE * SIDE, 64) and torch.equal(got[:, 0], table[:, 0])
         grid = torch.nn.functional.interpolate(
@@ -224,7 +224,7 @@ class TestSources:
     def test_another_vision_file_is_refused(
         self, files: dict, build: Build, tmp_path: Path, change: Callable, message: str
     ) -> None:
-        eva = torch.load(files["eva"])
+        eva = torch.load(files["eva"], weights_only=True)
         change(eva)
         torch.save(eva, tmp_path / "other.pth")
         with pytest.raises(ValueError, match=message):
