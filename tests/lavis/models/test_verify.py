@@ -10,6 +10,7 @@ DPO loss are written out here. Of this project only the table of LAVIS's names i
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,75 @@ def gradients(reference: Reference, loss: Tensor, name: str) -> dict[str, np.nda
     return {f"{name}/grad/{key}": value.numpy() for key, value in zip(trained, found, strict=True)}
 
 
+def recorded_dpo(
+    reference: Reference, image: Tensor, ref_tokens: Tensor, logps: Callable[[Tensor, str], list[Tensor]]
+) -> tuple[dict, dict]:
+    """The DPO figures of every setting, and the gradients."""
+    arrays: dict = {}
+    dpo = {}
+    for name, (average, mix) in DPO.items():
+        tokens = reference.image_tokens(image, reference.language_projection)["llm_proj"]
+        fold = torch.Tensor.mean if average else torch.Tensor.sum
+        sides = [
+            torch.stack([fold(row) for row in logps(images, key)])
+            for images in (tokens, ref_tokens)
+            for key in ("text_output_pos", "text_output_neg")
+        ]
+        chosen, rejected, ref_chosen, ref_rejected = sides
+        margin = (chosen - rejected) - (ref_chosen - ref_rejected)
+        loss = (-torch.nn.functional.logsigmoid(0.1 * margin) - mix * chosen).mean()
+        arrays |= gradients(reference, loss, f"plain/{BATCH}/dpo/{name}")
+        who = ("policy_chosen", "policy_rejected", "ref_chosen", "ref_rejected")
+        dpo[name] = {f"{key}_logps": side.tolist() for key, side in zip(who, sides, strict=True)} | {
+            "loss": loss.item(),
+            "chosen_reward": 0.1 * (chosen - ref_chosen).mean().item(),
+            "rejected_reward": 0.1 * (rejected - ref_rejected).mean().item(),
+            "chosen_entropy": -chosen.mean().item(),
+        }
+    return dpo, arrays
+
+
+@torch.no_grad()
+def recorded_answers(reference: Reference, tokenizer: Tokenizer, tokens: Tensor, prompts: list[list[int]]) -> dict:
+    """What every generation setting writes, as a batch and one by one."""
+    generate = {}
+    for name, settings in GENERATE.items():
+        made = generated(reference, tokens, prompts, settings)
+        alone = [generated(reference, tokens[i : i + 1], prompts[i : i + 1], settings) for i in range(3)]
+
+        def text(row: list[int]) -> str:
+            ids = row[: row.index(EOS)] if EOS in row else row
+            return tokenizer.decode([i for i in ids if i > PAD]).strip()
+
+        ids = [row[: row.index(EOS) + 1] if EOS in row else row for row in made.sequences.tolist()]
+        width = max(map(len, ids))
+        generate[name] = {
+            "text": [text(row) for row in ids],
+            "token_ids": [[1, *row, *([0] * (width - len(row)))] for row in ids],
+            "one_at_a_time": [{"text": text(one.sequences[0].tolist())} for one in alone],
+        }
+        if settings["num_beams"] > 1:
+            generate[name]["beam_scores"] = made.sequences_scores.tolist()
+    return generate
+
+
+def write_case(folder: Path, reference: Reference, tokenizer: Tokenizer, contents: dict, arrays: dict) -> None:
+    """Write the case's files: texts and numbers, tokenizer, and the weights under LAVIS's names."""
+    (folder / "llm").mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_text(json.dumps(content) + "\n", encoding="utf-8")
+    tokenizer.save(str(folder / "llm/tokenizer.json"), pretty=False)
+    np.savez_compressed(folder / "inputs.npz", **{BATCH: arrays.pop("image")})
+    np.savez_compressed(folder / "expected.npz", **arrays)
+    state = {name: value.float() for name, value in reference.state_dict().items()}
+    llm = {k.removeprefix("language_model."): v for k, v in state.items() if k.startswith("language_model.")}
+    rest = {k: v for k, v in state.items() if not k.startswith(("language_model.", "ref_projection."))}
+    lavis = weights.to_lavis(weights.to_native(rest))
+    lavis |= {k.replace("projection", "llm_proj"): v for k, v in state.items() if k.startswith("ref_projection.")}
+    save_file(llm, folder / "llm_state_dict.safetensors")
+    save_file({name: value.contiguous() for name, value in lavis.items()}, folder / "state_dict.safetensors")
+
+
 def record(folder: Path) -> None:
     """Write the case to `folder`."""
     torch.manual_seed(0)
@@ -220,46 +290,10 @@ def record(folder: Path) -> None:
     arrays |= gradients(reference, loss, f"plain/{BATCH}/forward")
     forward = {"loss": loss.item(), **rows(cut, answers["text_output"], 4)}
     ref_tokens = reference.image_tokens(image, reference.ref_projection)["llm_proj"].detach()
-    dpo = {}
-    for name, (average, mix) in DPO.items():
-        tokens = reference.image_tokens(image, reference.language_projection)["llm_proj"]
-        fold = torch.Tensor.mean if average else torch.Tensor.sum
-        sides = [
-            torch.stack([fold(row) for row in logps(images, key)])
-            for images in (tokens, ref_tokens)
-            for key in ("text_output_pos", "text_output_neg")
-        ]
-        chosen, rejected, ref_chosen, ref_rejected = sides
-        margin = (chosen - rejected) - (ref_chosen - ref_rejected)
-        loss = (-torch.nn.functional.logsigmoid(0.1 * margin) - mix * chosen).mean()
-        arrays |= gradients(reference, loss, f"plain/{BATCH}/dpo/{name}")
-        who = ("policy_chosen", "policy_rejected", "ref_chosen", "ref_rejected")
-        dpo[name] = {f"{key}_logps": side.tolist() for key, side in zip(who, sides, strict=True)} | {
-            "loss": loss.item(),
-            "chosen_reward": 0.1 * (chosen - ref_chosen).mean().item(),
-            "rejected_reward": 0.1 * (rejected - ref_rejected).mean().item(),
-            "chosen_entropy": -chosen.mean().item(),
-        }
+    dpo, found = recorded_dpo(reference, image, ref_tokens, logps)
+    arrays |= found
     sides = {"chosen": "text_output_pos", "rejected": "text_output_neg"}
-    generate = {}
-    with torch.no_grad():
-        for name, settings in GENERATE.items():
-            made = generated(reference, tokens, prompts, settings)
-            alone = [generated(reference, tokens[i : i + 1], prompts[i : i + 1], settings) for i in range(3)]
-
-            def text(row: list[int]) -> str:
-                ids = row[: row.index(EOS)] if EOS in row else row
-                return tokenizer.decode([i for i in ids if i > PAD]).strip()
-
-            ids = [row[: row.index(EOS) + 1] if EOS in row else row for row in made.sequences.tolist()]
-            width = max(map(len, ids))
-            generate[name] = {
-                "text": [text(row) for row in ids],
-                "token_ids": [[1, *row, *([0] * (width - len(row)))] for row in ids],
-                "one_at_a_time": [{"text": text(one.sequences[0].tolist())} for one in alone],
-            }
-            if settings["num_beams"] > 1:
-                generate[name]["beam_scores"] = made.sequences_scores.tolist()
+    generate = recorded_answers(reference, tokenizer, tokens, prompts)
     batch = {
         "forward": forward,
         "dpo": dpo,
@@ -268,7 +302,6 @@ def record(folder: Path) -> None:
     }
     length = max(map(len, prompts))
     padded = {BATCH: [[PAD] * (length - len(row)) + row for row in prompts]}
-    (folder / "llm").mkdir(parents=True, exist_ok=True)
     contents = {
         "config.json": SIZES,
         "inputs.json": {"batches": {BATCH: TEXTS}, "generate_settings": GENERATE},
@@ -276,18 +309,7 @@ def record(folder: Path) -> None:
         "expected.json": {"plain": {BATCH: batch}},
         "llm/config.json": {**reference.llm_config.to_diff_dict(), "model_type": "llama"},
     }
-    for name, content in contents.items():
-        (folder / name).write_text(json.dumps(content) + "\n", encoding="utf-8")
-    tokenizer.save(str(folder / "llm/tokenizer.json"), pretty=False)
-    np.savez_compressed(folder / "inputs.npz", **{BATCH: image.numpy()})
-    np.savez_compressed(folder / "expected.npz", **arrays)
-    state = {name: value.float() for name, value in reference.state_dict().items()}
-    llm = {k.removeprefix("language_model."): v for k, v in state.items() if k.startswith("language_model.")}
-    rest = {k: v for k, v in state.items() if not k.startswith(("language_model.", "ref_projection."))}
-    lavis = weights.to_lavis(weights.to_native(rest))
-    lavis |= {k.replace("projection", "llm_proj"): v for k, v in state.items() if k.startswith("ref_projection.")}
-    save_file(llm, folder / "llm_state_dict.safetensors")
-    save_file({name: value.contiguous() for name, value in lavis.items()}, folder / "state_dict.safetensors")
+    write_case(folder, reference, tokenizer, contents, {**arrays, "image": image.numpy()})
 
 
 def test_the_shipped_case_passes(capsys: pytest.CaptureFixture) -> None:
