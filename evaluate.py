@@ -120,7 +120,7 @@ def check_expert(config: EvaluateConfig) -> None:
 def trained_on(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
     """How many of `games` the evaluated weights have trained on, as their checkpoint says.
 
-    `games` is None where it does not say (weights of another kind, or of an older version).
+    `games` is None where it does not say: weights of another kind, or of an older version, or games without an id.
     """
     weights = config.model.get("pretrained", "") if config.model.get("load_pretrained", True) else ""
     if config.run.actor == "expert" or not weights:
@@ -128,14 +128,15 @@ def trained_on(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
     played = played_by_file(weights)
     if played is None:
         return {"games": None, "environments": []}
-    return {"games": len(played.among(game.id for game in games)), "environments": list(played.environments)}
+    known = len(played.among(game.id for game in games))
+    return {"games": known if known or played.all_named else None, "environments": list(played.environments)}
 
 
 def contamination(result: dict[str, Any]) -> str:
     """The sentence about `trained_on`, empty where the games are held out."""
     number, total = result["trained_on"]["games"], result["first_trial"]["games"]
     if number is None:
-        return "whether the weights have trained on these games is unknown: their file does not say"
+        return "whether the weights have trained on these games is unknown: their file does not name them"
     if not number:
         return ""
     where = ", ".join(result["trained_on"]["environments"])

@@ -16,11 +16,12 @@ from pathlib import Path
 from xrl_alignment.builders.teacher import build_teacher
 from xrl_alignment.common.program import run_program
 from xrl_alignment.config.resume import saved_settings
-from xrl_alignment.reflexion.trial_log import update_memory
 from xrl_alignment.runs.directory import RunDirectory, RunDirectoryError
 from xrl_alignment.runs.past_rounds import finished_rounds, reflect_on_round
+from xrl_alignment.utils.reflections import _generate_reflection_query, _get_scenario, update_memory
 
-__all__ = ["main", "update_memory"]  # the original keeps `update_memory` here
+# The original keeps these functions here.
+__all__ = ["_generate_reflection_query", "_get_scenario", "main", "update_memory"]
 
 
 def main(argv: list[str] | None = None) -> None:

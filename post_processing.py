@@ -1,6 +1,12 @@
 """Where the original keeps its cleaning of text: `from post_processing import action_postprocess, process_ob`."""
 
-from xrl_alignment.language.commands import normalise as action_postprocess
-from xrl_alignment.language.sentences import process_ob
+from xrl_alignment.language.post_processing import (
+    action_postprocess,
+    check_goto,
+    check_put,
+    check_use,
+    process_ob,
+    remove_the,
+)
 
-__all__ = ["action_postprocess", "process_ob"]
+__all__ = ["action_postprocess", "check_goto", "check_put", "check_use", "process_ob", "remove_the"]

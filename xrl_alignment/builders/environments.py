@@ -33,18 +33,20 @@ def expected_games(config: DaggerConfig) -> ExpectedGames:
     settings = config.environment
     if not settings.allow_other_games:
         check_split(settings.name, settings.split, settings.data or None)
+    find = partial(
+        known_games,
+        settings.name,
+        settings.split,
+        data=settings.data or None,
+        seed=settings.seed,
+        num_train=settings.num_train,
+        num_heldout=settings.num_heldout,
+    )
     return ExpectedGames(
         engine=engine_name(settings.name),
         split=settings.split,
-        find_games=lambda: known_games(
-            settings.name,
-            settings.split,
-            config.run.num_envs,
-            data=settings.data or None,
-            seed=settings.seed,
-            num_train=settings.num_train,
-            num_heldout=settings.num_heldout,
-        ),
+        find_games=partial(find, num=config.run.num_envs),
+        find_split=partial(find, num=None),
         allow_other=settings.allow_other_games,
     )
 

@@ -183,9 +183,9 @@ class Sessions:
         session = observation.session or V1_SESSION
         if observation.task_type:
             if self.labels_required and not observation.done and not has_label(observation):
-                self._give_back(session, "sends no labels")
-                self._refuse(item, self._no_label(observation))
-                return Arrival()
+                return self._turn_away(item, "sends no labels", self._no_label(observation))
+            if foreign := self._foreign(observation):
+                return self._turn_away(item, "plays another game", foreign)
             if session in self._episodes:
                 self._give_back(session, "began another game")
             episode = self._begin(session, observation)
@@ -200,6 +200,19 @@ class Sessions:
             return Arrival(ended=episode)
         return Arrival(waiting=episode)
 
+    def _turn_away(self, item: PendingRequest, why: str, reason: str) -> Arrival:
+        """Refuse an episode at its first observation; a game that its session has not ended goes to others."""
+        assert isinstance(item.message, Observation)
+        self._give_back(item.message.session or V1_SESSION, why)
+        self._refuse(item, reason)
+        return Arrival()
+
+    def _foreign(self, observation: Observation) -> str:
+        """Why the game of a v1 client is not for this run; v2 sessions have been compared when they said hello."""
+        if observation.session or not self.expected:
+            return ""
+        return self.expected.foreign(plain(observation.task_type), _engine_of(observation))
+
     def _begin(self, session: str, observation: Observation) -> LabelledEpisode | None:
         """Start an episode, or None where this run has no use for that game now."""
         schedule = self._schedule
@@ -210,7 +223,7 @@ class Sessions:
             self._warn_of_few_games()
             return None
         self._rounds.note_games()
-        self._note_environment(session, observation)
+        self._note_environment(session, observation, game)
         episode = self._new_episode(game, env, observation)
         episode.expert.begin(episode.text, task_type=game, memories=episode.memories)
         self._episodes[session] = episode
@@ -240,11 +253,11 @@ class Sessions:
             observation=observation,
         )
 
-    def _note_environment(self, session: str, observation: Observation) -> None:
-        """Write down where a game is played, as its client says."""
+    def _note_environment(self, session: str, observation: Observation, game: str) -> None:
+        """Write down where `game` is played: as its client says, or for wire v1 as far as the game's id tells."""
         hello = self._greeted.get(session)
-        engine = hello.environment if hello else str(observation.information.get("engine", ""))
-        split = hello.split if hello else ""
+        engine = hello.environment if hello else _engine_of(observation)
+        split = hello.split if hello else self.expected.split_of(game) if self.expected else ""
         played = plain(f"{engine[:MAX_NAME] or 'unknown'} {split[:MAX_NAME] or 'unknown'}")
         directory = self._rounds.directory
         known = self._environments or directory.environments()
@@ -273,6 +286,11 @@ def has_label(observation: Observation) -> bool:
     """Whether the client's expert sent a label with `observation`: an action, or a thought before one."""
     label = ClientExpert().act(observation.information)
     return bool(label.action or label.thought)
+
+
+def _engine_of(observation: Observation) -> str:
+    """The engine that a v1 client says it plays on; the original's clients say nothing."""
+    return str(observation.information.get("engine", ""))[:MAX_NAME]
 
 
 def _names_a_game(task_type: str) -> bool:

@@ -91,7 +91,7 @@ def check_split(name: str, split: str, data: str | None = None) -> None:
 
 
 def known_games(
-    name: str, split: str, num: int, *, data: str | None = None, seed: int = 0, num_train: int, num_heldout: int
+    name: str, split: str, num: int | None, *, data: str | None = None, seed: int = 0, num_train: int, num_heldout: int
 ) -> list[str] | None:
     """Ids of the games that `choose_games` gives; None where they are not (yet) on this machine. Generates nothing."""
     if name == "household" and not data:

@@ -28,6 +28,11 @@ class PlayedGames:
         known = set(self.games)
         return [game for game in ids if game in known]
 
+    @property
+    def all_named(self) -> bool:
+        """Whether every game has an id: of a client of wire v1 that sends only task types nobody knows the games."""
+        return all("/" in game for game in self.games)
+
     def as_dict(self) -> dict[str, list[str]]:
         """Plain containers, as a checkpoint holds them."""
         return {name: list(values) for name, values in asdict(self).items()}

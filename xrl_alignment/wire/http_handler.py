@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
 import json
 import logging
@@ -248,10 +249,11 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def _check_token(self) -> None:
         token = self.context.token
-        given = self.headers.get("Authorization", "")
-        if token and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        if token and not hmac.compare_digest(_token_in(self.headers.get("Authorization", "")), token.encode()):
             raise RequestRefused(
-                401, "a token is needed: Authorization: Bearer <token>", {"WWW-Authenticate": "Bearer"}
+                401,
+                "a token is needed: Authorization: Bearer <token>, or http://x:<token>@host:port/ as the address",
+                {"WWW-Authenticate": 'Bearer, Basic realm="emac"'},
             )
 
     def _send_json(self, value: Mapping[str, Any]) -> None:
@@ -290,6 +292,23 @@ class RequestHandler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Log a request as a debug message instead of printing it."""
         logger.debug("%s " + format, self.client_address, *args)
+
+
+def _token_in(authorization: str) -> bytes:
+    """The token in a header `Authorization`; empty where there is none.
+
+    It stands by itself (`Bearer`), or is the password of any user (`Basic`, RFC 7617): HTTP clients send the latter for
+    `http://x:TOKEN@host/`, and the original's clients can say it in no other way.
+    """
+    scheme, _, credentials = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return credentials.encode()
+    if scheme.lower() != "basic":
+        return b""
+    try:
+        return base64.b64decode(credentials, validate=True).partition(b":")[2]
+    except ValueError:  # binascii.Error is one; so is a character that is not ASCII
+        return b""
 
 
 def _hostname(host: str) -> str:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.xrl_alignment.dagger.original_client import OriginalClient
 from xrl_alignment.client.connection import ClientError
 from xrl_alignment.client.play import play
 from xrl_alignment.dagger.expected_games import ExpectedGames
@@ -77,3 +78,70 @@ def test_a_resumed_run_knows_the_games_of_its_journal(make_run, scripted, games)
     again = make_run(policy=scripted("look"), num_rounds=1, max_steps=2).start().wait()
     assert again.training.games.games == tuple(sorted(g.id for g in games[:2]))
     assert isinstance(again.directory, RunDirectory) and again.directory.environments() == ["native unknown"]
+
+
+# --- wire v1: no split, and seldom an engine --------------------------------------------------------------------------
+
+
+def split_known(**options) -> ExpectedGames:
+    return ExpectedGames("native", "train", find_split=lambda: ["pick-1/a", "pick-2/b"], **options)
+
+
+@pytest.mark.parametrize(
+    ("game", "engine", "reason", "split"),
+    [
+        ("pick-1/a", "", "", "train"),
+        ("pick-2/b", "native", "", "train"),
+        ("pick_and_place", "", "", ""),  # the bare type: it may be any game
+        ("pick-9/z", "", "the client plays pick-9/z, which is none of the 2 games of native train", ""),
+        ("pick-1/a", "thor", "the client plays on thor, this run's settings say native", "train"),
+    ],
+)
+def test_a_v1_game_is_compared_by_its_id(game, engine, reason, split):
+    said = split_known().foreign(game, engine)
+    assert reason in said and bool(said) == bool(reason)
+    assert not reason or "allow_other_games=true" in said
+    assert split_known(allow_other=True).foreign(game, engine) == "" and split_known().split_of(game) == split
+
+
+def test_without_the_splits_games_no_v1_game_is_foreign():
+    there = ExpectedGames("native", "train")
+    assert there.foreign("pick-9/z") == "" and there.split_of("pick-9/z") == ""
+
+
+def v1_run(make_run, scripted, split_games, **options):
+    run = make_run(policy=scripted("look"), num_rounds=1, max_steps=2)
+    ids = [game.id for game in split_games]
+    run.loop.sessions.expected = ExpectedGames("native", "household_train", find_split=lambda: ids, **options)
+    return run.start()
+
+
+def played_in_checkpoint(run):
+    return load_checkpoint(run.wait().directory.checkpoint(0))["played"]
+
+
+def test_a_v1_client_in_its_own_order_is_of_the_split(make_run, scripted, games):
+    run = v1_run(make_run, scripted, games)
+    OriginalClient(run, games[2:4]).play(1)
+    assert played_in_checkpoint(run)["environments"] == ["unknown household_train"]
+
+
+def test_a_v1_client_with_other_games_is_refused_and_the_right_one_plays(make_run, scripted, games):
+    run = v1_run(make_run, scripted, games[:2])
+    with pytest.raises(ConnectionError, match="none of the 2 games of native household_train"):
+        OriginalClient(run, games[2:4]).play_game(games[2], True)
+    assert run.directory.games() == [] and "Refused a client" in run.log
+    OriginalClient(run, games[:2]).play(1)
+    assert played_in_checkpoint(run)["games"] == sorted(game.id for game in games[:2])
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_what_a_v1_client_plays_is_unknown_where_nothing_tells(make_run, scripted, games, bare):
+    """A game without an id, or one that the switch lets in."""
+    run = v1_run(make_run, scripted, games[2:4], allow_other=not bare)
+    named = [type("Bare", (), {"id": "pick_and_place", "path": game.path})() for game in games[:2]]
+    OriginalClient(run, named if bare else games[:2]).play(1)
+    assert played_in_checkpoint(run)["environments"] == ["unknown unknown"]
+    assert run.directory.environments() == ["unknown unknown"]
+    known = played_by_file(run.directory.checkpoint(0))
+    assert known is not None and known.all_named is not bare

@@ -1,7 +1,10 @@
 """The server and its handler (`http_handler`) over real sockets: what they let in, answer, refuse and outlast."""
 
+import base64
+import hmac
 import http.client
 import json
+import logging
 import socket
 import struct
 import subprocess
@@ -10,6 +13,7 @@ import threading
 import time
 from collections import deque
 from contextlib import closing
+from urllib.parse import quote
 
 import numpy as np
 import psutil
@@ -382,6 +386,75 @@ def test_another_host_needs_a_token(start):
     assert get(server, "/status")[0] == 401 and get(server, "/health")[0] == 200
     assert get(server, "/status", Authorization="Bearer sesame")[0] == 200
     assert loop.seen == [] and post(server, HELLO, Authorization="Bearer sesame")[0] == 200
+
+
+TOKEN = "sesame:open/dich@16%"  # with what an address must quote, and a colon
+
+
+def basic(password: str, user: str = "x") -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_a_v1_client_elsewhere_gives_the_token_in_the_address(start, monkeypatch, caplog):
+    """The original's clients call `requests.post(url, data=…, headers={"MD5": …})`, and nothing else."""
+    requests = pytest.importorskip("requests")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    caplog.set_level(logging.DEBUG)
+    server, loop = start(host="0.0.0.0", token=TOKEN)
+    answers = []
+    for password in (TOKEN, TOKEN.upper(), ""):
+        url = f"http://x:{quote(password, safe='')}@127.0.0.1:{server.port}/"
+        answers.append(requests.post(url, data=V1_BODY, headers={"MD5": md5_hex(V1_BODY)}, timeout=PATIENCE_S))
+    assert [answer.status_code for answer in answers] == [200, 401, 401]
+    assert answers[0].text == "['action 1']" and len(loop.seen) == 1
+    assert "http://x:<token>@host:port/" in answers[1].text and "Basic" in answers[1].headers["WWW-Authenticate"]
+    encoded = basic(TOKEN).split()[1]
+    assert "401" in caplog.text and TOKEN not in caplog.text and encoded not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "",
+        TOKEN,
+        f"Token {TOKEN}",
+        f"Basic {TOKEN}",
+        "Basic",
+        "Basic ====",
+        "Basic \xe9\xe9\xe9\xe9",
+        "Basic " + base64.b64encode(TOKEN.encode()).decode(),  # without a user
+        basic("", user=TOKEN),
+        basic(TOKEN + "x"),
+        basic(TOKEN[:-1]),
+        basic(TOKEN + "\0"),
+        f"{basic(TOKEN)} {basic(TOKEN)}",
+        "Bearer",
+        f"Bearer  {TOKEN}",
+        "Basic " + "A" * 20_000,
+    ],
+)
+def test_whatever_is_not_the_token_is_refused_before_the_body(start, authorization):
+    server, loop = start(host="0.0.0.0", token=TOKEN)
+    head = f"POST / HTTP/1.1\r\nMD5: {md5_hex(V1_BODY)}\r\nContent-Length: {len(V1_BODY)}\r\n"
+    head += f"Authorization: {authorization}\r\n\r\n"
+    answer = raw(server, head.encode("latin-1") + V1_BODY)
+    assert answer.startswith(b"HTTP/1.1 401 ") and loop.seen == [] and TOKEN.encode() not in answer
+
+
+def test_the_token_is_compared_in_constant_time(start, monkeypatch):
+    compared = []
+    compare = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda sent, token: compared.append(sent) or compare(sent, token))
+    server, _ = start(host="0.0.0.0", token=TOKEN)
+    for header in (basic("wrong"), basic(TOKEN), f"bearer {TOKEN}"):
+        post(server, V1_BODY, "text/plain", Authorization=header)
+    assert compared == [b"wrong", TOKEN.encode(), TOKEN.encode()]
+
+
+def test_on_this_machine_no_token_is_needed_and_one_does_no_harm(start):
+    server, _ = start()
+    for headers in ({}, {"Authorization": basic("any")}, {"Authorization": "Basic ===="}):
+        assert post(server, V1_BODY, "text/plain", **headers)[0] == 200
 
 
 def test_busy_port_names_the_process_and_leaves_it_alone():

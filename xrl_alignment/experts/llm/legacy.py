@@ -1,7 +1,8 @@
 """The original's three functions that call a language model, for code that imports them from `xrl_alignment.utils`.
 
-Address and key come from the environment (`OPENAI_BASE_URL`, `OPENAI_API_KEY`). A filtered answer is a text
-that begins with `9`, as the original's callers expect. New code uses `experts.llm.teacher.Teacher`.
+Address and key come from the environment (`OPENAI_BASE_URL`, or its older name `OPENAI_API_BASE`, which the original
+sets; `OPENAI_API_KEY`). A filtered answer is a text that begins with `9`, as the original's callers expect. New code
+uses `experts.llm.teacher.Teacher`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def get_completion(
     stop_strs: Sequence[str] | None = None,
 ) -> str:
     """The first line with which a completion model continues `prompt`. Raises EndpointFault."""
-    endpoint = _endpoint(model, "completion", os.environ.get("OPENAI_BASE_URL", ""))
+    endpoint = _endpoint(model, "completion", base_url())
     completion = endpoint.complete(prompt, temperature=temperature, max_tokens=max_tokens, stop=stop_strs or ())
     return _text(completion).split("\n")[0]
 
@@ -38,7 +39,7 @@ def get_chat(
     stop_strs: Sequence[str] | None = None,
 ) -> str:
     """A chat model's answer to `prompt`, with the instruction to give one action on one line. Raises EndpointFault."""
-    endpoint = _endpoint(model, "chat", os.environ.get("OPENAI_BASE_URL", ""))
+    endpoint = _endpoint(model, "chat", base_url())
     completion = endpoint.complete(
         prompt,
         system=system_message(thinking=True),
@@ -54,7 +55,7 @@ def llm_forward(prompt: str, model: str, stop: Sequence[str] = ("\n",)) -> str:
     text = ""
     for attempt in range(TRIES):
         heat = attempt * TEMPERATURE_STEP
-        if any(part in model for part in _COMPLETION_MODELS):
+        if api_of(model) == "completion":
             text = get_completion(prompt, model, heat, stop_strs=stop)
         else:
             # Not `stop`: a chat model's answer may begin with an empty line, which would be all of it.
@@ -64,10 +65,20 @@ def llm_forward(prompt: str, model: str, stop: Sequence[str] = ("\n",)) -> str:
     return text
 
 
+def api_of(model: str) -> str:
+    """`completion` for OpenAI's older models, which only continue a text, else `chat`."""
+    return "completion" if any(part in model for part in _COMPLETION_MODELS) else "chat"
+
+
+def base_url() -> str:
+    """The endpoint that the environment names; empty: OpenAI's own."""
+    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or ""
+
+
 def _text(completion: Completion) -> str:
     return f"{FILTERED}: {completion.filtered}" if completion.filtered else completion.text
 
 
 @lru_cache(maxsize=16)
-def _endpoint(model: str, api: str, base_url: str) -> Endpoint:
-    return Endpoint(model=model, api=api, base_url=base_url)
+def _endpoint(model: str, api: str, address: str) -> Endpoint:
+    return Endpoint(model=model, api=api, base_url=address)
