@@ -98,10 +98,14 @@ class RunnerBase:
     def train(self) -> None:
         """Train from the run's current place to its end, then evaluate the test splits with the best weights.
 
-        Raises Stopped after SIGTERM.
+        With `run.evaluate` it only evaluates, as in LAVIS. Raises Stopped after SIGTERM.
         """
         began = time.monotonic()
         self.log.line(config=self.config.to_dict())
+        if self.settings.evaluate:
+            self.evaluate("final")
+            self.log.close()
+            return
         self._resume()
         with self.stop.on_sigterm():
             for epoch in range(self._first_epoch(), self.max_epoch):
