@@ -91,7 +91,7 @@ class RunSettings:
             raise ConfigError(unknown("run.objective", self.objective, OBJECTIVES))
         if self.runner == "runner_iter" and not (self.max_iters and self.iters_per_inner_epoch):
             raise ConfigError("run.runner=runner_iter needs run.max_iters and run.iters_per_inner_epoch, both above 0")
-        if self.evaluate and not self.test_splits:
+        if self.evaluate and not self.splits:
             raise ConfigError("run.test_splits is empty: an evaluation needs a split, such as run.test_splits=[test]")
         if self.evaluate and self.resume_ckpt_path:
             raise ConfigError(
@@ -101,9 +101,10 @@ class RunSettings:
 
     @property
     def splits(self) -> list[str]:
-        """The splits that the run needs."""
-        training = [] if self.evaluate else [*self.train_splits, *self.valid_splits]
-        return [*training, *self.test_splits]
+        """The splits that the run needs; an evaluation takes `valid_splits` where there are no `test_splits`."""
+        if self.evaluate:
+            return self.test_splits or self.valid_splits
+        return [*self.train_splits, *self.valid_splits, *self.test_splits]
 
     def require_splits(self, known: Collection[str]) -> None:
         """ConfigError where the run needs a split that is not among the `known` ones."""

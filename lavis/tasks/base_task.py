@@ -70,7 +70,7 @@ class BaseTask:
     def build_datasets(self, cfg: Config) -> dict[str, BaseDataset]:
         """Datasets by split; where a section names no processors, the model's own (`preprocess:`) serve.
 
-        An evaluation opens the test splits only. ConfigError where a split that the run needs is in no section.
+        An evaluation opens its own splits only. ConfigError where a split that the run needs is in no section.
         """
         if not cfg.datasets_cfg:
             raise ConfigError("the config names no dataset: put a section such as alfworld_cap under datasets:")
@@ -79,7 +79,7 @@ class BaseTask:
         made = {
             str(name): registry.get_builder_class(str(name))(
                 section,
-                splits=settings.test_splits if settings.evaluate else None,
+                splits=settings.splits if settings.evaluate else None,
                 vis_processors=vis_processors,
                 skip_bad=settings.skip_bad_samples,
                 seed=settings.seed,

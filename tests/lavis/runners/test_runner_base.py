@@ -197,6 +197,11 @@ def test_an_evaluation_needs_no_training_data(make_runner, shard_folder: Path, t
     assert figures["samples"] == 11 and not list((tmp_path / "a").glob("*.pth"))
 
 
+def test_an_evaluation_without_test_splits_takes_the_validation_splits(make_runner) -> None:
+    runner = make_runner("a", **{"run.evaluate": True, "run.valid_splits": "[val]"})
+    assert list(runner.data.splits) == ["val"] and runner.evaluate("final")["val"]["samples"] == 11
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
