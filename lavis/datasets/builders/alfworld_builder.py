@@ -34,7 +34,9 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
         """The dataset of one split; ConfigError where it is empty."""
         is_train = split == TRAIN_SPLIT
         phase = "train" if is_train else "eval"
-        path = located(info)
+        path, *more = located(info)
+        if more:
+            raise ConfigError(f"datasets.alfworld_cap: split {split} has {1 + len(more)} storages: name one")
         try:
             source = self.open_source(path)
         except AnnotationError as error:

@@ -22,25 +22,27 @@ def check_annotations(annotations: Mapping[str, Any]) -> None:
         for key, value in (info or {}).items():
             if key not in KEYS:
                 raise ConfigError(unknown("key", str(key), KEYS, prefix=f"{name}."))
-            if value is not None and not isinstance(value, str | Path):
-                raise ConfigError(f"{name}.{key}: {value!r} is not one path or address")
+            several = key == "storage" and isinstance(value, list) and not info.get("url")
+            if not all(isinstance(part, str | Path) for part in (value if several else [value or ""])):
+                raise ConfigError(f"{name}.{key}: {value!r} is not a path or an address")
 
 
-def located(info: Mapping[str, Any]) -> Path:
-    """The file or folder of a split: its `storage`, if that is there or there is no `url`; else its `url`.
+def located(info: Mapping[str, Any]) -> list[Path]:
+    """The files or folders of a split: each `storage`, if that is there or there is no `url`; else its `url`.
 
     A `url` on the web is downloaded once, to `storage` or into the cache, and compared with `md5` if that is given; a
     `url` may also be a path on this machine. Raises ConfigError, and MissingFileError or FileError as
     `download.fetched` does.
     """
-    storage, url = (str(info.get(key) or "") for key in ("storage", "url"))
+    storage, url = info.get("storage") or "", str(info.get("url") or "")
+    if isinstance(storage, list):
+        return [Path(part).expanduser() for part in storage]
     path = Path(storage).expanduser()
     if not url or (storage and path.is_file()):
-        return path
+        return [path]
     if not download.is_url(url):
-        return Path(url).expanduser()
+        return [Path(url).expanduser()]
     if storage and path.is_dir():
         raise ConfigError(f"{storage} is a folder: beside a url, storage names the file to download to")
-    return download.fetched(
-        url, path if storage else download.cached_path(url, cache_folder()), md5=str(info.get("md5") or "")
-    )
+    target = path if storage else download.cached_path(url, cache_folder())
+    return [download.fetched(url, target, md5=str(info.get("md5") or ""))]

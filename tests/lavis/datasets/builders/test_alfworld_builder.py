@@ -102,8 +102,10 @@ def test_a_download_that_is_no_annotation_file_says_how_to_fix_it(server: FileSe
     ("given", "message"),
     [
         ({"storag": "x"}, r"unknown key 'build_info.annotations.train.storag': did you mean '.*train.storage'"),
-        ({"url": ["https://a.b/1", "https://a.b/2"]}, r"annotations.train.url: \[.*\] is not one path or address"),
+        ({"url": ["https://a.b/1", "https://a.b/2"]}, r"annotations.train.url: \[.*\] is not a path or an address"),
         ({"url": "https://a.b/1", "storage": "."}, "is a folder: beside a url, storage names the file"),
+        ({"storage": 7}, "annotations.train.storage: 7 is not a path or an address"),
+        ({"storage": ["a", "b"]}, "split train has 2 storages: name one"),
         ({"url": "nowhere.json"}, "no annotation file nowhere.json"),
     ],
 )
