@@ -19,7 +19,8 @@ def check_annotations(annotations: Mapping[str, Any]) -> None:
         name = f"build_info.annotations.{split}"
         if info is not None and not isinstance(info, Mapping):
             raise ConfigError(f"{name}: {info!r} is no section: write {name}.storage (or .url)")
-        for key, value in (info or {}).items():
+        info = info or {}
+        for key, value in info.items():
             if key not in KEYS:
                 raise ConfigError(unknown("key", str(key), KEYS, prefix=f"{name}."))
             several = key == "storage" and isinstance(value, list) and not info.get("url")
