@@ -330,11 +330,10 @@ def test_the_four_modes(household_data, tmp_path, monkeypatch, capsys):
     assert list((tmp_path / "tuned").glob("checkpoint_*.pth"))
     # 3: `python evaluate.py --cfg-path …/alfworld_ft.yaml`
     small[1] = "run.job_id=evaluated"
-    split = [f"{storage}.{name}.storage={shards}" for name in ("train", "val")]
-    split += ["run.valid_splits=[val]", f"model.pretrained={checkpoint}"]
+    split = [f"{storage}.val.storage={shards}", "run.valid_splits=[val]", f"model.pretrained={checkpoint}"]
     capsys.readouterr()
     run(evaluate.main, "--cfg-path", FINE_TUNING, "--options", *split, *small)
-    assert "val" in capsys.readouterr().out
+    assert re.search(r'^val:\n{\n "samples": 3,', capsys.readouterr().out, re.MULTILINE)
     # 4: `dagger_server.py` with `run_training = False`: the success rate of the checkpoint is in world.log
     options = ["run.run_training=false", "model.load_pretrained=true", f"model.pretrained={checkpoint}"]
     played = play(household_data, tmp_path / "played", *options)

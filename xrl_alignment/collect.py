@@ -154,7 +154,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 @contextmanager
 def _teacher(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What `make_expert` needs beside the expert's name: for `openai` a teacher, closed at the end."""
+    """What `make_expert` needs beside the expert's name: for `openai` a teacher.
+
+    At the end, however it comes, the teacher's cost is printed, and it is closed.
+    """
     if expert != LANGUAGE_MODEL:
         if options:
             raise ConfigError(f"--expert-options are for --expert {LANGUAGE_MODEL}, not for {expert}")
@@ -165,7 +168,11 @@ def _teacher(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]
     except TypeError as error:
         raise ConfigError(f"--expert-options: {error}") from error
     with closing(build_teacher(settings, ReflexionConfig(enabled=False))) as teacher:
-        yield teacher.expert_options
+        try:
+            yield teacher.expert_options
+        finally:
+            assert teacher.account is not None  # a language model has one
+            print(teacher.account.line(0), flush=True)
 
 
 def _executor(plan: Plan, backend: str, workers: int, address: str) -> RolloutExecutor:

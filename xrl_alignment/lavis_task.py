@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lavis.common.config import Config, load_yaml
+from lavis.common.config import Config, load_yaml, to_dot_list
 from lavis.common.dist_utils import end_distributed_mode, get_rank, get_world_size
 from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
@@ -127,7 +127,7 @@ def is_lavis_config(cfg_path: str) -> bool:
 
 def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     """Evaluate as a LAVIS config says, print the figures, return them by split."""
-    arguments.options = [*arguments.options, "run.evaluate=True"]
+    arguments.options = [*to_dot_list(arguments.options), "run.evaluate=True"]
     try:
         runner = build_runner(arguments)
         found = runner.evaluate("final")

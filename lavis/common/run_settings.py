@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from typing import Any, get_type_hints
 
@@ -90,6 +91,29 @@ class RunSettings:
             raise ConfigError(unknown("run.objective", self.objective, OBJECTIVES))
         if self.runner == "runner_iter" and not (self.max_iters and self.iters_per_inner_epoch):
             raise ConfigError("run.runner=runner_iter needs run.max_iters and run.iters_per_inner_epoch, both above 0")
+        if self.evaluate and not self.splits:
+            raise ConfigError("run.test_splits is empty: an evaluation needs a split, such as run.test_splits=[test]")
+        if self.evaluate and self.resume_ckpt_path:
+            raise ConfigError(
+                f"run.resume_ckpt_path={self.resume_ckpt_path} continues a training; an evaluation reads its weights "
+                "from model.pretrained: set run.resume_ckpt_path=null"
+            )
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that the run needs; an evaluation takes `valid_splits` where there are no `test_splits`."""
+        if self.evaluate:
+            return self.test_splits or self.valid_splits
+        return [*self.train_splits, *self.valid_splits, *self.test_splits]
+
+    def require_splits(self, known: Collection[str]) -> None:
+        """ConfigError where the run needs a split that is not among the `known` ones."""
+        for split in self.splits:
+            if split not in known:
+                raise ConfigError(
+                    f"there is no split {split!r}; datasets have: {', '.join(known) or 'none'}. Set "
+                    f"datasets.alfworld_cap.build_info.annotations.{split}.storage (or .url)"
+                )
 
 
 TEXTS = frozenset(f"run.{name}" for name, hint in get_type_hints(RunSettings).items() if hint in (str, str | None))

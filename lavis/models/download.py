@@ -1,4 +1,4 @@
-"""Weight files by URL: each is downloaded once into the cache, with progress, and continued where it broke off."""
+"""Files by URL: each is downloaded once into the cache, with progress, and continued where it broke off."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from lavis.common.errors import FileError, MissingFileError
-from lavis.common.files import make_folder
+from lavis.common.files import make_folder, sync
 from lavis.common.progress import Bar
 from lavis.common.registry import registry
 
@@ -34,28 +34,31 @@ def cache_folder() -> Path:
     return Path(registry.get_path("cache_root")) / "weights"
 
 
-def cached_path(url: str) -> Path:
-    """Where the file of `url` lies once it is downloaded: in the cache, by the URL's host and path."""
+def cached_path(url: str, folder: Path | None = None) -> Path:
+    """Where the file of `url` lies once it is downloaded: in `folder` (by default `cache_folder`), by host and path."""
     parts = urlsplit(url)
+    # A query may choose among files of one path; it may also be longer than a file's name.
+    query = hashlib.sha256(parts.query.encode()).hexdigest()[:16] if parts.query else ""
     # Not `:` (a port), and no `..`: the path stays below the cache.
-    names = [re.sub(r"[^\w.+-]", "_", unquote(name)) for name in (parts.netloc, *parts.path.split("/"))]
-    return cache_folder().joinpath(*(name for name in names if name.strip(".")))
+    names = [re.sub(r"[^\w.+-]", "_", unquote(name)) for name in (parts.netloc, query, *parts.path.split("/"))]
+    return (folder or cache_folder()).joinpath(*(name for name in names if name.strip(".")))
 
 
-def fetched(url: str) -> Path:
-    """The file of `url` in the cache, downloaded if it is not there yet.
+def fetched(url: str, path: Path | None = None, *, md5: str = "") -> Path:
+    """The file of `url` at `path` (by default in the cache), downloaded if it is not there yet.
 
     The download goes to a neighbour `*.part`, which a later call continues as long as the server has the same version;
     it gets its name once it is whole. Size and SHA-256 are printed. Raises MissingFileError, which says where to put
-    the file by hand, where it cannot be downloaded; FileError where it cannot be written.
+    the file by hand, where it cannot be downloaded; FileError where it cannot be written, or has another `md5` than
+    the given one (hex digits; this finds damage, it protects from nobody).
     """
-    path = cached_path(url)
+    path = path or cached_path(url)
     if path.is_file():
         return path
     make_folder(path.parent)
     with _alone(path):
         if not path.is_file():  # another process may have fetched it meanwhile
-            _download(url, path)
+            _download(url, path, md5)
     return path
 
 
@@ -73,7 +76,7 @@ def _alone(path: Path) -> Iterator[None]:
         raise FileError(f"{path} could not be written: {error.strerror or error}") from error
 
 
-def _download(url: str, path: Path) -> None:
+def _download(url: str, path: Path, md5: str) -> None:
     part, version = path.with_name(path.name + ".part"), path.with_name(path.name + ".part.version")
     by_hand = f"put the file at {path}, or set the key to the place where you have it"
     try:
@@ -84,10 +87,13 @@ def _download(url: str, path: Path) -> None:
         kept = part.stat().st_size / MIB if part.is_file() else 0
         again = f" ({kept:,.0f} MiB are kept: a new start continues there)" if kept else ""
         raise MissingFileError(f"{url} could not be downloaded: {reason}{again}; {by_hand}") from error
-    digest = _sha256(part)
-    size = part.stat().st_size
+    digest, size = _digest(part, "sha256"), part.stat().st_size
+    if md5 and (found := _digest(part, "md5")) != md5.lower():
+        part.unlink()
+        raise FileError(f"{url} has the MD5 {found}, not {md5}: it was damaged on the way, or is another file")
     os.replace(part, path)
     version.unlink(missing_ok=True)
+    sync(path.parent)
     print(f"{path}: {size:,} bytes, SHA-256 {digest}", flush=True)
 
 
@@ -123,8 +129,8 @@ def _append(url: str, part: Path, version: Path) -> None:
         raise ConnectionError(f"the connection broke off after {done:,} of {total:,} bytes")
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
+def _digest(path: Path, name: str) -> str:
+    digest = hashlib.new(name, usedforsecurity=False)
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             digest.update(block)

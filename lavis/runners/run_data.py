@@ -99,12 +99,7 @@ class RunData:
         settings = self.settings
         if len(settings.train_splits) > 1:
             raise ConfigError(f"run.train_splits: one split at most, not {settings.train_splits}")
-        wanted = [] if settings.evaluate else [*settings.train_splits, *settings.valid_splits]
         if not settings.evaluate and not settings.train_splits:
             raise ConfigError("run.train_splits is empty: name one, or set run.evaluate=True")
-        for split in [*wanted, *settings.test_splits]:
-            if split not in self.splits and required:
-                raise ConfigError(
-                    f"there is no split {split!r}; datasets have: {', '.join(self.splits) or 'none'}. Set "
-                    f"datasets.alfworld_cap.build_info.annotations.{split}.storage"
-                )
+        if required:
+            settings.require_splits(self.splits)

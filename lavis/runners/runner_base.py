@@ -98,10 +98,14 @@ class RunnerBase:
     def train(self) -> None:
         """Train from the run's current place to its end, then evaluate the test splits with the best weights.
 
-        Raises Stopped after SIGTERM.
+        With `run.evaluate` it only evaluates, as in LAVIS. Raises Stopped after SIGTERM.
         """
         began = time.monotonic()
         self.log.line(config=self.config.to_dict())
+        if self.settings.evaluate:
+            self.evaluate("final")
+            self.log.close()
+            return
         self._resume()
         with self.stop.on_sigterm():
             for epoch in range(self._first_epoch(), self.max_epoch):
@@ -218,11 +222,15 @@ class RunnerBase:
     # ---- evaluation -------------------------------------------------------------------------------------------------
 
     def evaluate(self, cur_epoch: int | str = "best", reload_best: bool = False) -> dict[str, dict[str, Any]]:
-        """Figures of every test split, which also go to `evaluate.txt`; first the best weights, if asked for."""
+        """Figures of every test split (an evaluation's splits), which also go to `evaluate.txt`.
+
+        First the best weights are loaded, if asked for.
+        """
+        splits = self.settings.splits if self.settings.evaluate else self.settings.test_splits
         best = self.output_dir / "checkpoint_best.pth"
-        if reload_best and self.settings.test_splits and best.is_file():
+        if reload_best and splits and best.is_file():
             self.replicas.load_trainable(checkpoint.load(best)["model"])
-        found = {split: self.eval_epoch(split, cur_epoch) for split in self.settings.test_splits}
+        found = {split: self.eval_epoch(split, cur_epoch) for split in splits}
         for split, figures in found.items():
             self.log.line(epoch=cur_epoch, **{f"{split}_{key}": value for key, value in figures.items()})
             if self.is_main:

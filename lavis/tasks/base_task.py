@@ -68,21 +68,26 @@ class BaseTask:
         return model
 
     def build_datasets(self, cfg: Config) -> dict[str, BaseDataset]:
-        """Datasets by split; where a section names no processors, the model's own (`preprocess:`) serve."""
+        """Datasets by split; where a section names no processors, the model's own (`preprocess:`) serve.
+
+        An evaluation opens its own splits only. ConfigError where a split that the run needs is in no section.
+        """
         if not cfg.datasets_cfg:
             raise ConfigError("the config names no dataset: put a section such as alfworld_cap under datasets:")
+        settings = self.settings
         vis_processors, _ = load_preprocess(cfg.config.get("preprocess") or {})
-        built = {}
-        for key, section in cfg.datasets_cfg.items():
-            name = str(key)
-            builder = registry.get_builder_class(name)(
+        made = {
+            str(name): registry.get_builder_class(str(name))(
                 section,
+                splits=settings.splits if settings.evaluate else None,
                 vis_processors=vis_processors,
-                skip_bad=self.settings.skip_bad_samples,
-                seed=self.settings.seed,
+                skip_bad=settings.skip_bad_samples,
+                seed=settings.seed,
             )
-            built[name] = builder.build_datasets()
-        return datasets_by_split(built)
+            for name, section in cfg.datasets_cfg.items()
+        }
+        settings.require_splits([split for builder in made.values() for split in builder.annotations()])
+        return datasets_by_split({name: builder.build_datasets() for name, builder in made.items()})
 
     def prepare(self, model: BaseModel, datasets: Mapping[str, BaseDataset]) -> None:
         """Let the datasets refuse labels that this model cannot learn from; ConfigError where DPO lacks a reference."""

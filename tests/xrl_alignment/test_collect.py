@@ -157,7 +157,7 @@ def test_impossible_settings(settings: dict, message: str) -> None:
 
 
 def test_a_language_model_is_asked_for_several_episodes_at_once(
-    household_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    household_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     command = ["--split", "household_train", "--data", str(household_data), "--num-games", "3", "--max-steps", "2"]
@@ -167,6 +167,7 @@ def test_a_language_model_is_asked_for_several_episodes_at_once(
         with FakeEndpoint(lambda prompt, wait=wait: (wait(), "inventory")[1]) as server:
             out = ["--workers", workers, "--out", str(tmp_path / workers)]
             main([*command, f"base_url={server.url}", f"concurrency={workers}", *out])
+            assert f"EXPERT: calls {len(server.requests)}, " in capsys.readouterr().out
     assert content(tmp_path / "1") == content(tmp_path / "3")
     source = ShardFolder(tmp_path / "3")
     assert [source.read(index).text_output for index in range(len(source))] == ["inventory"] * 6

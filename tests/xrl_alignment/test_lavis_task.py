@@ -35,6 +35,12 @@ def test_plays_episodes(household_data: Path, tmp_path: Path, capsys: pytest.Cap
     assert "95 % interval" in capsys.readouterr().out
 
 
+def test_options_in_lavis_other_style(household_data: Path, tmp_path: Path) -> None:
+    pairs = [word for option in options(tmp_path, household_data) for word in option.split("=", 1)]
+    with pytest.raises(ValueError, match="run.environment.num_envs: Value 'few'"):
+        lavis_task.evaluate(Namespace(cfg_path=str(CONFIG), options=[*pairs, "run.environment.num_envs", "few"]))
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -44,6 +50,7 @@ def test_plays_episodes(household_data: Path, tmp_path: Path, capsys: pytest.Cap
         ({"run.policy.num_beams": "x"}, "run.policy.num_beams: Value 'x'"),
         ({"run.device": "gpu"}, "run.device: 'gpu' is not one of auto, cpu, cuda"),
         ({"run.policy.decode": "best"}, "policy.decode: 'best' is not one of"),
+        ({"run.test_splits": "[]"}, "run.test_splits is empty: an evaluation needs a split"),
         ({"run.fsdp": True}, "alfworld_episode cannot be combined with run.fsdp"),
     ],
 )

@@ -22,6 +22,10 @@ class RoundProgress(Bar):
             text += f", {helped} won with the expert's help"
         if missing := status.get("missing_labels", 0.0):
             text += f", {missing:.0%} of labels missing"
+        if teacher := status.get("expert"):
+            text += f", {teacher['total']['calls']} calls of the teacher"
+            cost = teacher["total"]["cost_usd"]
+            text += "" if cost is None else f" for {cost:.4f} USD"
         self.show(done, status["num_rounds"] * status["num_envs"], text)
 
 

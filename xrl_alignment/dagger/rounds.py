@@ -132,8 +132,10 @@ class Rounds:
         if states:
             share = unlabelled / states
             note += f"\nMISSING LABELS: {share:.4f} ({unlabelled} of {states} states)"
-        note += f"\n{self.account.line(round)}" if self.account else ""
         self.say(f"round {round + 1}: rollout {rollout_s:.1f} s, training {training_s:.1f} s, total {seconds:.1f} s")
+        if self.account:
+            note += f"\n{self.account.line(round)}"
+            self.say(f"round {round + 1}: {self.account.line(round)}")
         self.directory.write_round(round, solved=solved, newly_solved=new, total=total, seconds=seconds, note=note)
         scalars = {"round/accuracy": solved / total, "round/rollout_seconds": rollout_s}
         scalars |= {"round/training_seconds": training_s, "round/seconds": seconds}
@@ -142,7 +144,8 @@ class Rounds:
         if states:
             scalars["round/missing_labels"] = share
         if self.account:
-            scalars |= {f"expert/{name}": value for name, value in self.account.figures(round).items()}
+            figures = {**self.account.figures(round), **self.account.events(round)}
+            scalars |= {f"expert/{name}": value for name, value in figures.items() if value is not None}
         for name, value in scalars.items():
             self.directory.scalar(name, value, round)
 

@@ -12,8 +12,9 @@ from PIL import Image
 
 from lavis.common.errors import MissingFileError
 from lavis.common.files import write_atomically
+from xrl_alignment.experts.llm.accounting import Usage
 from xrl_alignment.report.charts import charts, data_url
-from xrl_alignment.report.run_data import find_runs, played, read_rounds, sample_steps
+from xrl_alignment.report.run_data import RoundCost, find_runs, played, read_costs, read_rounds, sample_steps
 from xrl_alignment.runs.transitions import Transition
 
 PROMPT_LINES = 8
@@ -58,6 +59,7 @@ def render(title: str, runs: dict[str, Path], summary: dict[str, Any]) -> str:
     evaluations = {name: entry for name, entry in summary.items() if isinstance(entry, dict) and "success" in entry}
     facts = {name: entry for name, entry in summary.items() if name not in evaluations}
     rounds = {name: _rounds_table(read_rounds(path)) for name, path in runs.items()}
+    costs = {name: _cost_table(read_costs(path)) for name, path in runs.items()}
     steps = {name: [_shown(*numbered) for numbered in sample_steps(path)] for name, path in runs.items()}
     settings = {name: path / "config.yaml" for name, path in runs.items()}
     environment = Environment(
@@ -72,6 +74,7 @@ def render(title: str, runs: dict[str, Path], summary: dict[str, Any]) -> str:
         success=_success_table(evaluations),
         task_types=_task_type_table(evaluations),
         charts=charts(runs),
+        costs_by_run=[(name, table) for name, table in costs.items() if table.rows],
         rounds_by_run=[(name, table) for name, table in rounds.items() if table.rows],
         steps_by_run=[(name, shown) for name, shown in steps.items() if shown],
         prompt_lines=PROMPT_LINES,
@@ -136,6 +139,18 @@ def _rounds_table(rounds: list[dict[str, float]]) -> Table:
         for r in rounds
     ]
     return Table(head, rows, text_columns=0)
+
+
+def _cost_table(costs: list[RoundCost]) -> Table:
+    head = ["round", "calls", "prompt tokens", "cached by the endpoint", "answer tokens", "USD", "from expert.cache"]
+    rows = []
+    for label, part in [*((f"{cost.round}", [cost]) for cost in costs), ("all", costs)]:
+        usage = sum((cost.usage for cost in part), Usage())
+        known = [cost.known for cost in part if cost.known is not None]
+        tokens = [usage.calls, usage.prompt, usage.cached, usage.completion]
+        usd = [cost.usd for cost in part if cost.usd is not None]
+        rows.append([label, *map(str, tokens), _number(sum(usd) if usd else None, 4), _number(sum(known) or None)])
+    return Table(head, rows if costs else [], text_columns=0)
 
 
 def _shown(number: int, step: Transition) -> ShownStep:

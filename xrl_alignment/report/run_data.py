@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lavis.common.errors import EmacError
 from lavis.datasets.shards import ShardError, open_shard
+from xrl_alignment.experts.llm.accounting import Usage, read_calls
 from xrl_alignment.runs.transitions import Transition, read_transition
 
 Points = list[tuple[float, float]]
@@ -79,6 +80,25 @@ def read_rounds(run: Path) -> list[dict[str, float]]:
         if rounds:
             rounds[-1][name] = float(value)
     return rounds
+
+
+class RoundCost(NamedTuple):
+    """What a round's calls of a language model cost; `usd` is None without prices, `known` where nobody counted."""
+
+    round: int
+    usage: Usage
+    usd: float | None
+    known: int | None  # answers that came from `expert.cache`
+
+
+def read_costs(run: Path) -> list[RoundCost]:
+    """What the teacher cost, by round; [] for a run without one. A round that was interrupted is among them."""
+    usages, prices = read_calls(run / "state" / "expert_calls.jsonl")
+    known = {int(step): int(count) for step, count in read_metrics(run).get("expert/cache_hits", [])}
+    return [
+        RoundCost(round, usage, prices.cost(usage) if prices else None, known.get(round))
+        for round, usage in sorted({**dict.fromkeys(known, Usage()), **usages}.items())
+    ]
 
 
 def sample_steps(run: Path, count: int = STEPS_SHOWN) -> list[tuple[int, Transition]]:

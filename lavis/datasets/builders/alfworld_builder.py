@@ -8,8 +8,9 @@ from typing import Any
 
 from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
-from lavis.datasets.annotations import AnnotationFile
+from lavis.datasets.annotations import AnnotationError, AnnotationFile
 from lavis.datasets.builders.base_dataset_builder import TRAIN_SPLIT, BaseDatasetBuilder
+from lavis.datasets.builders.storage import located
 from lavis.datasets.datasets.alfworld_dataset import AlfworldDataset
 from lavis.datasets.records import Source
 from lavis.datasets.shards import ShardFolder
@@ -21,7 +22,8 @@ ANNOTATION_NAME = "annotations.json"  # what `xrl_alignment.collect --format lav
 class AlfworldCapBuilder(BaseDatasetBuilder):
     """For each split `build_info.annotations.<split>.storage` is a JSON file, or a folder that collect wrote.
 
-    Images of a JSON file lie under `build_info.images.storage`, by default beside the file.
+    With `…<split>.url` a JSON file is downloaded first (`storage.located`). Images of a JSON file lie under
+    `build_info.images.storage`, by default beside the file.
     """
 
     train_dataset_cls = AlfworldDataset
@@ -32,9 +34,17 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
         """The dataset of one split; ConfigError where it is empty."""
         is_train = split == TRAIN_SPLIT
         phase = "train" if is_train else "eval"
-        source = self.open_source(Path(info["storage"]).expanduser())
+        path, *more = located(info)
+        if more:
+            raise ConfigError(f"datasets.alfworld_cap: split {split} has {1 + len(more)} storages: name one")
+        try:
+            source = self.open_source(path)
+        except AnnotationError as error:
+            if not info.get("url"):
+                raise
+            raise AnnotationError(f"{error}; delete it, and {info['url']} is downloaded again") from error
         if not len(source):
-            raise ConfigError(f"datasets.alfworld_cap: split {split} is empty: no sample in {info['storage']}")
+            raise ConfigError(f"datasets.alfworld_cap: split {split} is empty: no sample in {path}")
         return (self.train_dataset_cls if is_train else self.eval_dataset_cls)(
             source=source,
             vis_processor=self.vis_processors[phase],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from lavis.common.config import load_yaml, plain
 from lavis.common.dist_utils import barrier, is_main_process
 from lavis.common.errors import ConfigError, unknown
 from lavis.common.registry import registry
+from lavis.datasets.builders.storage import check_annotations
 from lavis.datasets.datasets.base_dataset import BaseDataset
 from lavis.processors import BaseProcessor, load_processor
 
@@ -21,8 +22,8 @@ TRAIN_SPLIT = "train"
 class BaseDatasetBuilder:
     """Builds the datasets of one section; subclasses name their classes and defaults and open their sources.
 
-    `vis_processors` and `text_processors` ("train", "eval") serve where the section names none: the model's own. As in
-    LAVIS, "train" processors go with the split `train` alone.
+    `splits` are those to open, None: all. `vis_processors` and `text_processors` ("train", "eval") serve where the
+    section names none: the model's own. As in LAVIS, "train" processors go with the split `train` alone.
     """
 
     train_dataset_cls: type[BaseDataset]
@@ -33,6 +34,7 @@ class BaseDatasetBuilder:
         self,
         cfg: DictConfig | None = None,
         *,
+        splits: Collection[str] | None = None,
         vis_processors: Mapping[str, BaseProcessor] | None = None,
         text_processors: Mapping[str, BaseProcessor] | None = None,
         skip_bad: int = 0,
@@ -42,6 +44,7 @@ class BaseDatasetBuilder:
         if cfg is not None and self.DATASET_CONFIG_DICT:
             defaults = load_dataset_config(self.default_config_path(cfg.get("type", "default")))
             refuse_unknown_keys(cfg, [*defaults, "type", "vis_processor", "text_processor"])
+        self.splits = splits
         self.vis_processors = dict(vis_processors or {"train": BaseProcessor(), "eval": BaseProcessor()})
         self.text_processors = dict(text_processors or {"train": BaseProcessor(), "eval": BaseProcessor()})
         self.skip_bad = skip_bad
@@ -55,7 +58,7 @@ class BaseDatasetBuilder:
         return str(Path(registry.get_path("library_root")) / cls.DATASET_CONFIG_DICT[type])
 
     def build_datasets(self) -> dict[str, BaseDataset]:
-        """One dataset for each split under `build_info.annotations`; rank 0 first, so that files are indexed once."""
+        """One dataset for each wanted split of `annotations`; rank 0 first, so that files are indexed once."""
         datasets = self.build() if is_main_process() else {}
         barrier()
         return datasets or self.build()
@@ -69,12 +72,16 @@ class BaseDatasetBuilder:
     def build(self) -> dict[str, BaseDataset]:
         """The datasets, in this process."""
         self.build_processors()
-        return {split: self.build_split(split, info) for split, info in self.annotations().items()}
+        wanted = {
+            split: info for split, info in self.annotations().items() if self.splits is None or split in self.splits
+        }
+        return {split: self.build_split(split, info) for split, info in wanted.items()}
 
     def annotations(self) -> dict[str, Any]:
-        """`build_info.annotations`: what to open for each split, those without a storage left out."""
+        """`build_info.annotations`: what to open for each split, those with neither storage nor url left out."""
         given = plain(self.config.build_info.annotations or {})
-        return {split: info for split, info in given.items() if info and info.get("storage")}
+        check_annotations(given)
+        return {split: info for split, info in given.items() if info and (info.get("storage") or info.get("url"))}
 
     def build_split(self, split: str, info: Mapping[str, Any]) -> BaseDataset:
         """The dataset of one split."""

@@ -1,62 +1,23 @@
-"""Weight files by URL, from a real HTTP server on this machine."""
+"""Files by URL, from a real HTTP server on this machine."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from lavis.models import download
-
-CONTENT = bytes(range(256)) * 20_000  # 5 MB: several blocks
-
-
-class FileServer(ThreadingHTTPServer):
-    """Serves `content` under every path, with ranges; breaks off after `limit` bytes of a reply."""
-
-    content, version, limit = CONTENT, '"1"', len(CONTENT)
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.asked: list[str | None] = []  # the Range of each request
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/models/eva_vit_g.pth"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: FileServer
-
-    def do_GET(self) -> None:
-        self.server.asked.append(self.headers.get("Range"))
-        if "missing" in self.path:
-            self.send_error(404, "Not Found")
-            return
-        start = 0
-        if (wanted := self.headers.get("Range")) and self.headers.get("If-Range") == self.server.version:
-            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
-        self.send_response(206 if start else 200)
-        self.send_header("ETag", self.server.version)
-        self.send_header("Content-Length", str(len(self.server.content) - start))
-        self.end_headers()
-        self.wfile.write(self.server.content[start : start + self.server.limit])
-
-    def log_message(self, *args: object) -> None:
-        pass
+from tests.file_server import CONTENT, FileServer
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
     monkeypatch.setattr(download, "cache_folder", lambda: tmp_path / "cache")
     with FileServer() as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
         yield running
-        running.shutdown()
 
 
 def test_a_file_is_downloaded_once_and_its_size_and_hash_are_shown(
@@ -108,3 +69,17 @@ def test_without_the_file_the_error_says_where_to_put_it(server: FileServer, url
 def test_the_path_stays_in_the_cache() -> None:
     for url in ("https://a.b/../../etc/passwd", "https://a.b/%2e%2e/%2e%2e/x", "https://a.b:8/x/./y%2f..%2fz"):
         assert download.cache_folder() in download.cached_path(url).resolve().parents
+
+
+def test_a_query_chooses_another_file() -> None:
+    paths = {download.cached_path(f"https://a.b/get{query}") for query in ("", "?id=1", "?id=2", "?" + "x" * 9000)}
+    assert len(paths) == 4 and {path.name for path in paths} == {"get"}
+
+
+def test_a_place_of_ones_own_and_a_checksum(server: FileServer, tmp_path: Path) -> None:
+    path, right = tmp_path / "new" / "own.bin", hashlib.md5(CONTENT).hexdigest()
+    with pytest.raises(OSError, match=f"eva_vit_g.pth has the MD5 {right}, not 0123: .* is another file"):
+        download.fetched(server.url, path, md5="0123")
+    assert not path.exists()
+    assert download.fetched(server.url, path, md5=right.upper()) == path and path.read_bytes() == CONTENT
+    assert server.asked == [None, None]  # what was damaged is not continued

@@ -187,6 +187,38 @@ def test_what_cannot_be_run(make_runner, settings: dict, message: str) -> None:
         make_runner("bad", **settings).train()
 
 
+def test_an_evaluation_needs_no_training_data(make_runner, shard_folder: Path, tmp_path: Path) -> None:
+    """The seeds' file with run.evaluate: `train` names a folder that is not there."""
+    annotations = "datasets.alfworld_cap.build_info.annotations"
+    settings = {"run.evaluate": True, f"{annotations}.train.storage": tmp_path / "absent"}
+    settings |= {"run.test_splits": "[test]", f"{annotations}.test.storage": shard_folder}
+    make_runner("a", **settings).train()  # LAVIS's train.py with run.evaluate evaluates only
+    figures = json.loads((tmp_path / "a/evaluate.txt").read_text())["test"]
+    assert figures["samples"] == 11 and not list((tmp_path / "a").glob("*.pth"))
+
+
+def test_an_evaluation_without_test_splits_takes_the_validation_splits(make_runner) -> None:
+    runner = make_runner("a", **{"run.evaluate": True, "run.valid_splits": "[val]"})
+    assert list(runner.data.splits) == ["val"] and runner.evaluate("final")["val"]["samples"] == 11
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, r"run.test_splits is empty: an evaluation needs a split"),
+        ({"run.test_splits": "[test]"}, "there is no split 'test'; datasets have: train, val. Set .*test.storage"),
+        (
+            {"run.test_splits": "[val]", "run.resume_ckpt_path": "a.pth"},
+            "a.pth continues a training; .*model.pretrained",
+        ),
+    ],
+)
+def test_an_evaluation_that_would_tell_nothing(make_runner, tmp_path: Path, settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_runner("a", **{"run.evaluate": True, **settings})
+    assert not (tmp_path / "a").exists()
+
+
 def test_skipped_samples_are_counted(make_runner) -> None:
     settings = {"model.max_output_txt_len": 5, "run.max_epoch": 1}  # too short for three of the four commands
     make_runner("few", **settings, **{"run.skip_bad_samples": 11}).train()

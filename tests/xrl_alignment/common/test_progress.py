@@ -2,6 +2,8 @@
 
 import io
 
+import pytest
+
 from lavis.common import progress
 from lavis.common.progress import Bar
 from xrl_alignment.common.progress import GameProgress, RoundProgress
@@ -67,3 +69,13 @@ def test_help_of_the_expert_and_missing_labels_are_told(capsys, monkeypatch):
         bar.update({**STATUS, "won": 4, "missing_labels": 0.25})
     said = capsys.readouterr().out
     assert said.startswith("round 2/3, 1 solved by the policy, 3 won with the expert's help, 25% of labels missing, ")
+
+
+@pytest.mark.parametrize(
+    ("cost", "said"), [(None, "5 calls of the teacher, "), (1.234, "5 calls of the teacher for 1.2340 USD, ")]
+)
+def test_the_teachers_cost_is_told(capsys, monkeypatch, cost, said):
+    monkeypatch.setattr(progress, "LINE_EVERY_S", -1.0)
+    with RoundProgress() as bar:
+        bar.update({**STATUS, "expert": {"total": {"calls": 5, "cost_usd": cost}}})
+    assert said in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.xrl_alignment.report.runs import make_run
+from xrl_alignment.experts.llm.accounting import Account, Prices, Usage
 from xrl_alignment.report.page import write_report
+from xrl_alignment.report.run_data import read_costs
 
 SUMMARY = {
     "untrained": {"success": 0.0, "success_admissible": 0.05, "games": 20, "mean_steps": None, "per_task_type": {}},
@@ -76,6 +79,34 @@ def test_page_is_whole_and_loads_nothing(tmp_path: Path) -> None:
     assert page.count("Rounds: ") == 2
 
 
+def cells(page: str, heading: str) -> list[list[str]]:
+    """The rows of the table under a heading, its head included."""
+    table = page.partition(f"<h2>{heading}")[2].partition("</table>")[0]
+    return [re.findall(r"<t[hd][^>]*>([^<]*)<", row) for row in table.split("<tr>")[1:]]
+
+
+def test_the_teachers_cost_by_round(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    assert read_costs(run) == []  # no language model, no table
+    account = Account(prices=Prices(prompt=2.0, cached=0.5, completion=10.0))
+    account.keep(run / "state" / "expert_calls.jsonl")
+    for round, usage in ((0, Usage(1, 1000, 400, 100)), (2, Usage(1, 500, 0, 10))):
+        account.start_round(round)
+        with account.attempt(prompt=9999, completion=256) as settle:
+            settle(usage)
+    account.close()
+    metrics = run / "state" / "metrics.jsonl"
+    line = {"step": 1, "tag": "expert/cache_hits", "value": 7, "time": 0.0}
+    metrics.write_text(metrics.read_text().rpartition("\n")[0] + "\n" + json.dumps(line) + "\n")
+    page = write_report(run, {}).read_text(encoding="utf-8")
+    assert cells(page, "Cost of the teacher: run")[1:] == [
+        ["0", "1", "1000", "400", "100", "0.0024", "–"],
+        ["1", "0", "0", "0", "0", "0.0000", "7"],
+        ["2", "1", "500", "0", "10", "0.0011", "–"],
+        ["all", "2", "1500", "400", "110", "0.0035", "7"],
+    ]
+
+
 def test_same_run_same_bytes(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     first = write_report(tmp_path / "run", SUMMARY).read_bytes()
@@ -83,7 +114,8 @@ def test_same_run_same_bytes(tmp_path: Path) -> None:
 
 
 def test_an_empty_run_still_has_a_report(tmp_path: Path) -> None:
-    assert "EMAC+ run" in write_report(tmp_path, {}).read_text(encoding="utf-8")
+    page = write_report(tmp_path, {}).read_text(encoding="utf-8")
+    assert "EMAC+ run" in page and "Cost of the teacher" not in page
 
 
 def test_missing_run_is_named(tmp_path: Path) -> None:

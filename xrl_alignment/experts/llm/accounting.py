@@ -22,6 +22,14 @@ from lavis.common.errors import FileError
 from xrl_alignment.common.errors import BudgetSpent
 
 MILLION = 1_000_000
+_NO_RECORD = (ValueError, KeyError, TypeError, AttributeError)  # what a file of another kind raises
+_EVENTS = {  # what a log line says of them
+    "cache_hits": "answers from expert.cache",
+    "retries": "retries",
+    "no_label": "states without a label",
+    "grounded": "grounded labels",
+    "reflections_by_rule": "memories by rule",
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,10 @@ class Prices:
     cached: float = 0.0
     completion: float = 0.0
 
+    def __bool__(self) -> bool:
+        """Whether any price is known."""
+        return bool(self.prompt or self.completion)
+
     def cost(self, usage: Usage) -> float:
         """The cost of `usage` in US dollars."""
         fresh = usage.prompt - usage.cached
@@ -71,6 +83,7 @@ class Account:
         self.max_cost_usd = max_cost_usd
         self.round = 0
         self.counts: Counter[str] = Counter()  # events of this process: cache hits, retries, …
+        self._counts_by_round: dict[int, Counter[str]] = {}
         self._by_round: dict[int, Usage] = {}
         self._total = Usage()
         self._in_progress = 0
@@ -80,16 +93,19 @@ class Account:
     def keep(self, path: Path) -> None:
         """Write what is booked to `path` from now on; what it already has counts as spent.
 
-        A line is an amount: the worst case of an attempt, or a correction, in which numbers may be negative.
+        A line is an amount: the worst case of an attempt, or a correction, in which numbers may be negative; or the
+        prices that count from now on for all of them.
 
         Raises FileError for a file that cannot be read, or holds anything else.
         """
         try:
-            self._read(path)
+            prices = self._read(path)
             self._file = _SyncedLines(path)
+            if self.prices and self.prices != prices:
+                self._file.append(_line({"prices": asdict(self.prices)}), sync=True)
         except OSError as error:
             raise FileError(f"{path} cannot be used: {error.strerror or error}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _NO_RECORD as error:
             raise FileError(f"{path} is no record of expert calls ({error})") from error
 
     @property
@@ -107,6 +123,7 @@ class Account:
         """Count one event of this process."""
         with self._changed:
             self.counts[name] += 1
+            self._counts_by_round.setdefault(self.round, Counter())[name] += 1
 
     @contextlib.contextmanager
     def attempt(self, *, prompt: int, completion: int) -> Iterator[Callable[[Usage], None]]:
@@ -139,24 +156,33 @@ class Account:
         with self._changed:
             self.round = round
 
-    def figures(self, round: int | None = None) -> dict[str, float]:
-        """Calls, tokens and US dollars of a round, or of all."""
+    def figures(self, round: int | None = None) -> dict[str, float | None]:
+        """Calls, tokens and US dollars of a round, or of all; no dollars (None) where no price is known."""
         usage = self.total if round is None else self._by_round.get(round, Usage())
         tokens = {f"{name}_tokens": value for name, value in asdict(usage).items() if name != "calls"}
-        return {"calls": usage.calls, **tokens, "cost_usd": round_cents(self.prices.cost(usage))}
+        cost = round_cents(self.prices.cost(usage)) if self.prices else None
+        return {"calls": usage.calls, **tokens, "cost_usd": cost}
+
+    def events(self, round: int) -> dict[str, int]:
+        """The events of a round, as far as this process saw them: `cache_hits`, `retries`, `no_label`, …"""
+        with self._changed:
+            return dict(self._counts_by_round.get(round, {}))
 
     def line(self, round: int) -> str:
         """One log line with the figures of a round and the total."""
-        here, total = self.figures(round), self.figures()
+        here, total, events = self.figures(round), self.figures(), self.events(round)
+        unpaid = ", ".join(f"{text} {events[name]}" for name, text in _EVENTS.items() if name in events)
         return (
-            f"EXPERT: calls {here['calls']}, prompt tokens {here['prompt_tokens']} (cached {here['cached_tokens']}), "
-            f"completion tokens {here['completion_tokens']}, {here['cost_usd']:.4f} USD; "
-            f"in total {total['calls']} calls, {total['cost_usd']:.4f} USD"
+            f"EXPERT: calls {here['calls']}, prompt tokens {here['prompt_tokens']} "
+            f"({here['cached_tokens']} cached by the endpoint), completion tokens {here['completion_tokens']}, "
+            f"{_money(here)}; {unpaid + '; ' if unpaid else ''}in total {total['calls']} calls, {_money(total)}"
         )
 
     def status(self) -> dict[str, object]:
-        """Figures in total and of this round, and the events of this process, for `/status`."""
-        return {"total": self.figures(), "round": self.figures(self.round), **self.counts}
+        """Figures in total and of this round, the limits, and the events of this process, for `/status`."""
+        limits = {"max_calls": self.max_calls, "max_cost_usd": self.max_cost_usd}
+        limits = {name: limit for name, limit in limits.items() if limit}
+        return {"total": self.figures(), "round": self.figures(self.round), "limits": limits, **self.counts}
 
     def close(self) -> None:
         """Close the file."""
@@ -184,27 +210,61 @@ class Account:
         return not (too_many or too_dear)
 
     def _spent(self) -> str:
-        total = self._total
+        total = self.figures()
         limits = [f"expert.max_calls={self.max_calls}"] if self.max_calls else []
         limits += [f"expert.max_cost_usd={self.max_cost_usd:g}"] if self.max_cost_usd else []
         return (
-            f"the expert's budget is spent: {total.calls} calls, {self.prices.cost(total):.4f} USD, and the next call "
+            f"the expert's budget is spent: {total['calls']} calls, {_money(total)}, and the next call "
             f"could go over {' or '.join(limits)}; raise it to go on"
         )
 
-    def _read(self, path: Path) -> None:
-        """Add up the file's entries; an incomplete last line (the writer was killed) is cut off on disk as well."""
+    def _read(self, path: Path) -> Prices | None:
+        """Add up the file's entries; an incomplete last line (the writer was killed) is cut off on disk as well.
+
+        Returns the prices that the file names last.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            return
+            return None
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         if whole != content:
             with open(path, "r+b") as file:
                 file.truncate(len(whole))
-        for line in whole.splitlines():
-            entry = json.loads(line)
-            self._book(entry.pop("round"), Usage(**entry))
+        entries, prices = _parse(whole)
+        for round, usage in entries:
+            self._book(round, usage)
+        return prices
+
+
+def read_calls(path: Path) -> tuple[dict[int, Usage], Prices | None]:
+    """What an account's file has booked, by round, and the prices that it names last.
+
+    A file that is not there is empty; a half-written last line does not count. Raises FileError as `Account.keep`.
+    """
+    by_round: dict[int, Usage] = {}
+    try:
+        content = path.read_bytes() if path.exists() else b""
+        entries, prices = _parse(content[: content.rfind(b"\n") + 1])
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
+    except _NO_RECORD as error:
+        raise FileError(f"{path} is no record of expert calls ({error})") from error
+    for round, usage in entries:
+        by_round[round] = by_round.get(round, Usage()) + usage
+    return by_round, prices
+
+
+def _parse(lines: bytes) -> tuple[list[tuple[int, Usage]], Prices | None]:
+    """The amounts of an account's file with their rounds, and its last prices."""
+    entries, prices = [], None
+    for line in lines.splitlines():
+        entry = json.loads(line)
+        if "prices" in entry:
+            prices = Prices(**entry["prices"])
+        else:
+            entries.append((int(entry.pop("round")), Usage() + Usage(**entry)))
+    return entries, prices
 
 
 class _SyncedLines:
@@ -238,7 +298,16 @@ class _SyncedLines:
 
 
 def _entry(round: int, usage: Usage) -> bytes:
-    return json.dumps({"round": round, **asdict(usage)}).encode() + b"\n"
+    return _line({"round": round, **asdict(usage)})
+
+
+def _line(content: dict[str, object]) -> bytes:
+    return json.dumps(content).encode() + b"\n"
+
+
+def _money(figures: dict[str, float | None]) -> str:
+    cost = figures["cost_usd"]
+    return "cost unknown (no prices are set)" if cost is None else f"{cost:.4f} USD"
 
 
 def round_cents(usd: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,13 +11,24 @@ from omegaconf import OmegaConf
 
 from lavis.common.registry import registry
 from lavis.datasets.builders import AlfworldCapBuilder, dataset_zoo, load_dataset
+from tests.file_server import FileServer
 
 
-def build(**storages: str):
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with FileServer() as running:
+        yield running
+
+
+def section(**annotations: object):
     config = OmegaConf.load(AlfworldCapBuilder.default_config_path()).datasets.alfworld_cap
-    for split, storage in storages.items():
-        config.build_info.annotations[split].storage = str(storage)
-    return AlfworldCapBuilder(config).build_datasets()
+    for split, given in annotations.items():
+        config.build_info.annotations[split] = given if isinstance(given, dict) else {"storage": str(given)}
+    return config
+
+
+def build(**annotations: object):
+    return AlfworldCapBuilder(section(**annotations)).build_datasets()
 
 
 def test_splits_from_shards_and_from_json(shard_folder: Path, annotation_folder: Path) -> None:
@@ -48,3 +61,61 @@ def test_by_name_as_in_lavis(annotation_folder: Path, tmp_path: Path) -> None:
 def test_unknown_defaults() -> None:
     with pytest.raises(ValueError, match="AlfworldCapBuilder 'caption': choose one of default"):
         AlfworldCapBuilder.default_config_path(type="caption")
+
+
+def test_only_the_wanted_splits_are_opened(shard_folder: Path, tmp_path: Path) -> None:
+    builder = AlfworldCapBuilder(section(train=tmp_path / "absent.json", test=shard_folder), splits=["test"])
+    assert list(builder.annotations()) == ["train", "test"] and list(builder.build_datasets()) == ["test"]
+
+
+def test_annotations_from_the_web_are_downloaded_once(
+    server: FileServer, annotation_folder: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """As LAVIS's dataset files name them: a url, where to keep the file, and its MD5."""
+    server.content = (annotation_folder / "annotations.json").read_bytes()
+    own = {
+        "url": server.url,
+        "md5": hashlib.md5(server.content).hexdigest(),
+        "storage": str(annotation_folder / "w.json"),
+    }
+    for _ in range(2):
+        assert len(build(train=own)["train"]) == 5
+    assert len(server.asked) == 1 and f"SHA-256 {hashlib.sha256(server.content).hexdigest()}" in capsys.readouterr().out
+    config = section(train={"url": server.url})  # without a storage: in the cache
+    config.build_info.images.storage = str(annotation_folder)
+    assert AlfworldCapBuilder(config).build_datasets()["train"][2]["text_output"] == "take apple 1 from fridge 1"
+    assert len(server.asked) == 2
+
+
+def test_a_url_may_be_a_path_of_this_machine(annotation_folder: Path) -> None:
+    """The original's documentation writes it so."""
+    assert len(build(train={"url": str(annotation_folder / "annotations.json")})["train"]) == 5
+
+
+def test_a_download_that_is_no_annotation_file_says_how_to_fix_it(server: FileServer, tmp_path: Path) -> None:
+    server.content = b"<html>sign in</html>"
+    with pytest.raises(ValueError, match=f"w.json is not a JSON list .*; delete it, and {server.url} is downloaded"):
+        build(train={"url": server.url, "storage": str(tmp_path / "w.json")})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"storag": "x"}, r"unknown key 'build_info.annotations.train.storag': did you mean '.*train.storage'"),
+        ({"url": ["https://a.b/1", "https://a.b/2"]}, r"annotations.train.url: \[.*\] is not a path or an address"),
+        ({"url": "https://a.b/1", "storage": "."}, "is a folder: beside a url, storage names the file"),
+        ({"storage": 7}, "annotations.train.storage: 7 is not a path or an address"),
+        ({"storage": ["a", "b"]}, "split train has 2 storages: name one"),
+        ({"url": "nowhere.json"}, "no annotation file nowhere.json"),
+    ],
+)
+def test_annotations_that_cannot_be_used(given: dict, message: str) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        build(train=given)
+
+
+def test_annotations_that_are_no_section() -> None:
+    config = section()
+    config.build_info.annotations = {"train": "train.json"}
+    with pytest.raises(ValueError, match="annotations.train: 'train.json' is no section: write .*train.storage"):
+        AlfworldCapBuilder(config).build_datasets()

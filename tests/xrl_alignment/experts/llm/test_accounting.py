@@ -9,7 +9,7 @@ import pytest
 
 from lavis.common.errors import FileError
 from xrl_alignment.common.errors import BudgetSpent
-from xrl_alignment.experts.llm.accounting import Account, Pace, Prices, Usage
+from xrl_alignment.experts.llm.accounting import Account, Pace, Prices, Usage, read_calls
 
 PRICES = Prices(prompt=2.0, cached=0.5, completion=10.0)
 
@@ -36,7 +36,47 @@ def test_figures_by_round_and_in_total():
         "cost_usd": 0.0003,
     }
     assert account.figures()["prompt_tokens"] == 180 and account.figures(7)["calls"] == 0
-    assert account.line(1).startswith("EXPERT: calls 1, prompt tokens 80 (cached 50), completion tokens 5, 0.0001 USD")
+    assert account.line(1) == (
+        "EXPERT: calls 1, prompt tokens 80 (50 cached by the endpoint), completion tokens 5, 0.0001 USD; "
+        "in total 2 calls, 0.0004 USD"
+    )
+
+
+def test_what_was_not_paid_for_is_told_by_round():
+    account = Account(prices=PRICES)
+    account.count("retries")
+    account.start_round(1)
+    for name in ("cache_hits", "cache_hits", "no_label"):
+        account.count(name)
+    assert account.events(1) == {"cache_hits": 2, "no_label": 1} and account.events(2) == {}
+    assert "USD; answers from expert.cache 2, states without a label 1; in total 0 calls" in account.line(1)
+    assert account.status()["retries"] == 1
+
+
+def test_without_prices_nobody_is_told_that_calls_are_free():
+    account = Account(max_calls=1)
+    pay(account)
+    assert account.figures()["cost_usd"] is None and account.line(0).count("cost unknown (no prices are set)") == 2
+    assert account.status()["limits"] == {"max_calls": 1}
+    with pytest.raises(BudgetSpent, match="1 calls, cost unknown"):
+        pay(account)
+
+
+def test_the_file_names_the_prices_that_count(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    assert read_calls(path) == ({}, None)
+    for prices in (None, PRICES, PRICES, Prices(prompt=3.0)):
+        account = kept(path, prices=prices)
+        pay(account)
+        account.close()
+    with open(path, "a") as file:
+        file.write('{"round": 1, "cal')
+    by_round, prices = read_calls(path)
+    assert by_round == {0: Usage(4, 400, 0, 40)} and prices == Prices(prompt=3.0)
+    assert path.read_text().count("prices") == 2
+    path.write_text("[]\n")
+    with pytest.raises(FileError, match="no record of expert calls"):
+        read_calls(path)
 
 
 def test_an_attempt_that_fails_is_booked_at_its_worst(tmp_path):
@@ -55,7 +95,7 @@ def test_an_attempt_that_fails_is_booked_at_its_worst(tmp_path):
         pay(account)
     again = kept(tmp_path / "calls.jsonl")
     assert again.total == account.total == Usage(2, 180, 20, 15)
-    assert again.figures(1) == account.figures(1) | {"cost_usd": 0} and again.figures(2)["calls"] == 0
+    assert again.figures(1) == account.figures(1) | {"cost_usd": None} and again.figures(2)["calls"] == 0
 
 
 def test_a_full_disk_stops_before_the_attempt(tmp_path):

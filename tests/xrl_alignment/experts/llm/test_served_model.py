@@ -1,60 +1,43 @@
-"""A real endpoint: `transformers serve` as a process, with a tiny Llama whose weights make it say one command."""
+"""A real endpoint: `transformers serve` as a process, with a tiny Llama as teacher; single calls and whole runs."""
 
+import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from evaluate import main
-from tests.split_inference.servers import ServedModel
+from lavis.datasets.shards import ShardFolder
+from tests.split_inference.servers import ServedModel, children
+from tests.xrl_alignment.experts.llm.tiny_llm import PLAN, save_teacher
 from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.environments import make_environment
 from xrl_alignment.evaluation.actors import ExpertActor
 from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.experts import Label
+from xrl_alignment.experts.llm.accounting import Usage
+from xrl_alignment.experts.llm.answer_cache import AnswerCache
 from xrl_alignment.experts.llm.endpoint import Endpoint
 from xrl_alignment.experts.llm.expert import LLMExpert
 from xrl_alignment.experts.llm.teacher import Teacher
 from xrl_alignment.experts.llm.tokens import counter_for
 from xrl_alignment.language.react import load_prompts
-
-# Transformers' search for the stop string "\n" needs a tokenizer that knows it, and `abcdef`.
-WORDS = ["<unk>", "<s>", "</s>", ">", "go", "to", "desk", "1", "abcdef", "\n"]
-NEXT = {">": "go", "go": "to", "to": "desk", "desk": "1", "1": "</s>"}
-
-
-def save_model(folder):
-    """A Llama of one layer that does nothing, so that the next word depends on the last one only: a bigram table."""
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="</s>"
-    )
-    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
-    tokenizer.save_pretrained(folder)
-    size = {"vocab_size": 10, "hidden_size": 10, "intermediate_size": 10, "num_attention_heads": 1}
-    model = LlamaForCausalLM(
-        LlamaConfig(**size, num_hidden_layers=1, max_position_embeddings=8192, bos_token_id=1, eos_token_id=2)
-    )
-    with torch.no_grad():
-        model.model.embed_tokens.weight.copy_(torch.eye(10))
-        model.model.layers[0].self_attn.o_proj.weight.zero_()
-        model.model.layers[0].mlp.down_proj.weight.zero_()
-        model.lm_head.weight.zero_()
-        for word, following in NEXT.items():
-            model.lm_head.weight[WORDS.index(following), WORDS.index(word)] = 20.0
-    model.save_pretrained(folder)
-    return folder
+from xrl_alignment.report.page import write_report
+from xrl_alignment.report.run_data import read_costs
+from xrl_alignment.runs.checkpoint import load_checkpoint
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """Address and model name of a running server."""
     pytest.importorskip("uvicorn", reason="transformers serve needs the dev extra")
-    model = save_model(tmp_path_factory.mktemp("model"))
+    model = save_teacher(tmp_path_factory.mktemp("model"))
     with ServedModel(model, tmp_path_factory.mktemp("log") / "serve.log") as address:
         yield address, str(model)
 
@@ -116,3 +99,93 @@ def test_an_unknown_model_is_named(served):
     with pytest.raises(EndpointFault):
         endpoint.complete("x")
     endpoint.close()
+
+
+# --- a whole run of two phases ----------------------------------------------------------------------------------------
+
+
+def pipeline(url: str, model: str, data: Path, out: Path, *more: str) -> list[str]:
+    """The small replication with a language model as teacher and the tiny student, few steps and updates."""
+    options = f"""
+        model.model_type=tiny environment.split=household_train environment.data={data} run.output_dir={out / "runs"}
+        run.max_steps=4 run.batch_size=2 run.accum_grad_steps=1 run.train_iters_per_epoch=1 run.num_threads=1
+        run.device=cpu policy.num_beams=1 policy.max_length=8 server.port=0 expert.name=openai expert.base_url={url}
+        expert.model={model} expert.max_answer_tokens=8 expert.cache={out.parent / "answers.sqlite"}
+        expert.price_prompt=1 expert.price_completion=2 expert.max_attempts=2""".split()
+    phases = [f"configs/dagger/small_{phase}.yaml" for phase in ("bc", "dpo")]
+    return [sys.executable, "-m", "xrl_alignment.pipeline", "--cfg-path", *phases, "--options", *options, *more]
+
+
+def finish(command: list[str]) -> subprocess.CompletedProcess:
+    return subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=600)
+
+
+def phase(out: Path, preferences: bool) -> Path:
+    (run,) = (out / "runs").glob(f"with_bc_dpo-{preferences}-*")
+    return run
+
+
+def kill_in_second_phase(command: list[str], out: Path, episodes: int) -> None:
+    """SIGKILL for the pipeline, its server and its client, once the second phase has so many episodes."""
+    process = subprocess.Popen(command, cwd=REPO_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def journal() -> list[str]:
+        return [line for path in out.glob("runs/with_bc_dpo-True-*/state/episodes.jsonl") for line in path.open()]
+
+    while len(journal()) < episodes:
+        assert process.poll() is None
+        time.sleep(0.05)
+    for pid in (process.pid, *children(process.pid)):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def labels(run: Path) -> list[str]:
+    folder = ShardFolder(run / "state" / "buffer")
+    return [folder.read(index).text_output for index in range(len(folder))]
+
+
+def without_seconds(run: Path) -> list[dict]:
+    lines = (run / "state" / "episodes.jsonl").read_text().splitlines()
+    return [{**json.loads(line), "seconds": 0} for line in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_run_of_two_phases_with_pause_kill_and_repeat(tmp_path, household_data):
+    """The run is paused by its budget, killed, resumed; then repeated from the cache, with nobody at the address."""
+    model, log, out = str(save_teacher(tmp_path / "teacher")), tmp_path / "serve.log", tmp_path / "first"
+    with ServedModel(Path(model), log) as url:
+        paused = finish(pipeline(url, model, household_data, out, "expert.max_calls=5"))
+        bc = phase(out, False)
+        assert paused.returncode == 2 and f"the run is kept: --resume {bc}" in paused.stderr.splitlines()[-1]
+        assert log.read_text().count("[Request received]") == 5
+        kill_in_second_phase([*pipeline(url, model, household_data, out), "--resume", str(bc)], out, episodes=2)
+        dpo = phase(out, True)
+        assert (bc / "DONE").exists() and not (dpo / "DONE").exists()
+        resumed = finish([*pipeline(url, model, household_data, out), "--resume", str(dpo)])
+        assert resumed.returncode == 0, resumed.stderr
+    asked = log.read_text().count("[Request received]")
+    costs = [read_costs(run) for run in (bc, dpo)]
+    booked = sum((cost.usage for run in costs for cost in run), Usage())
+    assert asked <= booked.calls <= asked + 1  # one may have been on its way when the run was killed
+    known = len(AnswerCache(tmp_path / "answers.sqlite"))
+    assert known <= asked <= known + 1  # no answer was paid for twice
+    for run, cost in zip((bc, dpo), costs, strict=True):
+        assert len(set(labels(run))) > 1 and all(label.startswith("go to ") for label in labels(run))
+        memories = json.loads((run / "logging_results" / "env_results_trial_1.json").read_text())
+        assert {memory for game in memories.values() for memory in game["memory"]} == {PLAN}
+        assert (run / "logging_results" / "world.log").read_text().count("\nEXPERT: calls ") == 2
+        page = write_report(run, {}).read_text()
+        total = sum(part.usd for part in cost)
+        assert total > 0 and "Cost of the teacher" in page and f">{total:.4f}<" in page
+
+    again = finish(pipeline(url, model, household_data, tmp_path / "second"))
+    assert again.returncode == 0, again.stderr
+    for run, preferences in ((bc, False), (dpo, True)):
+        repeated = phase(tmp_path / "second", preferences)
+        assert without_seconds(repeated) == without_seconds(run) and labels(repeated) == labels(run)
+        first, second = (load_checkpoint(path / "emma_checkpoint_1.pth")["model"] for path in (run, repeated))
+        assert all(torch.equal(first[name], second[name]) for name in first)
+        (free,) = {cost.usage for cost in read_costs(repeated)}
+        assert free == Usage() and sum(cost.known for cost in read_costs(repeated)) > 0
