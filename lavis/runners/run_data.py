@@ -91,9 +91,12 @@ class RunData:
         return "; ".join(named[:limit]) + (f" and {more} more" if more > 0 else "")
 
     def places(self, samples: Mapping[str, Any]) -> list[tuple[str, int]]:
-        """The place of each sample of a training batch: its file's name in the data's folder, and its number there."""
+        """The place of each sample of a training batch: `folder/file`, and its number there.
+
+        The folder's own place does not matter: a run may go on after its data has moved.
+        """
         places = [self.train_set.source.place(index) for index in samples["instance_id"]]
-        return [(Path(path).name, number) for path, number in places]
+        return [("/".join(Path(path).parts[-2:]), number) for path, number in places]
 
     def _check_splits(self, required: bool) -> None:
         settings = self.settings

@@ -31,6 +31,7 @@ APIS = ("chat", "completion")
 REFLECTORS = ("auto", "rule", "llm")
 POLICY_NAMES = ("in_process", "vllm", "http")
 ACTORS = ("policy", "expert")
+LEARN_FROM = ("all", "disagreements")
 DECODE_MODES = ("free", "admissible")
 
 PROBABILITIES = list_of("probabilities, one for each round", lambda value: 0.0 <= value <= 1.0, empty=False)
@@ -75,6 +76,12 @@ class RunConfig(Section, section="run"):
         "temperature of DPO's implicit reward (β of Rafailov et al. 2023, eq. 7); has no effect in phase 1; not the "
         "mixing probability, which is `beta`",
         ABOVE_ZERO,
+    )
+    learn_from: str = setting(
+        "all",
+        "which transitions the learner draws: `all`, as the original, or only `disagreements`, in which the expert's "
+        "label is not the policy's own action (pairs of equal actions teach DPO nothing)",
+        one_of(*LEARN_FROM),
     )
     repeat_limit: int = setting(0, "the same action this often in a row ends the episode as stuck; 0: never", REPEATS)
     device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one", DEVICE, may_change=True)

@@ -37,15 +37,22 @@ class Explorer:
     "listing" searches surfaces, then containers, as the opening text lists them. "likely" saves a fifth of the steps;
     its order depends on the kind of room and on the object. `seed` breaks ties between places of equal chance; 0 takes
     them in listing order. `statistics` default to the shipped table. Raises ConfigError for another `order`.
+
+    A thought explains each new subgoal. With `notes` it says instead which objects of the task have come into view, and
+    where: an agent whose text does not name objects (`environment.tell_objects=false`) writes down what its image shows
+    and can read it later.
     """
 
     name = "explorer"
 
-    def __init__(self, *, order: str = "likely", seed: int = 0, statistics: Statistics | None = None) -> None:
+    def __init__(
+        self, *, order: str = "likely", seed: int = 0, statistics: Statistics | None = None, notes: bool = False
+    ) -> None:
         if order not in ORDERS:
             raise ConfigError(unknown("explorer order", order, ORDERS))
         self.order = order
         self.seed = seed
+        self.notes = notes
         self._statistics = statistics or load_statistics()
         self.begin("")
 
@@ -64,6 +71,7 @@ class Explorer:
         self._label = self._refusal(understood=task is not None)
         self._hopeless = self._label is not None
         self._subgoal: tuple[str, ...] = ()
+        self._news = ""
 
     def _refusal(self, understood: bool) -> Label | None:
         """The label of an episode that cannot be played; None if it can."""
@@ -79,8 +87,19 @@ class Explorer:
     def observe(self, action: str, feedback: str) -> None:
         """Read the executed action, whoever chose it, and the environment's feedback."""
         if not self._hopeless:
+            held, places = self._belief.held, dict(self._belief.place)
             self._belief.observe(action, feedback)
+            self._news = self._seen_since(places, held)
             self._label = None
+
+    def _seen_since(self, before: Mapping[str, str], held: str | None) -> str:
+        """The objects of the task that have come into view, and where; `held` was put there and is no news."""
+        wanted = {self._task.object_type} | ({self._task.target_type} if self._task.treatment == "look" else set())
+        places: dict[str, list[str]] = {}
+        for thing, place in self._belief.place.items():
+            if type_of(thing) in wanted and before.get(thing) != place and thing != held:
+                places.setdefault(place, []).append(thing)
+        return "; ".join(f"{', '.join(sorted(things))} in/on {place}" for place, things in sorted(places.items()))
 
     def act(self, information: Mapping[str, Any] | None = None) -> Label:
         """The next action, with a thought if the subgoal is a new one. `information` is not read."""
@@ -92,9 +111,9 @@ class Explorer:
         decision = self._decide()
         if decision.action in self._belief.failed:  # a simulator may fail once: look, then try again
             decision = _Decision("look", ("look",), "That did not work, I look before I try again.")
-        thought = decision.thought if decision.subgoal != self._subgoal else ""
+        explains = decision.thought if decision.subgoal != self._subgoal else ""
         self._subgoal = decision.subgoal
-        return Label(decision.action, thought)
+        return Label(decision.action, (self._news and f"I see {self._news}") if self.notes else explains)
 
     def _decide(self) -> _Decision:
         belief, task = self._belief, self._task

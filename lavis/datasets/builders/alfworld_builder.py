@@ -11,7 +11,7 @@ from lavis.common.registry import registry
 from lavis.datasets.annotations import AnnotationFile
 from lavis.datasets.builders.base_dataset_builder import TRAIN_SPLIT, BaseDatasetBuilder
 from lavis.datasets.datasets.alfworld_dataset import AlfworldDataset
-from lavis.datasets.records import Source
+from lavis.datasets.records import Source, SourceChain
 from lavis.datasets.shards import ShardFolder
 
 ANNOTATION_NAME = "annotations.json"  # what `xrl_alignment.collect --format lavis` writes
@@ -19,7 +19,9 @@ ANNOTATION_NAME = "annotations.json"  # what `xrl_alignment.collect --format lav
 
 @registry.register_builder("alfworld_cap")
 class AlfworldCapBuilder(BaseDatasetBuilder):
-    """For each split `build_info.annotations.<split>.storage` is a JSON file, or a folder that collect wrote.
+    """For each split `build_info.annotations.<split>.storage` is a JSON file, a folder that collect wrote, or a list.
+
+    A list of files and folders is read as one sequence.
 
     Images of a JSON file lie under `build_info.images.storage`, by default beside the file.
     """
@@ -32,7 +34,11 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
         """The dataset of one split; ConfigError where it is empty."""
         is_train = split == TRAIN_SPLIT
         phase = "train" if is_train else "eval"
-        source = self.open_source(Path(info["storage"]).expanduser())
+        storages = [info["storage"]] if isinstance(info["storage"], str) else list(info["storage"])
+        if len({Path(storage).name for storage in storages}) < len(storages):  # what a sample's place is told by
+            raise ConfigError(f"datasets.alfworld_cap: two storages of split {split} have the same name: {storages}")
+        sources = [self.open_source(Path(storage).expanduser()) for storage in storages]
+        source = sources[0] if len(sources) == 1 else SourceChain(sources)
         if not len(source):
             raise ConfigError(f"datasets.alfworld_cap: split {split} is empty: no sample in {info['storage']}")
         return (self.train_dataset_cls if is_train else self.eval_dataset_cls)(

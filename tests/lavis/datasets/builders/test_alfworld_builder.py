@@ -11,10 +11,12 @@ from lavis.common.registry import registry
 from lavis.datasets.builders import AlfworldCapBuilder, dataset_zoo, load_dataset
 
 
-def build(**storages: str):
+def build(**storages: object):
     config = OmegaConf.load(AlfworldCapBuilder.default_config_path()).datasets.alfworld_cap
     for split, storage in storages.items():
-        config.build_info.annotations[split].storage = str(storage)
+        config.build_info.annotations[split].storage = (
+            [str(s) for s in storage] if isinstance(storage, list) else str(storage)
+        )
     return AlfworldCapBuilder(config).build_datasets()
 
 
@@ -23,6 +25,21 @@ def test_splits_from_shards_and_from_json(shard_folder: Path, annotation_folder:
     assert {split: len(data) for split, data in built.items()} == {"train": 11, "val": 5, "test": 5}
     assert [data.is_train for data in built.values()] == [True, False, False]
     assert built["val"][2]["text_output"] == "take apple 1 from fridge 1"
+
+
+def test_several_storages_are_one_sequence(shard_folder: Path, annotation_folder: Path) -> None:
+    built = build(train=[shard_folder, annotation_folder], val=shard_folder)["train"]
+    assert len(built) == 16
+    assert built[3]["text_input"] == build(train=shard_folder)["train"][3]["text_input"]
+    assert built[13]["text_output"] == "take apple 1 from fridge 1"
+    assert built.source.place(10)[0].startswith(str(shard_folder)) and built.source.where(11).startswith(
+        str(annotation_folder)
+    )
+
+
+def test_storages_must_have_different_names(shard_folder: Path) -> None:
+    with pytest.raises(ValueError, match="two storages of split train have the same name"):
+        build(train=[shard_folder, shard_folder])
 
 
 def test_empty_split_is_named(tmp_path: Path) -> None:
