@@ -89,6 +89,17 @@ def test_an_agent_that_must_look_writes_down_what_it_saw(games: list[Game]) -> N
     assert ", you see " not in last.partition("Your task")[2] and notes[0].text_output in last
 
 
+def test_memories_shorten_the_way(games: list[Game]) -> None:
+    lengths = []
+    for plan in (Plan(), Plan(memories=True)):
+        found = [played(game, plan) for game in games]
+        assert all(won for _, won in found)
+        lengths.append(sum(len(transitions) for transitions, _ in found))
+        said = [transitions[0].text_input.startswith("Memory: (by rule) ") for transitions, _ in found]
+        assert all(said) if plan.memories else not any(said)
+    assert lengths[1] < lengths[0]
+
+
 def test_frames_without_numbers_and_black_ones(games: list[Game], tmp_path: Path) -> None:
     plans = {"shown": Plan(), "plain": Plan(show_ids=False), "black": Plan(blank_frames=True)}
     images = {}

@@ -19,9 +19,13 @@ from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.base import BLANK_FRAME, Environment, Game, information_of
 from xrl_alignment.environments.reuse import ReusedEnvironments
 from xrl_alignment.experts import ExpertQuestion, Label, make_expert
+from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.prompt import build_prompt, token_counter
+from xrl_alignment.reflexion.rule import RuleReflector
 from xrl_alignment.rollouts.episode import Episode
 from xrl_alignment.runs.transitions import NO_IMAGE, Transition, shard_name, write_shard
+
+ATTEMPT_STEPS = 12  # of an attempt that a memory is written of, at most: most games take the explorer fewer
 
 
 class CollectingPlayer:
@@ -66,9 +70,10 @@ class CollectingPlayer:
         plan = self.plan
         rng = random.Random(f"{plan.seed} {game.id}")
         expert = make_expert(plan.expert, environment=environment, **self.expert_options)
+        memories = self._memories(environment, game, rng) if plan.memories else ()
         now = environment.reset(game)
-        episode = Episode(game=game.id, text=now.text)
-        expert.begin(now.text, task_type=game.task_type)
+        episode = Episode(game=game.id, text=now.text, memories=memories)
+        expert.begin(now.text, task_type=game.task_type, memories=memories)
         transitions = []
         while not episode.over(plan.max_steps):
             information = information_of(environment, now)
@@ -99,7 +104,29 @@ class CollectingPlayer:
     def _prompt(self, episode: Episode) -> str:
         plan = self.plan
         budget, count = plan.budget, counter(plan.tokenizer)
-        return build_prompt(episode.text, (), episode.steps, budget=budget, count=count, tell_objects=plan.tell_objects)
+        return build_prompt(
+            episode.text,
+            episode.memories,
+            episode.steps,
+            budget=budget,
+            count=count,
+            tell_objects=plan.tell_objects,
+        )
+
+    def _memories(self, environment: Environment, game: Game, rng: random.Random) -> list[str]:
+        """The memory of an attempt that the explorer did not end, for want of steps."""
+        expert = Explorer()
+        now = environment.reset(game)
+        episode = Episode(game=game.id, text=now.text)
+        expert.begin(now.text)
+        for _ in range(rng.randrange(1, ATTEMPT_STEPS)):
+            action = expert.act().action or "look"
+            now = environment.step(episode.act(action))
+            if now.won:  # a failed attempt is wanted: all but its last step
+                break
+            episode.hear(now.text)
+            expert.observe(action, now.text)
+        return [RuleReflector().reflect(episode.trace(), ())]
 
     def close(self) -> None:
         """Close the environments."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.experts.base import Label
-from xrl_alignment.experts.belief import STATES, Belief
+from xrl_alignment.experts.belief import STATES, Belief, places_remembered
 from xrl_alignment.experts.statistics import Statistics, load_statistics, room_kind
 from xrl_alignment.language.sentences import Task, parse_opening, parse_task, type_of
 
@@ -57,12 +57,18 @@ class Explorer:
         self.begin("")
 
     def begin(self, intro: str, *, task_type: str = "", memories: Sequence[str] = ()) -> None:
-        """Start an episode. A task that cannot be read or done gets labels without an action, never an exception."""
+        """Start an episode; the newest of the `memories` may say where objects are.
+
+        A task that cannot be read or done gets labels without an action, never an exception.
+        """
         receptacles, self._sentence = parse_opening(intro)
         known = self._statistics
         task = parse_task(self._sentence, known.object_types, known.receptacle_types)
         self._task = task or Task("", "")
         self._belief = Belief(receptacles)
+        for thing, place in places_remembered(memories[-1] if memories else "").items():
+            if place in receptacles:
+                self._belief.place[thing] = place
         self._types = {name: type_of(name) for name in receptacles}
         self._kind = room_kind(self._types.values())
         draw = random.Random(f"{self.seed} {intro}")
