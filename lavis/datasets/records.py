@@ -80,6 +80,10 @@ class SourceChain:
         """Number of records of all."""
         return self._ends[-1]
 
+    def part(self, index: int) -> int:
+        """Number of the source that holds the record."""
+        return bisect_right(self._ends, index)
+
     def read(self, index: int) -> Record:
         """The record at `index`; BadSampleError where it cannot be used."""
         source, index = self._find(index)
@@ -96,7 +100,7 @@ class SourceChain:
         return source.where(index)
 
     def _find(self, index: int) -> tuple[Source, int]:
-        number = bisect_right(self._ends, index)
+        number = self.part(index)
         return self.sources[number], index - (self._ends[number - 1] if number else 0)
 
 

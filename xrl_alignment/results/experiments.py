@@ -13,10 +13,10 @@ from xrl_alignment.results.statistics import difference, row, second_trial
 
 # What the student is shown (docs/information.md): setting -> keys of the section `environment`.
 INFORMATION = {
-    "a: text, frames without numbers": {"environment.show_ids": False},
-    "text, frames with numbers": {"environment.show_ids": True},
-    "b: only the image shows what lies where": {"environment.tell_objects": False},
-    "c: text, black frames": {"environment.blank_frames": True},
+    "a": {"environment.show_ids": False},
+    "numbers": {},
+    "b": {"environment.tell_objects": False},
+    "c": {"environment.blank_frames": True},
 }
 
 
@@ -39,12 +39,14 @@ def student(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     """The student of each seed, judged in every information setting: after cloning, and after its DAgger rounds."""
 
     def one(seed: int) -> dict[str, dict[str, Any]]:
-        weights = _cloned(lab, sizes, seed)
-        found = {"cloned": _judged(lab, sizes, f"cloned/seed{seed}", weights)}
-        for number in range(sizes.rounds):
-            keys = {"run.seed": seed, "run.num_envs": sizes.round_games, "environment.seed": 100 + number}
-            hidden = {"environment.tell_objects": number % 2 == 0, "run.enable_tc": True}
-            weights = lab.round(f"student/seed{seed}-round{number}", weights, keys | hidden)
+        cloned = _cloned(lab, sizes, seed)
+        found = {"cloned": _judged(lab, sizes, f"cloned/seed{seed}", cloned)}
+        keys = {"run.seed": seed, "run.enable_tc": True, "run.num_envs": sizes.round_games, "reflexion.enabled": False}
+        own = [
+            lab.label(f"labelled/seed{seed}-{short}", cloned, keys | shown | {"environment.seed": 100 + number})
+            for number, (short, shown) in enumerate(INFORMATION.items())
+        ]
+        weights = _trained(lab, sizes, f"dagger-seed{seed}", [*_collections(lab, sizes), *own], seed, cloned)
         found["student"] = _judged(lab, sizes, f"student/seed{seed}", weights)
         return found
 
@@ -145,18 +147,28 @@ def phase_two(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     return table
 
 
-def _cloned(lab: Lab, sizes: ResultsConfig, seed: int) -> Path:
-    """The student of one seed after behavioural cloning, on games shown in every way."""
+def _collections(lab: Lab, sizes: ResultsConfig) -> list[Path]:
+    """The explorer's games, shown in every way."""
     told = partial(_collection, lab, noise=sizes.noise)
-    storages = [
+    return [
         told("told", sizes.told_games, 1),
         told("plain", sizes.plain_games, 2, "--no-show-ids"),
         told("blank", sizes.blank_games, 3, "--blank-frames"),
         told("hidden", sizes.hidden_games, 4, "--hide-objects", "--thoughts"),
         told("remembered", sizes.remembered_games, 5, "--memories"),
     ]
+
+
+def _cloned(lab: Lab, sizes: ResultsConfig, seed: int) -> Path:
+    """The student of one seed after behavioural cloning."""
+    return _trained(lab, sizes, f"seed{seed}", _collections(lab, sizes), seed)
+
+
+def _trained(
+    lab: Lab, sizes: ResultsConfig, name: str, storages: Sequence[Path], seed: int, start: Path | None = None
+) -> Path:
     inner = max(1, sizes.batches // 20)  # the learning rate falls in twenty steps
-    return lab.train(f"seed{seed}", storages, seed=seed, max_iters=sizes.batches, iters_per_inner_epoch=inner)
+    return lab.train(name, storages, start, seed=seed, max_iters=sizes.batches, iters_per_inner_epoch=inner)
 
 
 def _regime(lab: Lab, sizes: ResultsConfig, name: str, storages: Sequence[Path], seed: int) -> Path:
@@ -174,8 +186,7 @@ def _judged(lab: Lab, sizes: ResultsConfig, name: str, weights: Path) -> dict[st
     """One evaluation on `valid_seen` for each information setting."""
     games = {"environment.split": "valid_seen", "run.num_envs": sizes.valid_games}
     return {
-        setting: lab.evaluate(f"{name}-{setting.partition(':')[0].partition(',')[0]}", weights, games | keys)
-        for setting, keys in INFORMATION.items()
+        setting: lab.evaluate(f"{name}-{setting}", weights, games | shown) for setting, shown in INFORMATION.items()
     }
 
 

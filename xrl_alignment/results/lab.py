@@ -62,30 +62,45 @@ class Lab:
         self.step(f"data/{name}", ["-m", "xrl_alignment.collect", *arguments, "--out", str(folder)])
         return folder
 
-    def train(self, name: str, storages: Sequence[Path], **options: Any) -> Path:
-        """The checkpoint of behavioural cloning on `storages` (`train.py`, student.yaml); `run` keys without `run.`"""
+    def train(self, name: str, storages: Sequence[Path], start: Path | None = None, **options: Any) -> Path:
+        """The checkpoint of behavioural cloning on `storages` (`train.py`, student.yaml), from scratch or from `start`.
+
+        `options` are keys of the section `run`.
+        """
         listed = ",".join(map(str, storages))
-        given = {f"run.{key}": value for key, value in options.items()} | {
-            "datasets.alfworld_cap.build_info.annotations.train.storage": f"[{listed}]",
-            "run.output_dir": self.output / "students",
-            "run.job_id": name,
-            "run.resume_ckpt_path": "latest",
-        }
+        from_start = {"model.pretrained": start, "model.load_pretrained": True} if start else {}
+        given = (
+            from_start
+            | {f"run.{key}": value for key, value in options.items()}
+            | {
+                "datasets.alfworld_cap.build_info.annotations.train.storage": f"[{listed}]",
+                "run.output_dir": self.output / "students",
+                "run.job_id": name,
+                "run.resume_ckpt_path": "latest",
+            }
+        )
         self.step(f"students/{name}", ["train.py", "--cfg-path", str(CONFIGS / "student.yaml"), *_options(given)])
         *older, newest = sorted((self.output / "students" / name).glob("checkpoint_[0-9]*.pth"), key=_number)
         for path in older:  # one for each step of the learning rate
             path.unlink(missing_ok=True)
         return newest
 
+    def label(self, name: str, start: Path, options: Mapping[str, Any]) -> Path:
+        """The folder of transitions of games that `start` played and the expert labelled; nothing is trained."""
+        return self._round(name, start, dict(options) | {"run.train_iters_per_epoch": 0}) / "state" / "buffer"
+
     def round(self, name: str, start: Path, options: Mapping[str, Any]) -> Path:
         """The checkpoint after a DAgger run that begins with `start` (pipeline, round.yaml)."""
+        return hand_off(self._round(name, start, options))
+
+    def _round(self, name: str, start: Path, options: Mapping[str, Any]) -> Path:
         folder = self.output / "rounds" / name
         given = {"model.pretrained": start, "model.load_pretrained": True, "run.output_dir": folder} | dict(options)
         if given.get("run.enable_dpo"):
             given["model.ref_pretrained"] = start
         command = ["-m", "xrl_alignment.pipeline", "--cfg-path", str(CONFIGS / "round.yaml")]
         self.step(f"rounds/{name}", [*command, *_options(given)], resume=lambda: _unfinished(folder))
-        return hand_off(_finished(folder))
+        return _finished(folder)
 
     def evaluate(self, name: str, weights: Path | str, options: Mapping[str, Any], trials: int = 1) -> dict[str, Any]:
         """What `evaluate.py` wrote about `weights` (evaluation.yaml)."""

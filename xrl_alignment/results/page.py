@@ -8,6 +8,13 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+SHOWN = {
+    "a": "(a) text, frames without numbers",
+    "numbers": "text, frames with numbers",
+    "b": "(b) only the image shows what lies where",
+    "c": "(c) text, black frames",
+}
+
 
 def render(results: Mapping[str, Any]) -> str:
     """The page as Markdown; `results` is what `results.json` holds. Experiments that were not run are left out."""
@@ -17,6 +24,7 @@ def render(results: Mapping[str, Any]) -> str:
     environment.filters |= {"rate": rate, "span": span, "gain": gain, "by_seed": by_seed, "minutes": minutes}
     return environment.get_template("results.md").render(
         **{name: results.get(name) for name in ("student", "phase_two", "reflexion", "ablations")},
+        shown=SHOWN,
         sizes=results["sizes"],
         machine=results["machine"],
         versions=results["versions"],

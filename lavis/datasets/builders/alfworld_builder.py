@@ -35,8 +35,6 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
         is_train = split == TRAIN_SPLIT
         phase = "train" if is_train else "eval"
         storages = [info["storage"]] if isinstance(info["storage"], str) else list(info["storage"])
-        if len({Path(storage).name for storage in storages}) < len(storages):  # what a sample's place is told by
-            raise ConfigError(f"datasets.alfworld_cap: two storages of split {split} have the same name: {storages}")
         sources = [self.open_source(Path(storage).expanduser()) for storage in storages]
         source = sources[0] if len(sources) == 1 else SourceChain(sources)
         if not len(source):

@@ -143,8 +143,8 @@ class EmacScoring(EmacWeights):
         """Summed log-probability and number of tokens of each answer, (N, len(outputs)) each."""
         llm, count = self.part("llm_model", reference=reference), len(prompts)
         if len(outputs) == 1 and not fast_llm.supports(llm):  # plain rows, whose causal mask attention kernels know
-            rows = self.training_rows(prompts, outputs[0])
-            logps, row = self.token_logps(image_tokens, rows, reference=reference)
+            plain = self.training_rows(prompts, outputs[0])
+            logps, row = self.token_logps(image_tokens, plain, reference=reference)
             return _by_answer(logps, row, (count, 1))
         ids, answers = self.encode_inputs(prompts), self.encode_answers(zip(*outputs, strict=True))
         require_room(llm, image_tokens, [len(i) for i in ids], _longest(answers))

@@ -8,12 +8,12 @@ import pytest
 from xrl_alignment.results.statistics import difference, grid, mean_and_interval, row, second_trial
 
 
+SOLVED, FAILED = {"actions": 10, "rejected": 0}, {"actions": 50, "rejected": 5}
+
+
 def evaluation(*trials: dict[str, bool]) -> dict:
     """What `evaluate.py` writes, as far as it is read."""
-    episodes = [
-        [{"game": game, "won": won, "actions": 10 if won else 50, "rejected": 0 if won else 5} for game, won in t.items()]
-        for t in trials
-    ]
+    episodes = [[{"game": game, "won": won} | (SOLVED if won else FAILED) for game, won in t.items()] for t in trials]
     return {"episodes": episodes, "games_hash": "abc", "split": "valid_seen"}
 
 

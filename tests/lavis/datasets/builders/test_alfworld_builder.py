@@ -31,15 +31,11 @@ def test_several_storages_are_one_sequence(shard_folder: Path, annotation_folder
     built = build(train=[shard_folder, annotation_folder], val=shard_folder)["train"]
     assert len(built) == 16
     assert built[3]["text_input"] == build(train=shard_folder)["train"][3]["text_input"]
+    assert [built.source.part(index) for index in (10, 11)] == [0, 1]
     assert built[13]["text_output"] == "take apple 1 from fridge 1"
     assert built.source.place(10)[0].startswith(str(shard_folder)) and built.source.where(11).startswith(
         str(annotation_folder)
     )
-
-
-def test_storages_must_have_different_names(shard_folder: Path) -> None:
-    with pytest.raises(ValueError, match="two storages of split train have the same name"):
-        build(train=[shard_folder, shard_folder])
 
 
 def test_empty_split_is_named(tmp_path: Path) -> None:
