@@ -7,7 +7,6 @@ import pytest
 
 from xrl_alignment.results.statistics import difference, grid, mean_and_interval, row, second_trial
 
-
 SOLVED, FAILED = {"actions": 10, "rejected": 0}, {"actions": 50, "rejected": 5}
 
 
