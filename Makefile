@@ -16,7 +16,7 @@ VLLM_STAMP := .venv-vllm/.ready
 UNABLE := $(if $(wildcard $(VLLM_STAMP)),,benchmarks/engines.py) $(if $(shell command -v nvidia-smi),,benchmarks/gpu.py)
 BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/*.py)))
 
-.PHONY: help demo test test-slow test-vllm lint format bench prove install vllm-env clean
+.PHONY: help demo results results-quick test test-slow test-vllm lint format bench prove install vllm-env clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -24,6 +24,12 @@ help:  ## this list
 
 demo: $(STAMP)  ## both training phases and all evaluations on a tiny model (6 to 8 minutes, 2 cores)
 	$(RUN) -m xrl_alignment.demo
+
+results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 cores; goes on where it was stopped)
+	$(RUN) -m xrl_alignment.results --cfg-path configs/results/full.yaml --page docs/results.md
+
+results-quick: $(STAMP)  ## the same experiments at a fiftieth of the size
+	$(RUN) -m xrl_alignment.results --cfg-path configs/results/quick.yaml
 
 test: $(STAMP)  ## the test suite, without the tests marked slow
 	$(RUN) -m pytest $(PYTEST_ARGS)

@@ -29,7 +29,7 @@ from lavis.common.registry import registry
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from xrl_alignment.builders.environments import client_arguments, expected_games
 from xrl_alignment.builders.student import ImageProcessor, load_student, make_policy, prompt_writer
-from xrl_alignment.builders.teacher import TeacherParts, build_teacher
+from xrl_alignment.builders.teacher import TeacherParts, build_teacher, expert_options
 from xrl_alignment.common.choices import CLIENT_EXPERTS, LABELS_FROM_CLIENT
 from xrl_alignment.common.named_class import is_class_name
 from xrl_alignment.common.network import is_loopback
@@ -227,9 +227,10 @@ def build_loop(
         account=teacher.account,
         say=progress.say,
     )
+    options = expert_options(expert, teacher, tell_objects=config.environment.tell_objects)
     sessions = Sessions(
         rounds,
-        make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert, **teacher.expert_options),
+        make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert, **options),
         client_expert=expert if learner and expert in LABELS_FROM_CLIENT else "",
         beta=run.beta if learner else [0.0],  # an evaluation shows the policy alone
         max_steps=run.max_steps,
@@ -299,7 +300,7 @@ def build_learner(
     return Learner(
         model=model,
         vis_processor=vis_processor,
-        buffer=buffer_class(directory.buffer, seed=run.seed),
+        buffer=buffer_class(directory.buffer, seed=run.seed, disagreements=run.learn_from == "disagreements"),
         optimizer=optimizer,
         lr_scheduler=scheduler,
         batch_size=run.batch_size,

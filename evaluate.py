@@ -87,6 +87,7 @@ def main() -> None:
             repeat_limit=run.repeat_limit,
             enable_tc=run.enable_tc,
             reflector=teacher.reflector,
+            swap_memories=run.swap_memories,
         )
         with trials:
             log, seconds = play_trials(trials, run.num_trials, teacher)
@@ -169,6 +170,7 @@ def report(result: dict[str, Any], log: str) -> str:
     parts = [table(result["first_trial"])]
     if result["trials"] > 1:
         memories = "with a memory of each failure" if result["reflexion"] else "without memories"
+        memories = "with another game's memories" if result["swap_memories"] else memories
         parts.append(f"best of {result['trials']} trials, {memories}:\n{table(result['best_of'])}")
     if result["trials"] > 1 or "expert" in result:
         parts.append(log.strip())
@@ -230,6 +232,7 @@ def facts(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
         "split": config.environment.split,
         "games_hash": games_hash(games),
         "trials": config.run.num_trials,
+        "swap_memories": config.run.swap_memories,
         "blank_frames": config.environment.blank_frames,
         "pretrained": config.model.get("pretrained", ""),
         "seed": config.run.seed,

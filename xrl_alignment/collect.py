@@ -108,7 +108,7 @@ def _claim(plan: Plan, out: Path) -> None:
     path = out / "collection.json"
     if path.is_file():
         there = json.loads(path.read_text(encoding="utf-8"))
-        different = [key for key, value in asdict(plan).items() if there.get(key) != value]
+        different = [key for key, value in asdict(plan).items() if there.get(key, getattr(Plan, key, None)) != value]
         if different:
             key = different[0]
             raise ConfigError(
@@ -146,6 +146,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--no-frames", dest="frames", action="store_false", help="labels and texts only")
     add("--keep-failed", action="store_true", help="store episodes that the expert did not solve, too")
     add("--noise", type=float, default=0.0, help="probability of executing a random command instead of the label")
+    add("--thoughts", action="store_true", help="the expert thinks before it acts (run.enable_tc of training)")
+    add("--memories", action="store_true", help="each game was tried before, and a memory of that is in the prompt")
+    add("--hide-objects", dest="tell_objects", action="store_false", help="environment.tell_objects=false")
+    add("--no-show-ids", dest="show_ids", action="store_false", help="frames without numbers")
+    add("--blank-frames", action="store_true", help="black frames")
     add("--negatives", action="store_true", help="store a random other command as text_output_neg, for DPO")
     add("--tokenizer", default="tiny", help="whose tokens the prompts are measured in: tiny, or a model's folder")
     add("--budget", type=int, default=1023, help="longest prompt in tokens (the model's max_txt_len - 1)")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -60,6 +62,46 @@ class Source(Protocol):
     def where(self, index: int) -> str:
         """File and place of the record, for messages."""
         ...
+
+
+class SourceChain:
+    """Several sources as one sequence, one after the other."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = tuple(sources)
+        self._ends = list(accumulate(map(len, sources)))
+
+    @property
+    def skipped(self) -> Sequence[str]:
+        """Entries that any of them left out."""
+        return [message for source in self.sources for message in source.skipped]
+
+    def __len__(self) -> int:
+        """Number of records of all."""
+        return self._ends[-1]
+
+    def part(self, index: int) -> int:
+        """Number of the source that holds the record."""
+        return bisect_right(self._ends, index)
+
+    def read(self, index: int) -> Record:
+        """The record at `index`; BadSampleError where it cannot be used."""
+        source, index = self._find(index)
+        return source.read(index)
+
+    def place(self, index: int) -> tuple[str, int]:
+        """The path of the file that holds the record, and its number there."""
+        source, index = self._find(index)
+        return source.place(index)
+
+    def where(self, index: int) -> str:
+        """File and place of the record, for messages."""
+        source, index = self._find(index)
+        return source.where(index)
+
+    def _find(self, index: int) -> tuple[Source, int]:
+        number = self.part(index)
+        return self.sources[number], index - (self._ends[number - 1] if number else 0)
 
 
 def task_type_of(game: str) -> str:

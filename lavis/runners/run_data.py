@@ -15,7 +15,7 @@ from lavis.common.errors import ConfigError
 from lavis.common.run_settings import RunSettings
 from lavis.datasets.annotations import too_many
 from lavis.datasets.datasets.base_dataset import BaseDataset
-from lavis.datasets.records import BadSampleError
+from lavis.datasets.records import BadSampleError, SourceChain
 from lavis.datasets.samplers import EvalSampler, TrainStream
 
 logger = logging.getLogger(__name__)
@@ -91,9 +91,17 @@ class RunData:
         return "; ".join(named[:limit]) + (f" and {more} more" if more > 0 else "")
 
     def places(self, samples: Mapping[str, Any]) -> list[tuple[str, int]]:
-        """The place of each sample of a training batch: its file's name in the data's folder, and its number there."""
-        places = [self.train_set.source.place(index) for index in samples["instance_id"]]
-        return [(Path(path).name, number) for path, number in places]
+        """The place of each sample of a training batch: its file's name in the data's folder, and its number there.
+
+        Of several storages the number of the storage comes before the name.
+        """
+        source = self.train_set.source
+        places = []
+        for index in samples["instance_id"]:
+            path, number = source.place(index)
+            part = f"{source.part(index)}/" if isinstance(source, SourceChain) else ""
+            places.append((part + Path(path).name, number))
+        return places
 
     def _check_splits(self, required: bool) -> None:
         settings = self.settings

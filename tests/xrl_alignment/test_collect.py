@@ -76,6 +76,49 @@ def test_transitions_are_what_the_model_would_see(games: list[Game]) -> None:
     assert now.won
 
 
+def test_an_agent_that_must_look_writes_down_what_it_saw(games: list[Game]) -> None:
+    plan = Plan(tell_objects=False, thoughts=True)
+    transitions, won = played(games[0], plan)
+    assert won
+    full, _ = played(games[0], Plan())
+    actions = [item for item in transitions if not item.text_output.startswith("think: ")]
+    assert [item.text_output for item in actions] == [item.text_output for item in full]
+    notes = [item for item in transitions if item.text_output.startswith("think: i see ")]
+    assert notes and all(item.feedback == "OK." and item.executed == item.text_output for item in notes)
+    last = transitions[-1].text_input
+    assert ", you see " not in last.partition("Your task")[2] and notes[0].text_output in last
+
+
+def test_memories_shorten_the_way(games: list[Game]) -> None:
+    lengths = []
+    for plan in (Plan(), Plan(memories=True)):
+        found = [played(game, plan) for game in games]
+        assert all(won for _, won in found)
+        lengths.append(sum(len(transitions) for transitions, _ in found))
+        said = [transitions[0].text_input.startswith("Memory: (by rule) ") for transitions, _ in found]
+        assert all(said) if plan.memories else not any(said)
+    assert lengths[1] < lengths[0]
+
+
+def test_frames_without_numbers_and_black_ones(games: list[Game], tmp_path: Path) -> None:
+    plans = {"shown": Plan(), "plain": Plan(show_ids=False), "black": Plan(blank_frames=True)}
+    images = {}
+    for name, plan in plans.items():
+        collect(plan, games[:1], tmp_path / name)
+        images[name] = np.asarray(ShardFolder(tmp_path / name).read(1).image)
+    assert not np.array_equal(images["shown"], images["plain"])
+    assert images["plain"].any() and not images["black"].any()
+
+
+def test_a_collection_of_an_older_version_goes_on(games: list[Game], tmp_path: Path) -> None:
+    collect(Plan(), games[:1], tmp_path)
+    settings = json.loads((tmp_path / "collection.json").read_text())
+    for name in ("thoughts", "tell_objects", "show_ids", "blank_frames"):  # keys that did not exist
+        del settings[name]
+    (tmp_path / "collection.json").write_text(json.dumps(settings))
+    assert len(collect(Plan(), games[:1], tmp_path)) == 1
+
+
 def test_noise_executes_other_commands_and_labels_stay_the_experts(games: list[Game]) -> None:
     transitions, _ = played(games[0], Plan(noise=0.5, frames=False, format="lavis"))
     assert any(item.executed != item.text_output for item in transitions)

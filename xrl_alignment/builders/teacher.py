@@ -41,6 +41,14 @@ class TeacherParts:
             self.endpoint.account.close()
 
 
+def expert_options(name: str, teacher: TeacherParts, *, tell_objects: bool) -> dict[str, Any]:
+    """`make_expert`'s options for the expert called `name`.
+
+    The explorer's thoughts are notes of what an image shows where the model's text does not tell it.
+    """
+    return {"notes": True} if name == "explorer" and not tell_objects else dict(teacher.expert_options)
+
+
 def build_teacher(expert: ExpertConfig, reflexion: ReflexionConfig, *, thinking: bool = False) -> TeacherParts:
     """Build the parts; an endpoint is made only if the expert or the reflector is a language model.
 

@@ -21,9 +21,12 @@ class Plan:
 
     Prompts are shortened to `budget` tokens of `tokenizer` (`tiny`, or a folder with a language model's tokenizer), so
     that the model does not cut them. With probability `noise` an admissible command drawn at random is executed instead
-    of the label (the states around the expert's path, as in DART, Laskey et al. 2017). `negatives` stores a random
-    other admissible command as `text_output_neg`, for DPO without a policy. `expert_options` are
-    the `openai` expert's settings, without those that only decide where, how fast and for how much it runs.
+    of the label (the states around the expert's path, as in DART, Laskey et al. 2017). With `thoughts` the expert
+    thinks before it acts (`run.enable_tc` of training). With `memories` each game has been tried before: the explorer
+    played its first steps, and the prompt holds the memory of that attempt. `tell_objects`, `show_ids` and
+    `blank_frames` decide what the model is shown, as in the section `environment` (docs/information.md). `negatives`
+    stores a random other admissible command as `text_output_neg`, for DPO without a policy. `expert_options` are the
+    `openai` expert's settings, without those that only decide where, how fast and for how much it runs.
     """
 
     env: str = "native"
@@ -38,6 +41,11 @@ class Plan:
     frames: bool = True
     keep_failed: bool = False
     noise: float = 0.0
+    thoughts: bool = False
+    memories: bool = False
+    tell_objects: bool = True
+    show_ids: bool = True
+    blank_frames: bool = False
     negatives: bool = False
     tokenizer: str = "tiny"
     budget: int = 1023

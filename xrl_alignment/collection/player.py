@@ -9,17 +9,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import lavis
 from xrl_alignment.collection.plan import Collected, Plan
 from xrl_alignment.collection.storage import annotation, save_image
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.environments import make_environment
-from xrl_alignment.environments.base import Environment, Game, information_of
+from xrl_alignment.environments.base import BLANK_FRAME, Environment, Game, information_of
 from xrl_alignment.environments.reuse import ReusedEnvironments
 from xrl_alignment.experts import ExpertQuestion, Label, make_expert
+from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.prompt import build_prompt, token_counter
+from xrl_alignment.reflexion.rule import RuleReflector
 from xrl_alignment.rollouts.episode import Episode
 from xrl_alignment.runs.transitions import NO_IMAGE, Transition, shard_name, write_shard
+
+ATTEMPT_STEPS = 12  # of an attempt that a memory is written of, at most: most games take the explorer fewer
 
 
 class CollectingPlayer:
@@ -32,7 +38,8 @@ class CollectingPlayer:
     def __init__(self, plan: Plan, out: Path, expert_options: Mapping[str, Any] | None = None) -> None:
         self.plan = plan
         self.out = out
-        self.expert_options = dict(expert_options or {})
+        notes = {"notes": True} if plan.expert == "explorer" and not plan.tell_objects else {}
+        self.expert_options = {**notes, **(expert_options or {})}
         self._environments = ReusedEnvironments(self._make_environment)
 
     def __call__(
@@ -60,31 +67,66 @@ class CollectingPlayer:
 
         A state for which the expert has no label is not stored; `look` is executed in it.
         """
-        plan, count = self.plan, counter(self.plan.tokenizer)
+        plan = self.plan
         rng = random.Random(f"{plan.seed} {game.id}")
         expert = make_expert(plan.expert, environment=environment, **self.expert_options)
+        memories = self._memories(environment, game, rng) if plan.memories else ()
         now = environment.reset(game)
-        episode = Episode(game=game.id, text=now.text)
-        expert.begin(now.text, task_type=game.task_type)
+        episode = Episode(game=game.id, text=now.text, memories=memories)
+        expert.begin(now.text, task_type=game.task_type, memories=memories)
         transitions = []
         while not episode.over(plan.max_steps):
             information = information_of(environment, now)
             asked = ExpertQuestion(expert, information)
             advice = (yield asked) if getattr(expert, "pool", None) else expert.act(information)
             assert advice is not None  # who is given an expert answers with its label
-            label = advice.action
+            label = episode.answer(advice.action, advice.thought if plan.thoughts else "")
             others = [command for command in now.admissible_commands if command != label]
             rejected = rng.choice(others) if plan.negatives and others else ""
             action = rng.choice(others) if plan.noise and others and rng.random() < plan.noise else label or "look"
-            image = environment.render() if plan.frames else NO_IMAGE
-            prompt = build_prompt(episode.text, (), episode.steps, budget=plan.budget, count=count)
-            now = environment.step(episode.act(action))
-            episode.hear(now.text, won=now.won, done=now.done)
-            expert.observe(action, now.text)
+            seen = self._frame(environment), self._prompt(episode)
+            if plan.thoughts and episode.may_think(action):
+                episode.think(action)
+            else:
+                now = environment.step(episode.act(action))
+                episode.hear(now.text, won=now.won, done=now.done)
+                expert.observe(action, now.text)
             if label is not None:
-                transitions.append(Transition(image, prompt, label, rejected, action, now.text))
+                transitions.append(Transition(*seen, label, rejected, action, episode.newest_text))
             yield None
         return transitions, episode.won
+
+    def _frame(self, environment: Environment) -> np.ndarray:
+        if not self.plan.frames:
+            return NO_IMAGE
+        return BLANK_FRAME if self.plan.blank_frames else environment.render()
+
+    def _prompt(self, episode: Episode) -> str:
+        plan = self.plan
+        budget, count = plan.budget, counter(plan.tokenizer)
+        return build_prompt(
+            episode.text,
+            episode.memories,
+            episode.steps,
+            budget=budget,
+            count=count,
+            tell_objects=plan.tell_objects,
+        )
+
+    def _memories(self, environment: Environment, game: Game, rng: random.Random) -> list[str]:
+        """The memory of an attempt that the explorer did not end, for want of steps."""
+        expert = Explorer()
+        now = environment.reset(game)
+        episode = Episode(game=game.id, text=now.text)
+        expert.begin(now.text)
+        for _ in range(rng.randrange(1, ATTEMPT_STEPS)):
+            action = expert.act().action or "look"
+            now = environment.step(episode.act(action))
+            if now.won:  # a failed attempt is wanted: all but its last step
+                break
+            episode.hear(now.text)
+            expert.observe(action, now.text)
+        return [RuleReflector().reflect(episode.trace(), ())]
 
     def close(self) -> None:
         """Close the environments."""
@@ -92,7 +134,9 @@ class CollectingPlayer:
 
     def _make_environment(self) -> Environment:
         expert = self.plan.expert if self.plan.expert in CLIENT_EXPERTS else None
-        return make_environment(self.plan.env, max_steps=self.plan.max_steps, expert=expert)
+        return make_environment(
+            self.plan.env, max_steps=self.plan.max_steps, show_ids=self.plan.show_ids, expert=expert
+        )
 
     def _entry(self, env: int, step: int, game: Game, item: Transition) -> dict[str, str]:
         entry = annotation(item, game.id)

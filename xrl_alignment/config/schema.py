@@ -31,6 +31,7 @@ APIS = ("chat", "completion")
 REFLECTORS = ("auto", "rule", "llm")
 POLICY_NAMES = ("in_process", "vllm", "http")
 ACTORS = ("policy", "expert")
+LEARN_FROM = ("all", "disagreements")
 DECODE_MODES = ("free", "admissible")
 
 PROBABILITIES = list_of("probabilities, one for each round", lambda value: 0.0 <= value <= 1.0, empty=False)
@@ -76,6 +77,12 @@ class RunConfig(Section, section="run"):
         "mixing probability, which is `beta`",
         ABOVE_ZERO,
     )
+    learn_from: str = setting(
+        "all",
+        "which transitions the learner draws: `all`, as the original, or only `disagreements`, in which the expert's "
+        "label is not the policy's own action (pairs of equal actions teach DPO nothing)",
+        one_of(*LEARN_FROM),
+    )
     repeat_limit: int = setting(0, "the same action this often in a row ends the episode as stuck; 0: never", REPEATS)
     device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one", DEVICE, may_change=True)
     max_batch: int = setting(
@@ -109,6 +116,9 @@ class EvaluateRunConfig(Section, section="run"):
     actor: str = setting("policy", "who plays: the model, or the expert alone", one_of(*ACTORS))
     num_envs: int = setting(140, "games", at_least(1))
     num_trials: int = setting(1, "a failed game is played again, up to so many times in all", at_least(1))
+    swap_memories: bool = setting(
+        False, "a control experiment: each failed game is played again with the memories of another failed game"
+    )
     seed: int = setting(42, "seed of everything random in the evaluation", at_least(0))
     output: str = setting("output/evaluate/result.json", "JSON file for the figures", named("a file's path"))
     max_steps: int = setting(50, "steps after which an episode ends", at_least(1))
@@ -129,9 +139,11 @@ class EvaluateRunConfig(Section, section="run"):
     ray_address: str = setting("", "the Ray cluster; empty: Ray on this machine only")
 
     def check_combinations(self) -> None:
-        """Several workers need an executor that has workers."""
+        """Several workers need an executor that has workers; memories come from an earlier trial."""
         valid = self.executor != "sequential" or self.num_workers == 1
         check_has_effect("run.num_workers", self.num_workers, valid, "run.executor=local or ray")
+        several = not self.swap_memories or self.num_trials > 1
+        check_has_effect("run.swap_memories", self.swap_memories, several, "run.num_trials above 1")
 
 
 @dataclass

@@ -66,11 +66,8 @@ class LabelledEpisode(Episode):
 
         With `thoughts`, a thought that this episode has not had comes before the action it explains.
         """
-        thought = plain(normalise(f"think: {advice.thought}"))
-        new = not self.has_just_thought and all(action != thought for action, _ in self.steps)
-        if thoughts and advice.thought and new:
-            return thought
-        return None if advice.action is None else plain(normalise(advice.action))
+        action = None if advice.action is None else plain(normalise(advice.action))
+        return self.answer(action, plain(advice.thought) if thoughts else "")
 
     def expert_drives(self, seed: int) -> bool:
         """DAgger's coin (Ross et al. 2011): true with probability `beta`.

@@ -88,8 +88,11 @@ class Learner:
     def learn(self, epoch: int, report: Callable[[TrainingMetrics], None] = lambda metrics: None) -> None:
         """Run the updates that follow an episode of round `epoch`, reporting every batch.
 
-        Raises DivergedError before a loss or gradient that is not finite reaches the weights.
+        Without a transition to draw (`run.learn_from=disagreements`, and there was none yet) it does nothing. Raises
+        DivergedError before a loss or gradient that is not finite reaches the weights.
         """
+        if not len(self.buffer):
+            return
         self.model.train()
         try:
             for iteration in range(self.updates * self.accum_grad_steps):

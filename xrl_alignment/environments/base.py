@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 MAX_STEPS = 50  # ALFWorld's and the original's limit on actions in an episode
+BLANK_FRAME = np.zeros((224, 224, 3), np.uint8)  # what a model sees with `environment.blank_frames`
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-import numpy as np
-
-from xrl_alignment.environments.base import MAX_STEPS, Environment, Game, TimeStep, information_of
+from xrl_alignment.environments.base import BLANK_FRAME, MAX_STEPS, Environment, Game, TimeStep, information_of
 from xrl_alignment.environments.reuse import ReusedEnvironments
 from xrl_alignment.evaluation.actors import PolicyQuestion
 from xrl_alignment.evaluation.metrics import EpisodeResult
@@ -16,7 +14,6 @@ from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.rollouts.episode import Episode
 
 Job = tuple[Game, Sequence[str]]  # a game and its memories
-BLANK = np.zeros((224, 224, 3), np.uint8)
 
 
 class EvaluationPlayer:
@@ -73,7 +70,7 @@ class EvaluationPlayer:
         self, environment: Environment, episode: Episode, now: TimeStep, expert: Expert | None
     ) -> Generator[Any, Any, str]:
         if expert is None:
-            image = BLANK if self.blank_frames else environment.render()
+            image = BLANK_FRAME if self.blank_frames else environment.render()
             return (
                 yield PolicyQuestion(
                     episode.text, episode.memories, episode.steps, image, now.admissible_commands, episode.game

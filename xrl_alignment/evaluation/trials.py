@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xrl_alignment.environments.base import Environment, Game
@@ -70,12 +70,17 @@ class Trials:
         reflector: Reflector | None = None,
         executor: RolloutExecutor | None = None,
         concurrency: int = 32,
+        swap_memories: bool = False,
         **options: Any,
     ) -> None:
-        """`options` are those of `EvaluationPlayer`; `concurrency` counts only without an `executor`."""
+        """`options` are those of `EvaluationPlayer`; `concurrency` counts only without an `executor`.
+
+        With `swap_memories` every failed game is played with the memories of another one, a control experiment.
+        """
         self.actor = actor
         self.games = games
         self.reflector = reflector
+        self.swap_memories = swap_memories
         self.executor = executor or SequentialExecutor(concurrency)
         self.results: list[list[EpisodeResult]] = []
         self._player = EvaluationPlayer(make_environment, actor.make_expert, blank_frames=actor.blank_frames, **options)
@@ -96,7 +101,8 @@ class Trials:
             on_result(result, trace)
 
         games = [game for game in self.games if game.id not in solved]
-        self.results.append(_play_all(self.executor, self._player, self.actor, games, self._memories, note))
+        memories = swapped(self._memories, [game.id for game in games]) if self.swap_memories else self._memories
+        self.results.append(_play_all(self.executor, self._player, self.actor, games, memories, note))
 
     def close(self) -> None:
         """End the workers and close the environments."""
@@ -118,6 +124,12 @@ class Trials:
         """For each game its winning trial, else its last."""
         last = {result.game: result for trial in self.results for result in trial}
         return [last[game.id] for game in self.games]
+
+
+def swapped(memories: Mapping[str, list[str]], games: Sequence[str]) -> dict[str, list[str]]:
+    """`memories` with those of the `games` passed on: each game gets the next one's, the last one the first's."""
+    having = [game for game in games if memories.get(game)]
+    return dict(zip(having, [memories[game] for game in [*having[1:], *having[:1]]], strict=True))
 
 
 def _lost(outcome: JobOutcome) -> EpisodeResult:

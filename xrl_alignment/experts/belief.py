@@ -28,6 +28,17 @@ _LOOKS = re.compile(r"This is a ((?:hot|cool|cold|clean|and|sliced| )+) ([a-z]+ 
 STATES = {"clean": "clean", "heat": "hot", "cool": "cool"}  # treatment -> the state it gives
 
 
+# How memories name a place: "take cd 1 from desk 1", "I saw cd 1 at desk 1", "go to desk 1, use desklamp 1".
+_REMEMBERED = re.compile(r"\b([a-z]+ \d+) (?:from|at) ([a-z]+ \d+)\b")
+_LAMP_REMEMBERED = re.compile(r"\bgo to ([a-z]+ \d+), use ([a-z]+ \d+)\b")
+
+
+def places_remembered(memory: str) -> dict[str, str]:
+    """Object -> receptacle, as the text of a Reflexion memory says; a game begins anew as it began before."""
+    lamps = {lamp: place for place, lamp in _LAMP_REMEMBERED.findall(memory)}
+    return lamps | dict(_REMEMBERED.findall(memory))
+
+
 class Belief:
     """Follow one episode: `observe` every executed action and its feedback."""
 

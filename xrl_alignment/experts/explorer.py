@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.experts.base import Label
-from xrl_alignment.experts.belief import STATES, Belief
+from xrl_alignment.experts.belief import STATES, Belief, places_remembered
 from xrl_alignment.experts.statistics import Statistics, load_statistics, room_kind
 from xrl_alignment.language.sentences import Task, parse_opening, parse_task, type_of
 
@@ -37,25 +37,38 @@ class Explorer:
     "listing" searches surfaces, then containers, as the opening text lists them. "likely" saves a fifth of the steps;
     its order depends on the kind of room and on the object. `seed` breaks ties between places of equal chance; 0 takes
     them in listing order. `statistics` default to the shipped table. Raises ConfigError for another `order`.
+
+    A thought explains each new subgoal. With `notes` it says instead which objects of the task have come into view, and
+    where: an agent whose text does not name objects (`environment.tell_objects=false`) writes down what its image shows
+    and can read it later.
     """
 
     name = "explorer"
 
-    def __init__(self, *, order: str = "likely", seed: int = 0, statistics: Statistics | None = None) -> None:
+    def __init__(
+        self, *, order: str = "likely", seed: int = 0, statistics: Statistics | None = None, notes: bool = False
+    ) -> None:
         if order not in ORDERS:
             raise ConfigError(unknown("explorer order", order, ORDERS))
         self.order = order
         self.seed = seed
+        self.notes = notes
         self._statistics = statistics or load_statistics()
         self.begin("")
 
     def begin(self, intro: str, *, task_type: str = "", memories: Sequence[str] = ()) -> None:
-        """Start an episode. A task that cannot be read or done gets labels without an action, never an exception."""
+        """Start an episode; the newest of the `memories` may say where objects are.
+
+        A task that cannot be read or done gets labels without an action, never an exception.
+        """
         receptacles, self._sentence = parse_opening(intro)
         known = self._statistics
         task = parse_task(self._sentence, known.object_types, known.receptacle_types)
         self._task = task or Task("", "")
         self._belief = Belief(receptacles)
+        for thing, place in places_remembered(memories[-1] if memories else "").items():
+            if place in receptacles:
+                self._belief.place[thing] = place
         self._types = {name: type_of(name) for name in receptacles}
         self._kind = room_kind(self._types.values())
         draw = random.Random(f"{self.seed} {intro}")
@@ -64,6 +77,7 @@ class Explorer:
         self._label = self._refusal(understood=task is not None)
         self._hopeless = self._label is not None
         self._subgoal: tuple[str, ...] = ()
+        self._news = ""
 
     def _refusal(self, understood: bool) -> Label | None:
         """The label of an episode that cannot be played; None if it can."""
@@ -79,8 +93,19 @@ class Explorer:
     def observe(self, action: str, feedback: str) -> None:
         """Read the executed action, whoever chose it, and the environment's feedback."""
         if not self._hopeless:
+            held, places = self._belief.held, dict(self._belief.place)
             self._belief.observe(action, feedback)
+            self._news = self._seen_since(places, held)
             self._label = None
+
+    def _seen_since(self, before: Mapping[str, str], held: str | None) -> str:
+        """The objects of the task that have come into view, and where; `held` was put there and is no news."""
+        wanted = {self._task.object_type} | ({self._task.target_type} if self._task.treatment == "look" else set())
+        places: dict[str, list[str]] = {}
+        for thing, place in self._belief.place.items():
+            if type_of(thing) in wanted and before.get(thing) != place and thing != held:
+                places.setdefault(place, []).append(thing)
+        return "; ".join(f"{', '.join(sorted(things))} in/on {place}" for place, things in sorted(places.items()))
 
     def act(self, information: Mapping[str, Any] | None = None) -> Label:
         """The next action, with a thought if the subgoal is a new one. `information` is not read."""
@@ -92,9 +117,9 @@ class Explorer:
         decision = self._decide()
         if decision.action in self._belief.failed:  # a simulator may fail once: look, then try again
             decision = _Decision("look", ("look",), "That did not work, I look before I try again.")
-        thought = decision.thought if decision.subgoal != self._subgoal else ""
+        explains = decision.thought if decision.subgoal != self._subgoal else ""
         self._subgoal = decision.subgoal
-        return Label(decision.action, thought)
+        return Label(decision.action, (self._news and f"I see {self._news}") if self.notes else explains)
 
     def _decide(self) -> _Decision:
         belief, task = self._belief, self._task

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lavis.common.errors import ConfigError
-from xrl_alignment.language.commands import MAX_THOUGHTS, is_thought
+from xrl_alignment.language.commands import MAX_THOUGHTS, is_thought, normalise
 from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.language.prompt import opening
 from xrl_alignment.language.sentences import NOTHING_HAPPENS
@@ -87,6 +87,15 @@ class Episode:
         """Have a thought."""
         self._thoughts += 1
         self._add(thought, THOUGHT_FEEDBACK)
+
+    def answer(self, action: str | None, thought: str) -> str | None:
+        """What an expert's advice amounts to now: its `thought` where this episode has not had it, else its `action`.
+
+        After a thought comes an action.
+        """
+        said = normalise(f"think: {thought}")
+        new = not self.has_just_thought and all(done != said for done, _ in self.steps)
+        return said if thought and new else action
 
     @property
     def has_just_thought(self) -> bool:

@@ -6,6 +6,7 @@ images: the index of 100,000 transitions takes a few megabytes.
 
 from __future__ import annotations
 
+import logging
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -16,27 +17,34 @@ import numpy as np
 from lavis.datasets.shards import ShardError, open_shard
 from lavis.models.references import Place
 
+logger = logging.getLogger(__name__)
+
 _SHARD_NAME = re.compile(r"round(\d+)_env(\d+)_steps(\d+)\.h5")
 
 
 class ReplayBuffer:
     """Uniform sampling, with replacement, over all transitions of the newest shards (behavioural cloning).
 
-    `capacity` is counted in transitions: the oldest shards leave the index (not the disk) when it is exceeded.
+    `capacity` is counted in transitions: the oldest shards leave the index (not the disk) when it is exceeded. With
+    `disagreements` only transitions whose label differs from the policy's own action count and are drawn.
     Samples are drawn from a generator of its own, whose state a checkpoint keeps.
     """
 
     # The name in a batch, and the stored field; only these are read.
     batch_fields = {"image": "image", "text_input": "text_input", "text_output": "text_output"}
 
-    def __init__(self, directory: Path | str, *, capacity: int = 100_000, seed: int = 42) -> None:
+    def __init__(
+        self, directory: Path | str, *, capacity: int = 100_000, seed: int = 42, disagreements: bool = False
+    ) -> None:
         self.directory = Path(directory)
+        self.disagreements = disagreements
         self.capacity = capacity
         self.random = np.random.default_rng(seed)
         self.drawn: list[Place] = []  # the last batch: shard and transition of each sample
         self.refused: set[str] = set()  # shards that cannot be learned from; a checkpoint keeps them
         self._names: list[str] = []  # every shard ever added
         self._ends: list[int] = []  # transitions up to and including each shard
+        self._rows: dict[str, list[int]] = {}  # with `disagreements`: which of a shard's transitions count
         self._gone = 0  # so many shards have left the index
 
     def __len__(self) -> int:
@@ -44,14 +52,28 @@ class ReplayBuffer:
         return self._ends[-1] - self._start if self._ends else 0
 
     def add_shard(self, name: str) -> None:
-        """Take a written shard of this directory into the index."""
+        """Take a written shard of this directory into the index; with `disagreements` its texts are read."""
         match = _SHARD_NAME.fullmatch(name)
         if not match:
             raise ValueError(f"{name} is not a shard's name (round000_env0000_steps000.h5)")
+        steps = int(match.group(3))
+        if self.disagreements:
+            self._rows[name] = self._disagreements(name, steps)
+            steps = len(self._rows[name])
         self._names.append(name)
-        self._ends.append((self._ends[-1] if self._ends else 0) + int(match.group(3)))
+        self._ends.append((self._ends[-1] if self._ends else 0) + steps)
         while len(self) > self.capacity and self._gone < len(self._names) - 1:
             self._gone += 1
+
+    def _disagreements(self, name: str, steps: int) -> list[int]:
+        """The steps whose label is not the policy's own action; none of a shard that cannot be read."""
+        try:
+            shard = open_shard(self.directory / name)
+            rows = [shard.read(step, ("text_output", "text_output_neg")) for step in range(steps)]
+        except ShardError as error:
+            logger.error("nothing is learned from %s: %s", name, error)
+            return []
+        return [i for i, row in enumerate(rows) if row["text_output_neg"] not in ("", row["text_output"])]
 
     def sample(self, batch_size: int) -> dict[str, list]:
         """Draw a batch: {"image": list of uint8 (H, W, 3), "text_input": [...], "text_output": [...]}."""
@@ -105,7 +127,8 @@ class ReplayBuffer:
         """Shard and index in it of the `position`-th transition that can be drawn."""
         position += self._start
         shard = bisect_right(self._ends, position)
-        return self._names[shard], position - (self._ends[shard - 1] if shard else 0)
+        name, row = self._names[shard], position - (self._ends[shard - 1] if shard else 0)
+        return name, self._rows[name][row] if self.disagreements else row
 
 
 class DPOReplayBuffer(ReplayBuffer):

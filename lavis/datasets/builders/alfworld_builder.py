@@ -12,7 +12,7 @@ from lavis.datasets.annotations import AnnotationError, AnnotationFile
 from lavis.datasets.builders.base_dataset_builder import TRAIN_SPLIT, BaseDatasetBuilder
 from lavis.datasets.builders.storage import located
 from lavis.datasets.datasets.alfworld_dataset import AlfworldDataset
-from lavis.datasets.records import Source
+from lavis.datasets.records import Source, SourceChain
 from lavis.datasets.shards import ShardFolder
 
 ANNOTATION_NAME = "annotations.json"  # what `xrl_alignment.collect --format lavis` writes
@@ -20,7 +20,9 @@ ANNOTATION_NAME = "annotations.json"  # what `xrl_alignment.collect --format lav
 
 @registry.register_builder("alfworld_cap")
 class AlfworldCapBuilder(BaseDatasetBuilder):
-    """For each split `build_info.annotations.<split>.storage` is a JSON file, or a folder that collect wrote.
+    """For each split `build_info.annotations.<split>.storage` is a JSON file, a folder that collect wrote, or a list.
+
+    A list of files and folders is read as one sequence.
 
     With `…<split>.url` a JSON file is downloaded first (`storage.located`). Images of a JSON file lie under
     `build_info.images.storage`, by default beside the file.
@@ -34,17 +36,18 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
         """The dataset of one split; ConfigError where it is empty."""
         is_train = split == TRAIN_SPLIT
         phase = "train" if is_train else "eval"
-        path, *more = located(info)
-        if more:
-            raise ConfigError(f"datasets.alfworld_cap: split {split} has {1 + len(more)} storages: name one")
+        paths = located(info)
         try:
-            source = self.open_source(path)
+            sources = [self.open_source(path) for path in paths]
         except AnnotationError as error:
             if not info.get("url"):
                 raise
             raise AnnotationError(f"{error}; delete it, and {info['url']} is downloaded again") from error
+        source = sources[0] if len(sources) == 1 else SourceChain(sources)
         if not len(source):
-            raise ConfigError(f"datasets.alfworld_cap: split {split} is empty: no sample in {path}")
+            raise ConfigError(
+                f"datasets.alfworld_cap: split {split} is empty: no sample in {', '.join(map(str, paths))}"
+            )
         return (self.train_dataset_cls if is_train else self.eval_dataset_cls)(
             source=source,
             vis_processor=self.vis_processors[phase],

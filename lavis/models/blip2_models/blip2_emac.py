@@ -190,8 +190,8 @@ class Blip2Emac(EmacGeneration):
         with self.maybe_autocast():
             image_tokens = self.image_tokens(samples, prompts)
             if not self._only_input_trains(image_tokens):
-                logps, _ = self.token_logps(image_tokens, self.training_rows(prompts, outputs))
-                return {"loss": -logps.mean()}
+                sums, counts = self.answer_sums(image_tokens, prompts, [outputs])
+                return {"loss": -sums.sum() / counts.sum()}
             answers = self.encode_answers(zip(outputs, strict=True))
             count = sum(len(answer) for (answer,) in answers)
             sums, surrogate = self.logps_by_rows(image_tokens, prompts, answers, lambda sums, rows: -sums.sum() / count)

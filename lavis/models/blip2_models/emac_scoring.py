@@ -5,7 +5,7 @@ Shapes: N samples, Q image tokens, L text tokens, H hidden size of the language 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,8 @@ from lavis.models.blip2_models.text import IGNORE, Rows, encode_output, encode_p
 
 # Tokens of language model input whose activations are kept at a time, where only the parts before it train.
 CHUNK_TOKENS = {"cpu": 1024, "cuda": 4096}
+# Tokens computed at a time where the language model trains: rows of like length share a chunk, so that few are pads.
+TRAINING_TOKENS = {"cpu": 4096, "cuda": 65536}
 
 
 class EmacScoring(EmacWeights):
@@ -132,20 +134,30 @@ class EmacScoring(EmacWeights):
         self, image_tokens: Tensor, prompts: Sequence[str], outputs: Sequence[Sequence[str]], *, reference: bool = False
     ) -> Tensor:
         """As `sequence_logps`, from image tokens (N, Q, H): (N, len(outputs))."""
-        if len(outputs) == 1:  # plain rows, whose causal mask attention kernels know
-            rows = self.training_rows(prompts, outputs[0])
-            logps, answer = self.token_logps(image_tokens, rows, reference=reference)
-        else:
+        sums, counts = self.answer_sums(image_tokens, prompts, outputs, reference=reference)
+        return sums / counts if self.avg_log_probs else sums
+
+    def answer_sums(
+        self, image_tokens: Tensor, prompts: Sequence[str], outputs: Sequence[Sequence[str]], *, reference: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Summed log-probability and number of tokens of each answer, (N, len(outputs)) each."""
+        llm, count = self.part("llm_model", reference=reference), len(prompts)
+        if len(outputs) == 1 and not fast_llm.supports(llm):  # plain rows, whose causal mask attention kernels know
+            plain = self.training_rows(prompts, outputs[0])
+            logps, row = self.token_logps(image_tokens, plain, reference=reference)
+            return _by_answer(logps, row, (count, 1))
+        ids, answers = self.encode_inputs(prompts), self.encode_answers(zip(*outputs, strict=True))
+        require_room(llm, image_tokens, [len(i) for i in ids], _longest(answers))
+        chunks = fast_llm.chunked(_lengths(image_tokens, ids, answers), _budget(self.device, TRAINING_TOKENS))
+        parts = []
+        for rows in chunks:
             logps, answer = fast_llm.token_logps(
-                self.part("llm_model", reference=reference),
-                image_tokens,
-                self.encode_inputs(prompts),
-                self.encode_answers(zip(*outputs, strict=True)),
+                llm, image_tokens[rows], [ids[i] for i in rows], [answers[i] for i in rows]
             )
-        sums = logps.new_zeros(len(prompts) * len(outputs)).index_add(0, answer, logps)
-        if self.avg_log_probs:
-            sums = sums / torch.bincount(answer, minlength=len(sums))
-        return sums.view(len(prompts), len(outputs))
+            parts.append(_by_answer(logps, answer, (len(rows), len(outputs))))
+        order = torch.tensor([row for rows in chunks for row in rows], device=self.device).argsort()
+        sums, counts = (torch.cat(part)[order] for part in zip(*parts, strict=True))
+        return sums, counts
 
     def logps_by_rows(
         self,
@@ -165,12 +177,8 @@ class EmacScoring(EmacWeights):
             )
             return logps.new_zeros(len(rows) * width).index_add(0, answer, logps).view(len(rows), width)
 
-        lengths = [
-            image_tokens.shape[1] + len(prompt) + sum(len(answer) for answer in group)
-            for prompt, group in zip(prompt_ids, answers, strict=True)
-        ]
-        budget = CHUNK_TOKENS.get(self.device.type, CHUNK_TOKENS["cuda"])
-        return fast_llm.values_by_rows(sums_of, loss_of, image_tokens, fast_llm.chunked(lengths, budget))
+        chunks = fast_llm.chunked(_lengths(image_tokens, prompt_ids, answers), _budget(self.device, CHUNK_TOKENS))
+        return fast_llm.values_by_rows(sums_of, loss_of, image_tokens, chunks)
 
 
 def require_room(llm: PreTrainedModel, image_tokens: Tensor, prompts: Sequence[int], answer: int) -> None:
@@ -190,3 +198,20 @@ def require_room(llm: PreTrainedModel, image_tokens: Tensor, prompts: Sequence[i
 
 def _longest(answers: Sequence[Sequence[Sequence[int]]]) -> int:
     return max(len(answer) for group in answers for answer in group)
+
+
+def _lengths(image_tokens: Tensor, prompts: Sequence[list[int]], answers: Sequence[Sequence[list[int]]]) -> list[int]:
+    """Tokens of each row: image, prompt and all answers."""
+    pairs = zip(prompts, answers, strict=True)
+    return [image_tokens.shape[1] + len(prompt) + sum(map(len, group)) for prompt, group in pairs]
+
+
+def _budget(device: torch.device, tokens: Mapping[str, int]) -> int:
+    return tokens.get(device.type, tokens["cuda"])
+
+
+def _by_answer(logps: Tensor, answer: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Sum and number of the log-probabilities (E,) of each answer, both `shape`."""
+    answers = shape[0] * shape[1]
+    sums = logps.new_zeros(answers).index_add(0, answer, logps)
+    return sums.view(shape), torch.bincount(answer, minlength=answers).view(shape)

@@ -31,3 +31,24 @@ def test_trials_leave_solved_games_and_give_memories_to_the_others(games, script
     for _ in range(2):
         won.play(lambda result, trace: None)
     assert won.results[1] == [] and won.best == won.first and len(won.best) == len(games)
+
+
+def test_swapped_memories_are_those_of_another_game(games, scripted):
+    policy = scripted("look")
+    trials = Trials(
+        actor=PolicyActor(policy=policy),
+        games=games[:2],
+        make_environment=native,
+        reflector=RuleReflector(),
+        swap_memories=True,
+        max_steps=1,
+        concurrency=1,
+    )
+    trials.play(lambda result, trace: None)
+    trials.play(lambda result, trace: None)
+    own = [policy.inputs[i].prompt for i in (0, 1)]
+    again = [policy.inputs[i].prompt.partition("\n") for i in (2, 3)]
+    assert [rest for _, _, rest in again] == own
+    lines = [trials._memories[game.id][0] for game in games[:2]]
+    assert lines[0] != lines[1]
+    assert [head for head, _, _ in again] == [f"Memory: {lines[1]}", f"Memory: {lines[0]}"]

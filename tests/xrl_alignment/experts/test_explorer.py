@@ -48,6 +48,38 @@ def play(environment, expert, game, saboteur=None):
     return step.won, trace
 
 
+def test_a_memory_says_where_to_go_and_may_be_wrong() -> None:
+    opening = (
+        "You are in the middle of a room. Looking quickly around you, you see a desk 1, a bed 1, and a shelf 1.\n\n"
+        "Your task is to: put some cd in shelf."
+    )
+    memory = "(by rule) I saw cd 1 at bed 1 but did not take it. Next time I will go to bed 1, take cd 1 from bed 1."
+    expert = Explorer()
+    expert.begin(opening, memories=["(by rule) I searched desk 1 and saw no cd.", memory])
+    assert expert.act().action == "go to bed 1"
+    expert.observe("go to bed 1", "You arrive at bed 1. On the bed 1, you see nothing.")
+    assert expert.act().action == "go to desk 1"
+    expert.begin(opening, memories=["take cd 1 from moon 1"])
+    assert expert.act().action == "go to desk 1"
+
+
+def test_notes_say_which_objects_of_the_task_came_into_view() -> None:
+    expert = Explorer(notes=True)
+    expert.begin(
+        "You are in the middle of a room. Looking quickly around you, you see a desk 1, a bed 1, and a shelf 1.\n\n"
+        "Your task is to: put two cd in shelf."
+    )
+    assert expert.act().thought == ""
+    expert.observe("go to desk 1", "You arrive at desk 1. On the desk 1, you see a cd 3, a cd 1, and a pen 1.")
+    assert expert.act().thought == "I see cd 1, cd 3 in/on desk 1"
+    expert.observe("take cd 1 from desk 1", "You pick up the cd 1 from the desk 1.")
+    assert expert.act().thought == ""
+    expert.observe("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see a cd 2.")
+    assert expert.act().thought == "I see cd 2 in/on shelf 1"
+    expert.observe("put cd 1 in/on shelf 1", "You put the cd 1 in/on the shelf 1.")
+    assert expert.act().thought == ""
+
+
 @pytest.fixture(scope="module")
 def environment():
     environment = NativeEnvironment(max_steps=MAX_STEPS)

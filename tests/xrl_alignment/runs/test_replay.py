@@ -2,6 +2,7 @@
 
 import time
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,3 +108,26 @@ def test_the_last_batch_can_be_named(tmp_path):
     buffer.add_shard(store(tmp_path, 0, 7, [1]))
     buffer.sample(6)
     assert buffer.describe_drawn(limit=1) == "round000_env0007_steps001.h5 step 0 (pick/7) and 5 more"
+
+
+def test_disagreements_alone(tmp_path):
+    """Pairs of equal actions, and states in which the policy was not asked, are not drawn."""
+    same = replace(transition(1), text_output_neg="label 1")
+    unknown = replace(transition(2), text_output_neg="")
+    name = shard_name(0, 0, 4)
+    write_shard(tmp_path / name, [same, transition(5), unknown, transition(6)], {"game": "pick/0", "won": True})
+    agreed = shard_name(0, 1, 1)
+    write_shard(tmp_path / agreed, [same], {"game": "pick/1", "won": True})
+    buffer = DPOReplayBuffer(tmp_path, disagreements=True)
+    for shard in (agreed, name):
+        buffer.add_shard(shard)
+    assert len(buffer) == 2
+    assert set(buffer.sample(50)["text_output_neg"]) == {"own ü 5", "own ü 6"}
+    assert set(buffer.drawn) == {(name, 1), (name, 3)}
+
+
+def test_disagreements_of_a_shard_that_cannot_be_read(tmp_path, caplog):
+    buffer = ReplayBuffer(tmp_path, disagreements=True)
+    buffer.add_shard(shard_name(0, 0, 4))
+    assert len(buffer) == 0
+    assert "nothing is learned from" in caplog.text

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lavis.models import load_model_and_preprocess
+from lavis.models import fast_llm, load_model_and_preprocess
+from lavis.models.blip2_models import emac_scoring
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 
 Build = Callable[..., Blip2Emac]
@@ -47,6 +48,27 @@ class TestScore:
     def test_wrong_number_of_lists(self, frozen: Blip2Emac, samples: dict) -> None:
         with pytest.raises(ValueError, match="1 lists of candidates for 3 samples"):
             frozen.score(samples, [["look"]])
+
+
+class TestTrainingTheLanguageModel:
+    def test_rows_by_length_give_transformers_loss_and_gradients(
+        self, build: Build, samples: dict, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = build(freeze_vit=True, freeze_qformer=True)
+        found = []
+        for ours in (True, False):
+            if not ours:
+                monkeypatch.setattr(fast_llm, "supports", lambda llm: False)
+            monkeypatch.setitem(emac_scoring.TRAINING_TOKENS, "cpu", 100)  # every row is a chunk of its own
+            model.zero_grad()
+            loss = model(samples)["loss"]
+            loss.backward()
+            found.append((loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
+        (loss, gradients), (want_loss, want) = found
+        assert torch.allclose(loss, want_loss, rtol=1e-5)
+        assert gradients.keys() == want.keys() and any(name.startswith("llm_model") for name in want)
+        for name, gradient in want.items():
+            assert torch.allclose(gradients[name], gradient, rtol=1e-3, atol=1e-6), name
 
 
 class TestCutPrompts:

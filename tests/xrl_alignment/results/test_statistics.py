@@ -1,0 +1,54 @@
+"""Means, paired differences and their intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xrl_alignment.results.statistics import difference, grid, mean_and_interval, row, second_trial
+
+SOLVED, FAILED = {"actions": 10, "rejected": 0}, {"actions": 50, "rejected": 5}
+
+
+def evaluation(*trials: dict[str, bool]) -> dict:
+    """What `evaluate.py` writes, as far as it is read."""
+    episodes = [[{"game": game, "won": won} | (SOLVED if won else FAILED) for game, won in t.items()] for t in trials]
+    return {"episodes": episodes, "games_hash": "abc", "split": "valid_seen"}
+
+
+def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
+    random = np.random.default_rng(1)
+    covered = 0
+    for i in range(60):
+        skill = 0.8 + random.normal(scale=0.03, size=(6, 1))
+        values = (random.random((6, 80)) < skill).astype(float)
+        _, low, high = mean_and_interval(values, seed=i)
+        covered += low <= 0.8 <= high
+    assert 50 <= covered <= 60
+
+
+def test_a_difference_is_paired_by_game() -> None:
+    games = {f"g{i}": i % 2 == 0 for i in range(40)}
+    better = games | {"g1": True, "g3": True, "g5": True, "g7": True}
+    found = difference([evaluation(better)] * 2, [evaluation(games)] * 2)
+    assert found["difference"] == pytest.approx(0.1) and found["by_seed"] == pytest.approx([0.1, 0.1])
+    low, high = found["interval"]
+    assert 0 < low < 0.1 < high < 0.25  # unpaired, the interval would be four times as wide
+    assert difference([evaluation(games)], [evaluation(games)])["interval"] == [0, 0]
+
+
+def test_other_games_are_not_compared() -> None:
+    with pytest.raises(ValueError, match="other games"):
+        grid([{"a": True}, {"b": True}])
+
+
+def test_a_row_counts_steps_of_solved_games_and_rejected_commands() -> None:
+    found = row([evaluation({"a": True, "b": False}), evaluation({"b": True, "a": True})])
+    assert found["success"] == 0.75 and found["by_seed"] == [0.5, 1.0]
+    assert found["mean_steps"] == 10 and found["rejected"] == 5 / 80
+
+
+def test_the_second_trial_is_of_failed_games() -> None:
+    found = second_trial([evaluation({"a": True, "b": False}, {"b": True}), evaluation({"a": False}, {"a": False})])
+    assert (found["failed"], found["solved"], found["share"]) == (2, 1, 0.5)
+    assert second_trial([evaluation({"a": True}, {})])["share"] is None

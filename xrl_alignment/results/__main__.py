@@ -1,0 +1,55 @@
+"""Runs the experiments of docs/results.md and writes the page (`make results`, `make results-quick`).
+
+    python -m xrl_alignment.results --cfg-path configs/results/full.yaml --page docs/results.md
+    python -m xrl_alignment.results --cfg-path configs/results/quick.yaml
+
+Every experiment consists of steps, each one of the project's programs; `results.output` keeps their data, checkpoints,
+figures and logs. A step that is done is not run again, so a run that was stopped goes on with the same command.
+`results.json` there holds all figures; the page is made from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from dataclasses import asdict
+from pathlib import Path
+
+from lavis.common.files import make_folder, write_atomically, write_json
+from xrl_alignment.common.program import parse_args, run_program
+from xrl_alignment.common.versions import versions
+from xrl_alignment.config.loading import load_config
+from xrl_alignment.results.experiments import RUN
+from xrl_alignment.results.lab import Lab
+from xrl_alignment.results.page import render
+from xrl_alignment.results.settings import ResultsFile
+
+
+def _page(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--page", type=Path, metavar="FILE", help="also write the page of all figures")
+
+
+def main() -> None:
+    """Run what is missing, write `results.json` and the page."""
+    arguments = parse_args(__doc__, _page, settings="xrl_alignment/results/settings.py")
+    sizes = load_config(ResultsFile, arguments.cfg_path, arguments.options).results
+    lab = Lab(Path(sizes.output), jobs=sizes.jobs, say=lambda text: print(text, flush=True))
+    make_folder(lab.output)
+    found = {name: RUN[name](lab, sizes) for name in sizes.experiments}
+    results = {
+        "sizes": asdict(sizes),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "versions": versions(),
+        "seconds": lab.seconds(),
+        **found,
+    }
+    write_json(lab.output / "results.json", results)
+    print(f"figures: {lab.output / 'results.json'}")
+    if arguments.page:
+        write_atomically(arguments.page, lambda file: file.write(render(results).encode()))
+        print(f"page: {arguments.page}")
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,207 @@
+"""The experiments of docs/results.md, each a function of the lab and the sizes that returns its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from xrl_alignment.results.lab import Lab
+from xrl_alignment.results.settings import ResultsConfig
+from xrl_alignment.results.statistics import difference, row, second_trial
+
+# What the student is shown (docs/information.md): setting -> keys of the section `environment`.
+INFORMATION = {
+    "a": {"environment.show_ids": False},
+    "numbers": {},
+    "b": {"environment.tell_objects": False},
+    "c": {"environment.blank_frames": True},
+}
+
+
+class Arm(NamedTuple):
+    """A way to go on from the cloned student: the keys in which it differs from the others."""
+
+    name: str
+    options: dict[str, Any]
+
+
+ARMS = (
+    Arm("bc", {}),
+    Arm("dpo", {"run.enable_dpo": True}),
+    Arm("bc, disagreements", {"run.learn_from": "disagreements"}),
+    Arm("dpo, disagreements", {"run.enable_dpo": True, "run.learn_from": "disagreements"}),
+)
+
+
+def student(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
+    """The student of each seed, judged in every information setting: after cloning, and after its DAgger rounds."""
+
+    def one(seed: int) -> dict[str, dict[str, Any]]:
+        cloned = _cloned(lab, sizes, seed)
+        found = {"cloned": _judged(lab, sizes, f"cloned/seed{seed}", cloned)}
+        keys = {"run.seed": seed, "run.enable_tc": True, "run.num_envs": sizes.round_games, "reflexion.enabled": False}
+        own = [
+            lab.label(f"labelled/seed{seed}-{short}", cloned, keys | shown | {"environment.seed": 100 + number})
+            for number, (short, shown) in enumerate(INFORMATION.items())
+        ]
+        weights = _trained(lab, sizes, f"dagger-seed{seed}", [*_collections(lab, sizes), *own], seed, cloned)
+        found["student"] = _judged(lab, sizes, f"student/seed{seed}", weights)
+        return found
+
+    by_seed = lab.all(partial(one, seed) for seed in sizes.seeds)
+    return {
+        phase: {name: row([found[phase][name] for found in by_seed]) for name in INFORMATION}
+        for phase in ("cloned", "student")
+    }
+
+
+def reflexion(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
+    """A second trial of the games that the cloned student failed: with their memories, without, with other games'."""
+    ways = {
+        "with its memory": {"reflexion.enabled": True},
+        "without a memory": {"reflexion.enabled": False},
+        "with another game's memory": {"reflexion.enabled": True, "run.swap_memories": True},
+    }
+
+    def one(way: str, seed: int) -> dict[str, Any]:
+        name = f"second-trial/seed{seed}-{way.replace(' ', '-')}"
+        return _heldout(lab, sizes, name, _cloned(lab, sizes, seed), ways[way], trials=2)
+
+    chains = [(way, seed) for way in ways for seed in sizes.seeds]
+    found = dict(zip(chains, lab.all(partial(one, *chain) for chain in chains), strict=True))
+    return {way: second_trial([found[way, seed] for seed in sizes.seeds]) for way in ways}
+
+
+def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
+    """One switch at a time, from the same number of games and batches."""
+    games, seeds = sizes.ablation_games, sizes.seeds
+
+    def cloned(label: str, seed: int, flags: Sequence[str] = (), judged: Mapping[str, Any] | None = None) -> dict:
+        data = _collection(lab, f"{label}-seed{seed}", games, 10 + seed, *flags, noise=sizes.noise)
+        weights = _regime(lab, sizes, f"{label}-seed{seed}", [data], seed)
+        return _heldout(lab, sizes, f"ablations/{label}-seed{seed}", weights, judged or {})
+
+    def driven(label: str, beta: float, seed: int) -> dict:
+        data = _collection(lab, f"explorer-seed{seed}", games, 10 + seed, noise=sizes.noise)
+        start = _regime(lab, sizes, f"explorer-seed{seed}", [data], seed)
+        keys = {"run.beta": f"[{beta}]", "run.seed": seed, "environment.seed": 10 + seed, "run.num_envs": games}
+        return _heldout(lab, sizes, f"ablations/{label}-seed{seed}", lab.round(f"{label}-seed{seed}", start, keys))
+
+    def history(tokens: int) -> Callable[[int], dict]:
+        flags, judged = ("--budget", str(tokens)), {"model.max_txt_len": tokens + 1}
+        return lambda seed: cloned(f"history{tokens}", seed, flags, judged)
+
+    hidden = {"environment.tell_objects": False}
+    table: dict[str, dict[str, Callable[[int], dict]]] = {
+        "expert": {
+            name: partial(cloned, name, flags=("--expert", name, "--env", engine))
+            for name, engine in (("explorer", "native"), ("handcoded", "textworld"), ("planner", "textworld"))
+        },
+        "tokens of history": {str(tokens): history(tokens) for tokens in (127, 255, 1023)},
+        "notes, where only the image shows objects": {
+            "with": partial(cloned, "notes", flags=("--hide-objects", "--thoughts"), judged=hidden),
+            "without": partial(cloned, "no-notes", flags=("--hide-objects",), judged=hidden | {"run.enable_tc": False}),
+        },
+        "who drives in a DAgger round": {
+            name: partial(driven, f"beta{beta}", beta)
+            for name, beta in (("expert", 1.0), ("half and half", 0.5), ("student", 0.0))
+        },
+    }
+    rows = [(switch, name) for switch, values in table.items() for name in values]
+    chains = [(switch, name, seed) for switch, name in rows for seed in seeds]
+    results = lab.all(partial(table[switch][name], seed) for switch, name, seed in chains)
+    found = dict(zip(chains, results, strict=True))
+    return {
+        switch: {name: row([found[switch, name, seed] for seed in seeds]) for name in values}
+        for switch, values in table.items()
+    }
+
+
+def phase_two(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
+    """What DPO adds to cloning: from the same weights, with the same games and updates, four ways to go on."""
+
+    def one(games: int, seed: int) -> dict[str, dict[str, Any]]:
+        name = f"regime{games}-seed{seed}"
+        data = _collection(lab, name, games, 10 + seed, noise=sizes.noise)
+        start = _regime(lab, sizes, name, [data], seed)
+        found = {"start": _heldout(lab, sizes, f"{name}/start", start)}
+        for arm in ARMS:
+            keys = {"run.seed": seed, "run.num_envs": min(games, sizes.phase_games), "environment.seed": 10 + seed}
+            slug = arm.name.replace(", ", "-")
+            weights = lab.round(f"{name}-{slug}", start, keys | arm.options)
+            found[arm.name] = _heldout(lab, sizes, f"{name}/{slug}", weights)
+        return found
+
+    chains = [(games, seed) for games in sizes.regimes for seed in sizes.seeds]
+    found = dict(zip(chains, lab.all(partial(one, *chain) for chain in chains), strict=True))
+    table: dict[str, Any] = {}
+    for games in sizes.regimes:
+        seeds = [found[games, seed] for seed in sizes.seeds]
+        arms = {name: [each[name] for each in seeds] for name in seeds[0]}
+        table[str(games)] = {
+            name: row(each) | {"over_bc": difference(each, arms["bc"]), "over_start": difference(each, arms["start"])}
+            for name, each in arms.items()
+        }
+    return table
+
+
+def _collections(lab: Lab, sizes: ResultsConfig) -> list[Path]:
+    """The explorer's games, shown in every way."""
+    told = partial(_collection, lab, noise=sizes.noise)
+    return [
+        told("told", sizes.told_games, 1),
+        told("plain", sizes.plain_games, 2, "--no-show-ids"),
+        told("blank", sizes.blank_games, 3, "--blank-frames"),
+        told("hidden", sizes.hidden_games, 4, "--hide-objects", "--thoughts"),
+        told("remembered", sizes.remembered_games, 5, "--memories"),
+    ]
+
+
+def _cloned(lab: Lab, sizes: ResultsConfig, seed: int) -> Path:
+    """The student of one seed after behavioural cloning."""
+    return _trained(lab, sizes, f"seed{seed}", _collections(lab, sizes), seed)
+
+
+def _trained(
+    lab: Lab, sizes: ResultsConfig, name: str, storages: Sequence[Path], seed: int, start: Path | None = None
+) -> Path:
+    inner = max(1, sizes.batches // 20)  # the learning rate falls in twenty steps
+    return lab.train(name, storages, start, seed=seed, max_iters=sizes.batches, iters_per_inner_epoch=inner)
+
+
+def _regime(lab: Lab, sizes: ResultsConfig, name: str, storages: Sequence[Path], seed: int) -> Path:
+    """A student cloned from few games."""
+    batches = sizes.regime_batches
+    return lab.train(name, storages, seed=seed, max_iters=batches, iters_per_inner_epoch=max(1, batches // 8))
+
+
+def _collection(lab: Lab, name: str, games: int, seed: int, *flags: str, noise: float) -> Path:
+    arguments = ["--split", "train", "--num-games", str(games), "--seed", str(seed), "--noise", str(noise)]
+    return lab.collect(name, *arguments, *flags)
+
+
+def _judged(lab: Lab, sizes: ResultsConfig, name: str, weights: Path) -> dict[str, Any]:
+    """One evaluation on `valid_seen` for each information setting."""
+    games = {"environment.split": "valid_seen", "run.num_envs": sizes.valid_games}
+    return {
+        setting: lab.evaluate(f"{name}-{setting}", weights, games | shown) for setting, shown in INFORMATION.items()
+    }
+
+
+def _heldout(
+    lab: Lab, sizes: ResultsConfig, name: str, weights: Path, options: Mapping[str, Any] | None = None, trials: int = 1
+) -> dict[str, Any]:
+    """An evaluation on generated games in rooms that no training game has."""
+    keys = {"environment.name": "household", "environment.split": "household_heldout", "environment.num_train": 1}
+    keys |= {"environment.num_heldout": sizes.heldout_games, "run.num_envs": sizes.heldout_games}
+    return lab.evaluate(name, weights, keys | dict(options or {}), trials)
+
+
+RUN: dict[str, Callable[[Lab, ResultsConfig], dict[str, Any]]] = {
+    "student": student,
+    "phase_two": phase_two,
+    "reflexion": reflexion,
+    "ablations": ablations,
+}

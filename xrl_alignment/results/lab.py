@@ -1,0 +1,184 @@
+"""Runs the project's programs as steps that are done once: a killed `make results` goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from lavis.common.errors import EmacError
+from lavis.common.files import write_json
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.pipeline import hand_off
+
+CONFIGS = REPO_ROOT / "configs" / "results"
+TAIL_LINES = 15
+
+
+class StepError(EmacError, RuntimeError):
+    """A program that an experiment ran ended with an error; the text holds the end of its log."""
+
+
+class Lab:
+    """Data, students, rounds and evaluations below `output`, each made by one program, at most `jobs` at a time.
+
+    A step that is done is not run again. One that was made by another command is an error: the folder holds the
+    figures of one set of sizes. Each program computes on one thread.
+    """
+
+    def __init__(self, output: Path, *, jobs: int = 1, say: Callable[[str], None] = print) -> None:
+        self.output = output.absolute()
+        self.jobs = jobs
+        self.say = say
+        self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._running = threading.Semaphore(jobs)
+        self._stopped = threading.Event()
+
+    def all(self, chains: Iterable[Callable[[], Any]]) -> list[Any]:
+        """The results of `chains`, each a sequence of steps, in their order; the first error ends the others."""
+        with ThreadPoolExecutor(max_workers=2 * self.jobs) as pool:
+            futures = [pool.submit(chain) for chain in chains]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:
+                self._stopped.set()
+                for future in futures:
+                    future.cancel()
+                raise
+
+    # ---- the four programs ------------------------------------------------------------------------------------------
+
+    def collect(self, name: str, *arguments: str) -> Path:
+        """The folder of a collection (`python -m xrl_alignment.collect`)."""
+        folder = self.output / "data" / name
+        self.step(f"data/{name}", ["-m", "xrl_alignment.collect", *arguments, "--out", str(folder)])
+        return folder
+
+    def train(self, name: str, storages: Sequence[Path], start: Path | None = None, **options: Any) -> Path:
+        """The checkpoint of behavioural cloning on `storages` (`train.py`, student.yaml), from scratch or from `start`.
+
+        `options` are keys of the section `run`.
+        """
+        listed = ",".join(map(str, storages))
+        from_start = {"model.pretrained": start, "model.load_pretrained": True} if start else {}
+        given = (
+            from_start
+            | {f"run.{key}": value for key, value in options.items()}
+            | {
+                "datasets.alfworld_cap.build_info.annotations.train.storage": f"[{listed}]",
+                "run.output_dir": self.output / "students",
+                "run.job_id": name,
+                "run.resume_ckpt_path": "latest",
+            }
+        )
+        self.step(f"students/{name}", ["train.py", "--cfg-path", str(CONFIGS / "student.yaml"), *_options(given)])
+        *older, newest = sorted((self.output / "students" / name).glob("checkpoint_[0-9]*.pth"), key=_number)
+        for path in older:  # one for each step of the learning rate
+            path.unlink(missing_ok=True)
+        return newest
+
+    def label(self, name: str, start: Path, options: Mapping[str, Any]) -> Path:
+        """The folder of transitions of games that `start` played and the expert labelled; nothing is trained."""
+        return self._round(name, start, dict(options) | {"run.train_iters_per_epoch": 0}) / "state" / "buffer"
+
+    def round(self, name: str, start: Path, options: Mapping[str, Any]) -> Path:
+        """The checkpoint after a DAgger run that begins with `start` (pipeline, round.yaml)."""
+        return hand_off(self._round(name, start, options))
+
+    def _round(self, name: str, start: Path, options: Mapping[str, Any]) -> Path:
+        folder = self.output / "rounds" / name
+        given = {"model.pretrained": start, "model.load_pretrained": True, "run.output_dir": folder} | dict(options)
+        if given.get("run.enable_dpo"):
+            given["model.ref_pretrained"] = start
+        command = ["-m", "xrl_alignment.pipeline", "--cfg-path", str(CONFIGS / "round.yaml")]
+        self.step(f"rounds/{name}", [*command, *_options(given)], resume=lambda: _unfinished(folder))
+        return _finished(folder)
+
+    def evaluate(self, name: str, weights: Path | str, options: Mapping[str, Any], trials: int = 1) -> dict[str, Any]:
+        """What `evaluate.py` wrote about `weights` (evaluation.yaml)."""
+        output = self.output / "evaluations" / f"{name}.json"
+        given = {"model.pretrained": weights, "run.num_trials": trials, "run.output": output} | dict(options)
+        command = ["evaluate.py", "--cfg-path", str(CONFIGS / "evaluation.yaml"), *_options(given)]
+        self.step(f"evaluations/{name}", command)
+        return json.loads(output.read_text(encoding="utf-8"))
+
+    # ---- steps ------------------------------------------------------------------------------------------------------
+
+    def step(self, name: str, command: Sequence[str], *, resume: Callable[[], Sequence[str]] = tuple) -> None:
+        """Run `command` of this interpreter, once; its output goes to `logs/<name>.log`.
+
+        `resume` gives further arguments where a killed run can be continued. Raises StepError.
+        """
+        done = self.output / "steps" / f"{name}.json"
+        with self._locks[name]:
+            shown = self._portable(command)
+            if done.is_file():
+                made_by = json.loads(done.read_text(encoding="utf-8"))["command"]
+                if made_by != shown:
+                    raise StepError(f"{done} was made by another command ({made_by}): use another results.output")
+                return
+            with self._running:
+                if self._stopped.is_set():
+                    raise StepError(f"{name} was not begun")
+                seconds = self._run(name, [*command, *resume()])
+            done.parent.mkdir(parents=True, exist_ok=True)
+            write_json(done, {"command": shown, "seconds": round(seconds, 1)})
+
+    def seconds(self) -> dict[str, float]:
+        """Wall time of every step that is done, by name."""
+        steps = self.output / "steps"
+        return {
+            str(path.relative_to(steps).with_suffix("")): json.loads(path.read_text(encoding="utf-8"))["seconds"]
+            for path in sorted(steps.rglob("*.json"))
+        }
+
+    def _portable(self, command: Sequence[str]) -> str:
+        """The command as another machine would write it."""
+        text = " ".join(command)
+        return text.replace(str(self.output), "OUTPUT").replace(f"{REPO_ROOT}{os.sep}", "")
+
+    def _run(self, name: str, command: Sequence[str]) -> float:
+        log = self.output / "logs" / f"{name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.say(f"{name} …")
+        began = time.monotonic()
+        with open(log, "ab") as file:
+            code = subprocess.run(
+                [sys.executable, *command], cwd=REPO_ROOT, stdout=file, stderr=subprocess.STDOUT, check=False
+            ).returncode
+        seconds = time.monotonic() - began
+        if code:
+            end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
+            raise StepError(f"{name} ended with code {code}; the end of {log}:\n{end}")
+        self.say(f"{name}: {seconds:.0f} s")
+        return seconds
+
+
+def _options(settings: Mapping[str, Any]) -> list[str]:
+    return ["--options", *(f"{key}={value}" for key, value in settings.items())]
+
+
+def _number(checkpoint: Path) -> int:
+    return int(checkpoint.stem.rpartition("_")[2])
+
+
+def _runs(folder: Path) -> list[Path]:
+    return sorted(folder.glob("with_bc_dpo-*"))
+
+
+def _unfinished(folder: Path) -> list[str]:
+    """`--resume` and the run that was killed, if one was."""
+    begun = [run for run in _runs(folder) if (run / "state").is_dir() and not (run / "DONE").exists()]
+    return ["--resume", str(begun[-1])] if begun else []
+
+
+def _finished(folder: Path) -> Path:
+    return [run for run in _runs(folder) if (run / "DONE").exists()][-1]

@@ -1,0 +1,59 @@
+"""Renders docs/results.md from the figures of all experiments; the texts are in the template `results.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+SHOWN = {
+    "a": "(a) text, frames without numbers",
+    "numbers": "text, frames with numbers",
+    "b": "(b) only the image shows what lies where",
+    "c": "(c) text, black frames",
+}
+
+
+def render(results: Mapping[str, Any]) -> str:
+    """The page as Markdown; `results` is what `results.json` holds. Experiments that were not run are left out."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"rate": rate, "span": span, "gain": gain, "by_seed": by_seed, "minutes": minutes}
+    return environment.get_template("results.md").render(
+        **{name: results.get(name) for name in ("student", "phase_two", "reflexion", "ablations")},
+        shown=SHOWN,
+        sizes=results["sizes"],
+        machine=results["machine"],
+        versions=results["versions"],
+        seconds=results["seconds"],
+    )
+
+
+def rate(value: float | None) -> str:
+    """A share with three decimals."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def span(interval: Sequence[float]) -> str:
+    """An interval of shares."""
+    return f"{interval[0]:.3f} to {interval[1]:.3f}"
+
+
+def gain(row: Mapping[str, Any]) -> str:
+    """A paired difference with its interval; bold where the interval excludes zero."""
+    low, high = row["interval"]
+    text = f"{row['difference']:+.3f} ({low:+.3f} to {high:+.3f})"
+    return f"**{text}**" if low > 0 or high < 0 else text
+
+
+def by_seed(values: Sequence[float]) -> str:
+    """One share for each seed."""
+    return ", ".join(map(rate, values))
+
+
+def minutes(seconds: Mapping[str, float], prefix: str) -> str:
+    """Wall time of all steps whose name begins with `prefix`."""
+    return f"{sum(value for name, value in seconds.items() if name.startswith(prefix)) / 60:.0f}"

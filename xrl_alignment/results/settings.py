@@ -1,0 +1,47 @@
+"""How large the experiments are: the settings of `python -m xrl_alignment.results`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xrl_alignment.config.checks import Rule, at_least, list_of
+from xrl_alignment.config.fields import Section, setting
+
+EXPERIMENTS = ("student", "phase_two", "reflexion", "ablations")
+
+COUNTS = list_of("numbers of games, each at least 1", lambda value: value >= 1, empty=False)
+SEEDS = list_of("whole numbers of at least 0", lambda value: value >= 0, empty=False)
+KNOWN = Rule(f"a list of {', '.join(EXPERIMENTS)}", lambda names: bool(names) and set(names) <= set(EXPERIMENTS))
+
+
+@dataclass
+class ResultsConfig(Section, section="results"):
+    """Sizes of all experiments; `configs/results/full.yaml` holds those of docs/results.md."""
+
+    experiments: list[str] = setting(list(EXPERIMENTS), "which experiments to run", KNOWN, may_change=True)
+    output: str = setting("output/results", "folder of all data, checkpoints and figures", may_change=True)
+    jobs: int = setting(2, "programs that run at once, each on one thread", at_least(1), may_change=True)
+    seeds: list[int] = setting([0, 1, 2], "one run of everything for each", SEEDS, may_change=True)
+    told_games: int = setting(1500, "training games whose text names the objects (frames with numbers)", at_least(1))
+    plain_games: int = setting(1500, "the same, frames without numbers", at_least(1))
+    blank_games: int = setting(1000, "the same, black frames", at_least(1))
+    hidden_games: int = setting(0, "games in which only the image shows what lies where; 0: all", at_least(0))
+    remembered_games: int = setting(1000, "games that were tried before, with a memory of that", at_least(1))
+    noise: float = setting(0.1, "share of the steps in which another command than the expert's is executed")
+    batches: int = setting(1300, "batches of 32 of behavioural cloning", at_least(1))
+    round_games: int = setting(
+        500, "games in each information setting that the cloned student plays and the expert labels", at_least(1)
+    )
+    regimes: list[int] = setting([178, 711, 3553], "numbers of training games that phase 2 is compared at", COUNTS)
+    regime_batches: int = setting(360, "batches of cloning before phase 2", at_least(1))
+    phase_games: int = setting(500, "games of the round of phase 2, at most the regime's", at_least(1))
+    ablation_games: int = setting(711, "training games of each ablation", at_least(1))
+    heldout_games: int = setting(500, "generated games that phase 2 and the ablations are judged on", at_least(1))
+    valid_games: int = setting(140, "official valid_seen games that the students are judged on", at_least(1))
+
+
+@dataclass
+class ResultsFile:
+    """A settings file of this command has one section."""
+
+    results: ResultsConfig = field(default_factory=ResultsConfig)

@@ -1,0 +1,81 @@
+"""Success over games and seeds: means, and paired differences with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xrl_alignment.common.intervals import wilson_interval
+
+DRAWS = 10_000
+
+
+def won_by_game(evaluation: Mapping[str, Any], trial: int = 0) -> dict[str, bool]:
+    """Game -> solved, of one trial of an evaluation that `evaluate.py` wrote."""
+    return {episode["game"]: episode["won"] for episode in evaluation["episodes"][trial]}
+
+
+def grid(evaluations: Sequence[Mapping[str, bool]]) -> np.ndarray:
+    """Solved or not, (seeds, games), float64; the games in sorted order. ValueError where seeds played other games."""
+    games = sorted(evaluations[0])
+    if any(sorted(evaluation) != games for evaluation in evaluations):
+        raise ValueError("evaluations of other games cannot be compared")
+    return np.array([[evaluation[game] for game in games] for evaluation in evaluations], dtype=float)
+
+
+def mean_and_interval(values: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
+    """Mean of `values` (seeds, games) and its 95 % interval, by a bootstrap over seeds and games.
+
+    Seeds and games are drawn with replacement, independently (a two-way bootstrap: Owen 2007, arXiv:0712.1111): another
+    training run and other games would both have given other figures. Of paired differences it is the interval of the
+    mean difference.
+    """
+    seeds, games = values.shape
+    random = np.random.default_rng(seed)
+    means = np.empty(DRAWS)
+    for i in range(DRAWS):
+        rows = values[random.integers(seeds, size=seeds)]
+        means[i] = rows.mean(axis=0)[random.integers(games, size=games)].mean()
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(values.mean()), float(low), float(high)
+
+
+def row(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a table says of one setting: success with its interval over seeds, and by seed; steps, rejected commands."""
+    values = grid([won_by_game(evaluation) for evaluation in evaluations])
+    mean, low, high = mean_and_interval(values)
+    episodes = [episode for evaluation in evaluations for episode in evaluation["episodes"][0]]
+    won = [episode["actions"] for episode in episodes if episode["won"]]
+    actions = sum(episode["actions"] for episode in episodes)
+    return {
+        "success": mean,
+        "interval": [low, high],
+        "by_seed": values.mean(axis=1).tolist(),
+        "games": values.shape[1],
+        "games_hash": evaluations[0]["games_hash"],
+        "split": evaluations[0]["split"],
+        "mean_steps": sum(won) / len(won) if won else None,
+        "rejected": sum(episode["rejected"] for episode in episodes) / actions if actions else 0.0,
+    }
+
+
+def second_trial(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of the games that failed in the first trial, how many the second one solved; all seeds together."""
+    failed = [episode for evaluation in evaluations for episode in evaluation["episodes"][1]]
+    solved = sum(episode["won"] for episode in failed)
+    low, high = wilson_interval(solved, len(failed))
+    return {
+        "failed": len(failed),
+        "solved": solved,
+        "share": solved / len(failed) if failed else None,
+        "interval": [low, high],
+    }
+
+
+def difference(ours: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean paired difference in success (same seed, same game) of two settings, and its interval."""
+    values = grid([won_by_game(each) for each in ours]) - grid([won_by_game(each) for each in base])
+    mean, low, high = mean_and_interval(values)
+    return {"difference": mean, "interval": [low, high], "by_seed": values.mean(axis=1).tolist()}
