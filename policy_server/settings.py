@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lavis.common.errors import ConfigError, unknown
-from xrl_alignment.config.checks import check, check_choice, check_device, check_numbers, check_seconds
+from xrl_alignment.config.checks import (
+    between,
+    check,
+    check_choice,
+    check_device,
+    check_has_effect,
+    check_numbers,
+    check_rule,
+    check_seconds,
+)
 
 KINDS = ("auto", "transformers", "blip2_emac")
 QUANTIZATIONS = ("none", "int8", "int4")
@@ -65,12 +74,20 @@ class MemorySettings:
     history: int = 4  # last steps of a session that the prompt shows; 0: none
     session_idle_s: float = 3600.0  # seconds without a request until a session is forgotten
     cache: int = 0  # observations whose actions are kept; 0: no cache
+    cache_distance: int = 0  # bits of the perceptual hash (of 301) that may differ; 0: identical pixels only
     models_gib: float = 0.0  # GiB of all loaded models together; 0: no limit
 
     def __post_init__(self) -> None:
         """Check the range of each value."""
         check_numbers("memory", self, ("sessions",), 1)
         check_numbers("memory", self, ("history", "cache", "models_gib"), 0)
+        check_rule("memory.cache_distance", self.cache_distance, between(0, 64))
+        check_has_effect(
+            "memory.cache_distance",
+            self.cache_distance,
+            not self.cache_distance or self.cache > 0,
+            "memory.cache is set",
+        )
         check_seconds("memory", self, "session_idle_s")
 
 
