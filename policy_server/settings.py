@@ -34,10 +34,14 @@ class ServerSettings:
     keys_file: str = ""  # one API key a line, `key` or `name key`; EMAC_POLICY_KEYS (separated by commas) adds more
     rate_per_s: float = 0.0  # requests a second for each caller on average; 0: no limit
     burst: int = 10  # requests at once for each caller; has no effect unless rate_per_s is set
+    connections: int = 1024  # open connections; one more closes the one that waits for a request the longest
+    header_timeout_s: float = 10.0  # seconds for a request's headers to arrive
     max_body_bytes: int = 12_000_000  # limit for a request's body
     body_timeout_s: float = 20.0  # seconds for a request's body to arrive
     max_image_bytes: int = 8_000_000  # limit for an encoded image
     max_pixels: int = 4_200_000  # limit for a decoded image
+    websockets: int = 256  # open WebSockets; the next one gets 503
+    websocket_idle_s: float = 300.0  # seconds without a message until a WebSocket is closed
     drain_s: float = 30.0  # seconds for accepted requests after SIGTERM
     recent: int = 12  # steps that the page /ui shows
 
@@ -46,8 +50,9 @@ class ServerSettings:
         check("server.host", self.host, bool(self.host), "a host name or address")
         check("server.port", self.port, 0 <= self.port <= 65535, "a port (0 to 65535)")
         check_numbers("server", self, ("rate_per_s", "recent"), 0)
-        check_numbers("server", self, ("burst", "max_body_bytes", "max_image_bytes", "max_pixels"), 1)
-        check_seconds("server", self, "body_timeout_s", "drain_s")
+        counts = ("burst", "connections", "websockets", "max_body_bytes", "max_image_bytes", "max_pixels")
+        check_numbers("server", self, counts, 1)
+        check_seconds("server", self, "header_timeout_s", "body_timeout_s", "websocket_idle_s", "drain_s")
 
 
 @dataclass

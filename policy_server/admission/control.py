@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -94,12 +94,14 @@ class AdmissionControl:
         )
         self.loop: asyncio.AbstractEventLoop | None = None  # the event loop, after `start`
         self.draining = False
+        self._websockets = 0  # open ones
         self._in_hand = 0  # accepted requests without a response yet
         self._idle = asyncio.Event()
         self._idle.set()
         self._helpers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="helper")
         metrics.watch("policy_queue_length", "Requests that wait for the model", lambda: len(self.queue))
         metrics.watch("policy_in_hand", "Requests that are not answered yet", lambda: self._in_hand)
+        metrics.watch("policy_websockets", "Open WebSockets", lambda: self._websockets)
         metrics.watch("policy_sessions", "Sessions in memory", lambda: len(self.sessions))
 
     def start(self) -> None:
@@ -121,6 +123,18 @@ class AdmissionControl:
         """End the threads."""
         await self.queue.stop()
         self._helpers.shutdown(wait=False)
+
+    @contextlib.contextmanager
+    def websocket(self) -> Iterator[None]:
+        """Count a WebSocket while it is open; RequestRefused (503) if `server.websockets` are open already."""
+        limit = self.settings.server.websockets
+        if self._websockets >= limit:
+            raise RequestRefused(503, "too_many_websockets", f"{limit} WebSockets are open already", retry_after_s=10)
+        self._websockets += 1
+        try:
+            yield
+        finally:
+            self._websockets -= 1
 
     def admit(self, caller: str) -> None:
         """Check rate limit and queue before the request's body is read; RequestRefused 429 or 503."""
