@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import contextlib
 import importlib
 import io
 import json
@@ -29,7 +30,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,23 @@ class UsageError(ValueError):
     """An argument of this program that cannot be used here; the text names it and says how to fix it."""
 
 
+EnvId = str | int
+_MIXED = (
+    "several environments share this client: give each call the env_id of its environment. Until then these steps are "
+    "no history for the model"
+)
+
+
+class _Episode:
+    """The episode of one environment: its session at the server, and how far it is."""
+
+    def __init__(self) -> None:
+        self.session = uuid.uuid4().hex
+        self.step = 0
+        self.in_flight = 0  # actions that are being asked for
+        self.mixed = False  # whether several environments share it
+
+
 class _ClientBase:
     """What both clients share: settings, the step counter, making requests and reading responses."""
 
@@ -91,15 +110,52 @@ class _ClientBase:
         key = api_key or os.environ.get("EMAC_POLICY_KEY", "")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._lock = threading.Lock()
-        self._new_episode()
+        self._episodes: dict[EnvId, _Episode] = {}
 
-    def _new_episode(self) -> str:
-        """Begin a new session; returns the name of the last one ("" if there was none)."""
+    @property
+    def session(self) -> str:
+        """The name of the current session at the server, of the environment without an `env_id`."""
+        return self._episode("").session
+
+    @property
+    def step(self) -> int:
+        """The steps of the current episode, of the environment without an `env_id`."""
+        return self._episode("").step
+
+    def _episode(self, env_id: EnvId) -> _Episode:
+        return self._episodes.setdefault(env_id, _Episode())
+
+    def _forget_request(self, env_id: EnvId) -> dict[str, Any]:
+        """The request that ends the session of `env_id`; its next action begins a new one."""
         with self._lock:
-            before = getattr(self, "session", "")
-            self.session = uuid.uuid4().hex
-            self.step = 0
-            return before
+            last = self._episodes.pop(env_id, None) or _Episode()
+        url = f"{self.server_url}/sessions/{last.session}"
+        return {"method": "DELETE", "url": url, "headers": self._headers, "timeout": self.timeout}
+
+    @contextlib.contextmanager
+    def _next_step(self, env_id: EnvId | None) -> Iterator[dict[str, Any]]:
+        """The session and step to send for an action of `env_id`, until its answer has come.
+
+        An environment waits for its action before it asks for the next one. So two calls at the same time come from two
+        environments, and their steps must not become one history.
+        """
+        if env_id is None:
+            yield {"step": 0, "session": ""}
+            return
+        with self._lock:
+            episode = self._episode(env_id)
+            episode.step += 1
+            episode.in_flight += 1
+            newly_mixed = episode.in_flight > 1 and not episode.mixed
+            episode.mixed |= newly_mixed
+            fields = {"step": episode.step, "session": "" if episode.mixed else episode.session}
+        if newly_mixed:
+            warnings.warn(_MIXED, stacklevel=4)
+        try:
+            yield fields
+        finally:
+            with self._lock:
+                episode.in_flight -= 1
 
     def _action_request(
         self,
@@ -108,12 +164,11 @@ class _ClientBase:
         temperature: float,
         max_tokens: int,
         text: Mapping[str, Any],
+        step: Mapping[str, Any],
     ) -> dict[str, Any]:
         image = encode(obs, self.image_format)
-        with self._lock:
-            self.step += 1
-            fields = {"task_name": task_name, "step": self.step, "session": self.session}
-        fields |= {"temperature": temperature, "max_tokens": max_tokens, "model": self.model}
+        fields = {"task_name": task_name, **step, "temperature": temperature, "max_tokens": max_tokens}
+        fields["model"] = self.model
         request = {"method": "POST", "url": f"{self.server_url}/get_action", "headers": self._headers}
         if text:
             encoded = {"data": base64.b64encode(image).decode("ascii")}
@@ -157,7 +212,7 @@ class _ClientBase:
 
 
 class QwenPolicyClient(_ClientBase):
-    """Asks a policy server for actions. One client is one episode; several threads may share it.
+    """Asks a policy server for actions. Several environments, in threads, may share it: each gives its `env_id`.
 
     If the server is busy or unreachable, each call is retried up to `retries` times. Then it raises PolicyServerError.
     """
@@ -181,13 +236,13 @@ class QwenPolicyClient(_ClientBase):
         """`{"status", "model", "device", "ready"}`."""
         return self._send({"method": "GET", "url": f"{self.server_url}/health"}, self.timeout)
 
-    def reset(self) -> None:
-        """Begin a new episode: the server forgets the last one's history. This works even if the server is away."""
-        last = self._new_episode()
+    def reset(self, env_id: EnvId = "") -> None:
+        """Begin a new episode of an environment: the server forgets the last one's history.
+
+        This works even if the server is away.
+        """
         try:
-            self._http.request(
-                "DELETE", f"{self.server_url}/sessions/{last}", headers=self._headers, timeout=self.timeout
-            )
+            self._http.request(**self._forget_request(env_id))
         except httpx.HTTPError:
             return  # the server forgets idle sessions
 
@@ -198,15 +253,19 @@ class QwenPolicyClient(_ClientBase):
         temperature: float = 0.7,
         max_tokens: int = 512,
         timeout: float | None = None,
+        *,
+        env_id: EnvId | None = "",
         **text: Any,
     ) -> dict[str, Any]:
         """The action for an observation, ready for `env.step` (`camera` is a float32 array).
 
-        `text` may give `prompt` (ALFWorld: the episode's text) and `admissible_commands`. Afterwards `last_reasoning`
-        holds the model's reasoning.
+        `env_id` names the environment where several share this client: each has a history of its own. None: the model
+        sees no history. `text` may give `prompt` (ALFWorld: the episode's text) and `admissible_commands`. Afterwards
+        `last_reasoning` holds the model's reasoning.
         """
-        request = self._action_request(obs, task_name, temperature, max_tokens, text)
-        return self._action(self._send(request, timeout or self.timeout))
+        with self._next_step(env_id) as step:
+            request = self._action_request(obs, task_name, temperature, max_tokens, text, step)
+            return self._action(self._send(request, timeout or self.timeout))
 
     def _send(self, request: dict[str, Any], timeout: float) -> Any:
         attempt = 0
@@ -243,13 +302,13 @@ class AsyncQwenPolicyClient(_ClientBase):
         """`{"status", "model", "device", "ready"}`."""
         return await self._send({"method": "GET", "url": f"{self.server_url}/health"}, self.timeout)
 
-    async def reset(self) -> None:
-        """Begin a new episode: the server forgets the last one's history. This works even if the server is away."""
-        last = self._new_episode()
+    async def reset(self, env_id: EnvId = "") -> None:
+        """Begin a new episode of an environment: the server forgets the last one's history.
+
+        This works even if the server is away.
+        """
         try:
-            await self._http.request(
-                "DELETE", f"{self.server_url}/sessions/{last}", headers=self._headers, timeout=self.timeout
-            )
+            await self._http.request(**self._forget_request(env_id))
         except httpx.HTTPError:
             return  # the server forgets idle sessions
 
@@ -260,15 +319,19 @@ class AsyncQwenPolicyClient(_ClientBase):
         temperature: float = 0.7,
         max_tokens: int = 512,
         timeout: float | None = None,
+        *,
+        env_id: EnvId | None = "",
         **text: Any,
     ) -> dict[str, Any]:
         """The action for an observation, ready for `env.step` (`camera` is a float32 array).
 
-        `text` may give `prompt` (ALFWorld: the episode's text) and `admissible_commands`. Afterwards `last_reasoning`
-        holds the model's reasoning.
+        `env_id` names the environment where several share this client: each has a history of its own. None: the model
+        sees no history. `text` may give `prompt` (ALFWorld: the episode's text) and `admissible_commands`. Afterwards
+        `last_reasoning` holds the model's reasoning.
         """
-        request = self._action_request(obs, task_name, temperature, max_tokens, text)
-        return self._action(await self._send(request, timeout or self.timeout))
+        with self._next_step(env_id) as step:
+            request = self._action_request(obs, task_name, temperature, max_tokens, text, step)
+            return self._action(await self._send(request, timeout or self.timeout))
 
     async def _send(self, request: dict[str, Any], timeout: float) -> Any:
         attempt = 0

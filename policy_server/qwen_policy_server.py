@@ -4,9 +4,11 @@
     python policy_server/qwen_policy_server.py --model /path/to/Qwen2-VL-7B-Instruct --port 8002
     python policy_server/qwen_policy_server.py --model blip2_emac:tiny           # the project's own model, no download
     EMAC_POLICY_KEYS=$(openssl rand -hex 16) python policy_server/qwen_policy_server.py --host 0.0.0.0
+    cd policy_server && EMAC_POLICY_MODEL=blip2_emac:tiny uvicorn qwen_policy_server:app --port 8001
 
-Everything else is a setting: `--cfg-path FILE`, `--options queue.max_batch=32 memory.cache=1000 …`. On SIGTERM or
-Ctrl-C the server answers the accepted requests, then ends. The guide is docs/policy_server.md.
+Everything else is a setting: `--cfg-path FILE`, `--options queue.max_batch=32 memory.cache=1000 …`, or in the
+environment, for uvicorn and gunicorn: EMAC_POLICY_CFG, EMAC_POLICY_OPTIONS. On SIGTERM or Ctrl-C the server answers the
+accepted requests, then ends. The guide is docs/policy_server.md.
 """
 
 from __future__ import annotations
@@ -14,26 +16,32 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 # Run as a file, Python's path has only this folder; the packages are in its parent folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from fastapi import FastAPI
+
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, EmacError
 from policy_server.admission.control import AdmissionControl
 from policy_server.metrics import Metrics
 from policy_server.models.pool import ModelPool
 from policy_server.settings import PolicyServerSettings, ServerSettings
 from policy_server.web.api_keys import KEYS_VARIABLE, ApiKeys, read_keys
 from policy_server.web.app import create_app
-from policy_server.web.server import DrainingServer, open_port, uvicorn_config
+from policy_server.web.gate import Receive, Scope, Send
+from policy_server.web.server import SPARE_FILES, DrainingServer, allow_open_files, open_port, uvicorn_config
 from xrl_alignment.common.network import is_loopback
 from xrl_alignment.common.program import parse_args, run_program
 from xrl_alignment.config.loading import load_config
+
+CFG_VARIABLE, OPTIONS_VARIABLE, MODEL_VARIABLE = "EMAC_POLICY_CFG", "EMAC_POLICY_OPTIONS", "EMAC_POLICY_MODEL"
 
 logger = logging.getLogger("policy_server")
 
@@ -42,17 +50,15 @@ def main() -> None:
     """Parse, open the port, load the model, serve."""
     arguments = parse_args(__doc__, add_arguments, cfg_required=False, settings="docs/policy_server.md")
     logging.basicConfig(level=logging.INFO, format="%(levelname)s:%(name)s:%(message)s", stream=sys.stderr)
-    bound_kernel_cache()
-    keep_freed_memory()
     settings = read_settings(arguments)
     server = settings.server
     keys = api_keys(server, os.environ)
+    allow_open_files(server.connections + SPARE_FILES)
     listener = open_port(server.host, server.port)
     admission = build(settings)
-    app = create_app(admission, keys, loopback=is_loopback(server.host))
     # uvicorn raises the signal that ended it a second time. After an orderly end this must not kill the process.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    DrainingServer(uvicorn_config(app, server), admission).run(sockets=[listener])
+    DrainingServer(uvicorn_config(create_app(admission, keys), server), admission).run(sockets=[listener])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,10 +70,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_settings(arguments: argparse.Namespace) -> PolicyServerSettings:
-    """The file's settings, changed by `--options`, then by `--model`, `--host` and `--port`."""
+    """The settings of the environment, changed by `--options`, then by `--model`, `--host` and `--port`."""
     shortcuts = {"model.path": arguments.model, "server.host": arguments.host, "server.port": arguments.port}
     options = [f"{key}={value}" for key, value in shortcuts.items() if value is not None]
-    return load_config(PolicyServerSettings, arguments.cfg_path, [*arguments.options, *options])
+    return settings_from(os.environ, arguments.cfg_path, [*arguments.options, *options])
+
+
+def settings_from(
+    environment: Mapping[str, str], cfg_path: str | None = None, options: Sequence[str] = ()
+) -> PolicyServerSettings:
+    """The settings of the file EMAC_POLICY_CFG, changed by EMAC_POLICY_OPTIONS, EMAC_POLICY_MODEL, then by `options`.
+
+    `cfg_path` replaces the file. Raises ConfigError for a setting that cannot be used.
+    """
+    given = _words(environment.get(OPTIONS_VARIABLE, ""))
+    if environment.get(MODEL_VARIABLE):
+        given.append(f"model.path={environment[MODEL_VARIABLE]}")
+    file = cfg_path or environment.get(CFG_VARIABLE) or None
+    return load_config(PolicyServerSettings, file, [*given, *options])
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"{OPTIONS_VARIABLE}: {error}; write key=value, separated by blanks") from error
 
 
 def api_keys(settings: ServerSettings, environment: Mapping[str, str]) -> ApiKeys:
@@ -75,20 +102,67 @@ def api_keys(settings: ServerSettings, environment: Mapping[str, str]) -> ApiKey
     keys = ApiKeys(read_keys(settings.keys_file, environment))
     if not keys and not is_loopback(settings.host):
         raise ConfigError(
-            f"server.host={settings.host} can be reached from other machines: give API keys in server.keys_file or in "
-            f"{KEYS_VARIABLE}"
+            f"server.host={settings.host} can be reached from other machines, so the server needs an API key: set "
+            f"{KEYS_VARIABLE} to a random text (`openssl rand -hex 16`; in Docker: docker run -e {KEYS_VARIABLE}=<key> "
+            "…), or name a file of keys in server.keys_file; clients send the key (EMAC_POLICY_KEY)"
         )
     return keys
 
 
 def build(settings: PolicyServerSettings) -> AdmissionControl:
     """Admission control with its models; loads the default model."""
+    bound_kernel_cache()
+    keep_freed_memory()
     metrics = Metrics()
     pool = ModelPool(settings.model_table(), int(settings.memory.models_gib * 2**30), metrics)
     logger.info("Loading %s ...", settings.model.path)
     model = pool.get(pool.default)
     logger.info("Successfully loaded %s on %s, %.0f MB", settings.model.path, model.device, model.bytes / 1e6)
     return AdmissionControl(settings, pool, metrics)
+
+
+class PolicyApp:
+    """The server as an ASGI application, for `uvicorn qwen_policy_server:app` and gunicorn.
+
+    The settings come from the environment. It loads its model when it starts. Without API keys it answers programs of
+    this machine only, whatever address uvicorn listens on.
+    """
+
+    def __init__(self) -> None:
+        self._app: FastAPI | None = None
+
+    def load(self, options: Sequence[str] = ()) -> None:
+        """Load the model; `options` change the environment's settings. Raises an EmacError that says how to fix it."""
+        settings = settings_from(os.environ, options=options)
+        keys = ApiKeys(read_keys(settings.server.keys_file, os.environ))
+        if not keys:
+            logger.warning("no API keys: programs of other machines are refused; %s sets keys", KEYS_VARIABLE)
+        self._app = create_app(build(settings), keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI entry point."""
+        if self._app is None:
+            try:
+                self.load()
+            except EmacError as error:
+                if scope["type"] != "lifespan":
+                    raise
+                await receive()
+                await send({"type": "lifespan.startup.failed", "message": f"error: {error}"})
+                return
+        assert self._app is not None
+        await self._app(scope, receive, send)
+
+
+app = PolicyApp()
+
+
+def load_model(**settings: object) -> None:
+    """Load the model that `app` serves, before the server starts: `load_model(device="cpu")`.
+
+    `settings` are those of the section `model`. Without this call, `app` loads the environment's model when it starts.
+    """
+    app.load([f"model.{key}={value}" for key, value in settings.items()])
 
 
 if __name__ == "__main__":

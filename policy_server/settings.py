@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lavis.common.errors import ConfigError, unknown
-from xrl_alignment.config.checks import check, check_choice, check_device, check_numbers, check_seconds
+from xrl_alignment.config.checks import (
+    between,
+    check,
+    check_choice,
+    check_device,
+    check_has_effect,
+    check_numbers,
+    check_rule,
+    check_seconds,
+)
 
 KINDS = ("auto", "transformers", "blip2_emac")
 QUANTIZATIONS = ("none", "int8", "int4")
@@ -25,10 +34,14 @@ class ServerSettings:
     keys_file: str = ""  # one API key a line, `key` or `name key`; EMAC_POLICY_KEYS (separated by commas) adds more
     rate_per_s: float = 0.0  # requests a second for each caller on average; 0: no limit
     burst: int = 10  # requests at once for each caller; has no effect unless rate_per_s is set
+    connections: int = 1024  # open connections; one more closes the one that waits for a request the longest
+    header_timeout_s: float = 10.0  # seconds for a request's headers to arrive
     max_body_bytes: int = 12_000_000  # limit for a request's body
     body_timeout_s: float = 20.0  # seconds for a request's body to arrive
     max_image_bytes: int = 8_000_000  # limit for an encoded image
     max_pixels: int = 4_200_000  # limit for a decoded image
+    websockets: int = 256  # open WebSockets; the next one gets 503
+    websocket_idle_s: float = 300.0  # seconds without a message until a WebSocket is closed
     drain_s: float = 30.0  # seconds for accepted requests after SIGTERM
     recent: int = 12  # steps that the page /ui shows
 
@@ -37,8 +50,9 @@ class ServerSettings:
         check("server.host", self.host, bool(self.host), "a host name or address")
         check("server.port", self.port, 0 <= self.port <= 65535, "a port (0 to 65535)")
         check_numbers("server", self, ("rate_per_s", "recent"), 0)
-        check_numbers("server", self, ("burst", "max_body_bytes", "max_image_bytes", "max_pixels"), 1)
-        check_seconds("server", self, "body_timeout_s", "drain_s")
+        counts = ("burst", "connections", "websockets", "max_body_bytes", "max_image_bytes", "max_pixels")
+        check_numbers("server", self, counts, 1)
+        check_seconds("server", self, "header_timeout_s", "body_timeout_s", "websocket_idle_s", "drain_s")
 
 
 @dataclass
@@ -65,12 +79,20 @@ class MemorySettings:
     history: int = 4  # last steps of a session that the prompt shows; 0: none
     session_idle_s: float = 3600.0  # seconds without a request until a session is forgotten
     cache: int = 0  # observations whose actions are kept; 0: no cache
+    cache_distance: int = 0  # bits of the perceptual hash (of 301) that may differ; 0: identical pixels only
     models_gib: float = 0.0  # GiB of all loaded models together; 0: no limit
 
     def __post_init__(self) -> None:
         """Check the range of each value."""
         check_numbers("memory", self, ("sessions",), 1)
         check_numbers("memory", self, ("history", "cache", "models_gib"), 0)
+        check_rule("memory.cache_distance", self.cache_distance, between(0, 64))
+        check_has_effect(
+            "memory.cache_distance",
+            self.cache_distance,
+            not self.cache_distance or self.cache > 0,
+            "memory.cache is set",
+        )
         check_seconds("memory", self, "session_idle_s")
 
 

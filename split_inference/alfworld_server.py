@@ -46,6 +46,8 @@ _TASK_PREFIX = "Your task is to: "
 _CHUNK = 1 << 16
 _GRACE_S = 5.0  # for the clients' processes to end by themselves
 _FIRST_MESSAGE_S = 30.0  # where a token is needed
+_MAX_WAITING = 128  # connections without a first message
+_BACKLOG = 1024  # connections that the system holds until the server accepts them
 _HANG_UP_S = 1.0
 
 # The texts of ALFWorld's games, by the first digits of their SHA-256, the task sentence masked. TextWorld evaluates
@@ -693,9 +695,11 @@ class LineReader:
     gone, or the server's process has ended (which holds the other end of the pipe `lifeline`).
     """
 
-    def __init__(self, connection: socket.socket, limit: int, idle_s: float, lifeline: int) -> None:
+    def __init__(
+        self, connection: socket.socket, limit: int, idle_s: float, lifeline: int, received: bytes = b""
+    ) -> None:
         self._connection, self._limit, self.idle_s, self._lifeline = connection, limit, idle_s, lifeline
-        self._buffer = bytearray()
+        self._buffer = bytearray(received)
         self._searched = 0  # this much of the buffer has no line end
         self._skipping = False
 
@@ -736,9 +740,9 @@ class LineReader:
         return piece
 
 
-def serve_client(connection: socket.socket, options: argparse.Namespace, lifeline: int) -> bool:
-    """Answer a client until it leaves; returns True if it asked to shut the server down."""
-    lines = LineReader(connection, options.max_message, options.idle_timeout, lifeline)
+def serve_client(connection: socket.socket, options: argparse.Namespace, lifeline: int, received: bytes = b"") -> bool:
+    """Answer a client, of whom `received` has come, until it leaves; True if it asked to shut the server down."""
+    lines = LineReader(connection, options.max_message, options.idle_timeout, lifeline, received)
     try:
         if options.token:
             lines.idle_s = min(options.idle_timeout, _FIRST_MESSAGE_S)
@@ -805,12 +809,110 @@ def hang_up(connection: socket.socket, reason: str) -> None:
 # ---- the server ----------------------------------------------------------------------------------------------------
 
 
+class Visitor:
+    """A connection whose first message has not come, or that was refused and may still send."""
+
+    def __init__(self, connection: socket.socket, address: Any, deadline: float) -> None:
+        self.connection, self.address, self.deadline = connection, address, deadline
+        self.received = bytearray()
+        self.refused = False
+
+
+class WaitingRoom:
+    """The connections that have no process yet. A first message that `admit` takes makes a client of one.
+
+    Anyone who reaches the port can open such a connection, so there are at most _MAX_WAITING: one more closes the one
+    that has waited longest. Clients that send at once always get through.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._limit, self._token = options.max_message, options.token
+        self._wait_s = min(options.idle_timeout, _FIRST_MESSAGE_S) if options.token else options.idle_timeout
+        self._visitors = {}  # type: Dict[socket.socket, Visitor]  # the one that waits longest first
+
+    def connections(self) -> List[socket.socket]:
+        """All that wait."""
+        return list(self._visitors)
+
+    def seconds_left(self) -> float:
+        """Until the next deadline."""
+        ends = [visitor.deadline for visitor in self._visitors.values()]
+        return max(0.0, min(ends) - time.monotonic()) if ends else float("inf")
+
+    def enter(self, connection: socket.socket, address: Any) -> Visitor:
+        """Let a new connection wait."""
+        connection.setblocking(False)
+        if len(self._visitors) >= _MAX_WAITING:
+            self._drop(next(iter(self._visitors.values())))
+        visitor = Visitor(connection, address, time.monotonic() + self._wait_s)
+        self._visitors[connection] = visitor
+        return visitor
+
+    def read(self, connection: socket.socket) -> Optional[Visitor]:
+        """Read what has come; the visitor, no longer here, if that completes a first message that is admitted."""
+        visitor = self._visitors[connection]
+        try:
+            piece = connection.recv(_CHUNK)
+        except BlockingIOError:
+            return None
+        except OSError:
+            piece = b""
+        if not piece:
+            self._drop(visitor)
+        elif not visitor.refused:
+            visitor.received += piece
+            if b"\n" in piece or len(visitor.received) > self._limit:
+                return self._admitted(visitor)
+        return None
+
+    def refuse(self, visitor: Visitor, reason: str) -> None:
+        """Tell a visitor why; what it goes on sending is dropped for a moment (see `hang_up`)."""
+        log(f"Client refused: {reason}")
+        visitor.refused, visitor.deadline = True, time.monotonic() + _HANG_UP_S
+        self._visitors[visitor.connection] = visitor
+        try:
+            visitor.connection.send(encode(failure(reason)))
+            visitor.connection.shutdown(socket.SHUT_WR)
+        except OSError:  # it has left
+            self._drop(visitor)
+
+    def send_away_late(self) -> None:
+        """Refuse those whose time is over."""
+        now = time.monotonic()
+        for visitor in [visitor for visitor in self._visitors.values() if visitor.deadline <= now]:
+            if visitor.refused:
+                self._drop(visitor)
+            else:
+                self.refuse(visitor, f"closed: no message within {self._wait_s:g} seconds (--idle-timeout)")
+
+    def close(self) -> None:
+        """Close all connections, in this process."""
+        for visitor in list(self._visitors.values()):
+            self._drop(visitor)
+
+    def _admitted(self, visitor: Visitor) -> Optional[Visitor]:
+        line = bytes(visitor.received).partition(b"\n")[0]
+        try:
+            if len(line) > self._limit:
+                raise RequestError(f"the message is longer than {self._limit} bytes")
+            admit(line, self._token)
+        except RequestError as error:
+            self.refuse(visitor, str(error))
+            return None
+        return self._visitors.pop(visitor.connection)
+
+    def _drop(self, visitor: Visitor) -> None:
+        del self._visitors[visitor.connection]
+        visitor.connection.close()
+
+
 class ForkingServer:
     """Listens, and forks a process for each client. A byte written to `_stop_writer` stops it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._listener = listen(options.host, options.port)
+        self._listener.setblocking(False)
         self._stop_reader, self._stop_writer = os.pipe()
         # Nothing is ever written to this pipe. When the server ends, the clients' processes read its end, and end too.
         self._lifeline_reader, self._lifeline_writer = os.pipe()
@@ -826,17 +928,13 @@ class ForkingServer:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         log(f"ALFWorld server listening on {self._options.host}:{self._listener.getsockname()[1]}")
-        sources = [self._listener, self._stop_reader]  # type: List[Any]
+        self._room = WaitingRoom(self._options)
         try:
-            while True:
-                ready, _, _ = select.select(sources, [], [], 1.0)
-                self._forget_ended_clients()
-                if self._stop_reader in ready:
-                    break
-                if ready:
-                    self._accept()
+            while self._turn():
+                pass
         finally:
             self._listener.close()
+            self._room.close()
             self._stop_clients()
         log("ALFWorld server stopped")
         return 128 + self._signal if self._signal else 0
@@ -845,38 +943,68 @@ class ForkingServer:
         self._signal = number
         os.write(self._stop_writer, b"x")
 
+    def _turn(self) -> bool:
+        """Wait for something to do, and do it; False if the server shall stop."""
+        sources = [self._listener, self._stop_reader]  # type: List[Any]
+        ready, _, _ = select.select(sources + self._room.connections(), [], [], min(1.0, self._room.seconds_left()))
+        self._forget_ended_clients()
+        if self._stop_reader in ready:
+            return False
+        for visitor in [self._room.read(source) for source in ready if source not in sources]:
+            if visitor is not None:
+                self._begin(visitor)
+        self._room.send_away_late()
+        if self._listener in ready:
+            self._accept()
+        return True
+
     def _accept(self) -> None:
         try:
-            connection, address = self._listener.accept()
-            with contextlib.closing(connection):
-                if len(self._clients) < self._options.max_clients:
-                    self._start_client(connection, address)
-                else:
-                    reason = f"the server is full: it serves {len(self._clients)} clients (--max-clients)"
-                    connection.send(encode(failure(reason)))
-        except OSError as error:  # the client has left already, or there are too many open files or processes
+            for _ in range(_MAX_WAITING):
+                visitor = self._room.enter(*self._listener.accept())
+                if self._full():
+                    self._room.refuse(visitor, self._full())
+        except BlockingIOError:  # all are in
+            pass
+        except OSError as error:  # the client has left already, or there are too many open files
             log(f"Client refused: {error}")
             time.sleep(0.05)
 
-    def _start_client(self, connection: socket.socket, address: Any) -> None:
+    def _full(self) -> str:
+        number = len(self._clients)
+        full = number >= self._options.max_clients
+        return f"the server is full: it serves {number} clients (--max-clients)" if full else ""
+
+    def _begin(self, visitor: Visitor) -> None:
+        if self._full():
+            self._room.refuse(visitor, self._full())
+            return
+        try:
+            with contextlib.closing(visitor.connection):
+                self._start_client(visitor)
+        except OSError as error:  # too many processes
+            log(f"Client refused: {error}")
+
+    def _start_client(self, visitor: Visitor) -> None:
         child = os.fork()
         if child == 0:
-            self._in_child(connection)
+            self._in_child(visitor)
         self._clients.add(child)
-        log(f"Client connected from {address[:2]}")
+        log(f"Client connected from {visitor.address[:2]}")
 
-    def _in_child(self, connection: socket.socket) -> None:
+    def _in_child(self, visitor: Visitor) -> None:
         """All that a client's process does; it never returns, so that no code of the server runs in it."""
-        code = 1
+        code, connection = 1, visitor.connection
         try:
             signal.signal(signal.SIGTERM, _exit_on_sigterm)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us, too; the server decides
             self._listener.close()
+            self._room.close()
             os.close(self._lifeline_writer)
             connection.settimeout(self._options.idle_timeout)  # for a client that reads no answers
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if serve_client(connection, self._options, self._lifeline_reader):
+            if serve_client(connection, self._options, self._lifeline_reader, bytes(visitor.received)):
                 os.write(self._stop_writer, b"x")
             code = 0
         except OSError as error:
@@ -915,7 +1043,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(64)
+        listener.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         if getattr(error, "errno", 0) == errno.EADDRINUSE:
             raise OSError(f"port {port} on {host} is taken: choose another with --port") from None

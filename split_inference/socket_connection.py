@@ -26,8 +26,8 @@ class FailedRequest(EmacError, RuntimeError):
 class SocketConnection:
     """One connection to an `alfworld_server.py`, which is one environment.
 
-    A `token` (empty: none) is shown at once; FailedRequest where the server does not take it. All methods but `close`
-    raise ServerUnreachable once the server is gone.
+    It takes its place at once, and shows the `token` (empty: none); FailedRequest where the server does not take it, or
+    is full. All methods but `close` raise ServerUnreachable once the server is gone.
     """
 
     def __init__(self, host: str, port: int, timeout_s: float, token: str = "") -> None:
@@ -40,12 +40,12 @@ class SocketConnection:
             ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lines = self._socket.makefile("rb")
-        if token:
-            try:
-                self.send_request({"command": "get_state", "token": token})
-            except BaseException:
-                self.close()
-                raise
+        # The server gives a process only to a connection that has sent something.
+        try:
+            self.send_request({"command": "get_state", **({"token": token} if token else {})})
+        except BaseException:
+            self.close()
+            raise
 
     def send_request(self, request: Message) -> Message:
         """Send a request and wait for its answer; FailedRequest where the server could not do it."""

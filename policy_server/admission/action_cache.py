@@ -9,23 +9,38 @@ from policy_server.games.prompts import ParsedAction
 
 
 class ActionCache:
-    """The actions for the last `size` different keys (0: no cache). The least recently used one is dropped first."""
+    """The actions for the last `size` different observations (0: no cache); the least recently used is dropped first.
 
-    def __init__(self, size: int) -> None:
+    An observation is a `key` (everything but the image) and an image's fingerprint. With `distance` 0 the fingerprint
+    must be the same. Otherwise it is a perceptual hash, and the nearest one that differs in at most `distance` bits
+    answers.
+    """
+
+    def __init__(self, size: int, distance: int = 0) -> None:
         self.size = size
-        self._actions: OrderedDict[Hashable, ParsedAction] = OrderedDict()
+        self.distance = distance
+        self._actions: OrderedDict[tuple[Hashable, int], ParsedAction] = OrderedDict()
 
-    def get(self, key: Hashable) -> ParsedAction | None:
-        """The action stored for `key`, or None."""
-        if key in self._actions:
-            self._actions.move_to_end(key)
-        return self._actions.get(key)
+    def get(self, key: Hashable, fingerprint: int) -> ParsedAction | None:
+        """The action stored for this observation, or for the nearest one; None if there is none."""
+        found = fingerprint if (key, fingerprint) in self._actions else self._nearest(key, fingerprint)
+        if found is None:
+            return None
+        self._actions.move_to_end((key, found))
+        return self._actions[key, found]
 
-    def put(self, key: Hashable, action: ParsedAction) -> None:
+    def put(self, key: Hashable, fingerprint: int, action: ParsedAction) -> None:
         """Store an action; drops the least recently used one if the cache is full."""
         if not self.size:
             return
-        self._actions[key] = action
-        self._actions.move_to_end(key)
+        self._actions[key, fingerprint] = action
+        self._actions.move_to_end((key, fingerprint))
         if len(self._actions) > self.size:
             self._actions.popitem(last=False)
+
+    def _nearest(self, key: Hashable, fingerprint: int) -> int | None:
+        if not self.distance:
+            return None
+        near = [((fingerprint ^ other).bit_count(), other) for known, other in self._actions if known == key]
+        distance, nearest = min(near, default=(self.distance + 1, 0))
+        return nearest if distance <= self.distance else None

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -83,7 +83,7 @@ class AdmissionControl:
         server, memory, queue = settings.server, settings.memory, settings.queue
         self.limiter = RateLimiter(server.rate_per_s, server.burst)
         self.sessions = Sessions(memory.sessions, memory.history, memory.session_idle_s)
-        self.cache = ActionCache(memory.cache)
+        self.cache = ActionCache(memory.cache, memory.cache_distance)
         self.recent: deque[RecentStep] = deque(maxlen=server.recent)
         self.queue: BatchQueue[ModelJob] = BatchQueue(
             pool.answer,
@@ -94,12 +94,14 @@ class AdmissionControl:
         )
         self.loop: asyncio.AbstractEventLoop | None = None  # the event loop, after `start`
         self.draining = False
+        self._websockets = 0  # open ones
         self._in_hand = 0  # accepted requests without a response yet
         self._idle = asyncio.Event()
         self._idle.set()
         self._helpers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="helper")
         metrics.watch("policy_queue_length", "Requests that wait for the model", lambda: len(self.queue))
         metrics.watch("policy_in_hand", "Requests that are not answered yet", lambda: self._in_hand)
+        metrics.watch("policy_websockets", "Open WebSockets", lambda: self._websockets)
         metrics.watch("policy_sessions", "Sessions in memory", lambda: len(self.sessions))
 
     def start(self) -> None:
@@ -121,6 +123,18 @@ class AdmissionControl:
         """End the threads."""
         await self.queue.stop()
         self._helpers.shutdown(wait=False)
+
+    @contextlib.contextmanager
+    def websocket(self) -> Iterator[None]:
+        """Count a WebSocket while it is open; RequestRefused (503) if `server.websockets` are open already."""
+        limit = self.settings.server.websockets
+        if self._websockets >= limit:
+            raise RequestRefused(503, "too_many_websockets", f"{limit} WebSockets are open already", retry_after_s=10)
+        self._websockets += 1
+        try:
+            yield
+        finally:
+            self._websockets -= 1
 
     def admit(self, caller: str) -> None:
         """Check rate limit and queue before the request's body is read; RequestRefused 429 or 503."""
@@ -169,11 +183,12 @@ class AdmissionControl:
             prompt = space.model_prompt(query.task, query.prompt, query.commands, history)
         except PromptError as error:
             raise RequestRefused(422, "invalid_request", str(error)) from error
-        key = (model, prompt, fingerprint, query.temperature, query.max_tokens)
-        result = self._from_cache(key, model)
+        key = (model, prompt, query.temperature, query.max_tokens)
+        result = self._from_cache(key, fingerprint, model)
         if result is None:
             job = ModelJob(image, prompt, query.temperature, query.max_tokens)
-            result = await self._from_model(space, query, job, model, key)
+            result = await self._from_model(space, query, job, model)
+            self.cache.put(key, fingerprint, result.parsed)
         result.seconds = {"decode": decode_s, **result.seconds}
         self.sessions.add(caller, query.session, f"{query.step}: {result.parsed.summary}")
         self.recent.append(RecentStep(caller, replace(query, image=b""), result, thumbnail, time.time()))
@@ -196,23 +211,21 @@ class AdmissionControl:
         """Run `function`, which takes milliseconds, outside the event loop's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._helpers, function, *arguments)
 
-    def _decode(self, data: bytes) -> tuple[Image.Image, str, Image.Image]:
-        """The image, its fingerprint ("" without a cache), and its thumbnail."""
+    def _decode(self, data: bytes) -> tuple[Image.Image, int, Image.Image]:
+        """The image, its fingerprint (0 without a cache), and its thumbnail."""
         server = self.settings.server
         image = images.decode(data, max_bytes=server.max_image_bytes, max_pixels=server.max_pixels)
-        return image, images.fingerprint(image) if self.cache.size else "", images.thumbnail(image)
+        fingerprint = images.perceptual_hash if self.cache.distance else images.fingerprint
+        return image, fingerprint(image) if self.cache.size else 0, images.thumbnail(image)
 
-    def _from_cache(self, key: Hashable, model: str) -> ActionResult | None:
+    def _from_cache(self, key: Hashable, fingerprint: int, model: str) -> ActionResult | None:
         if not self.cache.size:
             return None
-        parsed = self.cache.get(key)
+        parsed = self.cache.get(key, fingerprint)
         self.metrics.cache(parsed is not None)
         return ActionResult(parsed, model, cached=True) if parsed else None
 
-    async def _from_model(
-        self, space: ActionSpace, query: ActionQuery, job: ModelJob, model: str, key: Hashable
-    ) -> ActionResult:
+    async def _from_model(self, space: ActionSpace, query: ActionQuery, job: ModelJob, model: str) -> ActionResult:
         answer = await self.queue.ask(model, job, self.settings.queue.deadline_s)
         parsed = await self._in_thread(space.parse, answer.text, query.commands)
-        self.cache.put(key, parsed)
         return ActionResult(parsed, model, seconds={"queue": answer.queue_s, "model": answer.model_s})

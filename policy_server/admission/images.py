@@ -8,6 +8,7 @@ import hashlib
 import io
 import warnings
 
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from policy_server.refusals import RequestRefused
@@ -51,11 +52,24 @@ def _too_large(reason: str) -> RequestRefused:
     return RequestRefused(413, "image_too_large", reason)
 
 
-def fingerprint(image: Image.Image) -> str:
+def fingerprint(image: Image.Image) -> int:
     """A hash of size and pixels: two images have the same one only if they are identical."""
     digest = hashlib.blake2b(repr(image.size).encode(), digest_size=16)
     digest.update(image.tobytes())
-    return digest.hexdigest()
+    return int.from_bytes(digest.digest(), "big")
+
+
+def perceptual_hash(image: Image.Image) -> int:
+    """301 bits that differ little between similar images; the number of different bits is their distance.
+
+    256 bits say for each cell of a grid of 16 × 16 whether it is brighter than its right neighbour (dHash, Krawetz
+    2013). They ignore the colour of the whole, so an empty sky and a dark cave would be the same. The other 45 are the
+    mean of red, green and blue, each in 16 levels with one more bit set for each level.
+    """
+    grid = np.asarray(image.convert("L").resize((17, 16), Image.Resampling.BOX))
+    mean = np.asarray(image.resize((1, 1), Image.Resampling.BOX)).reshape(3, 1)
+    bits = np.concatenate([(grid[:, :-1] > grid[:, 1:]).ravel(), (mean // 16 > np.arange(15)).ravel()])
+    return int.from_bytes(np.packbits(bits).tobytes(), "big")
 
 
 def thumbnail(image: Image.Image) -> Image.Image:

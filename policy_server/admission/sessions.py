@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,7 +17,8 @@ class _SessionHistory:
 class Sessions:
     """The last `history` steps of at most `limit` sessions, each kept until `idle_s` seconds without a step.
 
-    A session belongs to its caller: two callers that use the same name have two sessions.
+    A session belongs to its caller: two callers that use the same name have two sessions. One more than `limit` ends
+    the oldest one of the caller who has the most, so that one caller cannot end the sessions of the others.
     """
 
     def __init__(self, limit: int, history: int, idle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,7 +46,8 @@ class Sessions:
         session.steps.append(line)
         self._sessions[caller, name] = session
         if len(self._sessions) > self.limit:
-            self._sessions.popitem(last=False)
+            [(most, _)] = Counter(owner for owner, _ in self._sessions).most_common(1)
+            del self._sessions[next(key for key in self._sessions if key[0] == most)]
 
     def forget(self, caller: str, name: str) -> bool:
         """Remove a session; returns whether it existed."""

@@ -19,7 +19,8 @@ from policy_server.refusals import RequestRefused
 from policy_server.web.actions import GATE_RESPONSES, Responses, add_action_routes
 from policy_server.web.api_keys import ApiKeys
 from policy_server.web.conversion import reasons, recent_from
-from policy_server.web.gate import ACTIONS, CALLER, GateMiddleware, refusal_headers
+from policy_server.web.gate import ACTIONS, CALLER, GateMiddleware
+from policy_server.web.responses import refusal_headers
 from policy_server.web.schemas import (
     ErrorBody,
     HealthStatus,
@@ -32,12 +33,15 @@ from policy_server.web.schemas import (
 SERVICE = "QWEN VLM Policy Server"
 _UI = Path(__file__).parent / "ui"
 # The page loads nothing from other hosts, and no text in it can become a script.
-_UI_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'"
+_UI_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _NO_KEY: Responses = {401: GATE_RESPONSES[401]}
 
 
-def create_app(admission: AdmissionControl, keys: ApiKeys, *, loopback: bool) -> FastAPI:
-    """The application around `admission`; `loopback` means that only this machine can reach it."""
+def create_app(admission: AdmissionControl, keys: ApiKeys) -> FastAPI:
+    """The application around `admission`; without `keys` it answers programs of this machine only."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -50,6 +54,7 @@ def create_app(admission: AdmissionControl, keys: ApiKeys, *, loopback: bool) ->
         description="One vision-language model, many games: images in, actions out.",
         version="1",
         lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages load their scripts from a public host
         redoc_url=None,
         responses={421: GATE_RESPONSES[421]},
     )
@@ -57,7 +62,7 @@ def create_app(admission: AdmissionControl, keys: ApiKeys, *, loopback: bool) ->
     add_action_routes(app, admission)
     _add_pages(app, admission)
     _add_error_handlers(app, admission)
-    app.add_middleware(GateMiddleware, admission=admission, keys=keys, loopback_only=loopback and not keys)
+    app.add_middleware(GateMiddleware, admission=admission, keys=keys)
     return app
 
 
@@ -108,7 +113,7 @@ def _add_pages(app: FastAPI, admission: AdmissionControl) -> None:
 
 def _page(file: Path) -> Callable[[], Coroutine[Any, Any, FileResponse]]:
     async def page() -> FileResponse:
-        return FileResponse(file, headers={"Content-Security-Policy": _UI_POLICY, "X-Content-Type-Options": "nosniff"})
+        return FileResponse(file, headers={"Content-Security-Policy": _UI_POLICY})
 
     return page
 

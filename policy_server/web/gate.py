@@ -6,15 +6,15 @@ This is an ASGI middleware, because only there a request can be refused before i
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from policy_server.admission.control import AdmissionControl
+from policy_server.admission.rate_limit import RateLimiter
 from policy_server.refusals import RequestRefused
-from policy_server.web.api_keys import ApiKeys
+from policy_server.web.api_keys import KEYS_VARIABLE, ApiKeys
+from policy_server.web.responses import SECURITY_HEADERS, refusal_response
 from xrl_alignment.common.network import is_loopback
 
 Scope = MutableMapping[str, Any]
@@ -23,55 +23,85 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OPEN = ("/", "/health", "/openapi.json", "/docs", "/ui", "/ui/app.js", "/ui/style.css")  # no key needed
+OPEN = ("/", "/health", "/openapi.json", "/ui", "/ui/app.js", "/ui/style.css")  # no key needed
 ACTIONS = ("/get_action", "/get_action/image")
 CALLER = "policy_server.caller"  # the scope's entry with the caller's name
+WRONG_KEYS = 10  # requests without a valid key that an address may send at once …
+WRONG_KEYS_PER_S = 1.0  # … and on average; they get 401, and those above 429
 DISCARD_S = 5.0  # seconds to read a refused body, so that its sender gets the reason and not a connection reset
 
 
 class GateMiddleware:
     """Checks a request, reads its whole body, passes it to the application, and turns refusals into JSON.
 
-    With `loopback_only` the `Host` header must name this machine. Without keys this stops web pages that make a browser
-    call this server under a host name of their own (DNS rebinding).
+    Without keys it answers programs of this machine only: those that connect to a loopback address and name this
+    machine in `Host`. The latter stops web pages that make a browser call this server under a host name of their own
+    (DNS rebinding).
     """
 
-    def __init__(self, app: AsgiApp, *, admission: AdmissionControl, keys: ApiKeys, loopback_only: bool) -> None:
+    def __init__(self, app: AsgiApp, *, admission: AdmissionControl, keys: ApiKeys) -> None:
         self.app = app
         self.admission = admission
         self.keys = keys
-        self.loopback_only = loopback_only
         self.limits = admission.settings.server
+        self.wrong_keys = RateLimiter(WRONG_KEYS_PER_S, WRONG_KEYS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI entry point."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        caller, unread = "-", scope["type"] == "http"
+        send = _with_security_headers(send)
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        unread = scope["type"] == "http"
         try:
-            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-            self._check_host(headers)
-            if scope["path"] not in OPEN:
-                caller = scope[CALLER] = self.keys.caller(headers, (scope.get("client") or ("-",))[0])
-            if scope["path"] in ACTIONS and scope["method"] == "POST":
-                self.admission.admit(caller)
-            if scope["type"] == "http":
-                self._check_length(headers)
-                unread = False
-                receive = await self._with_body(receive)
+            self._check_sender(scope, headers)
+            if scope["type"] == "websocket":
+                with self.admission.websocket():
+                    await self.app(scope, receive, send)
+                return
+            self._check_length(headers)
+            unread = False
+            receive = await self._with_body(receive)
         except RequestRefused as refusal:
             if scope["path"] in (*ACTIONS, "/ws"):
-                self.admission.refused("ws" if scope["type"] == "websocket" else "http", caller, refusal)
-            if unread:
-                await _discard(receive)
-            await _refuse(scope, send, refusal)
+                transport = "ws" if scope["type"] == "websocket" else "http"
+                self.admission.refused(transport, scope.get(CALLER, "-"), refusal)
+            # A rest of the body, still on its way, must not keep the connection.
+            rest = refusal.status == 408 or (unread and not await _discard(receive))
+            await _refuse(scope, send, refusal, close=rest)
             return
         await self.app(scope, receive, send)
 
+    def _check_sender(self, scope: Scope, headers: Mapping[str, str]) -> None:
+        """Check address, host name, key and rate; notes the caller in `scope`."""
+        self._check_address(scope)
+        self._check_host(headers)
+        if scope["path"] in OPEN:
+            return
+        scope[CALLER] = caller = self._caller(scope, headers)
+        if scope["path"] in ACTIONS and scope["method"] == "POST":
+            self.admission.admit(caller)
+        else:
+            self.admission.limiter.take(caller)
+
+    def _check_address(self, scope: Scope) -> None:
+        host, port = scope.get("server") or ("", None)
+        if not self.keys and port is not None and not is_loopback(host):
+            reason = f"this server has no API keys, so it answers programs of its own machine only: set {KEYS_VARIABLE}"
+            raise RequestRefused(403, "no_keys", reason)
+
+    def _caller(self, scope: Scope, headers: Mapping[str, str]) -> str:
+        address = (scope.get("client") or ("-",))[0]
+        try:
+            return self.keys.caller(headers, address)
+        except RequestRefused:
+            self.wrong_keys.take(address)  # 429 after too many
+            raise
+
     def _check_host(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "")
-        if self.loopback_only and not is_loopback(_host_name(f"//{host}")):
+        if not self.keys and not is_loopback(_host_name(f"//{host}")):
             raise RequestRefused(421, "wrong_host", f"this server answers to localhost only, not to {host[:80]!r}")
         origin = headers.get("origin")
         if origin and _netloc(origin) != host.lower():
@@ -98,9 +128,22 @@ class GateMiddleware:
         return replay
 
 
-async def _refuse(scope: Scope, send: Send, refusal: RequestRefused) -> None:
-    body = json.dumps(refusal.body()).encode()
-    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **refusal_headers(refusal)}
+def _with_security_headers(send: Send) -> Send:
+    """A `send` that adds SECURITY_HEADERS to a response that does not set them itself."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
+            own = {name.lower() for name, _ in message.get("headers", ())}
+            extra = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+            headers = [*message.get("headers", ()), *(pair for pair in extra if pair[0] not in own)]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return sending
+
+
+async def _refuse(scope: Scope, send: Send, refusal: RequestRefused, *, close: bool) -> None:
+    headers, body = refusal_response(refusal, close=close)
     kind = "http.response"
     if scope["type"] == "websocket":
         kind = "websocket.http.response"
@@ -110,16 +153,6 @@ async def _refuse(scope: Scope, send: Send, refusal: RequestRefused) -> None:
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": f"{kind}.start", "status": refusal.status, "headers": raw})
     await send({"type": f"{kind}.body", "body": body})
-
-
-def refusal_headers(refusal: RequestRefused) -> dict[str, str]:
-    """The HTTP headers of a refusal."""
-    headers = {}
-    if refusal.retry_after_s is not None:
-        headers["Retry-After"] = str(math.ceil(refusal.retry_after_s))
-    if refusal.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return headers
 
 
 async def _read(receive: Receive, most: int) -> bytes:
@@ -139,7 +172,9 @@ async def _read(receive: Receive, most: int) -> bytes:
         return bytes(body)
 
 
-async def _discard(receive: Receive) -> None:
+async def _discard(receive: Receive) -> bool:
+    """Read and drop a body; returns whether all of it came within DISCARD_S."""
+
     async def rest() -> None:
         while True:
             message = await receive()
@@ -149,7 +184,8 @@ async def _discard(receive: Receive) -> None:
     try:
         await asyncio.wait_for(rest(), DISCARD_S)
     except asyncio.TimeoutError:
-        return  # the client still sends: uvicorn closes the connection after the answer
+        return False
+    return True
 
 
 def _netloc(origin: str) -> str:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import logging
+import resource
 import signal
 import socket
 from errno import EADDRINUSE
+from functools import partial
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
-from lavis.common.errors import EmacError
+from lavis.common.errors import ConfigError, EmacError
 from policy_server.admission.control import AdmissionControl
 from policy_server.settings import ServerSettings
 from policy_server.web.app import SERVICE
+from policy_server.web.connections import ConnectionRoom, LimitedProtocol, LimitedWebSocket
 from xrl_alignment.common.network import process_on_port
 
 logger = logging.getLogger("policy_server")
 
 WRITE_S = 5  # seconds for sending the last answers
+SPARE_FILES = 256  # open files beside connections: the model's, the log, libraries
 
 
 class ListenError(EmacError, OSError):
@@ -57,16 +61,29 @@ class DrainingServer(uvicorn.Server):
 
 
 def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
-    """uvicorn's settings: no log of its own, and our size limit also for WebSocket messages."""
+    """uvicorn's settings: no log of its own, our limits for connections, and our size limit for WebSocket messages."""
+    room = ConnectionRoom(settings.connections)
     return uvicorn.Config(
         app,
+        http=partial(LimitedProtocol, room=room, header_timeout_s=settings.header_timeout_s),  # type: ignore[arg-type]
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=WRITE_S,
-        ws="websockets-sansio",
+        ws=LimitedWebSocket,
         ws_max_size=settings.max_body_bytes,
     )
+
+
+def allow_open_files(number: int) -> None:
+    """Raise this process's limit of open files to `number`; ConfigError if the system forbids that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if number <= soft or soft == resource.RLIM_INFINITY:
+        return
+    if number > hard and hard != resource.RLIM_INFINITY:
+        most = max(1, hard - SPARE_FILES)
+        raise ConfigError(f"server.connections: at most {most} are possible here (`ulimit -Hn` is {hard})")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
 
 
 def open_port(host: str, port: int) -> socket.socket:

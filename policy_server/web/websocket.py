@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from policy_server.admission.control import ActionQuery, AdmissionControl
 from policy_server.refusals import RequestRefused
 from policy_server.web.conversion import json_object, query_from, response_from, validated
 from policy_server.web.schemas import ActionRequest, TextFields
+
+CLOSE_IDLE = 1001  # "going away" (RFC 6455, section 7.4.1)
 
 
 class WebSocketSteps:
@@ -30,20 +33,29 @@ class WebSocketSteps:
         self.step = -1
 
     async def run(self) -> None:
-        """Answer until the client closes the connection."""
-        while True:
-            message = await self.socket.receive()
-            if message["type"] == "websocket.disconnect":
-                return
-            try:
-                answer = await self._answer(message)
-            except RequestRefused as refusal:
-                self.admission.refused("ws", self.caller, refusal)
-                answer = {**refusal.body(), "status": refusal.status}
-                if refusal.retry_after_s is not None:
-                    answer["retry_after_s"] = refusal.retry_after_s
-            if answer:
-                await self.socket.send_json(answer)
+        """Answer until the client closes the connection, or is silent for too long."""
+        idle_s = self.admission.settings.server.websocket_idle_s
+        try:
+            while await self._step(idle_s):
+                continue
+        except asyncio.TimeoutError:
+            await self.socket.close(CLOSE_IDLE, f"no message for {idle_s:g} s")
+
+    async def _step(self, idle_s: float) -> bool:
+        """Answer one message; False if the client has closed the connection. Raises asyncio.TimeoutError."""
+        message = await asyncio.wait_for(self.socket.receive(), idle_s)
+        if message["type"] == "websocket.disconnect":
+            return False
+        try:
+            answer = await self._answer(message)
+        except RequestRefused as refusal:
+            self.admission.refused("ws", self.caller, refusal)
+            answer = {**refusal.body(), "status": refusal.status}
+            if refusal.retry_after_s is not None:
+                answer["retry_after_s"] = refusal.retry_after_s
+        if answer:
+            await self.socket.send_json(answer)
+        return True
 
     async def _answer(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
         if message.get("bytes") is None:
@@ -51,8 +63,7 @@ class WebSocketSteps:
             if "image" in fields:
                 request = validated(ActionRequest, fields)
                 return await self._act(query_from(request, images.from_base64(request.image.data)))
-            validated(TextFields, fields)
-            self.fields, self.step = fields, fields.get("step", 0) - 1
+            self.fields, self.step = fields, validated(TextFields, fields).step - 1
             return None
         if not self.fields:
             raise RequestRefused(422, "invalid_request", "send the fields (task_name, …) as a text message first")

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import contextlib
 import io
+import json
 import queue
 import re
 import subprocess
@@ -57,6 +58,15 @@ def action_body(**fields: object) -> dict:
     return {"task_name": CAVE, "image": image, "step": 1, "temperature": 0.7, "max_tokens": 512, **fields}
 
 
+def raw_request(fields: dict) -> bytes:
+    """A request for an action, as the bytes of a whole HTTP request."""
+    data = json.dumps(fields).encode()
+    head = (
+        f"POST /get_action HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
+    )
+    return head.encode() + b"\r\n\r\n" + data
+
+
 def noise(size: tuple[int, int] = (640, 360)) -> np.ndarray:
     """A view as MineRL gives it, uint8 (height, width, 3)."""
     return np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
@@ -98,7 +108,7 @@ def start_in_thread(options: Sequence[str], keys: dict[str, str], model: VisionM
     pool = ModelPool(settings.model_table(), 0, metrics, load=lambda settings: model)
     pool.get(pool.default)
     admission = AdmissionControl(settings, pool, metrics)
-    app = create_app(admission, ApiKeys(keys), loopback=True)
+    app = create_app(admission, ApiKeys(keys))
     listener = open_port("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn_config(app, settings.server))
     ready = threading.Event()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -62,6 +63,62 @@ def test_steps_and_history_begin_anew_with_an_episode(serve):
         client.get_action(OBS, CAVE, max_tokens=4)
         assert client.step == 1 and client.session != session
     assert server.admission.sessions.steps("anonymous 127.0.0.1", session) == []
+
+
+def histories(server) -> dict[str, list[int]]:
+    """The steps of each session that the server has shown to its model."""
+    steps: dict[str, list[int]] = {}
+    for seen in reversed(server.admission.recent):
+        steps.setdefault(seen.query.session, []).insert(0, seen.query.step)
+    return steps
+
+
+def run_environments(client: QwenPolicyClient) -> None:
+    """The example of the original's guide: four environments in asyncio share one client."""
+
+    async def run_environment(env_id: int) -> None:
+        env = BasaltStandIn(max_steps=3)
+        obs, _ = env.reset(seed=env_id)
+        for _ in range(3):
+            ask = partial(client.get_action, obs, CAVE, max_tokens=4, env_id=env_id)
+            action = await asyncio.get_running_loop().run_in_executor(None, ask)
+            obs, *_ = env.step(action)
+
+    async def run_all() -> None:
+        await asyncio.gather(*[run_environment(i) for i in range(4)])
+
+    asyncio.run(run_all())
+
+
+def test_environments_that_share_a_client_have_histories_of_their_own(serve):
+    server = serve("server.recent=20")
+    with QwenPolicyClient(server.url) as client:
+        run_environments(client)
+        seen = histories(server)
+        assert "" not in seen and sorted(seen.values()) == [[1, 2, 3]] * 4
+        for session in seen:
+            assert len(server.admission.sessions.steps("anonymous 127.0.0.1", session)) == 3
+        client.reset(env_id=2)
+        client.get_action(OBS, CAVE, max_tokens=4, env_id=2)
+        assert server.admission.recent[-1].query.step == 1
+        assert server.admission.recent[-1].query.session not in seen and len(server.admission.sessions) == 4
+
+
+def test_environments_without_a_name_do_not_become_one_history(serve, held_model: HeldModel):
+    server = serve("server.recent=20", model=held_model)
+    with QwenPolicyClient(server.url) as client, ThreadPoolExecutor(2) as threads:
+        first = threads.submit(client.get_action, OBS, CAVE, max_tokens=4)
+        held_model.wait_until_called()
+        with pytest.warns(UserWarning, match="give each call the env_id"):
+            second = threads.submit(client.get_action, OBS, CAVE, max_tokens=4)
+            held_model.release.set()
+            second.result()
+        first.result()
+        client.get_action(OBS, CAVE, max_tokens=4)
+        assert [sum(map(len, histories(server).values())), len(histories(server)[""])] == [3, 2]
+        client.reset()
+        client.get_action(OBS, CAVE, max_tokens=4)
+        assert server.admission.recent[-1].query.session == client.session
 
 
 def test_a_busy_server_is_asked_again(serve, held_model: HeldModel, monkeypatch):

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 from websockets.sync.client import connect
 
 from lavis.common.errors import ConfigError
 from policy_server.games.minerl import no_op
-from policy_server.qwen_policy_server import add_arguments, api_keys, build, read_settings
+from policy_server.qwen_policy_server import (
+    CFG_VARIABLE,
+    MODEL_VARIABLE,
+    OPTIONS_VARIABLE,
+    PolicyApp,
+    add_arguments,
+    api_keys,
+    app,
+    build,
+    load_model,
+    read_settings,
+    settings_from,
+)
 from policy_server.settings import ServerSettings
 from policy_server.web.api_keys import KEYS_VARIABLE
+from policy_server.web.server import open_port
 from tests.policy_server.servers import CAVE, TINY, ServerProcess, action_body, encoded_image, noise
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.common.program import parse_args
@@ -74,8 +91,9 @@ def test_a_busy_port_is_named_and_ends_with_two(server_process: ServerProcess):
 
 
 def test_another_host_needs_a_key():
-    with pytest.raises(ConfigError, match="server.host=0.0.0.0 can be reached from other machines"):
+    with pytest.raises(ConfigError, match="server.host=0.0.0.0 can be reached from other machines") as caught:
         api_keys(ServerSettings(host="0.0.0.0"), {})
+    assert "docker run -e EMAC_POLICY_KEYS=<key>" in str(caught.value)
     assert len(api_keys(ServerSettings(host="0.0.0.0"), {KEYS_VARIABLE: "k" * 20})) == 1
     assert len(api_keys(ServerSettings(host="::1"), {})) == 0
 
@@ -94,6 +112,110 @@ def test_a_wrong_setting_is_one_line(arguments, message):
     with pytest.raises((ValueError, OSError)) as caught:
         build(read_settings(parse_args("", add_arguments, arguments, cfg_required=False)))
     assert message in str(caught.value)
+
+
+def test_the_environment_says_what_the_flags_say(tmp_path):
+    file = tmp_path / "server.yaml"
+    file.write_text("queue: {limit: 7, max_batch: 3}\nmodel: {path: a/b}\n")
+    environment = {CFG_VARIABLE: str(file), OPTIONS_VARIABLE: "queue.max_batch=4 memory.history='2'"}
+    settings = settings_from(environment)
+    assert (settings.queue.limit, settings.queue.max_batch, settings.memory.history) == (7, 4, 2)
+    settings = settings_from({**environment, MODEL_VARIABLE: TINY}, options=["queue.max_batch=5"])
+    assert (settings.model.path, settings.queue.max_batch) == (TINY, 5)
+    with pytest.raises(ConfigError, match="EMAC_POLICY_OPTIONS: No closing quotation"):
+        settings_from({OPTIONS_VARIABLE: "model.path='a"})
+
+
+@pytest.fixture
+def environment(monkeypatch) -> pytest.MonkeyPatch:
+    for name in (CFG_VARIABLE, OPTIONS_VARIABLE, KEYS_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(MODEL_VARIABLE, TINY)
+    return monkeypatch
+
+
+def serve_app(app: object) -> tuple[uvicorn.Server, threading.Thread, str]:
+    """uvicorn with its own settings, as `uvicorn qwen_policy_server:app` makes them."""
+    listener = open_port("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.01)
+    return server, thread, f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_the_application_is_built_from_the_environment(environment):
+    environment.setenv(OPTIONS_VARIABLE, "memory.history=0 model.max_tokens=9")
+    server, thread, url = serve_app(PolicyApp())
+    try:
+        assert httpx.get(f"{url}/").json()["model_loaded"]
+        assert httpx.post(f"{url}/get_action", json=request(step=4)).json()["step"] == 4
+        assert "at most 9" in httpx.post(f"{url}/get_action", json=request(max_tokens=10)).json()["detail"]
+        with connect(url.replace("http", "ws") + "/ws") as socket:
+            socket.send(json.dumps(request(step=5)))
+            assert json.loads(socket.recv())["step"] == 5
+    finally:
+        server.should_exit = True
+        thread.join(60)
+
+
+def test_load_model_loads_before_the_server_starts(environment):
+    with pytest.raises(ConfigError, match="model.dtype"):
+        load_model(dtype="int3")
+    load_model(device="cpu")
+    server, thread, url = serve_app(app)
+    try:
+        assert httpx.get(f"{url}/health").json() == {"status": "healthy", "model": TINY, "device": "cpu", "ready": True}
+    finally:
+        server.should_exit = True
+        thread.join(60)
+
+
+def test_an_application_that_cannot_start_says_why_in_a_line(environment, caplog):
+    environment.setenv(MODEL_VARIABLE, "/nowhere/model")
+    with pytest.raises(SystemExit):
+        uvicorn.Server(uvicorn.Config(PolicyApp(), port=0, log_config=None)).run()
+    (said,) = [entry.getMessage() for entry in caplog.records if "/nowhere" in entry.getMessage()]
+    assert said.startswith("error: model.path=/nowhere/model: no config.json")
+
+
+LAUNCHERS = [
+    "uvicorn qwen_policy_server:app --host 0.0.0.0 --port {port} --reload --log-level info",
+    "gunicorn qwen_policy_server:app --workers 1 --worker-class uvicorn.workers.UvicornWorker --bind 0.0.0.0:{port} "
+    "--timeout 120",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda line: line.split()[0])
+def test_the_original_commands_start_the_server(environment, launcher):
+    """As the original's guide prints them, in the folder of the file; without a key, for this machine only."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", *launcher.format(port=port).split()]
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(command, cwd=REPO_ROOT / "policy_server", stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while not answers(url):
+                assert process.poll() is None, process.stderr.read()
+                time.sleep(0.2)
+            assert httpx.post(f"{url}/get_action", json=request(step=4)).json()["step"] == 4
+            with connect(url.replace("http", "ws") + "/ws") as socket_:
+                socket_.send(json.dumps(request(step=5)))
+                assert json.loads(socket_.recv())["step"] == 5
+        finally:
+            process.terminate()
+            log = process.stderr.read()
+    assert process.returncode == 0 and "Traceback" not in log, log
+    assert "no API keys: programs of other machines are refused" in log
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").json()["ready"]
+    except httpx.HTTPError:
+        return False
 
 
 def vllm_python() -> str:

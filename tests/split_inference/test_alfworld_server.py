@@ -443,6 +443,30 @@ def test_a_silent_client_is_sent_away(start):
         assert "no message within 0.2 seconds" in client.answer()["error"] and client.closed()
 
 
+def test_connections_that_send_nothing_take_no_place(start):
+    """They had a process each, so 64 of them kept everybody out for an hour."""
+    server = start("--max-clients", "1")
+    idle = [server.connect() for _ in range(alfworld_server._MAX_WAITING)]
+    idle[1].send(b'{"command": ')
+    with closing(server.connect()) as client:
+        assert client.ask("get_state")["success"] is True
+        assert len(children(server.process.pid)) == 1
+    assert idle[0].closed()  # it made room
+    wait_until(lambda: not children(server.process.pid))
+    idle[1].send(b'"get_state"}\n{"command": "get_state"}\n')
+    assert idle[1].answer()["success"] is idle[1].answer()["success"] is True
+    assert "serves 1 clients" in idle[2].ask("get_state")["error"] and idle[2].closed()
+    for client in idle:
+        client.close()
+
+
+def test_one_who_shows_no_token_in_time_is_sent_away(start):
+    server = start("--idle-timeout", "0.2", env={"ALFWORLD_SERVER_TOKEN": TOKEN})
+    with closing(server.connect()) as client:
+        assert "no message within 0.2 seconds" in client.answer()["error"] and client.closed()
+    assert children(server.process.pid) == []
+
+
 # ---- the end -------------------------------------------------------------------------------------------------------
 
 

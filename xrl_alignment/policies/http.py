@@ -51,7 +51,12 @@ class HttpPolicy:
         commands = list(item.admissible_commands) if self.decode == "admissible" else []
         try:
             answer = self._client.get_action(
-                item.image, "ALFWorld", temperature=0.0, prompt=item.prompt, admissible_commands=commands
+                item.image,
+                "ALFWorld",
+                temperature=0.0,
+                env_id=None,  # the prompt holds the history
+                prompt=item.prompt,
+                admissible_commands=commands,
             )
         except PolicyServerError as error:
             raise InferenceEngineFault(f"policy.base_urls: {error}") from error

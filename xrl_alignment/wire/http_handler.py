@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hmac
 import json
 import logging
@@ -17,6 +18,7 @@ from typing import Any
 from xrl_alignment.common.network import is_loopback
 from xrl_alignment.wire import v1, v2
 from xrl_alignment.wire.admission import ByteBudget, HttpResponse, PendingRequest, RequestRefused, SessionAdmission
+from xrl_alignment.wire.connections import OpenConnections
 from xrl_alignment.wire.images import MAX_PIXELS
 from xrl_alignment.wire.messages import Observation, ProtocolError, md5_hex
 
@@ -47,6 +49,7 @@ class HandlerContext:
     """What a handler needs from the server."""
 
     admission: SessionAdmission
+    connections: OpenConnections
     budget: ByteBudget
     limits: Limits
     token: str
@@ -97,6 +100,11 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.rfile = BufferedReader(self._reader, 1 << 16)
         self._unread = 0  # bytes of the current body that are still on their way
         self._known = False  # whether a valid request has come: only then may the connection be idle for long
+
+    def finish(self) -> None:
+        """Write what is left, unless the client has left or the connection made room for another."""
+        with contextlib.suppress(ConnectionError):
+            super().finish()
 
     def handle_one_request(self) -> None:
         """Wait for a request (long), read its headers (short), answer it."""
@@ -157,6 +165,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         finally:
             self._hold(0)
         self._send(response, {"MD5": md5_hex(response.body)})
+        self.context.connections.idle(self.connection)
 
     def _receive(self) -> PendingRequest:
         """Read, check and queue a message; what it holds then is the decoded one."""
@@ -168,6 +177,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         if claimed.strip().lower() != digest:
             raise RequestRefused(400, f"header MD5 is {claimed[:40]}, the body's is {digest}: damaged in transfer")
         self._hold(_LARGEST_IMAGE + _DECODING * len(body))
+        self.context.connections.busy(self.connection)
         pending = self._admit(body, digest)
         image = pending.message.image.nbytes if isinstance(pending.message, Observation) else 0
         self._hold(image + len(body))

@@ -20,6 +20,7 @@ from typing import Any
 from lavis.common.errors import ConfigError, EmacError
 from xrl_alignment.common.network import is_loopback, process_on_port
 from xrl_alignment.wire.admission import ByteBudget, PendingRequest, RequestQueue, SessionAdmission
+from xrl_alignment.wire.connections import OpenConnections
 from xrl_alignment.wire.http_handler import DEFAULT_MAX_BODY, HandlerContext, Limits, RequestHandler
 
 logger = logging.getLogger(__name__)
@@ -60,8 +61,10 @@ class DaggerHTTPServer:
         self._silence_check_s = session_timeout_s / 4
         limits = limits or Limits(max_body=max_body)
         self._budget = ByteBudget(limits.max_held)
+        self._connections = OpenConnections(limits.max_connections)
         context = HandlerContext(
             admission=self._admission,
+            connections=self._connections,
             budget=self._budget,
             limits=limits,
             token=token,
@@ -93,7 +96,7 @@ class DaggerHTTPServer:
                 self._http.shutdown()
                 self._thread.join()
                 self._thread = None
-            self._http.close_connections(grace_s=2.0)
+            self._connections.close_all(grace_s=2.0)
             self._http.server_close()
 
     @property
@@ -142,20 +145,14 @@ def _bind(host: str, port: int, context: HandlerContext) -> _HTTPServer:
 class _HTTPServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     allow_reuse_address = True  # a port in TIME_WAIT is free; a port on which a process listens is still an error
     daemon_threads = True
-    request_queue_size = 128
+    request_queue_size = 1024
 
     def __init__(self, address: tuple[str, int], context: HandlerContext) -> None:
-        self._max_connections = context.limits.max_connections
-        self._connections: set[socket.socket] = set()
-        self._connections_changed = threading.Condition()
+        self._connections = context.connections
         super().__init__(address, partial(RequestHandler, context))
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._connections_changed:
-            room = len(self._connections) < self._max_connections
-            if room:
-                self._connections.add(request)
-        if room:
+        if self._connections.enter(request):
             super().process_request(request, client_address)
         else:
             request.settimeout(1.0)
@@ -164,22 +161,10 @@ class _HTTPServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def shutdown_request(self, request: Any) -> None:
         super().shutdown_request(request)
-        with self._connections_changed:
-            self._connections.discard(request)
-            self._connections_changed.notify_all()
+        self._connections.leave(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.exception("a request from %s failed", client_address)
-
-    def close_connections(self, grace_s: float) -> None:
-        """Accept no more requests on open connections; wait up to `grace_s` for replies that are being written."""
-        with self._connections_changed:
-            for connection in self._connections:
-                try:
-                    connection.shutdown(socket.SHUT_RD)
-                except OSError:  # the client has closed it already
-                    continue
-            self._connections_changed.wait_for(lambda: not self._connections, grace_s)
 
 
 class _HTTPServer6(_HTTPServer):

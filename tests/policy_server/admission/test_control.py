@@ -78,6 +78,13 @@ def test_identical_observations_are_answered_once_where_a_cache_is_wanted():
     assert len(questions) == 2 and not any(outcome.cached for outcome in outcomes)
 
 
+def test_similar_observations_share_an_answer_where_that_is_wanted():
+    asks = [ActionQuery(encoded_image(kind, shade=shade), CAVE) for kind, shade in (("PNG", 90), ("JPEG", 91))]
+    asks += [ActionQuery(encoded_image(shade=200), CAVE), ActionQuery(encoded_image(), CAVE, max_tokens=9)]
+    outcomes, _, _ = acted([("lab", ask) for ask in asks], "memory.cache=100", "memory.cache_distance=4")
+    assert [outcome.cached for outcome in outcomes] == [False, True, False, False]
+
+
 def test_another_history_is_another_situation():
     asks = [("lab", ActionQuery(encoded_image(), CAVE, session="s"))] * 2
     outcomes, _, _ = acted(asks, "memory.cache=100")

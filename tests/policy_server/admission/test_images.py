@@ -5,6 +5,7 @@ import struct
 import tracemalloc
 import zlib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,3 +114,34 @@ def test_thumbnails_are_small_and_keep_their_shape():
     large = images.decode(encoded_image("PNG", size=(1280, 720)), **LIMITS | {"max_pixels": 10**6})
     assert images.thumbnail(large).size == (320, 180)
     assert images.as_data_url(images.thumbnail(large)).startswith("data:image/jpeg;base64,/9j/")
+
+
+def scene(shift: int = 0, light: float = 1.0) -> Image.Image:
+    """A landscape with a house: large areas, as games show them."""
+    view = np.zeros((180, 320, 3))
+    view[:90] = np.linspace(255, 160, 90)[:, None, None] * (0.6, 0.8, 1)
+    view[90:] = np.linspace(60, 140, 90)[:, None, None] * (0.5, 1, 0.4)
+    view[60:130, 100 + shift : 160 + shift] = (150, 90, 60)
+    return Image.fromarray(np.clip(view * light, 0, 255).astype(np.uint8))
+
+
+def distance(first: Image.Image, second: Image.Image) -> int:
+    return (images.perceptual_hash(first) ^ images.perceptual_hash(second)).bit_count()
+
+
+def test_the_perceptual_hash_is_near_for_what_looks_alike():
+    buffer = io.BytesIO()
+    scene().save(buffer, format="JPEG", quality=80)
+    assert distance(scene(), scene()) == 0
+    assert distance(scene(), Image.open(buffer)) <= 8
+    assert distance(scene(), scene(shift=2)) <= 8
+    assert distance(scene(), scene(shift=120)) > 8
+    assert distance(scene(), scene().transpose(Image.Transpose.FLIP_TOP_BOTTOM)) > 8
+
+
+def test_the_perceptual_hash_sees_the_colour_of_an_empty_view():
+    dark, sky, red = (Image.new("RGB", (64, 36), colour) for colour in ((5, 5, 5), (120, 170, 240), (240, 20, 20)))
+    assert min(distance(dark, sky), distance(dark, red), distance(sky, red)) > 8
+    assert distance(sky, Image.new("RGB", (64, 36), (122, 171, 239))) <= 1
+    for colour in ((0, 0, 0), (255, 255, 255)):
+        assert images.perceptual_hash(Image.new("RGB", (1, 1), colour)) < 1 << 304

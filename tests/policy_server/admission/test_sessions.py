@@ -48,3 +48,12 @@ def test_the_empty_name_and_a_history_of_none_keep_nothing():
     none = Sessions(limit=10, history=0, idle_s=60)
     none.add("lab", "a", "x")
     assert len(sessions) == len(none) == 0
+
+
+def test_a_caller_with_many_sessions_ends_none_of_the_others():
+    sessions = Sessions(limit=3, history=1, idle_s=60)
+    sessions.add("home", "mine", "x")
+    for number in range(20):
+        sessions.add("flood", str(number), "x")
+    assert sessions.steps("home", "mine") == ["x"] and len(sessions) == 3
+    assert sessions.steps("flood", "19") and not sessions.steps("flood", "17")

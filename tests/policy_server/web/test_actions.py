@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 from PIL import Image
 from websockets.sync.client import connect
 
-from tests.policy_server.servers import CAVE, ROOM, TEXT, TINY, HeldModel, action_body, encoded_image, wait_until_queued
+from tests.policy_server.servers import (
+    CAVE,
+    ROOM,
+    TEXT,
+    TINY,
+    HeldModel,
+    action_body,
+    encoded_image,
+    raw_request,
+    wait_until_queued,
+)
 
 KEY, OTHER = "k" * 20, "o" * 20
 
@@ -170,14 +180,6 @@ def connect_raw(url: str):
 
     host, port = url.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)))
-
-
-def raw_request(fields: dict) -> bytes:
-    data = json.dumps(fields).encode()
-    head = (
-        f"POST /get_action HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
-    )
-    return head.encode() + b"\r\n\r\n" + data
 
 
 def test_a_key_may_ask_only_so_often(serve):

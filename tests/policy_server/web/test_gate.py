@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 
+import httpx
 import pytest
 
-from tests.policy_server.servers import CAVE, encoded_image
+from policy_server.web.api_keys import ApiKeys
+from policy_server.web.gate import WRONG_KEYS, GateMiddleware
+from tests.policy_server.servers import CAVE, action_body, encoded_image
 
 
 def talk(url: str, *parts: bytes) -> tuple[int, dict]:
@@ -45,6 +49,14 @@ def test_a_body_that_does_not_come_is_not_waited_for(serve):
     server = serve("server.body_timeout_s=0.2")
     status, answer = talk(server.url, head(Content_Length=1000), b"slow")
     assert (status, answer["error"]) == (408, "too_slow")
+
+
+def test_the_rest_of_a_late_body_does_not_keep_the_connection(serve):
+    host, port = serve("server.body_timeout_s=0.2").url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(head(Content_Length=1000) + b"slow")
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))  # until the server closes the connection
+    assert b" 408 " in answer and b"connection: close" in answer.lower()
 
 
 def test_a_whole_body_in_small_pieces_is_fine(serve):
@@ -85,3 +97,61 @@ def test_a_refused_caller_may_go_on_with_the_same_connection(serve):
             assert expected in file.readline()
             headers = dict(line.decode().lower().strip().split(": ", 1) for line in iter(file.readline, b"\r\n"))
             file.read(int(headers["content-length"]))
+
+
+def test_no_response_lets_a_browser_load_anything(serve):
+    """FastAPI's page /docs loaded a script from a public host."""
+    server = serve(keys={"lab": "k" * 20})
+    answers = {path: server.http.get(path) for path in ("/", "/health", "/models", "/ui", "/openapi.json", "/docs")}
+    answers |= {path: server.http.get(path, headers={"X-API-Key": "no"}) for path in ("/metrics", "/ui/recent")}
+    answers["/get_action"] = server.http.post("/get_action", json={})
+    for path, answer in answers.items():
+        assert "default-src 'none'" in answer.headers["content-security-policy"], path
+        assert len(answer.headers.get_list("content-security-policy")) == 1
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "cdn" not in answer.text
+    assert answers["/docs"].status_code == 404 and answers["/openapi.json"].status_code == 200
+
+
+def test_wrong_keys_are_limited_and_right_ones_are_not(serve):
+    server = serve(keys={"lab": "k" * 20})
+    paths = ("/models", "/metrics", "/ui/recent", "/get_action/image")
+    statuses = [server.http.get(paths[n % 4], headers={"X-API-Key": str(n)}).status_code for n in range(WRONG_KEYS + 5)]
+    assert statuses[:WRONG_KEYS] == [401] * WRONG_KEYS and 429 in statuses[WRONG_KEYS:]
+    assert server.http.post("/get_action", json=action_body()).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/models", "/metrics", "/ui/recent", "/nothing"])
+def test_every_route_of_a_key_counts_towards_its_rate(serve, path):
+    server = serve("server.rate_per_s=0.001", "server.burst=2", keys={"lab": "k" * 20})
+    statuses = [server.http.get(path).status_code for _ in range(3)]
+    assert 429 not in statuses[:2] and statuses[2] == 429
+    assert server.http.delete("/sessions/a").status_code == 429
+    assert server.http.get("/health").status_code == 200
+
+
+def asked_at(server, address: str, keys: dict[str, str]) -> int:
+    """The status of a GET /metrics that reaches the gate at `address`, as uvicorn on 0.0.0.0 reports it."""
+    app = GateMiddleware(lambda *_: None, admission=server.admission, keys=ApiKeys(keys))
+    transport = httpx.ASGITransport(_at(app, address), client=("192.0.2.7", 40000))
+
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.get("/metrics")
+
+    answer = asyncio.run(ask())
+    assert "EMAC_POLICY_KEYS" in answer.text or answer.status_code != 403
+    return answer.status_code
+
+
+def _at(app, address):
+    async def there(scope, receive, send):
+        await app({**scope, "server": (address, 8001)}, receive, send)
+
+    return there
+
+
+def test_without_keys_other_machines_are_refused_whatever_they_call_this_one(serve):
+    server = serve()
+    assert asked_at(server, "192.0.2.1", {}) == 403
+    assert asked_at(server, "192.0.2.1", {"lab": "k" * 20}) == 401

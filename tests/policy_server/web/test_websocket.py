@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 
-from websockets.sync.client import connect
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
-from tests.policy_server.servers import CAVE, encoded_image
+from tests.policy_server.servers import CAVE, Running, encoded_image
+
+
+def open_socket(server: Running) -> ClientConnection:
+    return connect(server.url.replace("http", "ws") + "/ws")
 
 
 def test_the_socket_goes_on_after_a_mistake(serve):
     server = serve()
-    with connect(server.url.replace("http", "ws") + "/ws") as socket:
+    with open_socket(server) as socket:
         for message, status in (("{", 400), ("[]", 422), (b"abc", 422), (json.dumps({"task_name": 1}), 422)):
             socket.send(message)
             assert json.loads(socket.recv())["status"] == status
@@ -20,3 +26,42 @@ def test_the_socket_goes_on_after_a_mistake(serve):
         assert json.loads(socket.recv())["error"] == "not_an_image"
         socket.send(encoded_image())
         assert json.loads(socket.recv())["step"] == 1
+
+
+HOSTILE = (None, True, "3", "x", 2.5, -1, 2**31, 10**30, 1e300, [], {}, "\ud800", "a" * 300)
+
+
+def test_no_field_of_any_type_drops_the_socket(serve):
+    """`{"step": "3"}` is a number to pydantic, and was none to the counter of steps."""
+    with open_socket(serve()) as socket:
+        for name in ("step", "temperature", "max_tokens", "session", "model", "prompt", "admissible_commands"):
+            for value in HOSTILE:
+                for message in (json.dumps({"task_name": CAVE, name: value}), b"no image", "{"):
+                    socket.send(message)
+                while (status := json.loads(socket.recv())["status"]) != 400:  # the answer to "{"
+                    assert status in (404, 422), (name, value)
+        socket.send(json.dumps({"task_name": CAVE, "step": "3", "max_tokens": 4}))
+        for step in (3, 4):
+            socket.send(encoded_image())
+            assert json.loads(socket.recv())["step"] == step
+
+
+def test_a_silent_socket_is_closed(serve):
+    with open_socket(serve("server.websocket_idle_s=0.2")) as socket, pytest.raises(ConnectionClosed) as caught:
+        socket.recv(timeout=60)
+    assert caught.value.rcvd.code == 1001 and "no message for 0.2 s" in caught.value.rcvd.reason
+
+
+def test_sockets_are_counted(serve):
+    server = serve("server.websockets=2")
+    with open_socket(server), open_socket(server):
+        with pytest.raises(InvalidStatus) as caught:
+            open_socket(server)
+        assert (caught.value.response.status_code, caught.value.response.headers["Retry-After"]) == (503, "10")
+        assert server.http.get("/health").status_code == 200
+        assert "policy_websockets 2.0" in server.http.get("/metrics").text
+    while "policy_websockets 0.0" not in server.http.get("/metrics").text:
+        continue
+    with open_socket(server) as socket:
+        socket.send("{")
+        assert json.loads(socket.recv())["status"] == 400

@@ -256,7 +256,7 @@ def test_answers_on_a_kept_connection_are_sent_at_once(start):
         for seq in range(1, 21):
             assert ask(connection, observation(seq))[0] == 200
         assert connection.sock is kept
-        (accepted,) = server._http._connections
+        (accepted,) = server._connections._idle
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         body = observation(21)
         kept.sendall(
@@ -334,21 +334,39 @@ def test_idle_connections_are_closed_without_a_word(start):
     assert raw(known, head.encode() + V1_BODY).endswith(b"['action 1']")
 
 
-def test_number_of_connections_is_bounded(start):
-    server, _ = start(loop=False, limits=Limits(max_connections=2, header_s=3600))
-    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
-    deadline = time.monotonic() + PATIENCE_S
-    while raw(server, b"")[:12] != b"HTTP/1.1 503" and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert time.monotonic() < deadline
-    for connection in idle:
+def test_connections_that_send_nothing_make_room(start, caplog):
+    server, _ = start(limits=Limits(max_connections=2, header_s=3600, idle_s=3600))
+    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) for _ in range(2)]
+    idle[0].sendall(b"GET /status HTTP/1.1\r\nX-Slow: ")
+    kept = connect(server)
+    assert ask(kept, V1_BODY, "text/plain")[0] == 200
+    assert idle[0].recv(1) == b""
+    half = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)
+    half.sendall(b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf")
+    assert idle[1].recv(1) == b""
+    assert get(server, "/health")[0] == 200
+    assert half.recv(1) == b""  # who has sent no whole request goes before who has
+    assert ask(kept, V1_BODY, "text/plain")[0] == 200
+    for connection in (*idle, half, kept):
         connection.close()
-    while True:  # the places are free again as soon as the server has noticed
-        try:
-            assert get(server, "/health")[0] == 200
-            break
-        except (AssertionError, ConnectionError, http.client.HTTPException):
-            assert time.monotonic() < deadline
+    assert [entry for entry in caplog.records if entry.levelname == "ERROR"] == []
+
+
+def test_connections_that_wait_for_answers_are_kept(start):
+    server, _ = start(loop=False, limits=Limits(max_connections=2))
+    waiting = [socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) for _ in range(2)]
+    head = f"POST / HTTP/1.1\r\nMD5: {md5_hex(V1_BODY)}\r\nContent-Length: {len(V1_BODY)}\r\n\r\n".encode()
+    for connection in waiting:
+        connection.sendall(head + V1_BODY)
+    taken = []
+    while len(taken) < 2:
+        taken += server.take(2, timeout_s=PATIENCE_S)
+    assert raw(server, b"")[:12] == b"HTTP/1.1 503"
+    for pending in taken:
+        pending.reply(["look"])
+    for connection in waiting:
+        assert b"['look']" in connection.recv(1 << 16)
+        connection.close()
 
 
 @given(data=st.binary(min_size=1, max_size=300), prefix=st.sampled_from([b"", b"POST / HTTP/1.1\r\n", b"GET /"]))
@@ -484,10 +502,10 @@ def test_stop_releases_everyone(start, monkeypatch):
     (taken,) = server.take(1, timeout_s=0)
     idle = connect(server)
     idle.connect()
-    close = server._http.close_connections
-    monkeypatch.setattr(server._http, "close_connections", lambda grace_s: close(PATIENCE_S))
+    close = server._connections.close_all
+    monkeypatch.setattr(server._connections, "close_all", lambda grace_s: close(PATIENCE_S))
     server.stop()
-    assert not server._http._connections  # each has ended by itself, the idle one too
+    assert len(server._connections) == 0  # each has ended by itself, the idle one too
     assert [result.result()[0] for result in results] == [503, 503]
     assert server.take(1, timeout_s=PATIENCE_S) == []
     taken.reply(["look"])  # the loop may still answer: nobody hears it
