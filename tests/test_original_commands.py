@@ -147,6 +147,8 @@ VENV = NotHere("the machine's own interpreters; docs/split_inference.md has the 
 EXTRA = NotHere("an extra: pip install -e '.[policy-server]' (docs/policy_server.md)")
 OUR_OWN = "tests/xrl_alignment/wire/test_http_server.py::test_busy_port_names_the_process_and_leaves_it_alone"
 
+LAUNCHED = Elsewhere("tests/policy_server/test_qwen_policy_server.py::test_the_original_commands_start_the_server")
+
 COMMANDS: dict[str, Here | Elsewhere | NotHere] = {
     # set-up
     "git clone <repo-url>": NotHere("no command of this project"),
@@ -209,6 +211,9 @@ COMMANDS: dict[str, Here | Elsewhere | NotHere] = {
     "pip install accelerate": NotHere("an extra: pip install -e '.[quantization]'"),
     "pip install minerl aicrowd-gym": NotHere("MineRL needs Java and an old Python; a stand-in plays without it"),
     "python qwen_policy_server.py": Here(qwen),
+    "uvicorn qwen_policy_server:app --host 0.0.0.0 --port 8001 --reload --log-level info": LAUNCHED,
+    "gunicorn qwen_policy_server:app --workers 1 --worker-class uvicorn.workers.UvicornWorker --bind 0.0.0.0:8001 "
+    "--timeout 120": LAUNCHED,
     "python qwen_policy_client.py": Elsewhere(
         "tests/policy_server/test_qwen_policy_client.py::test_the_example_runs_from_any_folder"
     ),
