@@ -1,0 +1,72 @@
+"""The experiments as users run them, at a small size (`make results-quick`)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.config.loading import load_config
+from xrl_alignment.results.page import render
+from xrl_alignment.results.settings import ResultsConfig, ResultsFile
+
+
+def run(output: Path, *options: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "xrl_alignment.results", "--cfg-path", "configs/results/quick.yaml"]
+    command += ["--page", str(output / "results.md"), "--options", f"results.output={output}", *options]
+    return subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_experiment_runs_and_a_second_call_repeats_nothing(alfworld_data: Path, tmp_path: Path) -> None:
+    first = run(tmp_path)
+    assert first.returncode == 0, first.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["student"]["student"]["a"]["games"] == 6
+    assert results["phase_two"]["8"]["dpo, disagreements"]["over_bc"]["interval"]
+    assert set(results["reflexion"]) == {"with its memory", "without a memory", "with another game's memory"}
+    assert set(results["ablations"]["expert"]) == {"explorer", "handcoded", "planner"}
+    page = (tmp_path / "results.md").read_text()
+    assert "| (b) only the image shows what lies where |" in page and "### 8 training games" in page
+    second = run(tmp_path)
+    assert second.returncode == 0 and " s\n" not in second.stdout  # no step ran
+    assert (tmp_path / "results.md").read_text() == page
+
+
+def test_sizes_of_the_full_and_of_the_quick_run() -> None:
+    full, quick = (load_config(ResultsFile, REPO_ROOT / f"configs/results/{name}.yaml") for name in ("full", "quick"))
+    assert full.results == ResultsConfig()
+    assert quick.results.experiments == full.results.experiments
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("results.experiments=[studnet]", "results.experiments: .*student"),
+        ("results.seeds=[]", "results.seeds: "),
+        ("results.batchs=3", "unknown key 'results.batchs': did you mean 'results.batches'"),
+    ],
+)
+def test_sizes_that_cannot_be_used(option: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_config(ResultsFile, None, [option])
+
+
+def test_the_page_leaves_out_what_was_not_run() -> None:
+    row = {"failed": 8, "solved": 4, "share": 0.5, "interval": [0.2, 0.8]}
+    page = render(
+        {
+            "sizes": {"seeds": [0, 1], "valid_games": 140, "heldout_games": 500},
+            "machine": "2 cores",
+            "versions": {},
+            "seconds": {},
+            "reflexion": {"with its memory": row},
+        }
+    )
+    assert "| with its memory | 8 | 4 | 0.500 |" in page
+    assert "What phase 2 adds" not in page
