@@ -119,6 +119,7 @@ class ThorEnvironment:
             # "train" makes alfworld compute its expert and draw from the list of games, which holds just this one.
             self._alfred = self._start(thor_config(str(game.path.parent), self.max_steps), "train")
             self._thread.train_eval = "train" if self.expert else "eval"
+            _name_put(self._thread.expert)
         self._alfred.json_file_list = [str(trajectory)]
         observations, infos = self._ask(self._alfred.reset)
         self._steps, self._playing = 0, True
@@ -197,6 +198,21 @@ class ThorEnvironment:
         named = {id_: thing["num_id"] for id_, thing in {**controller.objects, **controller.receptacles}.items()}
         colours = {colour: named[id_] for colour, id_ in event.color_to_object_id.items() if id_ in named}
         return write_names(frame, np.asarray(segmentation), colours)
+
+
+def _name_put(expert: Any) -> None:
+    """Let alfworld's expert read the commands in both dialects.
+
+    In alfworld 0.4 the controller lists `move X to Y`, but its expert for AI2-THOR puts something down only where
+    `put X in/on Y` is listed, which is never (the expert for TextWorld looks for `move`).
+    """
+    act = expert.act
+
+    def act_in_both(state: Mapping[str, Any], *rest: Any) -> str:
+        commands = state["admissible_commands"]
+        return act({**state, "admissible_commands": [*commands, *map(canonical, commands)]}, *rest)
+
+    expert.act = act_in_both
 
 
 def write_names(frame: np.ndarray, segmentation: np.ndarray, names: Mapping[tuple, str]) -> np.ndarray:

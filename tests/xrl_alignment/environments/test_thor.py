@@ -1,15 +1,20 @@
-"""AI2-THOR without AI2-THOR: what our side does with alfworld's answers, whose structure these doubles copy."""
+"""AI2-THOR without Unity: doubles of alfworld's answers first, then alfworld's own source over a recorded room."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from tests.xrl_alignment.environments import recorded_thor
 from xrl_alignment.common.errors import EnvironmentFault
-from xrl_alignment.environments import thor
+from xrl_alignment.environments import find_games, thor
 from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.thor import ThorEnvironment, thor_config, write_names
+from xrl_alignment.experts import make_expert
+from xrl_alignment.experts.alfworld import AlfworldExpert
+from xrl_alignment.language.sentences import TASK_TYPES
 
 DESK, MUG = "Desk|+01.00|+00.00|+00.50", "Mug|+01.10|+00.70|+00.60"
 
@@ -19,6 +24,7 @@ class AlfredThread:
 
     def __init__(self):
         self.alive, self.results, self.train_eval = True, (), "train"
+        self.expert = SimpleNamespace(act=None)
         segmentation = np.zeros((300, 300, 3), np.uint8)
         segmentation[100:200, 100:200] = (7, 8, 9)
         event = SimpleNamespace(instance_segmentation_frame=segmentation, color_to_object_id={(7, 8, 9): DESK})
@@ -145,8 +151,6 @@ def test_a_dead_simulator_is_an_error_not_a_wait(game):
 
 
 def test_games_without_poses_cannot_be_built(household_data, tmp_path):
-    from xrl_alignment.environments.games import find_games
-
     environment = ThorEnvironment(start=Alfred)
     with pytest.raises(EnvironmentFault, match="no object poses.*alfworld-download"):
         environment.reset(find_games("household_train", household_data)[0])
@@ -191,3 +195,63 @@ def test_the_configuration_has_every_key_that_alfworld_reads():
         value = thor_config("somewhere")
         for key in path:
             value = value[key]
+
+
+@pytest.fixture
+def alfworld_source(monkeypatch):
+    """alfworld's AlfredThorEnv, controller, task, reward and expert run as they are; only Unity is recorded."""
+    for name, module in recorded_thor.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("DISPLAY", ":0")
+    before = set(sys.modules)
+    yield
+    for name in [name for name in set(sys.modules) - before if name.startswith("alfworld")]:
+        del sys.modules[name]  # they hold the recorded controller
+
+
+def official_game(task_type):
+    """The first `valid_seen` game of a task type."""
+    return next(game for game in find_games("valid_seen") if game.id.startswith(f"{task_type}-"))
+
+
+def play_with(name, environment, game):
+    """The texts of an episode that an expert plays, and its last time step."""
+    expert = AlfworldExpert(environment) if environment.expert else make_expert(name)
+    step = environment.reset(game)
+    expert.begin(step.text, task_type=game.id)
+    texts = [step.text]
+    while not step.done:
+        action = expert.act({"admissible_commands": step.admissible_commands}).action or "look"
+        step = environment.step(action)
+        expert.observe(action, step.text)
+        texts += [f"> {action}", step.text]
+    return texts, step
+
+
+def test_alfworlds_own_source_plays_an_official_game(alfworld_source, alfworld_data, capsys):
+    game = official_game("pick_heat_then_place_in_recep")
+    environment = ThorEnvironment(expert="handcoded", show_ids=False)
+    texts, step = play_with("handcoded", environment, game)
+    assert step.won, "\n".join(texts)  # `_name_put`: without it the expert never puts the hot thing down
+    assert texts[0].startswith("-= Welcome to TextWorld, ALFRED! =-") and "Your task is to: " in texts[0]
+    assert any(text.startswith("> put ") for text in texts) and not any(text.startswith("> move ") for text in texts)
+    assert (environment.render() == environment._thread.env.last_event.frame).all()
+    controller = environment._thread.env
+    poses = json.loads((game.path.parent / "traj_data.json").read_text())["scene"]["object_poses"]
+    assert [a["objectPoses"] for a in controller.actions if a["action"] == "SetObjectPoses"] == [poses]
+    environment.close()
+    assert controller.stopped
+
+
+PLAIN = [("explorer", "pick_cool_then_place_in_recep"), ("handcoded", "pick_clean_then_place_in_recep")]
+PLAYS = [(name, task_type) for name in ("explorer", "handcoded") for task_type in TASK_TYPES]
+
+
+@pytest.mark.parametrize(
+    ("name", "task_type"), [pytest.param(*play, marks=[] if play in PLAIN else pytest.mark.slow) for play in PLAYS]
+)
+def test_every_task_type_is_won_through_alfworlds_source(alfworld_source, alfworld_data, task_type, name):
+    environment = ThorEnvironment(expert="handcoded" if name == "handcoded" else None)
+    texts, step = play_with(name, environment, official_game(task_type))
+    environment.close()
+    assert step.won, "\n".join(texts)
