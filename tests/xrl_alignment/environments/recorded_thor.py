@@ -14,12 +14,15 @@ import math
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pytest
 
 SIGHT = 2.5
 OPENABLE = ("Fridge", "Cabinet", "Microwave", "Drawer", "Safe", "Box")  # as alfworld lists them
@@ -228,6 +231,20 @@ def modules() -> dict[str, ModuleType]:
     made["ai2thor.controller"] = made_module("ai2thor.controller", ())
     made["ai2thor.controller"].Controller = Controller
     return made
+
+
+@contextmanager
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """alfworld's AlfredThorEnv, controller, tasks and expert run as they are; only Unity is recorded."""
+    for name, module in modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("DISPLAY", ":0")
+    before = set(sys.modules)
+    try:
+        yield
+    finally:
+        for name in [name for name in set(sys.modules) - before if name.startswith("alfworld")]:
+            del sys.modules[name]  # they hold the recorded controller
 
 
 def made_module(name: str, names: tuple[str, ...]) -> ModuleType:

@@ -1,7 +1,6 @@
 """AI2-THOR without Unity: doubles of alfworld's answers first, then alfworld's own source over a recorded room."""
 
 import json
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -199,14 +198,8 @@ def test_the_configuration_has_every_key_that_alfworld_reads():
 
 @pytest.fixture
 def alfworld_source(monkeypatch):
-    """alfworld's AlfredThorEnv, controller, task, reward and expert run as they are; only Unity is recorded."""
-    for name, module in recorded_thor.modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setenv("DISPLAY", ":0")
-    before = set(sys.modules)
-    yield
-    for name in [name for name in set(sys.modules) - before if name.startswith("alfworld")]:
-        del sys.modules[name]  # they hold the recorded controller
+    with recorded_thor.installed(monkeypatch):
+        yield
 
 
 def official_game(task_type):
