@@ -57,7 +57,7 @@ def thor_config(data_path: str, max_steps: int = MAX_STEPS) -> dict:
 
 
 def start_alfred_thor(config: dict, train_eval: str) -> Any:
-    """Start AI2-THOR behind alfworld's `AlfredThorEnv`; EnvironmentFault names the packages that are missing."""
+    """Start AI2-THOR behind alfworld's `AlfredThorEnv`; EnvironmentFault says what is missing, or why it fails."""
     missing = [package for module, package in _PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise EnvironmentFault(
@@ -67,7 +67,12 @@ def start_alfred_thor(config: dict, train_eval: str) -> Any:
         raise EnvironmentFault("AI2-THOR needs a display: set DISPLAY, or run the program under `xvfb-run -a`")
     from alfworld.agents.environment.alfred_thor_env import AlfredThorEnv
 
-    return AlfredThorEnv(config, train_eval=train_eval).init_env(batch_size=1)
+    try:
+        return AlfredThorEnv(config, train_eval=train_eval).init_env(batch_size=1)
+    except Exception as error:  # ai2thor raises AssertionError for a display that is gone, and plain exceptions
+        raise EnvironmentFault(
+            f"AI2-THOR does not start ({type(error).__name__}: {error}): run `python -m xrl_alignment.doctor --thor`"
+        ) from error
 
 
 class ThorEnvironment:

@@ -1,9 +1,15 @@
 """AI2-THOR without Unity: doubles of alfworld's answers first, then alfworld's own source over a recorded room."""
 
+import importlib.util
+import inspect
 import json
+import os
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.xrl_alignment.environments import recorded_thor
@@ -168,6 +174,15 @@ def test_missing_packages_and_display_are_named(monkeypatch):
         thor.start_alfred_thor(thor_config("somewhere"), "train")
 
 
+def test_a_simulator_that_does_not_start_says_why(alfworld_source, alfworld_data, monkeypatch):
+    def start(self, **options):
+        raise AssertionError("Invalid DISPLAY :0 - cannot find X server with xdpyinfo")
+
+    monkeypatch.setattr(recorded_thor.Controller, "start", start)
+    with pytest.raises(EnvironmentFault, match=r"not start \(AssertionError: Invalid DISPLAY :0.*doctor --thor"):
+        ThorEnvironment().reset(official_game("pick_heat_then_place_in_recep"))
+
+
 @pytest.mark.parametrize(("options", "said"), [({"max_steps": 0}, "at least 1"), ({"expert": "planner"}, "handcoded")])
 def test_bad_options(options, said):
     with pytest.raises(EnvironmentFault, match=said):
@@ -248,3 +263,30 @@ def test_every_task_type_is_won_through_alfworlds_source(alfworld_source, alfwor
     texts, step = play_with(name, environment, official_game(task_type))
     environment.close()
     assert step.won, "\n".join(texts)
+
+
+@pytest.mark.slow
+def test_ai2thors_own_package_plays_too(alfworld_data, tmp_path, monkeypatch):
+    """With the extra `thor`, under `xvfb-run -a`: only Unity's program is another one, which answers over HTTP."""
+    pytest.importorskip("ai2thor.controller", reason="needs ai2thor: pip install 'emac-plus[thor]'")
+    if not os.environ.get("DISPLAY"):
+        pytest.skip("needs a display: run pytest under `xvfb-run -a`")
+    lacking = [name for name in ("cv2", "torchvision") if importlib.util.find_spec(name) is None]
+    for name, names in recorded_thor.UNUSED.items():
+        if name.partition(".")[0] in lacking:
+            monkeypatch.setitem(sys.modules, name, recorded_thor.made_module(name, names))
+    build = tmp_path / "build"
+    build.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name("unity_stand_in.py")} "$@"\n')
+    build.chmod(0o755)
+    from alfworld.env.thor_env import ThorEnv
+
+    parameters = list(inspect.signature(ThorEnv.__init__).parameters.values())[1:]
+    defaults = [str(build) if one.name == "build_path" else one.default for one in parameters]
+    monkeypatch.setattr(ThorEnv.__init__, "__defaults__", tuple(defaults))
+    environment = ThorEnvironment(expert="handcoded")
+    texts, step = play_with("handcoded", environment, official_game("pick_heat_then_place_in_recep"))
+    assert step.won, "\n".join(texts)
+    assert environment.render().shape == (300, 300, 3)
+    process = environment._thread.env.unity_pid
+    environment.close()
+    assert not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE
