@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 from lavis.common.errors import EmacError
 from xrl_alignment.doctor.files import check_weights
 from xrl_alignment.doctor.finding import Finding
+from xrl_alignment.doctor.machine import check_device
 from xrl_alignment.doctor.model import check_parts
 from xrl_alignment.doctor.simulator import check_build, check_display, check_poses, check_simulator
 
 if TYPE_CHECKING:
     from xrl_alignment.config.schema import DaggerConfig, EnvironmentConfig
+
+SMALL_MODELS = ("tiny", "demo")  # model types that need no GPU
 
 
 def check_settings(config: DaggerConfig, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -29,6 +32,7 @@ def check_settings(config: DaggerConfig, environ: Mapping[str, str] = os.environ
     for key in ("pretrained", "ref_pretrained"):
         if given.get(key):
             yield check_weights(str(given[key]), f"model.{key}")
+    yield check_device(large=name not in SMALL_MODELS)
     yield from _check_teacher(config, environ)
     if config.environment.name == "thor":
         yield from check_thor(config.environment, environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from lavis.models.blip2_models.emac_config import PARTS
 from tests.xrl_alignment.environments import recorded_thor
@@ -22,7 +23,7 @@ def games(household_data) -> list[str]:
 
 
 def test_a_default_run_needs_games_and_its_model(games, tmp_path):
-    names = ["games", *(f"model.{part}" for part in PARTS), "model tiny"]
+    names = ["games", *(f"model.{part}" for part in PARTS), "model tiny", "device"]
     assert levels(games) == dict.fromkeys(names, "ok")
     assert levels([*games, "run.num_envs=99"])["games"] == "fail"
     assert levels(["environment.name=household", "environment.split=household_train"])["games"] == "ok"
@@ -30,9 +31,10 @@ def test_a_default_run_needs_games_and_its_model(games, tmp_path):
     assert levels(given)["model.ref_pretrained"] == "fail"
 
 
-def test_weights_that_are_not_there(games):
+def test_weights_that_are_not_there_and_a_missing_gpu(games, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     found = levels([*games, "model.model_type=vicuna7b", "model.llm_model=/none/vicuna"])
-    assert "fail" in found.values()
+    assert "fail" in found.values() and found["device"] == "warn"
 
 
 @pytest.mark.parametrize("asks", ["expert.name=openai", "reflexion.reflector=llm"])
