@@ -81,12 +81,12 @@ def main() -> None:
     )
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(server.stop)
+        teacher = build_teacher(config.expert, config.reflexion, thinking=run.enable_tc)  # a missing key ends here
+        cleanup.callback(teacher.close)
         model, vis_processor = load_student(config.model, pick_device(run.device))
         check_student(config, model)
         policy = make_policy(config.policy, model, vis_processor, run.max_batch)
         cleanup.callback(policy.close)
-        teacher = build_teacher(config.expert, config.reflexion, thinking=run.enable_tc)
-        cleanup.callback(teacher.close)
         directory = open_directory(arguments, config)
         cleanup.callback(directory.close)
         if teacher.account:

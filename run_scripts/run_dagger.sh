@@ -6,7 +6,9 @@
 #   --tmux        in a new tmux session "emac"; its window stays open after the run, so that you can read errors
 #   --background  detached from this terminal, with its output in output/background-<time>.log
 #
-# All other arguments go to `python -m xrl_alignment.pipeline`. PYTHON names the interpreter (default: .venv's).
+# All other arguments go to `python -m xrl_alignment.pipeline`: --dry-run says what this machine lacks for the run, and
+# starts nothing. With environment.name=thor and no display, xvfb-run gives the client one.
+# PYTHON names the interpreter (default: .venv's).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

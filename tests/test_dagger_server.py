@@ -239,6 +239,14 @@ def test_settings_that_cannot_be_used(settings, fails, tmp_path, option, reason)
     assert not (tmp_path / "out").exists()
 
 
+def test_a_missing_key_is_said_before_the_model_is_loaded(settings, fails, monkeypatch):
+    monkeypatch.setattr(dagger_server, "load_student", lambda *_: pytest.fail("the model is loaded first"))
+    teacher = ["expert.name=openai", "expert.model=m", "expert.key_variable=NO_SUCH_KEY", "expert.cache="]
+    assert "no key: set the environment variable NO_SUCH_KEY" in fails(
+        "--cfg-path", settings, "--options", "server.port=0", *teacher
+    )
+
+
 def test_a_base_file_without_the_vision_encoder(settings, fails, tmp_path):
     model, _ = load_student({}, torch.device("cpu"))
     own = {k: v.clone() for k, v in model.policy_state_dict().items() if not k.startswith(("visual_", "llm_model."))}

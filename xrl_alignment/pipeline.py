@@ -4,6 +4,8 @@
 
 Each file is one phase. A phase starts from the newest checkpoint of the phase before it, which is also its reference
 policy (`model.pretrained`, `model.ref_pretrained`). A phase that fails ends the pipeline with the end of its log.
+Before the first phase starts, the needs of all phases are compared with this machine; `--dry-run` prints them and
+starts nothing. With `environment.name=thor` and no display the client runs under xvfb-run.
 `--resume RUN_DIR` continues a killed pipeline, with the same files and options: RUN_DIR is the directory of the phase
 that was running; the pipeline does not run the phases before it again.
 """
@@ -18,10 +20,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from lavis.common.errors import ConfigError
+from lavis.common.files import write_atomically
 from xrl_alignment.builders.environments import client_arguments
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.common.program import run_program
@@ -29,21 +33,35 @@ from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.resume import changed_settings, saved_settings
 from xrl_alignment.config.schema import DaggerConfig
 from xrl_alignment.config.token import new_token, read_token
+from xrl_alignment.doctor.settings import check_settings
 from xrl_alignment.environments import choose_games
 from xrl_alignment.runs.checkpoint import load_checkpoint
 from xrl_alignment.runs.directory import new_run_directory, newest_checkpoint
+from xrl_alignment.runs.leftovers import VARIABLE as SCRATCH_VARIABLE
+from xrl_alignment.runs.leftovers import make_scratch, remove_leftovers
 
 TAIL_LINES = 20
 CLIENT_VARIABLE = "EMAC_TOKEN"  # where alfworld_client.py reads the token
+VIRTUAL_DISPLAY = ("xvfb-run", "--auto-servernum", "--server-args=-screen 0 1024x768x24")
 GOODBYE_S = 60.0  # a client ends when its server has no more work; the server must end within this time
+
+
+class MissingNeedsError(ConfigError):
+    """This machine lacks what a phase needs; the text lists it."""
 
 
 class PhaseError(ConfigError):
     """A phase ended with an error; the text holds that error, or the end of its log."""
 
 
-def run_phase(cfg_path: Path | str, options: Sequence[str] = (), *, resume: Path | None = None) -> Path:
-    """Run one training phase to its DONE file; returns its run directory.
+def run_phase(
+    cfg_path: Path | str,
+    options: Sequence[str] = (),
+    *,
+    resume: Path | None = None,
+    begun: Callable[[Path], None] = lambda directory: None,
+) -> Path:
+    """Run one training phase to its DONE file; returns its run directory, which `begun` gets before anything runs.
 
     `resume` continues that run directory instead of starting one. The processes write `server.log` and `client.log` in
     the run directory, and share a token that is made for them where the settings give none. PhaseError holds the end of
@@ -56,8 +74,10 @@ def run_phase(cfg_path: Path | str, options: Sequence[str] = (), *, resume: Path
     directory = resume or new_run_directory(
         config.run.output_dir, enable_dpo=config.run.enable_dpo, enable_tc=config.run.enable_tc
     )
+    begun(directory)
     announcement = directory / "state" / "server.json"
     announcement.unlink(missing_ok=True)
+    thor = config.environment.name == "thor"
     server_command = [sys.executable, str(REPO_ROOT / "dagger_server.py"), "--cfg-path", str(cfg_path)]
     server_command += ["--resume" if resume else "--run-dir", str(directory)]
     # The token travels in the environment: every user of this machine can read command lines.
@@ -69,14 +89,40 @@ def run_phase(cfg_path: Path | str, options: Sequence[str] = (), *, resume: Path
     client = None
     try:
         port = _wait_for_port(server, announcement, directory / "server.log")
+        if thor:
+            for leftover in remove_leftovers(directory):  # of a pipeline that was killed: the server now is ours
+                print(f"removed what an earlier start of this run had left: {leftover}", flush=True)
+            environment[SCRATCH_VARIABLE] = str(make_scratch(directory))
         client = _start([*client_command(config), "--port", str(port)], directory / "client.log", environment)
         _wait_for_both(server, client, directory)
     finally:
         for process in (client, server):
             _stop(process)
+        if thor and client is not None:
+            remove_leftovers(directory)
         if client is None and not resume:
             shutil.rmtree(directory)
     return directory
+
+
+def check_needs(cfg_paths: Sequence[str], options: Sequence[str], say: Callable[[str], None] | None = None) -> None:
+    """Compare what all phases need with what this machine has; `say` gets every finding. Loads and starts nothing.
+
+    Raises MissingNeedsError with all that is missing.
+    """
+    missing = []
+    for cfg_path in cfg_paths:
+        if say:
+            say(f"{cfg_path}:")
+        for finding in check_settings(load_config(DaggerConfig, cfg_path, options)):
+            if say:
+                say(f"  {finding}")
+            if finding.level == "fail":
+                missing.append(str(finding).removeprefix(finding.level).strip())
+    if missing:
+        lines = list(dict.fromkeys(missing))  # both phases usually lack the same
+        between = " " if len(lines) == 1 else "\n  "
+        raise MissingNeedsError(between.join(["nothing was started, for this machine lacks", *lines]))
 
 
 def check_games(config: DaggerConfig) -> None:
@@ -96,6 +142,8 @@ def check_games(config: DaggerConfig) -> None:
 def client_command(config: DaggerConfig) -> list[str]:
     """The `alfworld_client.py` command line that plays what `config` asks for (its port apart)."""
     command = [sys.executable, str(REPO_ROOT / "alfworld_client.py"), "--host", config.server.host]
+    if config.environment.name == "thor" and sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
+        command = [*VIRTUAL_DISPLAY, *command]
     return command + client_arguments(config)
 
 
@@ -165,23 +213,42 @@ def tail(log: Path, lines: int = TAIL_LINES) -> str:
     return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
-def run_pipeline(cfg_paths: Sequence[str], options: Sequence[str], *, resume: Path | None = None) -> list[Path]:
+def run_pipeline(
+    cfg_paths: Sequence[str], options: Sequence[str], *, resume: Path | None = None, remember: Path | None = None
+) -> list[Path]:
     """Run the phases in order, each starting from the one before; returns their run directories.
 
     `resume` is the run directory of one of the phases (see `find_phase`): that one is continued, those before it are
-    not run and not in the result.
+    not run and not in the result. `remember` is a file that gets the name of every directory, a line each; the last one
+    that it holds when the pipeline starts is continued instead of `resume`.
     """
+    check_needs(cfg_paths, options)
+    resume = (remembered(remember) if remember else None) or resume
+    begun = partial(_remember, remember) if remember else lambda directory: None
     first, handed = find_phase(cfg_paths, options, resume) if resume else (0, [])
     directories: list[Path] = []
     for number, cfg_path in enumerate(cfg_paths[first:], start=first + 1):
         print(f"phase {number} of {len(cfg_paths)}: {cfg_path}", flush=True)
-        directories.append(run_phase(cfg_path, [*options, *handed], resume=None if directories else resume))
+        resumed = None if directories else resume
+        directories.append(run_phase(cfg_path, [*options, *handed], resume=resumed, begun=begun))
         print(f"phase {number} is done: {directories[-1]}", flush=True)
         if number < len(cfg_paths):
             checkpoint = hand_off(directories[-1])
             print(f"hand-off: the next phase starts from {checkpoint}, which is its reference policy, too", flush=True)
             handed = handed_options(checkpoint, checkpoint)
     return directories
+
+
+def remembered(path: Path) -> Path | None:
+    """The last run directory in a file of `run_pipeline` that can be continued: its server has written its settings."""
+    names = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return next((Path(name) for name in reversed(names) if (Path(name) / "config.yaml").is_file()), None)
+
+
+def _remember(path: Path, directory: Path) -> None:
+    earlier = path.read_bytes() if path.is_file() else b""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda file: file.write(earlier + f"{directory.absolute()}\n".encode()))
 
 
 def handed_options(pretrained: Path | str, reference: Path | str) -> list[str]:
@@ -219,8 +286,22 @@ def main() -> None:
         metavar="RUN_DIR",
         help="continue the phase that wrote this directory, then run the phases after it",
     )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only say what the phases need and what this machine lacks"
+    )
+    parser.add_argument(
+        "--remember",
+        type=Path,
+        metavar="FILE",
+        help="note the run directories in FILE, and continue the last one that it holds: for jobs that a queue may "
+        "start again",
+    )
     arguments = parser.parse_args()
-    run_pipeline(arguments.cfg_path, arguments.options, resume=arguments.resume)
+    if arguments.dry_run:
+        check_needs(arguments.cfg_path, arguments.options, print)
+        print("nothing is missing; nothing was started")
+        return
+    run_pipeline(arguments.cfg_path, arguments.options, resume=arguments.resume, remember=arguments.remember)
 
 
 if __name__ == "__main__":

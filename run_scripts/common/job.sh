@@ -30,6 +30,11 @@ job_port() {
   echo $((20000 + 10#${number:-0} % 20000 + ${1:-0}))
 }
 
+# Prints the file in which this job notes its run directories, so that it finds them when the queue starts it again.
+job_file() {
+  echo "output/jobs/${PBS_JOBID:-${SLURM_JOB_ID:-$$}}"
+}
+
 # with_sigterm self|children COMMAND…: runs COMMAND and forwards SIGTERM (the queue's time limit), so that it can write a
 # checkpoint. `children` forwards it to the processes that COMMAND started, not to COMMAND itself: torch.distributed.run
 # would end with an error code even where its processes end well.

@@ -103,11 +103,39 @@ def test_online_jobs_have_a_port_of_their_own(script: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("-m xrl_alignment.pipeline --cfg-path configs/dagger/small_bc.yaml ")
     assert done.stdout.endswith("--options server.port=34567\n")
+    number = "1234567.queue" if script.suffix == ".pbs" else "1234567"
+    assert f" --remember output/jobs/{number} " in done.stdout  # what the job finds when the queue starts it again
 
 
 def test_a_run_directory_is_resumed(tmp_path: Path) -> None:
     done = run(named("dagger")[0], tmp_path, RUN_DIR=str(tmp_path))
     assert f"--resume {tmp_path} --options" in done.stdout
+
+
+FINE_TUNING = REPO_ROOT / "run_scripts/instructblip/finetuning/ft_caption_alfworld.sh"
+
+
+@pytest.mark.parametrize("script", [named("train")[0].with_name("x.pbs"), named("train")[1]], ids=["pbs", "slurm"])
+def test_the_originals_script_runs_from_the_spool_folder(script: Path, tmp_path: Path) -> None:
+    """A queue copies the script elsewhere, without the files around it."""
+    copy = tmp_path / "spool" / "12.SC"
+    copy.parent.mkdir()
+    shutil.copy(FINE_TUNING, copy)
+    command, environment = ["bash", str(copy)], queue(script, tmp_path, OPTIONS="run.seed=7")
+    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=120)
+    number = "1234567.queue" if script.suffix == ".pbs" else "1234567"
+    settings = f"--options run.job_id=finetune-{number} run.resume_ckpt_path=latest run.seed=7\n"
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.endswith(f"alfworld_ft.yaml {settings}")
+    lost = {"PATH": os.environ["PATH"], "PBS_O_WORKDIR": str(tmp_path)}
+    done = subprocess.run(command, env=lost, cwd="/", capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (2, "error: submit this with qsub, from the repository\n")
+
+
+def test_the_originals_script_without_a_queue() -> None:
+    environment = {"PATH": os.environ["PATH"], "PYTHON": "echo", "NPROC": "1"}
+    command = ["bash", str(FINE_TUNING), "--options", "run.seed=7"]
+    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=120)
+    assert done.stdout.endswith("alfworld_ft.yaml --options run.seed=7\n"), done.stderr
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}-{path.stem}")

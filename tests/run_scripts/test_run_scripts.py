@@ -59,7 +59,8 @@ def test_both_phases_in_order() -> None:
 def test_unknown_size_names_the_sizes() -> None:
     done = run("run_full_pipeline.sh", "huge")
     assert done.returncode == 2
-    assert done.stderr == "error: there is no configs/dagger/huge_bc.yaml; sizes are demo, small and paper\n"
+    sizes = "demo paper paper_original paper_train small small_original small_train"
+    assert done.stderr == f"error: there is no configs/dagger/huge_bc.yaml; sizes are {sizes}\n"
 
 
 def test_background_says_where_its_log_is() -> None:

@@ -27,9 +27,11 @@ from split_inference import alfworld_server
 from split_inference.socket_connection import FailedRequest, SocketConnection
 from tests.split_inference.malformed import malformed
 from tests.split_inference.servers import PATIENCE_S, SERVER, RawClient, children, wait_until
-from xrl_alignment.environments import make_environment
+from tests.xrl_alignment.environments import recorded_thor
+from xrl_alignment.environments import find_games, make_environment
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.native import gamefile
+from xrl_alignment.experts import make_expert
 from xrl_alignment.language import commands
 
 LIMIT = 1 << 16  # the server's --max-message
@@ -683,6 +685,26 @@ def test_thor_that_dies_or_cannot_build_the_room_is_a_fault(thor, trials):
     assert session.process_request({"command": "init", "traj_file": str(trajectory)})["success"] is True
     shutil.copytree(trials[0], trajectory.parent / "task" / "trial")
     assert "no object poses" in session.process_request({"command": "init", "traj_file": "task/trial"})["error"]
+
+
+def test_thor_over_alfworlds_own_source(alfworld_data, monkeypatch):
+    """Only Unity is missing: its room is recorded."""
+    game = next(game for game in find_games("valid_seen", alfworld_data) if game.id.startswith("pick_two_obj"))
+    monkeypatch.setenv("ALFWORLD_DATA", str(alfworld_data))
+    options = Namespace(env="thor", max_steps=50, image_format="png", image_size=300, jpeg_quality=85)
+    options.data_dir, options.traj_dir = str(alfworld_data), []
+    with recorded_thor.installed(monkeypatch):
+        session = alfworld_server.ClientSession(options)
+        answer = session.process_request({"command": "init", "traj_file": str(game.path.parent / "traj_data.json")})
+        assert decoded(answer["initial_image"]).getpixel((299, 299)) == (200, 0, 0)
+        expert = make_expert("explorer")
+        expert.begin(answer["intro"], task_type=game.id)
+        while not answer["done"]:
+            action = expert.act().action or "look"
+            answer = session.process_request({"command": "step", "action": action})
+            expert.observe(action, answer["feedback"])
+        session.close()
+    assert answer["goal_satisfied"], answer
 
 
 # ---- old interpreters ----------------------------------------------------------------------------------------------

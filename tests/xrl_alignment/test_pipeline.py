@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,12 +10,14 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import yaml
 
 from lavis.common.errors import ConfigError
 from lavis.models.blip2_models.emac_config import PARTS
+from tests.xrl_alignment.environments import recorded_thor
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.common.paths import REPO_ROOT
@@ -22,12 +25,15 @@ from xrl_alignment.config.loading import load_config, to_yaml
 from xrl_alignment.config.resume import saved_settings
 from xrl_alignment.config.schema import DaggerConfig
 from xrl_alignment.pipeline import (
+    VIRTUAL_DISPLAY,
+    MissingNeedsError,
     PhaseError,
     client_command,
     find_phase,
     hand_off,
     handed_options,
     main,
+    remembered,
     run_phase,
     run_pipeline,
     tail,
@@ -181,3 +187,95 @@ def test_help_says_how_a_resume_works(monkeypatch, capsys):
         main()
     text = " ".join(capsys.readouterr().out.split())
     assert end.value.code == 0 and "RUN_DIR is the directory of the phase that was running" in text
+
+
+def test_what_is_missing_is_said_before_anything_starts(phases, tmp_path, monkeypatch):
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    options = ["expert.name=openai", "expert.model=some-model", "expert.key_variable=NO_SUCH_KEY"]
+    with pytest.raises(MissingNeedsError) as error:
+        run_pipeline(phases, options)
+    assert str(error.value).count("NO_SUCH_KEY") == 1 and "\n" not in str(error.value)  # once, for both phases
+    with pytest.raises(MissingNeedsError, match="(?s)lacks\n  games: no games of split 'nowhere'.*\n  teacher: no key"):
+        run_pipeline(phases, [*options, "environment.split=nowhere"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_says_what_there_is_and_starts_nothing(phases, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["pipeline", "--dry-run", "--cfg-path", *phases])
+    main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{phases[0]}:" and "  ok    games: 2 of household_train" in lines
+    assert any(line.startswith("  ok    model.llm_model: ") for line in lines)
+    assert lines[-1] == "nothing is missing; nothing was started" and not (tmp_path / "out").exists()
+
+
+def test_the_last_directory_with_settings_is_remembered(phases, tmp_path):
+    file = tmp_path / "jobs" / "17"
+    assert remembered(file) is None
+    done = written(phases[0], tmp_path / "done")
+    (done / "DONE").touch()
+    file.parent.mkdir()
+    file.write_text(f"{done}\n{tmp_path / 'killed before it had settings'}\n")
+    assert run_pipeline(phases[:1], [], remember=file) == [done]
+
+
+def test_thor_without_a_display_gets_one(monkeypatch):
+    config = load_config(DaggerConfig, None, ["environment.name=thor"])
+    monkeypatch.delenv("DISPLAY", raising=False)
+    assert client_command(config)[:3] == list(VIRTUAL_DISPLAY)
+    assert client_command(load_config(DaggerConfig, None))[0] == sys.executable
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert client_command(config)[0] == sys.executable
+
+
+def told(path: Path, seconds: float, process: subprocess.Popen) -> str:
+    """The content of a file that will be there."""
+    deadline = time.monotonic() + seconds
+    while not (path.is_file() and path.read_text()):
+        assert process.poll() is None and time.monotonic() < deadline, process.stdout.read()
+        time.sleep(0.1)
+    return path.read_text()
+
+
+def own(process: psutil.Process, variable: str) -> str | None:
+    """A variable in the environment of a process; None where it cannot be read."""
+    try:
+        return process.environ().get(variable)
+    except psutil.Error:
+        return None
+
+
+@pytest.mark.slow
+def test_the_originals_setup_with_a_recorded_simulator(tmp_path, alfworld_data):
+    """small_original_bc.yaml with a tiny model and the explorer: display, alfworld's source, kill, clean-up, resume."""
+    if shutil.which("xvfb-run") is None:
+        pytest.skip("xvfb-run is not installed: apt-get install xvfb xauth")
+    recorded_thor.write_packages(tmp_path / "packages")
+    (tmp_path / "home/.ai2thor/releases/thor-recorded").mkdir(parents=True)
+    environment = {name: value for name, value in os.environ.items() if name != "DISPLAY"}
+    environment |= {"HOME": str(tmp_path / "home"), "PYTHONPATH": f"{tmp_path / 'packages'}:{REPO_ROOT}"}
+    environment |= {"ALFWORLD_DATA": str(alfworld_data), "OMP_NUM_THREADS": "1"}
+    settings = "model.model_type=tiny expert.name=explorer reflexion.reflector=rule run.num_rounds=3 run.num_envs=1 "
+    settings += "run.max_steps=4 run.batch_size=2 run.accum_grad_steps=1 run.train_iters_per_epoch=1 run.num_threads=1 "
+    settings += f"policy.num_beams=1 policy.max_length=8 server.port=0 run.output_dir={tmp_path / 'out'}"
+    command = [sys.executable, "-m", "xrl_alignment.pipeline", "--remember", str(tmp_path / "job")]
+    command += ["--cfg-path", "configs/dagger/small_original_bc.yaml", "--options", *settings.split()]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    pipeline = subprocess.Popen(command, cwd=REPO_ROOT, env=environment, **pipes)
+    run = Path(told(tmp_path / "job", 60, pipeline).strip())
+    told(run / "state/episodes.jsonl", 120, pipeline)
+    scratch = Path((run / "state/scratch").read_text())
+    (pipe,) = scratch.rglob("server.pipe")
+    marked = [process for process in psutil.process_iter() if own(process, "TMPDIR") == str(scratch)]
+    displays = {own(process, "DISPLAY") for process in marked if process.name() == "sleep"}
+    assert len(displays) == 1 and displays != {None}  # the simulator had one
+    kill_with_children(pipeline)  # server and xvfb-run; the client, its display and its simulator stay
+
+    ended = subprocess.run(command, cwd=REPO_ROOT, env=environment, timeout=240, **pipes)
+
+    assert ended.returncode == 0, ended.stdout + (run / "client.log").read_text()
+    assert (run / "DONE").is_file() and list((tmp_path / "out").iterdir()) == [run]
+    assert "removed what an earlier start of this run had left: process" in ended.stdout and "(sleep)" in ended.stdout
+    assert f"1 pipes in {scratch}" in ended.stdout and not pipe.exists()
+    assert not any(process.is_running() for process in marked)
+    assert not (run / "state/scratch").exists()

@@ -49,6 +49,11 @@ def expert_options(name: str, teacher: TeacherParts, *, tell_objects: bool) -> d
     return {"notes": True} if name == "explorer" and not tell_objects else dict(teacher.expert_options)
 
 
+def asks_model(expert: ExpertConfig, reflexion: ReflexionConfig) -> bool:
+    """Whether a language model labels or writes memories."""
+    return expert.name == "openai" or (reflexion.enabled and reflexion.reflector == "llm")
+
+
 def build_teacher(expert: ExpertConfig, reflexion: ReflexionConfig, *, thinking: bool = False) -> TeacherParts:
     """Build the parts; an endpoint is made only if the expert or the reflector is a language model.
 
@@ -56,7 +61,7 @@ def build_teacher(expert: ExpertConfig, reflexion: ReflexionConfig, *, thinking:
     MissingFileError or ConfigError (prompts, tokenizer, cache).
     """
     by_model = reflexion.reflector == "llm" or (reflexion.reflector == "auto" and expert.name == "openai")
-    if expert.name != "openai" and not (reflexion.enabled and by_model):
+    if not asks_model(expert, reflexion):
         return TeacherParts(RuleReflector() if reflexion.enabled else None, {})
     teacher = _teacher(expert, thinking)
     reflector: Reflector | None = None

@@ -71,13 +71,13 @@ def check_config_weights(cfg_path: str) -> Iterator[Finding]:
             yield check_weights(path, f"model.{key}")
 
 
-def games_by_split(data: str | None) -> dict[str, list[Game]]:
-    """The games of every split under `data`; a split without games is left out."""
+def games_by_split(data: str | None, only: str = "") -> dict[str, list[Game]]:
+    """The games of every split under `data`, or of the split `only`; a split without games is left out."""
     from xrl_alignment.common.errors import EnvironmentFault
     from xrl_alignment.environments.games import find_games, find_splits
 
     found = {}
-    for split in find_splits(data):
+    for split in [only] if only else find_splits(data):
         with contextlib.suppress(EnvironmentFault, OSError):
             found[split] = find_games(split, data=data)
     return found

@@ -76,14 +76,14 @@ def version_of(distribution: str) -> str:
         return "(version unknown)"
 
 
-def check_device() -> Finding:
-    """The GPU that torch sees, and its memory."""
+def check_device(*, large: bool = False) -> Finding:
+    """The GPU that torch sees, and its memory; `large`: the model to be run needs one."""
     try:
         import torch
     except (ImportError, OSError) as error:
         return Finding("fail", "device", f"torch cannot be imported ({error})", "install torch again")
     if not torch.cuda.is_available():
-        return Finding("ok", "device", "CPU only: enough for model tiny; a 7B model needs a GPU")
+        return Finding("warn" if large else "ok", "device", "CPU only: enough for model tiny; a 7B model needs a GPU")
     free, total = torch.cuda.mem_get_info()
     text = f"{torch.cuda.get_device_name()}, {free / 1024**3:.0f} of {total / 1024**3:.0f} GiB free"
     if free < LARGE_MODEL:

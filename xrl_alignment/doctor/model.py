@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xrl_alignment.doctor.finding import Finding
 
@@ -23,14 +23,26 @@ def is_model(name: str) -> bool:
 
 def check_model(name: str, options: Sequence[str] = ()) -> Iterator[Finding]:
     """The parts of the model type or yaml `name`, with `options` ("model.base_model=…") over its settings."""
-    from lavis.common.config import merged, plain, read_option
+    from lavis.common.config import merged, read_option
+    from lavis.common.errors import EmacError
+
+    try:
+        given = merged({}, *(read_option(option) for option in options)).get("model") or {}
+    except EmacError as error:
+        yield Finding("fail", f"model {name}", str(error), "correct the settings")
+        return
+    yield from check_parts(name, given)
+
+
+def check_parts(name: str, given: Mapping[str, Any]) -> Iterator[Finding]:
+    """The parts of the model type or yaml `name`, with the keys `given` over its settings."""
+    from lavis.common.config import merged, plain
     from lavis.common.errors import EmacError
     from lavis.models.blip2_models.emac_config import model_section
     from lavis.models.sources import part_sources
 
     try:
-        given = merged({}, *(read_option(option) for option in options))
-        parts = part_sources(plain(merged(model_section(name), given.get("model") or {})))
+        parts = part_sources(plain(merged(model_section(name), given)))
     except EmacError as error:
         yield Finding("fail", f"model {name}", str(error), "correct the settings")
         return

@@ -6,10 +6,12 @@ import contextlib
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from xrl_alignment.doctor.finding import Finding
 from xrl_alignment.doctor.machine import version_of
 
 SIMULATOR = ("ai2thor", "cv2", "torchvision")
+BUILD_TIMEOUT = 10.0  # seconds
 FRAME_TIMEOUT = 180.0  # seconds; AI2-THOR downloads its build at its first start
 _FRAME_PROGRAM = """
 from alfworld.env.thor_env import ThorEnv
@@ -36,11 +39,33 @@ def check_simulator(modules: Iterable[str] = SIMULATOR) -> Finding:
     return Finding("ok", "ai2thor", version_of("ai2thor"))
 
 
-def check_poses(data: str | None = None) -> Finding:
-    """Whether the games carry the object poses from which AI2-THOR builds a room (generated games do not)."""
+def check_build(home: Path) -> Finding:
+    """AI2-THOR's build for this system below `home`, or whether the address that ai2thor loads it from answers."""
+    try:
+        from ai2thor._builds import BUILDS
+
+        address = BUILDS[platform.system()]["url"]
+    except (ImportError, KeyError):
+        return Finding("fail", "thor build", f"ai2thor names none for {platform.system()}", "play it on Linux or macOS")
+    folder = home / ".ai2thor" / "releases" / Path(address).stem
+    if folder.is_dir():
+        return Finding("ok", "thor build", str(folder))
+    advice = f"unpack {address} into {folder}"
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=BUILD_TIMEOUT):
+            return Finding("warn", "thor build", f"{folder} does not exist", "it is downloaded at the first start")
+    except (OSError, ValueError) as error:
+        return Finding("fail", "thor build", f"{folder} does not exist, and {address} gives none ({error})", advice)
+
+
+def check_poses(data: str | None = None, only: str = "") -> Finding:
+    """Whether games carry the object poses from which AI2-THOR builds a room (generated games do not).
+
+    It looks at the first game of every split, or of the split `only`.
+    """
     from xrl_alignment.environments.games import data_root
 
-    for split, games in games_by_split(data).items():
+    for split, games in games_by_split(data, only).items():
         with contextlib.suppress(OSError, ValueError):  # without that file, or with a damaged one
             trajectory = json.loads((games[0].path.parent / "traj_data.json").read_text())
             if "object_poses" in trajectory.get("scene", {}):
@@ -49,9 +74,16 @@ def check_poses(data: str | None = None) -> Finding:
     return Finding("fail", "object poses", f"no game under {data_root(data)} has them", advice)
 
 
-def check_display(environ: Mapping[str, str], sockets: Path = Path("/tmp/.X11-unix")) -> Finding:
-    """An X display to render on: `DISPLAY` and the socket of that server."""
+def check_display(
+    environ: Mapping[str, str], sockets: Path = Path("/tmp/.X11-unix"), *, started: bool = False
+) -> Finding:
+    """An X display to render on: `DISPLAY` and the socket of that server.
+
+    `started`: where there is none the program starts one with xvfb-run.
+    """
     display = environ.get("DISPLAY", "")
+    if not display and started and shutil.which("xvfb-run"):
+        return Finding("ok", "display", "DISPLAY is not set: xvfb-run starts one")
     if not display:
         helper = "run under `xvfb-run -a`" if shutil.which("xvfb-run") else "install xvfb and run under `xvfb-run -a`"
         return Finding("fail", "display", "DISPLAY is not set", helper)

@@ -57,7 +57,7 @@ def thor_config(data_path: str, max_steps: int = MAX_STEPS) -> dict:
 
 
 def start_alfred_thor(config: dict, train_eval: str) -> Any:
-    """Start AI2-THOR behind alfworld's `AlfredThorEnv`; EnvironmentFault names the packages that are missing."""
+    """Start AI2-THOR behind alfworld's `AlfredThorEnv`; EnvironmentFault says what is missing, or why it fails."""
     missing = [package for module, package in _PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise EnvironmentFault(
@@ -67,7 +67,12 @@ def start_alfred_thor(config: dict, train_eval: str) -> Any:
         raise EnvironmentFault("AI2-THOR needs a display: set DISPLAY, or run the program under `xvfb-run -a`")
     from alfworld.agents.environment.alfred_thor_env import AlfredThorEnv
 
-    return AlfredThorEnv(config, train_eval=train_eval).init_env(batch_size=1)
+    try:
+        return AlfredThorEnv(config, train_eval=train_eval).init_env(batch_size=1)
+    except Exception as error:  # ai2thor raises AssertionError for a display that is gone, and plain exceptions
+        raise EnvironmentFault(
+            f"AI2-THOR does not start ({type(error).__name__}: {error}): run `python -m xrl_alignment.doctor --thor`"
+        ) from error
 
 
 class ThorEnvironment:
@@ -119,6 +124,7 @@ class ThorEnvironment:
             # "train" makes alfworld compute its expert and draw from the list of games, which holds just this one.
             self._alfred = self._start(thor_config(str(game.path.parent), self.max_steps), "train")
             self._thread.train_eval = "train" if self.expert else "eval"
+            _name_put(self._thread.expert)
         self._alfred.json_file_list = [str(trajectory)]
         observations, infos = self._ask(self._alfred.reset)
         self._steps, self._playing = 0, True
@@ -197,6 +203,21 @@ class ThorEnvironment:
         named = {id_: thing["num_id"] for id_, thing in {**controller.objects, **controller.receptacles}.items()}
         colours = {colour: named[id_] for colour, id_ in event.color_to_object_id.items() if id_ in named}
         return write_names(frame, np.asarray(segmentation), colours)
+
+
+def _name_put(expert: Any) -> None:
+    """Let alfworld's expert read the commands in both dialects.
+
+    In alfworld 0.4 the controller lists `move X to Y`, but its expert for AI2-THOR puts something down only where
+    `put X in/on Y` is listed, which is never (the expert for TextWorld looks for `move`).
+    """
+    act = expert.act
+
+    def act_in_both(state: Mapping[str, Any], *rest: Any) -> str:
+        commands = state["admissible_commands"]
+        return act({**state, "admissible_commands": [*commands, *map(canonical, commands)]}, *rest)
+
+    expert.act = act_in_both
 
 
 def write_names(frame: np.ndarray, segmentation: np.ndarray, names: Mapping[tuple, str]) -> np.ndarray:

@@ -19,6 +19,7 @@ output/<method>/with_bc_dpo-<enable_dpo>-tc-<enable_tc>-<timestamp>/
         trainer.pth                     weights and optimiser at some episode of the journal
         expert_calls.jsonl              what was paid for, where the expert is a language model
         server.json                     port and process id
+        scratch                         the client's folder for pipes and temporary files, with AI2-THOR only
         lock                            held by the process that writes here
         buffer/                         shards; one that no journal line names is a killed episode's
 """

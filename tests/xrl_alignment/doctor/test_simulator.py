@@ -30,6 +30,15 @@ def test_display(tmp_path):
     assert simulator.check_display({"DISPLAY": "far:1"}, tmp_path).level == "ok"
 
 
+def test_a_program_that_starts_a_display_needs_xvfb_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert simulator.check_display({}, started=True).level == "fail"
+    (tmp_path / "xvfb-run").touch(0o755)
+    assert simulator.check_display({}, started=True).level == "ok"
+    assert simulator.check_display({}).level == "fail"
+    assert simulator.check_display({"DISPLAY": ":7"}, tmp_path, started=True).level == "fail"  # a display that is gone
+
+
 def test_unity_log_tells_its_last_errors(tmp_path):
     assert simulator.check_unity_log(tmp_path).level == "ok"
     folder = tmp_path / ".config/unity3d/Allen Institute for Artificial Intelligence/AI2-THOR"

@@ -1,15 +1,25 @@
-"""AI2-THOR without AI2-THOR: what our side does with alfworld's answers, whose structure these doubles copy."""
+"""AI2-THOR without Unity: doubles of alfworld's answers first, then alfworld's own source over a recorded room."""
 
+import importlib.util
+import inspect
 import json
+import os
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 
+from tests.xrl_alignment.environments import recorded_thor
 from xrl_alignment.common.errors import EnvironmentFault
-from xrl_alignment.environments import thor
+from xrl_alignment.environments import find_games, thor
 from xrl_alignment.environments.base import Environment, Game
 from xrl_alignment.environments.thor import ThorEnvironment, thor_config, write_names
+from xrl_alignment.experts import make_expert
+from xrl_alignment.experts.alfworld import AlfworldExpert
+from xrl_alignment.language.sentences import TASK_TYPES
 
 DESK, MUG = "Desk|+01.00|+00.00|+00.50", "Mug|+01.10|+00.70|+00.60"
 
@@ -19,6 +29,7 @@ class AlfredThread:
 
     def __init__(self):
         self.alive, self.results, self.train_eval = True, (), "train"
+        self.expert = SimpleNamespace(act=None)
         segmentation = np.zeros((300, 300, 3), np.uint8)
         segmentation[100:200, 100:200] = (7, 8, 9)
         event = SimpleNamespace(instance_segmentation_frame=segmentation, color_to_object_id={(7, 8, 9): DESK})
@@ -145,8 +156,6 @@ def test_a_dead_simulator_is_an_error_not_a_wait(game):
 
 
 def test_games_without_poses_cannot_be_built(household_data, tmp_path):
-    from xrl_alignment.environments.games import find_games
-
     environment = ThorEnvironment(start=Alfred)
     with pytest.raises(EnvironmentFault, match="no object poses.*alfworld-download"):
         environment.reset(find_games("household_train", household_data)[0])
@@ -163,6 +172,15 @@ def test_missing_packages_and_display_are_named(monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
     with pytest.raises(EnvironmentFault, match="xvfb-run"):
         thor.start_alfred_thor(thor_config("somewhere"), "train")
+
+
+def test_a_simulator_that_does_not_start_says_why(alfworld_source, alfworld_data, monkeypatch):
+    def start(self, **options):
+        raise AssertionError("Invalid DISPLAY :0 - cannot find X server with xdpyinfo")
+
+    monkeypatch.setattr(recorded_thor.Controller, "start", start)
+    with pytest.raises(EnvironmentFault, match=r"not start \(AssertionError: Invalid DISPLAY :0.*doctor --thor"):
+        ThorEnvironment().reset(official_game("pick_heat_then_place_in_recep"))
 
 
 @pytest.mark.parametrize(("options", "said"), [({"max_steps": 0}, "at least 1"), ({"expert": "planner"}, "handcoded")])
@@ -191,3 +209,84 @@ def test_the_configuration_has_every_key_that_alfworld_reads():
         value = thor_config("somewhere")
         for key in path:
             value = value[key]
+
+
+@pytest.fixture
+def alfworld_source(monkeypatch):
+    with recorded_thor.installed(monkeypatch):
+        yield
+
+
+def official_game(task_type):
+    """The first `valid_seen` game of a task type."""
+    return next(game for game in find_games("valid_seen") if game.id.startswith(f"{task_type}-"))
+
+
+def play_with(name, environment, game):
+    """The texts of an episode that an expert plays, and its last time step."""
+    expert = AlfworldExpert(environment) if environment.expert else make_expert(name)
+    step = environment.reset(game)
+    expert.begin(step.text, task_type=game.id)
+    texts = [step.text]
+    while not step.done:
+        action = expert.act({"admissible_commands": step.admissible_commands}).action or "look"
+        step = environment.step(action)
+        expert.observe(action, step.text)
+        texts += [f"> {action}", step.text]
+    return texts, step
+
+
+def test_alfworlds_own_source_plays_an_official_game(alfworld_source, alfworld_data, capsys):
+    game = official_game("pick_heat_then_place_in_recep")
+    environment = ThorEnvironment(expert="handcoded", show_ids=False)
+    texts, step = play_with("handcoded", environment, game)
+    assert step.won, "\n".join(texts)  # `_name_put`: without it the expert never puts the hot thing down
+    assert texts[0].startswith("-= Welcome to TextWorld, ALFRED! =-") and "Your task is to: " in texts[0]
+    assert any(text.startswith("> put ") for text in texts) and not any(text.startswith("> move ") for text in texts)
+    assert (environment.render() == environment._thread.env.last_event.frame).all()
+    controller = environment._thread.env
+    poses = json.loads((game.path.parent / "traj_data.json").read_text())["scene"]["object_poses"]
+    assert [a["objectPoses"] for a in controller.actions if a["action"] == "SetObjectPoses"] == [poses]
+    environment.close()
+    assert controller.stopped
+
+
+PLAIN = [("explorer", "pick_cool_then_place_in_recep"), ("handcoded", "pick_clean_then_place_in_recep")]
+PLAYS = [(name, task_type) for name in ("explorer", "handcoded") for task_type in TASK_TYPES]
+
+
+@pytest.mark.parametrize(
+    ("name", "task_type"), [pytest.param(*play, marks=[] if play in PLAIN else pytest.mark.slow) for play in PLAYS]
+)
+def test_every_task_type_is_won_through_alfworlds_source(alfworld_source, alfworld_data, task_type, name):
+    environment = ThorEnvironment(expert="handcoded" if name == "handcoded" else None)
+    texts, step = play_with(name, environment, official_game(task_type))
+    environment.close()
+    assert step.won, "\n".join(texts)
+
+
+@pytest.mark.slow
+def test_ai2thors_own_package_plays_too(alfworld_data, tmp_path, monkeypatch):
+    """With the extra `thor`, under `xvfb-run -a`: only Unity's program is another one, which answers over HTTP."""
+    pytest.importorskip("ai2thor.controller", reason="needs ai2thor: pip install 'emac-plus[thor]'")
+    if not os.environ.get("DISPLAY"):
+        pytest.skip("needs a display: run pytest under `xvfb-run -a`")
+    lacking = [name for name in ("cv2", "torchvision") if importlib.util.find_spec(name) is None]
+    for name, names in recorded_thor.UNUSED.items():
+        if name.partition(".")[0] in lacking:
+            monkeypatch.setitem(sys.modules, name, recorded_thor.made_module(name, names))
+    build = tmp_path / "build"
+    build.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name("unity_stand_in.py")} "$@"\n')
+    build.chmod(0o755)
+    from alfworld.env.thor_env import ThorEnv
+
+    parameters = list(inspect.signature(ThorEnv.__init__).parameters.values())[1:]
+    defaults = [str(build) if one.name == "build_path" else one.default for one in parameters]
+    monkeypatch.setattr(ThorEnv.__init__, "__defaults__", tuple(defaults))
+    environment = ThorEnvironment(expert="handcoded")
+    texts, step = play_with("handcoded", environment, official_game("pick_heat_then_place_in_recep"))
+    assert step.won, "\n".join(texts)
+    assert environment.render().shape == (300, 300, 3)
+    process = environment._thread.env.unity_pid
+    environment.close()
+    assert not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE
