@@ -7,6 +7,9 @@ Ends when the server has no more work. Exit code 0, or 2 with one line `error: â
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import lavis  # noqa: F401  (before all else: it says in one line what this interpreter lacks)
+
 import argparse
 import json
 import os

@@ -9,6 +9,9 @@ Then start `alfworld_client.py` with the same port, here or on another machine. 
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import lavis  # noqa: F401  (before all else: it says in one line what this interpreter lacks)
+
 import argparse
 import contextlib
 import json
