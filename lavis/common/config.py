@@ -153,6 +153,12 @@ def is_no_text(value: object) -> bool:
     return isinstance(value, bool | int | float)
 
 
+def not_a_list(key: str, value: object) -> str:
+    """What to say of the setting `key`, which is a list, where its `value` is none."""
+    shown = value if isinstance(value, str | int | float) and value != "" else "…"
+    return f"{key}: {value!r} is not a list: put it in brackets, [{shown}]"
+
+
 def load_yaml(path: str | Path) -> DictConfig:
     """A yaml file of sections; MissingFileError, or ConfigError for a file that holds none."""
     if not Path(path).is_file():
