@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 
-from lavis.common.errors import ConfigError, MissingFileError
+from lavis.common.errors import ConfigError, EmacError, MissingFileError, first_sentence
 
 IGNORE = -100  # label of a position that carries no loss (PyTorch's convention)
 
@@ -148,6 +148,13 @@ def load_llm_tokenizer(name_or_path: str) -> LlmTokenizer:
     except OSError as error:
         raise MissingFileError(
             f"model.llm_model: no tokenizer in {name_or_path!r}, neither a folder nor a hub id that can be read"
+        ) from error
+    except EmacError:
+        raise
+    except Exception as error:  # sentencepiece and tokenizers raise RuntimeError and plain Exception for damaged files
+        raise ConfigError(
+            f"model.llm_model: the tokenizer in {name_or_path!r} cannot be read ({first_sentence(error)}): download or "
+            "copy its files again"
         ) from error
 
 

@@ -21,7 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lavis.common.errors import EmacError, MissingFileError, first_sentence
+from lavis.common.errors import EmacError, MissingFileError, why_unreadable
 from lavis.models import download
 
 # (LAVIS, native), as regular expressions' replacements in both directions; order matters.
@@ -253,7 +253,7 @@ def _read_file(path: Path, *, shapes_only: bool = False) -> dict[str, Tensor]:
         else:
             content = torch.load(path, map_location="meta" if shapes_only else "cpu", weights_only=True)
     except Exception as error:  # torch and safetensors raise many kinds for a truncated or foreign file
-        raise WeightsError(f"{path} is not a readable weight file: {first_sentence(error)}") from error
+        raise WeightsError(f"{path} is not a readable weight file: {why_unreadable(path, error)}") from error
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
         content = content["model"]
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):

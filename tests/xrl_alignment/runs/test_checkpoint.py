@@ -97,6 +97,12 @@ def test_a_truncated_file_is_named(path, cut):
         load_checkpoint(path)
 
 
+def test_a_readme_as_checkpoint_is_told_what_it_is(tmp_path):
+    (tmp_path / "README.md").write_text("# EMAC+\n" * 30)
+    with pytest.raises(CheckpointError, match="README.md cannot be read as a checkpoint: it is a text: name a file of"):
+        load_checkpoint(tmp_path / "README.md")
+
+
 def test_other_files_are_named(path, tmp_path):
     torch.save({"model": {}}, path)
     with pytest.raises(CheckpointError, match="is not an EMAC. run checkpoint; it holds: model"):
