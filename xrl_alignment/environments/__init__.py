@@ -67,6 +67,9 @@ def choose_games(
     holds other generated games; FileError where the games cannot be written.
     """
     if name == "household":
+        if split not in HOUSEHOLD_SPLITS and not data:  # told before minutes go into generating games
+            names = " and ".join(HOUSEHOLD_SPLITS)
+            raise EnvironmentFault(f"no games of split {split!r}: environment household generates {names}")
         # Imported here: the generator reads ALFWorld's floor plans, which no other environment needs.
         from xrl_alignment.environments.household.generator import generate
 
