@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.schema import ExpertConfig, ReflexionConfig
+from xrl_alignment.environments.games import cache_root
 from xrl_alignment.experts.llm.accounting import Account, Pace, Prices
 from xrl_alignment.experts.llm.answer_cache import AnswerCache
 from xrl_alignment.language.react import load_prompts, load_reflection_examples
@@ -67,6 +69,14 @@ def build_teacher(expert: ExpertConfig, reflexion: ReflexionConfig, *, thinking:
     return TeacherParts(reflector, options, teacher.endpoint.account, teacher.endpoint)
 
 
+def answers_file(setting: str) -> Path | None:
+    """The file that `expert.cache` means; None where answers are not kept."""
+    if setting != "auto":
+        return Path(setting) if setting else None
+    before = Path("output/expert_answers.sqlite")  # of versions that had this default: its answers are paid for
+    return before if before.is_file() else cache_root() / before.name
+
+
 def _teacher(settings: ExpertConfig, thinking: bool) -> Teacher:
     from xrl_alignment.experts.llm.endpoint import Endpoint
     from xrl_alignment.experts.llm.teacher import Teacher
@@ -86,7 +96,7 @@ def _teacher(settings: ExpertConfig, thinking: bool) -> Teacher:
         concurrency=settings.concurrency,
         pace=Pace(settings.calls_per_minute),
         account=Account(prices=prices, max_calls=settings.max_calls, max_cost_usd=settings.max_cost_usd),
-        cache=AnswerCache(settings.cache or None),
+        cache=AnswerCache(answers_file(settings.cache)),
         count=counter_for(settings.model, settings.tokenizer),
     )
     return Teacher(
