@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lavis.models import memory
+from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, model_section
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config import schema
 
@@ -93,7 +96,16 @@ def test_every_setting_is_listed(schema: type) -> None:
 PREDICTION = re.compile(r"python -m lavis\.models\.memory ([-\w. /]+?)(?:`[^`]*?|\s+# )(\d+\.\d\d) GiB")
 
 
-def test_memory_figures_are_what_the_command_prints(capsys: pytest.CaptureFixture) -> None:
+def test_memory_figures_are_what_the_command_prints(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skeleton = memory.skeleton
+
+    @functools.cache  # a second for each size
+    def built(model_type: str, on_cpu: bool) -> dict[str, Any]:
+        return skeleton({**CONFIG_DEFAULTS, **model_section(model_type)}, on_cpu=on_cpu)
+
+    monkeypatch.setattr(memory, "skeleton", lambda options, *, on_cpu: built(options["model_type"], on_cpu))
     figures = {found for page in PAGES for found in PREDICTION.findall(page.read_text(encoding="utf-8"))}
     assert figures
     for arguments, figure in sorted(figures):
