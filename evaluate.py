@@ -96,8 +96,9 @@ def main() -> None:
             log, seconds = play_trials(trials, run.num_trials, teacher)
     except EndpointFault as error:
         cache = teacher.endpoint.cache.path if teacher.endpoint else None
-        kept = f"answers so far are kept in {cache}: " if cache else ""
-        raise type(error)(f"{error}; {kept}the same command goes on from here") from error
+        if not cache:
+            raise
+        raise type(error)(f"{error}; answers so far are kept in {cache}: the same command goes on from here") from error
     finally:
         cleanup.close()
     result = {"first_trial": summarise(trials.first), "best_of": summarise(trials.best), **facts(config, games)}

@@ -35,6 +35,9 @@ class Config:
         self.args = args
         options = merged({}, *(read_option(option, texts) for option in to_dot_list(args.options)))
         user = load_yaml(args.cfg_path)
+        for section in ("run", "model", "datasets"):
+            if user.get(section) is None:
+                raise ConfigError(f"{args.cfg_path}: the config has no {section!r} section (docs/offline.md)")
         self.config: DictConfig = merged(
             self.build_runner_config(user),
             self.build_model_config(user, options),

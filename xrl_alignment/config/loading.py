@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lavis.common.config import is_no_text, load_yaml, not_a_list, read_option
 from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.config.fields import KINDS
+from xrl_alignment.config.schema import PROGRAMS
 
 SchemaT = TypeVar("SchemaT")
 _WRITTEN = "_written"  # attribute of a loaded config: its settings before references were resolved
@@ -111,7 +112,15 @@ def _refuse_unknown_keys(schema: type, layer: DictConfig, source: str) -> None:
             raise ConfigError(f"{source}: {section}: {layer[section]!r} is not a section with keys of its own")
         for key in map(str, layer[section]):
             if key not in keys:
-                raise ConfigError(f"{source}: {_unknown_key(section, key, known)}")
+                raise ConfigError(f"{source}: {_unknown_key(section, key, known)}{_of_another(schema, section, key)}")
+
+
+def _of_another(schema: type, section: str, key: str) -> str:
+    """What to add where the key is one of another program: its file was given."""
+    owners = [other for other in PROGRAMS if other is not schema and key in (_keys(other).get(section) or ())]
+    if schema not in PROGRAMS or not owners:
+        return ""
+    return f" ({section}.{key} is a setting of {PROGRAMS[owners[0]]}, not of {PROGRAMS[schema]})"
 
 
 def _unknown_key(section: str, key: str, known: dict[str, list[str] | None]) -> str:

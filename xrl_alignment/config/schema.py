@@ -371,3 +371,6 @@ class EvaluateConfig:
     expert: ExpertConfig = field(default_factory=ExpertConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     reflexion: ReflexionConfig = field(default_factory=ReflexionConfig)
+
+
+PROGRAMS = {DaggerConfig: "dagger_server.py", EvaluateConfig: "evaluate.py"}  # which program reads which settings

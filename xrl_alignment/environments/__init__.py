@@ -50,6 +50,14 @@ def make_environment(
     return getattr(importlib.import_module(module), attribute)(**options)
 
 
+def check_engine(name: str) -> None:
+    """EnvironmentFault where the engine called `name` cannot start on this machine: AI2-THOR's packages, a display."""
+    if name == "thor":
+        from xrl_alignment.environments.thor import require_simulator  # here: the others need nothing of it
+
+        require_simulator()
+
+
 def choose_games(
     name: str,
     split: str,

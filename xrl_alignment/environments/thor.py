@@ -57,8 +57,8 @@ def thor_config(data_path: str, max_steps: int = MAX_STEPS) -> dict:
     }
 
 
-def start_alfred_thor(config: dict, train_eval: str) -> Any:
-    """Start AI2-THOR behind alfworld's `AlfredThorEnv`; EnvironmentFault names the packages that are missing."""
+def require_simulator() -> None:
+    """EnvironmentFault names the packages that AI2-THOR lacks here, or says that there is no display."""
     missing = [package for module, package in _PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise EnvironmentFault(
@@ -66,6 +66,11 @@ def start_alfred_thor(config: dict, train_eval: str) -> Any:
         )
     if sys.platform.startswith("linux") and (fault := display_fault(os.environ.get("DISPLAY", ""))):
         raise EnvironmentFault(f"AI2-THOR needs a display: {fault}; run the program under `xvfb-run -a`")
+
+
+def start_alfred_thor(config: dict, train_eval: str) -> Any:
+    """Start AI2-THOR behind alfworld's `AlfredThorEnv`; EnvironmentFault where that is not possible."""
+    require_simulator()
     try:
         from alfworld.agents.environment.alfred_thor_env import AlfredThorEnv
 

@@ -66,7 +66,8 @@ def _naming(key: str) -> Iterator[None]:
 def _pretrained_llm(name: str, dtype: torch.dtype, rows: int) -> PreTrainedModel:
     """The language model of a folder or hub id; ConfigError where its files lack weights, or words of the tokenizer."""
     with _naming("llm_model"):
-        llm, report = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, output_loading_info=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, output_loading_info=True)
+    llm, report = loaded
     if missing := sorted(report["missing_keys"]):
         raise ConfigError(
             f"model.llm_model: the files of {name} lack {len(missing)} weights that its config.json asks for "

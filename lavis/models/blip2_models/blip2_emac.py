@@ -142,7 +142,8 @@ class Blip2Emac(EmacGeneration):
     @classmethod
     def _built(cls, options: Mapping[str, Any]) -> Self:
         """The model with random weights where Transformers loads none."""
-        tokenizer = load_llm_tokenizer(package_path(options["llm_tokenizer"] or options["llm_model"]))
+        key = "llm_tokenizer" if options["llm_tokenizer"] else "llm_model"
+        tokenizer = load_llm_tokenizer(package_path(options[key]), f"model.{key}")
         encoder, ln_vision = cls.init_vision_encoder(
             options["vit_model"], options["img_size"], options["vit_config"], options["vit_precision"]
         )

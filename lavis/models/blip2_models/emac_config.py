@@ -134,7 +134,8 @@ def _check_type(key: str, value: object) -> None:
     elif isinstance(default, dict):
         fits, wanted = value is None or isinstance(value, Mapping), "a section"
     else:
-        fits, wanted = value is None or (isinstance(value, Sequence) and not isinstance(value, str)), "a list"
+        fits = value is None or (isinstance(value, Sequence) and not isinstance(value, str))
+        wanted = f"a list: put it in brackets, [{value}]"
     if not fits:
         raise ConfigError(f"model.{key}: {value!r} is not {wanted}")
 
@@ -266,9 +267,11 @@ def _config_json(name: str) -> dict[str, Any]:
     path = Path(name) / "config.json"
     try:
         if not Path(name).is_dir():
-            path = Path(cached_file(name, "config.json"))
+            path = Path(cached_file(name, "config.json") or path)
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        if not Path(name).is_dir() and not weights.is_hub_id(name):
+            raise MissingFileError(f"model.llm_model: there is no folder {name}, and it is no hub id") from error
         if not Path(name).is_dir():
             return {}
         reason = "is not there" if isinstance(error, FileNotFoundError) else f"cannot be read ({first_sentence(error)})"

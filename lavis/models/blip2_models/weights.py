@@ -304,4 +304,4 @@ def mismatch(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], source
         for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
         if names
     ]
-    return f"{source} does not fit the model: {'; '.join(parts)}" if parts else None
+    return f"{source} does not fit the model: {'; '.join(parts)} (is it of another model_type?)" if parts else None

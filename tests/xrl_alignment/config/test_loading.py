@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lavis.common.errors import ConfigError
+from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.loading import load_config, shareable, to_yaml
 from xrl_alignment.config.schema import DaggerConfig, EvaluateConfig
 
@@ -93,6 +94,16 @@ def test_mistakes_name_key_value_and_rule(tmp_path: Path, text: str, options: li
         load_config(DaggerConfig, write(tmp_path, text), options)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_file_of_another_program_is_told() -> None:
+    folder = REPO_ROOT / "configs"
+    for schema, path, message in (
+        (EvaluateConfig, "dagger/demo_bc.yaml", r"\(run.num_rounds is a setting of dagger_server.py, not of evaluate"),
+        (DaggerConfig, "evaluate/expert.yaml", r"\(run.actor is a setting of evaluate.py, not of dagger_server.py\)"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_config(schema, folder / path)
 
 
 def test_missing_file_is_named() -> None:

@@ -239,6 +239,10 @@ class TestFiles:
         said = refused(section_of(three, llm_model=str(llm)))
         assert said.startswith(f"model.llm_model: {llm / 'config.json'} is not there: name the folder with config, wei")
 
+    def test_a_folder_that_is_not_there_is_told_before_anything_is_downloaded(self, refused: Callable) -> None:
+        said = refused({**model_section("vicuna7b"), "llm_model": "/nowhere/vicuna"})
+        assert said == "model.llm_model: there is no folder /nowhere/vicuna, and it is no hub id"
+
     def test_a_file_of_another_part(self, refused: Callable, three: Path) -> None:
         base, eva = str(three / "base.pth"), str(three / "eva.pth")
         said = refused(section_of(three, base_model=eva))
