@@ -101,7 +101,7 @@ def test_memory_figures_are_what_the_command_prints(
 ) -> None:
     skeleton = memory.skeleton
 
-    @functools.cache  # a second for each size
+    @functools.cache  # it takes seconds
     def built(model_type: str, on_cpu: bool) -> dict[str, Any]:
         return skeleton({**CONFIG_DEFAULTS, **model_section(model_type)}, on_cpu=on_cpu)
 

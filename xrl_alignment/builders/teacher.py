@@ -97,11 +97,12 @@ def _teacher(settings: ExpertConfig, thinking: bool) -> Teacher:
         pace=Pace(settings.calls_per_minute),
         account=Account(prices=prices, max_calls=settings.max_calls, max_cost_usd=settings.max_cost_usd),
         cache=AnswerCache(answers_file(settings.cache)),
-        count=counter_for(settings.model, settings.tokenizer),
     )
+    examples = load_prompts(settings.prompts or PROMPTS / "alfworld_3prompts.json")
+    endpoint.count = counter_for(settings.model, settings.tokenizer)  # last, for it logs what it chose
     return Teacher(
         endpoint=endpoint,
-        examples=load_prompts(settings.prompts or PROMPTS / "alfworld_3prompts.json"),
+        examples=examples,
         context_tokens=settings.context_tokens,
         max_answer_tokens=settings.max_answer_tokens,
         temperature=settings.temperature,

@@ -26,6 +26,12 @@ def test_answers_are_kept_in_the_cache_folder_and_not_beside_the_checkout(tmp_pa
     assert answers_file("auto") == Path("output/expert_answers.sqlite")
 
 
+def test_what_is_wrong_is_told_before_how_tokens_are_counted(caplog):
+    with pytest.raises(EndpointFault, match="ftp://x"):
+        build_teacher(ExpertConfig(name="openai", model="m", base_url="ftp://x", cache=""), ReflexionConfig())
+    assert not caplog.records
+
+
 def answer(prompt):
     if prompt.endswith("New plan:"):
         return "**New plan:** I will open every drawer.\n\nGood luck!"
