@@ -56,7 +56,7 @@ bench: $(STAMP)  ## every benchmark: tables on the screen, JSON in output/benchm
 	@set -e; for file in $(BENCHMARKS); do \
 	  echo "== $$file"; $(RUN) $$file --json output/benchmarks/$$(basename $$file .py).json; done
 
-prove: $(STAMP)  ## play every official game on both engines and compare every word (needs ALFWORLD_DATA)
+prove: $(STAMP)  ## play every official game on both engines and compare every word (games: .venv/bin/alfworld-download, or ALFWORLD_DATA)
 	$(RUN) -m xrl_alignment.environments.prove --all --out docs/equivalence.md
 
 install: $(STAMP)  ## only set up .venv

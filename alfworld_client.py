@@ -7,18 +7,21 @@ Ends when the server has no more work. Exit code 0, or 2 with one line `error: â
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import lavis  # noqa: F401  (before all else: it says in one line what this interpreter lacks)
+
 import argparse
 import json
 import os
 from functools import partial
 
-from lavis.common.errors import unknown
+from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.client.play import EXECUTORS, PATIENCE_S, WIRES, play
 from xrl_alignment.client.player import ExpertFactory, expert_beside
 from xrl_alignment.common.choices import CLIENT_EXPERTS, STEP_TIMEOUT_S
 from xrl_alignment.common.named_class import is_class_name
 from xrl_alignment.common.program import run_program
-from xrl_alignment.environments import choose_games, make_environment
+from xrl_alignment.environments import check_engine, choose_games, make_environment
 from xrl_alignment.environments.base import MAX_STEPS
 from xrl_alignment.experts import make_expert
 from xrl_alignment.wire.images import IMAGE_FORMATS
@@ -79,6 +82,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Parse, play, print the summary as one line of JSON."""
     arguments = parse_arguments()
+    if "/" in arguments.host:
+        raise ConfigError(f"--host {arguments.host}: give a name or an address without http:// and port (--port)")
+    check_engine(arguments.env)
     split = arguments.split or ("household_train" if arguments.env == "household" else "valid_seen")
     games = choose_games(
         arguments.env,

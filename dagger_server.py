@@ -9,6 +9,9 @@ Then start `alfworld_client.py` with the same port, here or on another machine. 
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import lavis  # noqa: F401  (before all else: it says in one line what this interpreter lacks)
+
 import argparse
 import contextlib
 import json
@@ -24,7 +27,7 @@ from lavis.common import optims  # noqa: F401  (registers the schedulers)
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.errors import ConfigError
-from lavis.common.files import write_atomically
+from lavis.common.files import make_folder, write_atomically
 from lavis.common.registry import registry
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from xrl_alignment.builders.environments import client_arguments, expected_games
@@ -130,6 +133,7 @@ def open_directory(arguments: argparse.Namespace, config: DaggerConfig) -> RunDi
     run = config.run
     path = arguments.resume or arguments.run_dir
     path = path or new_run_directory(run.output_dir, enable_dpo=run.enable_dpo, enable_tc=run.enable_tc)
+    make_folder(path)
     directory = RunDirectory(path)
     if not arguments.resume:
         write_atomically(directory.path / "config.yaml", lambda file: file.write(to_yaml(config).encode()))

@@ -19,6 +19,9 @@ depend on (engine, split, hash of the game list, decoding, seed, versions); and 
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import lavis  # noqa: F401  (before all else: it says in one line what this interpreter lacks)
+
 import contextlib
 import json
 import os
@@ -92,8 +95,10 @@ def main() -> None:
         with trials:
             log, seconds = play_trials(trials, run.num_trials, teacher)
     except EndpointFault as error:
-        kept = f"answers so far are kept in {config.expert.cache}: " if config.expert.cache else ""
-        raise type(error)(f"{error}; {kept}the same command goes on from here") from error
+        cache = teacher.endpoint.cache.path if teacher.endpoint else None
+        if not cache:
+            raise
+        raise type(error)(f"{error}; answers so far are kept in {cache}: the same command goes on from here") from error
     finally:
         cleanup.close()
     result = {"first_trial": summarise(trials.first), "best_of": summarise(trials.best), **facts(config, games)}

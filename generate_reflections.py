@@ -9,6 +9,9 @@ got. With the same reflector nothing changes, and answers that were paid for com
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import lavis  # noqa: F401  (before all else: it says in one line what this interpreter lacks)
+
 import argparse
 from contextlib import ExitStack
 from pathlib import Path

@@ -9,6 +9,9 @@ writes one and ends with exit code 0. docs/offline.md describes data, settings a
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import lavis  # noqa: F401  (before all else: it says in one line what this interpreter lacks)
+
 from lavis.common.dist_utils import end_distributed_mode, is_main_process
 from lavis.runners.launch import build_runner
 from lavis.runners.runner_base import Stopped

@@ -7,7 +7,7 @@
 Random weights, bfloat16; nothing is downloaded. Parts, each in a process of its own that ends after `--limit` seconds:
 
     dpo      DPO steps of batches 4, 8, … (memory, samples a second, utilisation of `PEAK_FLOPS`, what was predicted)
-    first    DPO of 4 with images and reference yet to be computed; cloning at the paper's batch of 128
+    first    DPO of 4 with images and reference yet to be computed; cloning at the paper scale's batch of 128
     plain    the plain baseline at batches 1, 2, …
     act      actions: all environments at once, 32 prompts of unlike length at once, one at a time
 

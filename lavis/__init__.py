@@ -3,12 +3,14 @@
 It has the same package name, so that users' imports, configs and commands stay what they were. So no other distribution
 that provides `lavis` can be installed beside it, and importing fails with its name if one is.
 
-Importing this package loads the standard library and the registry only: neither torch nor OmegaConf.
+Importing this package loads the standard library and the registry only: neither torch nor OmegaConf. Where a program of
+the project imports it, it first looks whether this interpreter can run that program.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
 import sys
 from collections.abc import Iterable
@@ -17,6 +19,8 @@ from pathlib import Path
 from lavis.common.registry import registry
 
 OWN_DISTRIBUTION = "emac-plus"
+OLDEST_PYTHON = (3, 10)
+NEEDED = ("numpy", "omegaconf", "torch", "transformers")  # by every program
 _CACHE_ROOT = re.compile(r"^ +cache_root: *([^#\n]+?) *(?:#.*)?$", re.MULTILINE)
 
 
@@ -41,9 +45,39 @@ def cache_root(library_root: Path) -> Path:
     return library_root.parent / Path(found[1].strip("'\"")).expanduser()
 
 
+def _is_program() -> bool:
+    """Whether one of the project's programs is starting: `python train.py`, `python -m lavis.models.verify`.
+
+    Python has `-m` as the program's name while it looks for the module.
+    """
+    name = Path(sys.argv[0] if sys.argv else "")
+    return str(name) == "-m" or (name.suffix == ".py" and name.resolve().parent == Path(__file__).resolve().parents[1])
+
+
+def _refuse(message: str) -> None:
+    """ImportError; a program ends in one line."""
+    if not _is_program():
+        raise ImportError(message)
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _check_interpreter() -> None:
+    """Programs only: whoever imports the package hears from Python what is missing."""
+    doctor = "xrl_alignment.doctor" in getattr(sys, "orig_argv", ())  # it reports this itself
+    lacking = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if not _is_program() or doctor or (sys.version_info >= OLDEST_PYTHON and not lacking):
+        return
+    version = ".".join(map(str, sys.version_info[:3]))
+    fault = f"lacks {', '.join(lacking)}" if sys.version_info >= OLDEST_PYTHON else "is older than Python 3.10"
+    own = Path(__file__).resolve().parents[1] / ".venv" / "bin" / "python"
+    how = f"use {own}" if own.exists() else "`make install` sets up .venv; then use .venv/bin/python"
+    _refuse(f"{sys.executable} (Python {version}) {fault}: {how}, or activate it: source .venv/bin/activate")
+
+
 def _check_alone() -> None:
     if others := other_providers(importlib.metadata.distributions()):
-        raise ImportError(
+        _refuse(
             f"another distribution also provides the package 'lavis': {', '.join(others)}. It is left to chance which "
             f"of the two is imported: remove it (pip uninstall {' '.join(others)}) or use another environment"
         )
@@ -56,6 +90,7 @@ def _register_paths() -> None:
     registry.register_path("cache_root", str(cache_root(library_root)))
 
 
+_check_interpreter()
 _check_alone()
 _register_paths()
 registry.register("MAX_INT", sys.maxsize)

@@ -89,6 +89,11 @@ def test_interrupt_says_bye(server, household_data, how):
         (["--env", "native", "--wire", "v1", "--num-workers", "2"], "wire v1 knows one client"),
         (["--env", "native", "--num-envs", "99"], "99 were asked for"),
         (["--env", "native", "--port", "99999"], "server URL"),
+        (
+            ["--host", "http://localhost:7860"],
+            "--host http://localhost:7860: give a name or an address without http://",
+        ),
+        (["--env", "thor"], "environment thor needs ai2thor, opencv-python, torchvision: install the extra"),
     ],
 )
 def test_mistakes_end_in_one_line_and_code_2(household_data, arguments, reason):

@@ -288,6 +288,12 @@ def test_a_busy_port_names_its_holder(settings, fails, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_as_run_directory_is_refused(settings, fails, tmp_path):
+    (tmp_path / "file").touch()
+    line = fails("--cfg-path", settings, "--run-dir", tmp_path / "file", "--options", "server.port=0")
+    assert f"the folder {tmp_path / 'file'} could not be made: File exists" in line
+
+
 @pytest.mark.parametrize("damage", ["truncated", "another base", "another shape"])
 def test_a_checkpoint_that_does_not_fit(settings, fails, tmp_path, damage):
     frozen = {"freeze_vit": True, "freeze_llm": True, "freeze_qformer": True}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lavis.models import memory
+from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, model_section
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config import schema
 
@@ -86,3 +90,31 @@ def test_every_setting_is_listed(schema: type) -> None:
     text = (REPO_ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     listed = " ".join(re.findall(r"^\| (`\w+`) \|", text, re.MULTILINE))
     assert " ".join(f"`{field.name}`" for field in dataclasses.fields(schema)) in listed
+
+
+# In the text the figure follows the command; in a list of commands it stands behind the `#`.
+PREDICTION = re.compile(r"python -m lavis\.models\.memory ([-\w. /]+?)(?:`[^`]*?|\s+# )(\d+\.\d\d) GiB")
+
+
+def test_memory_figures_are_what_the_command_prints(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skeleton = memory.skeleton
+
+    @functools.cache  # it takes seconds
+    def built(model_type: str, on_cpu: bool) -> dict[str, Any]:
+        return skeleton({**CONFIG_DEFAULTS, **model_section(model_type)}, on_cpu=on_cpu)
+
+    monkeypatch.setattr(memory, "skeleton", lambda options, *, on_cpu: built(options["model_type"], on_cpu))
+    figures = {found for page in PAGES for found in PREDICTION.findall(page.read_text(encoding="utf-8"))}
+    assert figures
+    for arguments, figure in sorted(figures):
+        assert memory.main(arguments.split()) == 0
+        assert capsys.readouterr().out.split()[-2:] == [figure, "GiB"], arguments
+
+
+def test_commands_are_written_for_the_activated_environment() -> None:
+    """One spelling: `python`. Ray's commands start on other machines, where nobody has activated anything."""
+    lines = "".join(page.read_text(encoding="utf-8") for page in PAGES).splitlines()
+    elsewhere = [line for line in lines if re.search(r"\.venv/bin/(python|alfworld)", line)]
+    assert [line for line in elsewhere if "run_scripts/ray/" not in line] == []

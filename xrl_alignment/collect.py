@@ -30,7 +30,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lavis.common.errors import ConfigError
-from lavis.common.files import locked, write_atomically
+from lavis.common.files import locked, make_folder, write_atomically
 from xrl_alignment.builders.teacher import build_teacher
 from xrl_alignment.collection.card import card
 from xrl_alignment.collection.plan import EXPERTS, FORMATS, LANGUAGE_MODEL, Collected, Plan
@@ -40,8 +40,9 @@ from xrl_alignment.common.choices import BACKENDS, ENVIRONMENT_NAMES
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.common.program import run_program
 from xrl_alignment.common.progress import GameProgress
+from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.resume import FREE_KEYS
-from xrl_alignment.config.schema import ExpertConfig, ReflexionConfig
+from xrl_alignment.config.schema import EvaluateConfig, ReflexionConfig
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import MAX_STEPS, Game
 from xrl_alignment.environments.games import games_hash
@@ -64,7 +65,7 @@ def collect(
     Raises EnvironmentFault where a game was lost with its workers; what was collected before it is kept. Raises
     LockedError where another process collects into `out`.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     with closing(locked(out / ".lock", out)):
         return _collect(plan, games, out, executor, expert_options)
 
@@ -168,10 +169,12 @@ def _teacher(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]
             raise ConfigError(f"--expert-options are for --expert {LANGUAGE_MODEL}, not for {expert}")
         yield {}
         return
+    given = [f"expert.{key}={'' if value is None else value}" for key, value in options.items()]
     try:
-        settings = ExpertConfig(**{**options, "name": LANGUAGE_MODEL})
-    except TypeError as error:
-        raise ConfigError(f"--expert-options: {error}") from error
+        settings = load_config(EvaluateConfig, None, [*given, f"expert.name={LANGUAGE_MODEL}"]).expert
+    except ConfigError as error:
+        text = str(error).replace("--options", "--expert-options", 1)
+        raise ConfigError(text.replace("expert.", "")) from error
     with closing(build_teacher(settings, ReflexionConfig(enabled=False))) as teacher:
         try:
             yield teacher.expert_options

@@ -35,6 +35,9 @@ class Config:
         self.args = args
         options = merged({}, *(read_option(option, texts) for option in to_dot_list(args.options)))
         user = load_yaml(args.cfg_path)
+        for section in ("run", "model", "datasets"):
+            if user.get(section) is None:
+                raise ConfigError(f"{args.cfg_path}: the config has no {section!r} section (docs/offline.md)")
         self.config: DictConfig = merged(
             self.build_runner_config(user),
             self.build_model_config(user, options),
@@ -151,6 +154,12 @@ def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
 def is_no_text(value: object) -> bool:
     """Whether yaml read as a number or a truth value what may have been a name."""
     return isinstance(value, bool | int | float)
+
+
+def not_a_list(key: str, value: object) -> str:
+    """What to say of the setting `key`, which is a list, where its `value` is none."""
+    shown = value if isinstance(value, str | int | float) and value != "" else "…"
+    return f"{key}: {value!r} is not a list: put it in brackets, [{shown}]"
 
 
 def load_yaml(path: str | Path) -> DictConfig:

@@ -10,6 +10,8 @@ import torch
 from lavis.common.dist_utils import local_rank
 from lavis.common.errors import ConfigError
 
+LARGEST_SEED = 2**32 - 1  # NumPy's
+
 
 def pick_device(name: str, key: str = "run.device") -> torch.device:
     """The device that `name` means: `cpu`, `cuda` (this process's GPU), `cuda:<index>`, or `auto` (a GPU if any).
@@ -32,8 +34,13 @@ def set_threads(number: int) -> None:
         torch.set_num_threads(number)
 
 
-def set_seed(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's generators, and choose cuDNN's deterministic algorithms."""
+def set_seed(seed: int, key: str = "run.seed") -> None:
+    """Seed Python's, NumPy's and torch's generators, and choose cuDNN's deterministic algorithms.
+
+    Raises ConfigError, which names the setting `key`, for a seed that not all of them can have.
+    """
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ConfigError(f"{key}: {seed} is not a number from 0 to {LARGEST_SEED}")
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)

@@ -7,6 +7,7 @@ error that fits, for callers who catch that.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 
 
@@ -41,6 +42,24 @@ def first_sentence(error: BaseException) -> str:
     """The reason in an error's own words: what follows it in torch's texts is advice, some of it unsafe."""
     lines = str(error).strip().splitlines()
     return lines[0].split(". ")[0] if lines else f"{type(error).__name__}: it is empty or cut off"
+
+
+def why_unreadable(path: str | os.PathLike[str], error: BaseException) -> str:
+    """Why a file of weights cannot be read and how to fix it: by its first bytes, else in the error's own words."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(512)
+    except OSError as fault:
+        return fault.strerror or str(fault)
+    if not head:
+        return "it is empty: download or copy it again"
+    if head.startswith(b"version https://git-lfs"):
+        return "it is Git LFS's note of the file, not the file: run `git lfs pull`, or download it"
+    if head.lstrip().startswith(b"<"):
+        return "it is a web page: download the file itself"
+    if min(head) > 8 and head.decode("utf-8", "replace").count("\ufffd") <= 1:  # the last character may be cut
+        return "it is a text: name a file of weights (.safetensors, .pth, .pt or .bin)"
+    return f"{first_sentence(error)}; it is cut off or of another kind: download or copy it again"
 
 
 def unknown(kind: str, name: str, names: Iterable[str], *, prefix: str = "") -> str:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from lavis.common.errors import EmacError, unknown
 
 T = TypeVar("T")
-TypeT = TypeVar("TypeT", bound=type[Any])
+TypeT = TypeVar("TypeT", bound="type[Any]")
 
 
 class UnknownNameError(EmacError, KeyError, ValueError):

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from typing import Any, get_type_hints
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lavis.common.config import is_no_text
+from lavis.common.config import is_no_text, not_a_list
 from lavis.common.errors import ConfigError, unknown
 
 OBJECTIVES = ("bc", "dpo")
@@ -116,6 +116,7 @@ class RunSettings:
                 )
 
 
+LISTS = frozenset(name for name, hint in get_type_hints(RunSettings).items() if hint == list[str])
 TEXTS = frozenset(f"run.{name}" for name, hint in get_type_hints(RunSettings).items() if hint in (str, str | None))
 
 
@@ -127,6 +128,8 @@ def read_settings(run: DictConfig) -> RunSettings:
             raise ConfigError(unknown("key", f"run.{key}", [f"run.{name}" for name in names]))
         if f"run.{key}" in TEXTS and is_no_text(run[key]):
             raise ConfigError(f"run.{key}: yaml reads {run[key]!r} here; put the text in quotes")
+        if key in LISTS and not isinstance(run[key], ListConfig):
+            raise ConfigError(not_a_list(f"run.{key}", run[key]))
     try:
         settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunSettings), run))
     except OmegaConfBaseException as error:

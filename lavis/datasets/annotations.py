@@ -53,7 +53,10 @@ class AnnotationFile:
         self.image_root = Path(image_root)
         self.blank_images = blank_images
         if not self.path.is_file():
-            raise MissingFileError(f"no annotation file {self.path}")
+            raise MissingFileError(
+                f"no annotation file {self.path}: name a JSON file, or a folder that `python -m xrl_alignment.collect` "
+                "has filled (docs/offline.md, Data)"
+            )
         index = _load_index(self.path)
         bad = dict(index["bad"])
         if not blank_images:

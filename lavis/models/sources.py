@@ -20,6 +20,7 @@ from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.emac_config import (
     KEYS_OF_PARTS,
     PARTS,
+    check_llm,
     checked_options,
     frozen_parts,
     package_path,
@@ -76,7 +77,8 @@ def part_sources(section: Mapping[str, Any]) -> list[PartSource]:
             else:
                 load(place)
         except EmacError as error:
-            faults |= dict.fromkeys(parts or PARTS, f"model.{key}: {error}")
+            text = str(error).removeprefix(f"model.{key}: ")
+            faults |= dict.fromkeys(parts or PARTS, f"model.{key}: {text}")
     return [_described(model, part, options, pending, faults) for part in PARTS]
 
 
@@ -106,7 +108,7 @@ def _files(options: Mapping[str, Any], model: Blip2Emac) -> list[tuple[str, str,
     if options["llm_weights"]:
         named.append(("llm_weights", package_path(options["llm_weights"]), model.load_llm))
     elif not options["llm_config"]:
-        named.append(("llm_model", package_path(options["llm_model"]), lambda path: _load_llm_folder(model, path)))
+        named.append(("llm_model", package_path(options["llm_model"]), lambda path: _load_llm(model, path, options)))
     if options["load_basemodel"]:
         named.append(("base_model", package_path(options["base_model"]), model.load_checkpoint))
     if options["vit_weights"]:
@@ -133,8 +135,9 @@ def _place(name: str) -> str | None:
         return None
 
 
-def _load_llm_folder(model: Blip2Emac, path: str) -> None:
+def _load_llm(model: Blip2Emac, path: str, options: Mapping[str, Any]) -> None:
     """As Transformers loads a folder: its tables may have fewer rows than the model, which adds [PAD]."""
+    check_llm(options)
     found = weights.to_native({f"llm_model.{name}": value for name, value in weights.read_shapes(path).items()})
     own = {name: value for name, value in model.policy_state_dict().items() if name.startswith("llm_model.")}
     for name in (name for name in own if name.endswith(_ROWS) and name in found):

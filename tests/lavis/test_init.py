@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
+import pytest
 from omegaconf import OmegaConf
 
 import lavis
@@ -51,6 +54,49 @@ def test_the_foundation_loads_without_torch(tmp_path: Path) -> None:
     code += "".join(f"import lavis.common.{name}; " for name in modules) + "print(sorted(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not HEAVY & set(ast.literal_eval(result.stdout))
+
+
+PROGRAMS = ["train.py", "evaluate.py", "dagger_server.py", "alfworld_client.py", "generate_reflections.py"]
+COMMANDS = ["xrl_alignment.demo", "xrl_alignment.pipeline", "xrl_alignment.report", "lavis.models.verify"]
+
+
+@pytest.fixture(scope="module")
+def empty_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter without any library, as `python` is where nobody has activated .venv."""
+    folder = tmp_path_factory.mktemp("empty")
+    venv.create(folder, with_pip=False, symlinks=True)
+    return folder / "bin" / "python"
+
+
+@pytest.mark.parametrize("command", [*([name] for name in PROGRAMS), *(["-m", name] for name in COMMANDS)])
+def test_the_wrong_interpreter_is_one_line(empty_python: Path, command: list[str]) -> None:
+    done = subprocess.run([empty_python, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith(f"error: {empty_python} (Python {sys.version.split()[0]}) lacks numpy, omegaconf, to")
+    assert ".venv/bin/python" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_every_program_looks_at_its_interpreter_first() -> None:
+    """Before any import but the standard library's, and in words that Python 3.8 can read."""
+    for path in ROOT.glob("*.py"):
+        if path.name in ("setup.py", "post_processing.py"):
+            continue
+        imports = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8)).body[2:]
+        first = next(line for line in imports if not isinstance(line, ast.ImportFrom | ast.Import))
+        assert ast.unparse(first) == "if __name__ == '__main__':\n    import lavis", path
+        assert imports[0] is first, path
+    for name in ("__init__.py", "common/__init__.py", "common/registry.py", "common/errors.py"):
+        ast.parse((Path(lavis.__file__).parent / name).read_text(encoding="utf-8"), feature_version=(3, 8))
+
+
+def test_a_program_is_told_of_another_provider_in_one_line(tmp_path: Path) -> None:
+    fake_distribution(tmp_path, "salesforce-lavis", "app\nlavis\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: another distribution also provides the package 'lavis': salesforce-lavis")
 
 
 def test_cache_root_is_that_of_the_yaml(tmp_path: Path) -> None:

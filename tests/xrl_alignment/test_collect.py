@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from benchmarks._endpoint import FakeEndpoint
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, FileError
 from lavis.datasets.annotations import AnnotationFile
 from lavis.datasets.shards import ShardFolder, open_shard
 from xrl_alignment import collect as module
@@ -222,8 +222,17 @@ def test_options_of_an_expert_that_do_not_serve(household_data: Path, tmp_path: 
     command = ["--split", "household_train", "--data", str(household_data), "--out", str(tmp_path / "other")]
     with pytest.raises(ConfigError, match="--expert-options: .*'modl'"):
         main([*command, "--expert", "openai", "--expert-options", "modl=m"])
+    with pytest.raises(ConfigError, match="--expert-options: max_calls: 'many' has the wrong type: it must be a whole"):
+        main([*command, "--expert", "openai", "--expert-options", "model=m", "max_calls=many"])
     with pytest.raises(ConfigError, match="are for --expert openai, not for explorer"):
         main([*command, "--expert-options", "model=m"])
+
+
+def test_a_file_where_the_folder_should_be(household_data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    command = ["--split", "household_train", "--data", str(household_data), "--num-games", "1"]
+    with pytest.raises(FileError, match="the folder .*file could not be made: File exists"):
+        main([*command, "--out", str(tmp_path / "file")])
 
 
 # --- classes of one's own, and what an expert is told -----------------------------------------------------------------

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.schema import ExpertConfig, ReflexionConfig
+from xrl_alignment.environments.games import cache_root
 from xrl_alignment.experts.llm.accounting import Account, Pace, Prices
 from xrl_alignment.experts.llm.answer_cache import AnswerCache
 from xrl_alignment.language.react import load_prompts, load_reflection_examples
@@ -72,6 +74,14 @@ def build_teacher(expert: ExpertConfig, reflexion: ReflexionConfig, *, thinking:
     return TeacherParts(reflector, options, teacher.endpoint.account, teacher.endpoint)
 
 
+def answers_file(setting: str) -> Path | None:
+    """The file that `expert.cache` means; None where answers are not kept."""
+    if setting != "auto":
+        return Path(setting) if setting else None
+    before = Path("output/expert_answers.sqlite")  # of versions that had this default: its answers are paid for
+    return before if before.is_file() else cache_root() / before.name
+
+
 def _teacher(settings: ExpertConfig, thinking: bool) -> Teacher:
     from xrl_alignment.experts.llm.endpoint import Endpoint
     from xrl_alignment.experts.llm.teacher import Teacher
@@ -91,12 +101,13 @@ def _teacher(settings: ExpertConfig, thinking: bool) -> Teacher:
         concurrency=settings.concurrency,
         pace=Pace(settings.calls_per_minute),
         account=Account(prices=prices, max_calls=settings.max_calls, max_cost_usd=settings.max_cost_usd),
-        cache=AnswerCache(settings.cache or None),
-        count=counter_for(settings.model, settings.tokenizer),
+        cache=AnswerCache(answers_file(settings.cache)),
     )
+    examples = load_prompts(settings.prompts or PROMPTS / "alfworld_3prompts.json")
+    endpoint.count = counter_for(settings.model, settings.tokenizer)  # last, for it logs what it chose
     return Teacher(
         endpoint=endpoint,
-        examples=load_prompts(settings.prompts or PROMPTS / "alfworld_3prompts.json"),
+        examples=examples,
         context_tokens=settings.context_tokens,
         max_answer_tokens=settings.max_answer_tokens,
         temperature=settings.temperature,

@@ -158,4 +158,4 @@ def counter(tokenizer: str) -> Callable[[str], int]:
         return token_counter(lambda text: tokens.encode(text, add_special_tokens=False).ids)
     from lavis.models.blip2_models.text import load_llm_tokenizer
 
-    return token_counter(load_llm_tokenizer(tokenizer).encode)
+    return token_counter(load_llm_tokenizer(tokenizer, "--tokenizer").encode)

@@ -14,6 +14,14 @@ from typing import Any, ClassVar, NamedTuple
 from xrl_alignment.config.checks import Rule, check_rule
 
 _KEY = "setting"  # in the metadata of a dataclass field
+KINDS: dict[Any, str] = {  # what the value of a field of this type is
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list[str]: "a list of texts",
+    list[float]: "a list of numbers",
+}
 
 
 class Setting(NamedTuple):

@@ -11,8 +11,10 @@ from typing import TypeVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lavis.common.config import is_no_text, load_yaml, read_option
+from lavis.common.config import is_no_text, load_yaml, not_a_list, read_option
 from lavis.common.errors import ConfigError, unknown
+from xrl_alignment.config.fields import KINDS
+from xrl_alignment.config.schema import PROGRAMS
 
 SchemaT = TypeVar("SchemaT")
 _WRITTEN = "_written"  # attribute of a loaded config: its settings before references were resolved
@@ -29,11 +31,11 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
     merged = OmegaConf.structured(schema)
     for source, layer in layers:
         _refuse_unknown_keys(schema, layer, source)
-        _refuse_unquoted_texts(schema, layer, source)
+        _refuse_wrong_kinds(schema, layer, source)
         try:
             merged = OmegaConf.merge(merged, layer)
         except OmegaConfBaseException as error:
-            raise ConfigError(_type_error_text(error, layer, source)) from error
+            raise ConfigError(_type_error_text(schema, error, layer, source)) from error
     try:
         config = typing.cast(SchemaT, OmegaConf.to_object(merged))
         setattr(config, _WRITTEN, OmegaConf.to_container(merged, resolve=False))
@@ -110,7 +112,15 @@ def _refuse_unknown_keys(schema: type, layer: DictConfig, source: str) -> None:
             raise ConfigError(f"{source}: {section}: {layer[section]!r} is not a section with keys of its own")
         for key in map(str, layer[section]):
             if key not in keys:
-                raise ConfigError(f"{source}: {_unknown_key(section, key, known)}")
+                raise ConfigError(f"{source}: {_unknown_key(section, key, known)}{_of_another(schema, section, key)}")
+
+
+def _of_another(schema: type, section: str, key: str) -> str:
+    """What to add where the key is one of another program: its file was given."""
+    owners = [other for other in PROGRAMS if other is not schema and key in (_keys(other).get(section) or ())]
+    if schema not in PROGRAMS or not owners:
+        return ""
+    return f" ({section}.{key} is a setting of {PROGRAMS[owners[0]]}, not of {PROGRAMS[schema]})"
 
 
 def _unknown_key(section: str, key: str, known: dict[str, list[str] | None]) -> str:
@@ -121,26 +131,40 @@ def _unknown_key(section: str, key: str, known: dict[str, list[str] | None]) -> 
     return unknown("key", key, known[section] or (), prefix=f"{section}.")
 
 
-def _refuse_unquoted_texts(schema: type, layer: DictConfig, source: str) -> None:
-    """Raise where yaml made a number or a truth value of a text: an unquoted 007 is 7 by now."""
+def _refuse_wrong_kinds(schema: type, layer: DictConfig, source: str) -> None:
+    """Raise where a list is none, and where yaml made a number or a truth value of a text: an unquoted 007 is 7."""
     container = typing.cast(dict[str, typing.Any], OmegaConf.to_container(layer))  # of a DictConfig it is a dict
     for section, settings in container.items():
-        for key, value in settings.items() if isinstance(settings, dict) else ():
-            if _is_text(schema, f"{section}.{key}") and is_no_text(value):
-                raise ConfigError(f"{source}: {section}.{key}: yaml reads {value!r} here; put the text in quotes")
+        for name, value in settings.items() if isinstance(settings, dict) else ():
+            key = f"{section}.{name}"
+            referring = value is None or "${" in str(value)
+            if typing.get_origin(_type_of(schema, key)) is list and not isinstance(value, list) and not referring:
+                raise ConfigError(f"{source}: {not_a_list(key, value)}")
+            if _is_text(schema, key) and is_no_text(value):
+                raise ConfigError(f"{source}: {key}: yaml reads {value!r} here; put the text in quotes")
+
+
+def _type_of(schema: type, key: str) -> typing.Any:
+    """The type of the setting `section.name`; None where there is none of this name."""
+    section, _, name = key.partition(".")
+    hint = typing.get_type_hints(schema).get(section)
+    return typing.get_type_hints(hint).get(name) if dataclasses.is_dataclass(hint) else None
 
 
 def _is_text(schema: type, key: str) -> bool:
-    """Whether `section.name` is a setting whose value is a text."""
-    section, _, name = key.partition(".")
-    hint = typing.get_type_hints(schema).get(section)
-    return dataclasses.is_dataclass(hint) and typing.get_type_hints(hint).get(name) is str
+    return _type_of(schema, key) is str
 
 
-def _type_error_text(error: OmegaConfBaseException, layer: DictConfig, source: str) -> str:
+def _type_error_text(schema: type, error: OmegaConfBaseException, layer: DictConfig, source: str) -> str:
     key = error.full_key or str(error.key or "")
-    value = OmegaConf.select(layer, key.partition("[")[0], throw_on_resolution_failure=False)
-    return f"{source}: {key}: {value!r} has the wrong type: {_first_line(error)}"
+    name, item, _ = key.partition("[")
+    value = OmegaConf.select(layer, name, throw_on_resolution_failure=False)
+    kind = _type_of(schema, name)
+    kind = typing.get_args(kind)[0] if item else kind
+    wanted = f"it must be {KINDS[kind]}" if kind in KINDS else _first_line(error)
+    if kind is None:
+        wanted = "it must be a section with keys of its own"
+    return f"{source}: {key}: {value!r} has the wrong type: {wanted}"
 
 
 def _first_line(error: Exception) -> str:

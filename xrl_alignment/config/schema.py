@@ -1,8 +1,7 @@
 """The settings of the root programs, as dataclasses; every field carries its help and the rule for its values.
 
-The field names are the original's configuration keys, so its files and ours can be read side by side. `loading` reads a
-file into these classes, docs/settings.md lists them. Only the root programs and `builders` see these classes; every
-other part takes plain arguments.
+Where the original has a setting, the field has its name. `loading` reads a file into these classes, docs/settings.md
+lists them. Only the root programs and `builders` see these classes; every other part takes plain arguments.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ URLS = list_of("http(s)://host:port/v1", lambda url: url.startswith(("http://", 
 
 @dataclass
 class RunConfig(Section, section="run"):
-    """The training run: rounds, optimiser, where the output goes. The names down to `output_dir` are the original's."""
+    """The training run: rounds, optimiser, output. The names down to `output_dir` are the original's and LAVIS's."""
 
     num_rounds: int = setting(2, "rounds; in each round every game that is not solved yet is played once", at_least(1))
     num_envs: int = setting(3, "games", at_least(1))
@@ -220,7 +219,11 @@ class ExpertConfig(Section, section="expert"):
         0.0, "calls that begin in a minute, at most; 0: no limit", at_least(0), may_change=True
     )
     cache: str = setting(
-        "output/expert_answers.sqlite", "file in which answers are kept; empty: they are not kept", may_change=True
+        "auto",
+        "file in which answers are kept; `auto`: `expert_answers.sqlite` in the project's cache folder "
+        "(`$XDG_CACHE_HOME/emac`, else `~/.cache/emac`), or in `output/` where an older version has left one; empty: "
+        "they are not kept",
+        may_change=True,
     )
     max_calls: int = setting(
         0, "calls, repeated ones included, after which the run pauses; 0: no limit", at_least(0), may_change=True
@@ -368,3 +371,6 @@ class EvaluateConfig:
     expert: ExpertConfig = field(default_factory=ExpertConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     reflexion: ReflexionConfig = field(default_factory=ReflexionConfig)
+
+
+PROGRAMS = {DaggerConfig: "dagger_server.py", EvaluateConfig: "evaluate.py"}  # which program reads which settings

@@ -7,16 +7,9 @@ import json
 import typing
 from collections.abc import Iterable
 
-from xrl_alignment.config.fields import Section, sections_of, settings_of
+from xrl_alignment.config.fields import KINDS, Section, sections_of, settings_of
 from xrl_alignment.config.schema import DaggerConfig, EvaluateConfig
 
-_KINDS = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    list[str]: "a list of texts",
-}
 _INTRODUCTION = """\
 # Settings
 
@@ -25,7 +18,7 @@ _INTRODUCTION = """\
 `dagger_server.py`, `python -m xrl_alignment.pipeline` and `evaluate.py` read a yaml file (`--cfg-path`) with the
 sections below, then `--options section.key=value …`, which override the file. An unknown key, a wrong type or an
 impossible value stops the program before anything starts; the error names the key, its value and the nearest valid
-name. The key names are those of the original (the research code of EMMA, on which EMAC+ builds).
+name. Where the original (the research code of EMMA, on which EMAC+ builds) has a setting, the key has its name.
 
 `--resume` continues a run with the settings that it was started with. Settings marked "may change" decide where and
 how fast a run runs; they may be given anew. The others decide what comes out; the program refuses to resume a run with
@@ -54,7 +47,7 @@ def _section_text(title: str, schema: type[Section], *, resumed: bool = True) ->
     kinds = typing.get_type_hints(schema)
     defaults = {field.name: _default(field) for field in dataclasses.fields(schema)}
     for name, described in settings_of(schema).items():
-        value = described.rule.text if described.rule else _KINDS[kinds[name]]
+        value = described.rule.text if described.rule else KINDS[kinds[name]]
         cells = [f"`{name}`", defaults[name], value.replace("<", "&lt;"), described.help]
         lines.append(_row(cells + (["may change" if described.may_change else ""] if resumed else [])))
     return "\n".join([*lines, ""])

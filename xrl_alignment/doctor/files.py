@@ -25,6 +25,8 @@ def check_weights(path: str, what: str = "weights") -> Finding:
         size = place.stat().st_size
         if size == 0:
             return Finding("fail", what, f"{place} is empty", "copy the file again")
+        if fault := _weights_fault(place):
+            return Finding("fail", what, fault, "name a file of weights")
         return Finding("ok", what, f"{place}, {size / 1024**2:.0f} MiB")
     if not place.exists() and _HUB_ID.fullmatch(path) and place.suffix not in _WEIGHT_FILES:
         return _check_hub(path, what)
@@ -39,6 +41,20 @@ def check_weights(path: str, what: str = "weights") -> Finding:
     return Finding(
         "ok", what, f"{place}, {sum(f.stat().st_size for f in files) / 1024**3:.1f} GiB in {len(files)} files"
     )
+
+
+def _weights_fault(path: Path) -> str:
+    """Why the file holds no weights; empty where it does, and where the libraries that read it are missing."""
+    try:
+        from lavis.common.errors import EmacError
+        from lavis.models.blip2_models.weights import read_shapes
+    except ImportError:
+        return ""
+    try:
+        read_shapes(path)
+    except EmacError as error:
+        return str(error)
+    return ""
 
 
 def _check_hub(name: str, what: str) -> Finding:

@@ -50,6 +50,14 @@ def make_environment(
     return getattr(importlib.import_module(module), attribute)(**options)
 
 
+def check_engine(name: str) -> None:
+    """EnvironmentFault where the engine called `name` cannot start on this machine: AI2-THOR's packages, a display."""
+    if name == "thor":
+        from xrl_alignment.environments.thor import require_simulator  # here: the others need nothing of it
+
+        require_simulator()
+
+
 def choose_games(
     name: str,
     split: str,
@@ -67,6 +75,9 @@ def choose_games(
     holds other generated games; FileError where the games cannot be written.
     """
     if name == "household":
+        if split not in HOUSEHOLD_SPLITS and not data:  # told before minutes go into generating games
+            names = " and ".join(HOUSEHOLD_SPLITS)
+            raise EnvironmentFault(f"no games of split {split!r}: environment household generates {names}")
         # Imported here: the generator reads ALFWorld's floor plans, which no other environment needs.
         from xrl_alignment.environments.household.generator import generate
 

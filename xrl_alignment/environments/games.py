@@ -11,6 +11,7 @@ modification times of the split's folder and of its task folders stay the same.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
@@ -26,6 +27,9 @@ from xrl_alignment.language.sentences import TASK_TYPES
 RELEASE = "json_2.1.1"
 OFFICIAL_SPLITS = ("train", "valid_train", "valid_seen", "valid_unseen")
 HOUSEHOLD_SPLITS = ("household_train", "household_heldout")
+HOW_TO_GET_GAMES = (
+    "get the official games with `alfworld-download`, or set ALFWORLD_DATA to the folder that holds json_2.1.1"
+)
 _CACHE_FORMAT = 1
 
 
@@ -81,12 +85,15 @@ def _no_games(split: str, folder: Path, data: str | Path | None) -> str:
     others = find_splits(data)
     there = f"splits there: {', '.join(others)}" if others else "nothing there"
     generated = bool(others) and all(other.startswith("household") for other in others)
+    near = difflib.get_close_matches(split, (*OFFICIAL_SPLITS, *HOUSEHOLD_SPLITS), n=1)
     if others and (generated or split not in (*OFFICIAL_SPLITS, *HOUSEHOLD_SPLITS)):
         how = "choose one of those, or give the folder (data, ALFWORLD_DATA) that holds this one"
+    elif near and near[0] != split:
+        how = f"did you mean {near[0]!r}?"
     elif split.startswith("household"):
         how = "make them with `python -m xrl_alignment.environments.household --out DIR`, then give that DIR as data"
     else:
-        how = "get the official games with `alfworld-download`, or set ALFWORLD_DATA to the folder with json_2.1.1"
+        how = HOW_TO_GET_GAMES
     return f"no games of split {split!r} in {folder} ({there}): {how}"
 
 

@@ -16,11 +16,12 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lavis.common.errors import MissingFileError
+from lavis.common.errors import MissingFileError, first_sentence
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
 from xrl_alignment.language.commands import canonical, to_dialect
@@ -56,23 +57,43 @@ def thor_config(data_path: str, max_steps: int = MAX_STEPS) -> dict:
     }
 
 
-def start_alfred_thor(config: dict, train_eval: str) -> Any:
-    """Start AI2-THOR behind alfworld's `AlfredThorEnv`; EnvironmentFault says what is missing, or why it fails."""
+def require_simulator() -> None:
+    """EnvironmentFault names the packages that AI2-THOR lacks here, or says that there is no display."""
     missing = [package for module, package in _PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise EnvironmentFault(
             f"environment thor needs {', '.join(missing)}: install the extra with `pip install 'emac-plus[thor]'`"
         )
-    if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
-        raise EnvironmentFault("AI2-THOR needs a display: set DISPLAY, or run the program under `xvfb-run -a`")
-    from alfworld.agents.environment.alfred_thor_env import AlfredThorEnv
+    if sys.platform.startswith("linux") and (fault := display_fault(os.environ.get("DISPLAY", ""))):
+        raise EnvironmentFault(f"AI2-THOR needs a display: {fault}; run the program under `xvfb-run -a`")
 
+
+def start_alfred_thor(config: dict, train_eval: str) -> Any:
+    """Start AI2-THOR behind alfworld's `AlfredThorEnv`; EnvironmentFault where that is not possible."""
+    require_simulator()
     try:
+        from alfworld.agents.environment.alfred_thor_env import AlfredThorEnv
+
         return AlfredThorEnv(config, train_eval=train_eval).init_env(batch_size=1)
-    except Exception as error:  # ai2thor raises AssertionError for a display that is gone, and plain exceptions
+    except Exception as error:  # the download of its build, the build itself, its packages: many kinds
         raise EnvironmentFault(
-            f"AI2-THOR does not start ({type(error).__name__}: {error}): run `python -m xrl_alignment.doctor --thor`"
+            f"AI2-THOR could not be started ({type(error).__name__}: {first_sentence(error)}): run "
+            "`python -m xrl_alignment.doctor --thor`"
         ) from error
+
+
+def display_fault(display: str, sockets: Path = Path("/tmp/.X11-unix")) -> str:
+    """What is wrong with `display` (DISPLAY's value), empty where an X server of this machine listens there.
+
+    A display of another machine (`host:0`) is not looked at.
+    """
+    host, _, screen = display.rpartition(":")
+    number = screen.split(".")[0]
+    if not display:
+        return "DISPLAY is not set"
+    if host in ("", "unix") and number.isdigit() and not (sockets / f"X{number}").exists():
+        return f"DISPLAY={display}, but no X server is there"
+    return ""
 
 
 class ThorEnvironment:
@@ -114,7 +135,12 @@ class ThorEnvironment:
         trajectory = game.path.parent / "traj_data.json"
         if not trajectory.is_file():
             raise MissingFileError(f"{trajectory} does not exist; AI2-THOR builds the room from it")
-        scene = json.loads(trajectory.read_text()).get("scene", {})
+        try:
+            scene = json.loads(trajectory.read_text(encoding="utf-8")).get("scene", {})
+        except (ValueError, AttributeError) as error:
+            raise EnvironmentFault(
+                f"{trajectory} cannot be read ({first_sentence(error)}): get it again with `alfworld-download -f`"
+            ) from error
         if "object_poses" not in scene:
             raise EnvironmentFault(
                 f"{trajectory} has no object poses, so AI2-THOR cannot build the room: get ALFWorld's full "

@@ -25,7 +25,8 @@ class EnvironmentHistory:
     """The ReAct text of one episode for an LLM expert: examples, memories, opening, then actions and observations.
 
     `history` are dicts with `label` (`action`, `observation` or `human_edit`) and `value`. The episode counts as
-    exhausted once the same action came `repeat_limit` times in a row (2: the original's rule; 0: never).
+    exhausted once the same action came `repeat_limit` times in a row (2: the original's rule, which its server never
+    asks for; 0: never).
     """
 
     def __init__(

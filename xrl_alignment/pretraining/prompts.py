@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lavis.common.errors import ConfigError
+from lavis.common.files import make_folder
 from xrl_alignment.environments.base import MAX_STEPS, Environment, Game
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.household.generator import generate
@@ -125,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--games", type=int, default=300, help="games to generate and choose from (default: 300)")
     parser.add_argument("--seed", type=int, default=7, help="seed of the generated games (default: 7)")
     chosen = parser.parse_args(arguments)
+    make_folder(chosen.out)
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder), num_train=chosen.games, num_heldout=1, seed=chosen.seed)
         games = find_games("household_train", data=folder)
@@ -132,7 +134,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         environment = NativeEnvironment()
         examples = react_examples(games, environment)
         reflections = reflection_examples(games, environment)
-    chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / PROMPTS_FILE).write_text(json.dumps(examples, indent=1) + "\n", encoding="utf-8")
     (chosen.out / REFLECTIONS_FILE).write_text(reflections, encoding="utf-8")
     print(f"wrote {len(examples)} examples to {chosen.out / PROMPTS_FILE}, 2 to {chosen.out / REFLECTIONS_FILE}")

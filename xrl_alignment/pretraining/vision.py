@@ -27,7 +27,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
+from lavis.common.files import make_folder
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.emac_config import VISION
 from lavis.models.blip2_models.text import LlmTokenizer
 from xrl_alignment.builders.student import ImageProcessor, load_student
 from xrl_alignment.environments.base import Game
@@ -318,7 +320,8 @@ def main() -> None:
     arguments = parser.parse_args()
     bound_kernel_cache()
     keep_freed_memory()
-    options = {"load_basemodel": False, "init_seed": arguments.seed}
+    make_folder(arguments.out.absolute().parent)
+    options = {"load_basemodel": False, "init_seed": arguments.seed, "allow_random": list(VISION)}
     model, vis_processor = load_student({"model_type": "demo", **options}, torch.device("cpu"))
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
     settings = {name: getattr(arguments, name) for name in ("steps", "lr", "seed", "out")}

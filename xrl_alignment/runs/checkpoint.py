@@ -16,13 +16,12 @@ A checkpoint file (`emma_checkpoint_<round>.pth`, `state/trainer.pth`) is one di
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lavis.common.errors import EmacError, FileError, MissingFileError, first_sentence
+from lavis.common.errors import EmacError, FileError, MissingFileError, first_sentence, why_unreadable
 from lavis.common.files import write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 
@@ -134,9 +133,17 @@ def _refuse_not_finite(path: Path, model: Blip2Emac, optimizer: torch.optim.Opti
 def _refuse_other_base(model: Blip2Emac, content: dict[str, Any], path: Path | str) -> None:
     if content["base_hash"] != model.base_hash():
         raise CheckpointError(
-            f"{path} was trained on the frozen base {content['base_hash'][:12]}, "
-            f"this model's frozen base is {model.base_hash()[:12]}: load the same base weights"
+            f"{path} was trained on the frozen base {content['base_hash'][:12]}{_base_files(content)}, this model's "
+            f"frozen base is {model.base_hash()[:12]}: load the same base weights"
         )
+
+
+def _base_files(content: dict[str, Any]) -> str:
+    """What a checkpoint's settings say of its frozen base, in brackets; empty where they say nothing."""
+    section = content.get("config", {}).get("model", {})
+    keys = ("model_type", "llm_model", "llm_weights", "base_model", "vit_weights")
+    named = [f"model.{key}={section[key]}" for key in keys if section.get(key)]
+    return f" ({' '.join(named)})" if named else ""
 
 
 def _read(path: Path, map_location: str | torch.device) -> Any:
@@ -144,8 +151,5 @@ def _read(path: Path, map_location: str | torch.device) -> Any:
         raise MissingFileError(f"no checkpoint at {path}")
     try:
         return torch.load(path, map_location=map_location, weights_only=True)
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        reason = first_sentence(error)
-        raise CheckpointError(
-            f"{path} cannot be read as a checkpoint (truncated or another format): {reason}"
-        ) from error
+    except Exception as error:  # torch and pickle raise many kinds for a file that is cut off or foreign
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: {why_unreadable(path, error)}") from error

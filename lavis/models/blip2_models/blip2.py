@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -58,8 +59,26 @@ def _naming(key: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise MissingFileError(f"model.{key}: {first_sentence(error)}") from error
-    except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, KeyError, ZeroDivisionError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"model.{key}: {first_sentence(error)}") from error
+
+
+def _pretrained_llm(name: str, dtype: torch.dtype, rows: int) -> PreTrainedModel:
+    """The language model of a folder or hub id; ConfigError where its files lack weights, or words of the tokenizer."""
+    with _naming("llm_model"):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, output_loading_info=True)
+    llm, report = loaded
+    if missing := sorted(report["missing_keys"]):
+        raise ConfigError(
+            f"model.llm_model: the files of {name} lack {len(missing)} weights that its config.json asks for "
+            f"({missing[0]}, …): download or copy the folder again"
+        )
+    if rows > llm.config.vocab_size + 1:  # one more: [PAD]
+        raise ConfigError(
+            f"model.llm_tokenizer: it has {rows} tokens, the language model {name} knows {llm.config.vocab_size}: take "
+            "the tokenizer that belongs to it"
+        )
+    return llm
 
 
 class Blip2Base(BaseModel):
@@ -141,8 +160,7 @@ class Blip2Base(BaseModel):
         if from_folder:
             if not name_or_path:
                 raise ConfigError("model.llm_model is empty: name a folder or hub id, or give model.llm_config")
-            with _naming("llm_model"):
-                llm = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=torch_dtype)
+            llm = _pretrained_llm(name_or_path, torch_dtype, rows)
         else:
             with _naming("llm_config" if sizes else "llm_model"):
                 config = AutoConfig.for_model(**sizes) if sizes else AutoConfig.from_pretrained(name_or_path)

@@ -25,15 +25,16 @@ import torch
 from torch import Tensor, nn
 from transformers import BertTokenizer, InstructBlipQFormerModel, InstructBlipVisionModel, PreTrainedModel
 
-from lavis.common.errors import MissingFileError
 from lavis.common.registry import registry
-from lavis.models import download, fast_llm
+from lavis.models import fast_llm
 from lavis.models.blip2_models import adapters, weights
 from lavis.models.blip2_models.blip2 import dtype_named
 from lavis.models.blip2_models.emac_config import (
     MODEL_TYPES,
+    check_files,
     checked_options,
     frozen_parts,
+    key_named,
     lora_options,
     package_path,
     required_parts,
@@ -110,12 +111,12 @@ class Blip2Emac(EmacGeneration):
         """Build from the `model:` section (keys: `emac_config.CONFIG_DEFAULTS`); the same config, the same weights.
 
         Loads, in this order and as far as they are set: `llm_weights`, `base_model`, `vit_weights` where that brought
-        no vision encoder, `pretrained`, `ref_pretrained`. Files with a URL are downloaded before anything is built.
+        no vision encoder, `pretrained`, `ref_pretrained`. All are looked at before anything is built (`check_files`).
         Raises ConfigError, which names the key, for unknown keys and bad values; MissingFileError and WeightsError for
         files. `sources` then says what came from where; `require_sources` refuses random weights.
         """
         options = checked_options(cfg)
-        _fetch(options)
+        check_files(options)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options["init_seed"])
             model = cls._built(options)
@@ -123,13 +124,17 @@ class Blip2Emac(EmacGeneration):
         if not options["llm_config"] and not options["llm_weights"]:
             model.sources["llm_model"] = str(options["llm_model"])
         if options["llm_weights"]:
-            model.load_llm(package_path(options["llm_weights"]))
+            with key_named("llm_weights", options):
+                model.load_llm(package_path(options["llm_weights"]))
         if options["load_basemodel"]:
-            model.load_checkpoint(package_path(options["base_model"]))
+            with key_named("base_model", options):
+                model.load_checkpoint(package_path(options["base_model"]))
         if options["vit_weights"] and "visual_encoder" not in model.sources:
-            model.load_vision(package_path(options["vit_weights"]))
+            with key_named("vit_weights", options):
+                model.load_vision(package_path(options["vit_weights"]))
         if options["load_pretrained"] and options["pretrained"]:
-            model.load_checkpoint(options["pretrained"])
+            with key_named("pretrained", options):
+                model.load_checkpoint(options["pretrained"])
         if options["ref_pretrained"]:
             model.set_reference(weights.read_state(options["ref_pretrained"]), source=str(options["ref_pretrained"]))
         return model
@@ -137,7 +142,8 @@ class Blip2Emac(EmacGeneration):
     @classmethod
     def _built(cls, options: Mapping[str, Any]) -> Self:
         """The model with random weights where Transformers loads none."""
-        tokenizer = load_llm_tokenizer(package_path(options["llm_tokenizer"] or options["llm_model"]))
+        key = "llm_tokenizer" if options["llm_tokenizer"] else "llm_model"
+        tokenizer = load_llm_tokenizer(package_path(options[key]), f"model.{key}")
         encoder, ln_vision = cls.init_vision_encoder(
             options["vit_model"], options["img_size"], options["vit_config"], options["vit_precision"]
         )
@@ -285,21 +291,3 @@ class Blip2Emac(EmacGeneration):
         eos = self.llm_tokenizer.eos_id
         # The original turned id 0 into 2 (unk into eos) before decoding, which drops it from the text.
         return [self.llm_tokenizer.decode([i or eos for i in row]).strip() for row in made.ids.tolist()]
-
-
-def _fetch(options: Mapping[str, Any]) -> None:
-    """Download the weights that have a URL: a failure shows before large files are read."""
-    base = package_path(options["base_model"]) if options["load_basemodel"] else ""
-    if download.is_url(base):
-        _download("base_model", base)
-    if download.is_url(options["vit_weights"]):
-        names = weights.read_shapes(base) if base else {}
-        if not any(name.startswith(weights.VISION_PREFIXES) for name in names):
-            _download("vit_weights", options["vit_weights"])
-
-
-def _download(key: str, url: str) -> None:
-    try:
-        download.fetched(url)
-    except MissingFileError as error:
-        raise MissingFileError(f"model.{key}: {error}") from error

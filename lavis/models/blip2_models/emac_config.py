@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from torch import Tensor
+from transformers.utils import cached_file
 
 from lavis.common.config import load_yaml, merged, plain
-from lavis.common.errors import ConfigError, unknown
+from lavis.common.errors import ConfigError, MissingFileError, first_sentence, unknown
 from lavis.common.registry import registry
+from lavis.models import download
 from lavis.models.base_model import LIBRARY_ROOT
+from lavis.models.blip2_models import weights
 
 # Every key that the `model:` section may have, with its default; the original's names, then ours.
 CONFIG_DEFAULTS: dict[str, Any] = {
@@ -46,6 +52,7 @@ CONFIG_DEFAULTS: dict[str, Any] = {
     "vit_weights": "",  # the vision encoder's own file, for a base_model without one
     "llm_weights": "",
     "llm_tokenizer": "",
+    "llm_expects": {},  # what config.json of `llm_model` must say; {}: nothing is compared
     "llm_dtype": "float32",
     "lora_rank": 0,  # of adapters on the language model; 0: none
     "lora_alpha": 16,
@@ -74,6 +81,7 @@ KEYS_OF_PARTS = {
 }
 VISION = ("visual_encoder", "ln_vision", "Qformer", "query_tokens")
 PARTS = (*VISION, "llm_proj", "llm_model")
+BASE_PARTS = ("Qformer", "query_tokens", "ln_vision", "llm_proj")  # of which `base_model` has some
 _AT_LEAST_ONE = ("img_size", "num_query_token", "max_txt_len", "max_output_txt_len")
 
 
@@ -126,7 +134,8 @@ def _check_type(key: str, value: object) -> None:
     elif isinstance(default, dict):
         fits, wanted = value is None or isinstance(value, Mapping), "a section"
     else:
-        fits, wanted = value is None or (isinstance(value, Sequence) and not isinstance(value, str)), "a list"
+        fits = value is None or (isinstance(value, Sequence) and not isinstance(value, str))
+        wanted = f"a list: put it in brackets, [{value}]"
     if not fits:
         raise ConfigError(f"model.{key}: {value!r} is not {wanted}")
 
@@ -172,6 +181,103 @@ def required_parts(options: Mapping[str, Any]) -> list[str]:
     if options["load_basemodel"]:
         required |= set(VISION)
     return [part for part in PARTS if part in required and part not in (options["allow_random"] or ())]
+
+
+def check_files(options: Mapping[str, Any]) -> None:
+    """Look at every file that complete `options` name, before any is loaded; what has a URL is downloaded first.
+
+    Only names and shapes are read. Raises MissingFileError, ConfigError or WeightsError, which name the key, for a file
+    that is missing, damaged, of another part, or made for another language model.
+    """
+    width = check_llm(options)
+    base: dict[str, Tensor] = {}
+    if options["load_basemodel"]:
+        base = _checked_file("base_model", options, width, BASE_PARTS)
+    if options["vit_weights"] and not any(name.startswith("visual_encoder.") for name in base):
+        _checked_file("vit_weights", options, width, VISION[:1])
+    for key in ("llm_weights", "pretrained" if options["load_pretrained"] else "", "ref_pretrained"):
+        if key and options[key]:
+            _checked_file(key, options, width)
+
+
+def _checked_file(
+    key: str, options: Mapping[str, Any], width: int | None, parts: Sequence[str] = ()
+) -> dict[str, Tensor]:
+    """Native names and shapes of the file under `key`, which must have one of `parts`, for an LLM of `width`."""
+    path = package_path(options[key])
+    with key_named(key, options):
+        state = weights.to_native(weights.read_shapes(path))
+        found = {name.split(".")[0].removeprefix(weights.REFERENCE_PREFIX) for name in state}
+        if parts and not found & {*parts}:
+            what = "vision encoder" if parts == VISION[:1] else "Q-Former or projection"
+            held = ", ".join(sorted(found & {*PARTS})) or "none of the model's parts"
+            raise weights.WeightsError(f"{path} has no {what}, which this key should bring; it holds {held}")
+        projection = state.get("llm_proj.weight")
+        if width and projection is not None and len(projection) != width:
+            raise weights.WeightsError(
+                f"{path} projects to a language model of width {len(projection)}, model.llm_model="
+                f"{options['llm_model']} has {width} (Vicuna-7B 4096, 13B 5120): name files that belong together"
+            )
+    return state
+
+
+@contextmanager
+def key_named(key: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """Puts `model.<key>` in front of the messages about its file, and a URL behind where the file is missing."""
+    try:
+        yield
+    except MissingFileError as error:
+        preset = MODEL_TYPES.get(options["model_type"])
+        url = load_yaml(LIBRARY_ROOT / preset).model.get(key) if preset else None
+        hint = f"; leave model.{key} out, and {url} is downloaded once" if download.is_url(url) else ""
+        raise MissingFileError(f"model.{key}: {error}{'' if url == options[key] else hint}") from error
+    except weights.WeightsError as error:
+        raise weights.WeightsError(f"model.{key}: {error}") from error
+
+
+def check_llm(options: Mapping[str, Any]) -> int | None:
+    """The width of the language model, None where that is not known yet; ConfigError where it cannot be used.
+
+    Compares its config.json with `llm_expects` and looks whether a folder's files are whole.
+    """
+    if options["llm_config"]:
+        return options["llm_config"].get("hidden_size")
+    name = package_path(options["llm_model"])
+    config = _config_json(name) if name else {}
+    for key, wanted in (options["llm_expects"] or {}).items():
+        if config and config.get(key) != wanted:
+            raise ConfigError(
+                f"model.llm_model: {name} has {key} {config.get(key)}, model.llm_expects says {wanted}: base_model was "
+                "trained with another one (Vicuna v1.1; v1.5 is Llama 2); name that, or set model.llm_expects={}"
+            )
+    folder = Path(package_path(options["llm_tokenizer"] or name))
+    if options["llm_expects"] and folder.is_dir() and not (folder / "tokenizer.model").is_file():
+        raise MissingFileError(
+            f"model.llm_tokenizer: {folder} has no tokenizer.model: copy it from Vicuna v1.1's folder, or set "
+            "model.llm_expects={} to use another tokenizer"
+        )
+    if Path(name).is_dir() and not options["llm_weights"]:
+        with key_named("llm_model", options):
+            weights.read_shapes(name)
+    return config.get("hidden_size")
+
+
+def _config_json(name: str) -> dict[str, Any]:
+    """config.json of a folder or hub id; empty for what is neither, which loading the tokenizer will tell."""
+    path = Path(name) / "config.json"
+    try:
+        if not Path(name).is_dir():
+            path = Path(cached_file(name, "config.json") or path)
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        if not Path(name).is_dir() and not weights.is_hub_id(name):
+            raise MissingFileError(f"model.llm_model: there is no folder {name}, and it is no hub id") from error
+        if not Path(name).is_dir():
+            return {}
+        reason = "is not there" if isinstance(error, FileNotFoundError) else f"cannot be read ({first_sentence(error)})"
+        raise MissingFileError(
+            f"model.llm_model: {path} {reason}: name the folder with config, weights and tokenizer, or copy it again"
+        ) from error
 
 
 def lora_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 
-from lavis.common.errors import ConfigError, MissingFileError
+from lavis.common.errors import ConfigError, EmacError, MissingFileError, first_sentence
 
 IGNORE = -100  # label of a position that carries no loss (PyTorch's convention)
 
@@ -135,19 +135,27 @@ class FastTokenizer:
         saved.save_pretrained(folder)
 
 
-def load_llm_tokenizer(name_or_path: str) -> LlmTokenizer:
+def load_llm_tokenizer(name_or_path: str, key: str = "model.llm_model") -> LlmTokenizer:
     """The tokenizer in a folder (or hub id): sentencepiece where there is a `tokenizer.model`, else Transformers'.
 
-    Raises ConfigError for an empty name or an unusable tokenizer, MissingFileError where there is none.
+    `key` is the setting that messages name. Raises ConfigError for an empty name or an unusable tokenizer,
+    MissingFileError where there is none.
     """
     if not name_or_path:
-        raise ConfigError("model.llm_model is empty: name the folder or hub id of a language model")
+        raise ConfigError(f"{key} is empty: name the folder or hub id of a language model")
     try:
         model_file = cached_file(name_or_path, "tokenizer.model", _raise_exceptions_for_missing_entries=False)
         return FastTokenizer(name_or_path) if model_file is None else SentencePieceTokenizer(Path(model_file))
     except OSError as error:
         raise MissingFileError(
-            f"model.llm_model: no tokenizer in {name_or_path!r}, neither a folder nor a hub id that can be read"
+            f"{key}: no tokenizer in {name_or_path!r}, neither a folder nor a hub id that can be read"
+        ) from error
+    except EmacError:
+        raise
+    except Exception as error:  # sentencepiece and tokenizers raise RuntimeError and plain Exception for damaged files
+        raise ConfigError(
+            f"{key}: the tokenizer in {name_or_path!r} cannot be read ({first_sentence(error)}): download or "
+            "copy its files again"
         ) from error
 
 

@@ -21,7 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lavis.common.errors import EmacError, MissingFileError, first_sentence
+from lavis.common.errors import EmacError, MissingFileError, why_unreadable
 from lavis.models import download
 
 # (LAVIS, native), as regular expressions' replacements in both directions; order matters.
@@ -253,7 +253,7 @@ def _read_file(path: Path, *, shapes_only: bool = False) -> dict[str, Tensor]:
         else:
             content = torch.load(path, map_location="meta" if shapes_only else "cpu", weights_only=True)
     except Exception as error:  # torch and safetensors raise many kinds for a truncated or foreign file
-        raise WeightsError(f"{path} is not a readable weight file: {first_sentence(error)}") from error
+        raise WeightsError(f"{path} is not a readable weight file: {why_unreadable(path, error)}") from error
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
         content = content["model"]
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
@@ -304,4 +304,4 @@ def mismatch(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], source
         for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
         if names
     ]
-    return f"{source} does not fit the model: {'; '.join(parts)}" if parts else None
+    return f"{source} does not fit the model: {'; '.join(parts)} (is it of another model_type?)" if parts else None

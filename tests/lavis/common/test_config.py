@@ -62,6 +62,11 @@ def test_a_number_where_a_files_text_should_be_is_refused() -> None:
         read_settings(OmegaConf.create("job_id: 007"))
 
 
+def test_a_split_where_a_list_of_splits_should_be_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^run.valid_splits: 'val' is not a list: put it in brackets, \[val\]$"):
+        read_settings(OmegaConf.create("valid_splits: val"))
+
+
 def test_pairs_without_equal_signs(tmp_path: Path) -> None:
     assert to_dot_list(["run.seed", "9", "run.x", "y"]) == ["run.seed=9", "run.x=y"]
     assert make(tmp_path, "run.seed", "9").run_cfg.seed == 9

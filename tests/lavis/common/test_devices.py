@@ -65,3 +65,11 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 
     assert numbers(5) == numbers(5)
     assert all(one != two for one, two in zip(numbers(5), numbers(6), strict=True))
+
+
+@pytest.mark.usefixtures("_restored")
+def test_a_seed_that_numpy_cannot_have_is_named() -> None:
+    set_seed(2**32 - 1)
+    for seed in (-1, 2**32):
+        with pytest.raises(ConfigError, match=f"^run.seed: {seed} is not a number from 0 to 4294967295$"):
+            set_seed(seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lavis.common.errors import (
@@ -12,6 +14,7 @@ from lavis.common.errors import (
     MissingFileError,
     first_sentence,
     unknown,
+    why_unreadable,
 )
 
 
@@ -48,3 +51,18 @@ def test_unknown_suggests_the_nearest_name_or_lists_all() -> None:
     assert unknown("key", "run.sed", names) == "unknown key 'run.sed': did you mean 'run.seed'?"
     assert unknown("task", "x", ["captioning", "action"]) == "unknown task 'x': choose one of action, captioning"
     assert unknown("task", "x", []) == "unknown task 'x': choose one of none"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty: download or copy it again"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "it is Git LFS's note of the file, not the file"),
+        (b"<!DOCTYPE html><html>404</html>", "it is a web page: download the file itself"),
+        ("# Lies mich: öäü\n".encode() * 40, "it is a text: name a file of weights (.safetensors, .pth, .pt or .bin)"),
+        (b"PK\x03\x04\x00\x00 and so on", "bad archive; it is cut off or of another kind: download or copy it again"),
+    ],
+)
+def test_a_file_that_is_no_weights_is_told_by_its_first_bytes(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "weights.pth").write_bytes(content)
+    assert why_unreadable(tmp_path / "weights.pth", ValueError("bad archive. Re-running with …")).startswith(reason)

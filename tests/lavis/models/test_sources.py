@@ -97,6 +97,7 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str,
     }
     config = LlamaConfig(**sizes, num_attention_heads=layers, rms_norm_eps=1e-6, tie_word_embeddings=False)
     (llm / "config.json").write_text(json.dumps({**config.to_dict(), "model_type": "llama"}))
+    (llm / "tokenizer.model").touch()  # it is looked for, not read
     with torch.device("meta"):
         state = LlamaForCausalLM(config).half().state_dict()
     rotary = {f"model.layers.{n}.self_attn.rotary_emb.inv_freq": (64,) for n in range(layers)}  # of old libraries

@@ -1,18 +1,35 @@
 """A run with a language model as teacher: real server, client and engine, a local endpoint."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from benchmarks._endpoint import FakeEndpoint
 from lavis.common.errors import ConfigError
-from xrl_alignment.builders.teacher import build_teacher
+from xrl_alignment.builders.teacher import answers_file, build_teacher
 from xrl_alignment.common.errors import BudgetSpent, EndpointFault
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import EvaluateConfig, ExpertConfig, ReflexionConfig
 from xrl_alignment.experts import make_expert
 from xrl_alignment.reflexion.llm import LLMReflector
 from xrl_alignment.reflexion.rule import RuleReflector
+
+
+def test_answers_are_kept_in_the_cache_folder_and_not_beside_the_checkout(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    assert answers_file(ExpertConfig().cache) == tmp_path / "cache" / "emac" / "expert_answers.sqlite"
+    assert answers_file("") is None and answers_file("mine.sqlite") == Path("mine.sqlite")
+    Path("output").mkdir()
+    Path("output/expert_answers.sqlite").touch()  # an older version's: its answers are paid for
+    assert answers_file("auto") == Path("output/expert_answers.sqlite")
+
+
+def test_what_is_wrong_is_told_before_how_tokens_are_counted(caplog):
+    with pytest.raises(EndpointFault, match="ftp://x"):
+        build_teacher(ExpertConfig(name="openai", model="m", base_url="ftp://x", cache=""), ReflexionConfig())
+    assert not caplog.records
 
 
 def answer(prompt):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lavis.common.errors import ConfigError
+from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.loading import load_config, shareable, to_yaml
 from xrl_alignment.config.schema import DaggerConfig, EvaluateConfig
 
@@ -52,7 +53,14 @@ def test_two_loads_share_nothing() -> None:
         ("", ["environment.batch_size=3"], "unknown key 'environment.batch_size': did you mean 'run.batch_size'?"),
         ("run: {zzzzzz: 3}", [], "unknown key 'run.zzzzzz': choose one of accum_grad_steps, batch_size,"),
         ("run: {num_rounds: abc}", [], "settings.yaml: run.num_rounds: 'abc' has the wrong type"),
-        ("run: {num_rounds: 1.5}", [], "run.num_rounds: 1.5 has the wrong type"),
+        ("run: {num_rounds: 1.5}", [], "run.num_rounds: 1.5 has the wrong type: it must be a whole number"),
+        ("", ["run.init_lr=fast"], "--options: run.init_lr: 'fast' has the wrong type: it must be a number"),
+        ("", ["expert.model=[a,b]"], "expert.model: ['a', 'b'] has the wrong type: it must be text"),
+        ("", ["run.beta=0.5"], "--options: run.beta: 0.5 is not a list: put it in brackets, [0.5]"),
+        ("run: {beta: 0.5}", [], "settings.yaml: run.beta: 0.5 is not a list: put it in brackets, [0.5]"),
+        ("", ["run.beta=1,0.5"], "run.beta: '1,0.5' is not a list: put it in brackets, [1,0.5]"),
+        ("", ["run.beta[0]=1"], "run.beta: {'0': 1} is not a list: put it in brackets, […]"),
+        ("", ["policy.base_urls=http://a/v1"], "put it in brackets, [http://a/v1]"),
         ("run: {enable_dpo: perhaps}", [], "run.enable_dpo: 'perhaps' has the wrong type"),
         ("run: {beta: [1, x]}", [], "run.beta[1]: [1, 'x'] has the wrong type"),
         ("run: {seed: null}", [], "run.seed: None has the wrong type"),
@@ -86,6 +94,16 @@ def test_mistakes_name_key_value_and_rule(tmp_path: Path, text: str, options: li
         load_config(DaggerConfig, write(tmp_path, text), options)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_file_of_another_program_is_told() -> None:
+    folder = REPO_ROOT / "configs"
+    for schema, path, message in (
+        (EvaluateConfig, "dagger/demo_bc.yaml", r"\(run.num_rounds is a setting of dagger_server.py, not of evaluate"),
+        (DaggerConfig, "evaluate/expert.yaml", r"\(run.actor is a setting of evaluate.py, not of dagger_server.py\)"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_config(schema, folder / path)
 
 
 def test_missing_file_is_named() -> None:

@@ -13,12 +13,21 @@ from xrl_alignment.config.fields import Section, sections_of, settings_of
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import DaggerConfig, EvaluateConfig
 
-SECTIONS = {*sections_of(DaggerConfig), *sections_of(EvaluateConfig)}
+SECTIONS = list(dict.fromkeys([*sections_of(DaggerConfig), *sections_of(EvaluateConfig)]))
 
 
-@pytest.mark.parametrize("path", sorted((REPO_ROOT / "configs").glob("*/*.yaml")), ids=lambda path: path.stem)
+CONFIGS = REPO_ROOT / "configs"
+RESULTS = {"results/round.yaml": DaggerConfig, "results/evaluation.yaml": EvaluateConfig}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted(CONFIGS.glob("dagger/*.yaml")), *sorted(CONFIGS.glob("evaluate/*.yaml")), *map(CONFIGS.joinpath, RESULTS)],
+    ids=lambda path: path.stem,
+)
 def test_every_shipped_config_loads(path: Path) -> None:
-    schema = {"dagger": DaggerConfig, "evaluate": EvaluateConfig}[path.parent.name]
+    schemas = {"dagger": DaggerConfig, "evaluate": EvaluateConfig}
+    schema = schemas.get(path.parent.name) or RESULTS[str(path.relative_to(CONFIGS))]
     config = load_config(schema, path)
     assert config.model["arch"] == "blip2_emac"
 

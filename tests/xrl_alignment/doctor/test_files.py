@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from xrl_alignment.doctor import files
 
 
@@ -15,8 +17,11 @@ def test_weights(tmp_path):
     empty = tmp_path / "emma.pth"
     empty.touch()
     assert "is empty" in files.check_weights(str(empty)).detail
-    empty.write_bytes(b"x")
+    torch.save({"model": {"a": torch.ones(1)}}, empty)
     assert files.check_weights(str(empty)).level == "ok"
+    (tmp_path / "README.md").write_text("# EMAC+\n" * 30)
+    finding = files.check_weights(str(tmp_path / "README.md"))
+    assert finding.level == "fail" and "README.md is not a readable weight file: it is a text" in finding.detail
 
 
 def test_weights_by_hub_id_not_in_the_cache_are_a_warning(monkeypatch, tmp_path):

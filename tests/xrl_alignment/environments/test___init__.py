@@ -54,6 +54,15 @@ def test_the_split_is_checked_by_name_and_by_what_is_there(tmp_path):
             check_split(name, split, str(tmp_path / "nothing"))
 
 
+def test_a_wrong_split_of_generated_games_is_told_before_any_is_generated(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for split in ("household_trian", "valid_seen"):
+        message = f"no games of split '{split}': environment household generates household_train and household_heldout"
+        with pytest.raises(EnvironmentFault, match=message):
+            choose_games("household", split, num=3)
+    assert not list(tmp_path.iterdir())
+
+
 def test_known_games_are_those_that_are_chosen(household_data, tmp_path):
     options = {"data": str(household_data), "seed": 3}
     chosen = [game.id for game in choose_games("native", "household_train", num=4, **options)]

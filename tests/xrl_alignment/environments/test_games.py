@@ -89,6 +89,13 @@ def test_no_games_says_where_and_how(data, split, hint):
     assert "splits there: train" in str(error.value)
 
 
+@pytest.mark.parametrize(("split", "near"), [("household_trian", "household_train"), ("valid_sen", "valid_seen")])
+def test_a_typo_gets_the_nearest_split_and_no_download(tmp_path, split, near):
+    with pytest.raises(EnvironmentFault, match=f"did you mean '{near}'") as error:
+        find_games(split, tmp_path)
+    assert "alfworld-download" not in str(error.value)
+
+
 def test_a_wrong_split_beside_others_names_those(data):
     with pytest.raises(EnvironmentFault, match=r"splits there: train\): choose one of those"):
         find_games("tarin", data)

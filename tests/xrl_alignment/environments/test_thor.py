@@ -170,8 +170,22 @@ def test_missing_packages_and_display_are_named(monkeypatch):
     monkeypatch.setattr(thor.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(thor.sys, "platform", "linux")
     monkeypatch.delenv("DISPLAY", raising=False)
-    with pytest.raises(EnvironmentFault, match="xvfb-run"):
+    with pytest.raises(EnvironmentFault, match="DISPLAY is not set; run the program under `xvfb-run -a`"):
         thor.start_alfred_thor(thor_config("somewhere"), "train")
+    monkeypatch.setenv("DISPLAY", ":987654")
+    with pytest.raises(EnvironmentFault, match="DISPLAY=:987654, but no X server is there; run the program under"):
+        thor.start_alfred_thor(thor_config("somewhere"), "train")
+    monkeypatch.setenv("DISPLAY", "far:1")  # another machine's is not looked at
+    with pytest.raises(EnvironmentFault, match="AI2-THOR could not be started .ImportError: .*doctor --thor"):
+        thor.start_alfred_thor(thor_config("somewhere"), "train")
+
+
+def test_damaged_object_poses_are_named(game):
+    trajectory = game.path.parent / "traj_data.json"
+    for content in (trajectory.read_text()[:20], "[]"):
+        trajectory.write_text(content)
+        with pytest.raises(EnvironmentFault, match="traj_data.json cannot be read .*: get it again with `alfw"):
+            ThorEnvironment(start=Alfred).reset(game)
 
 
 def test_a_simulator_that_does_not_start_says_why(alfworld_source, alfworld_data, monkeypatch):

@@ -31,6 +31,15 @@ def named(seen):
     return {vision.TYPES[kind] for kind in seen.kinds if kind >= 0}
 
 
+def test_the_command_begins_with_random_weights_in_a_new_folder(household_data, tmp_path, monkeypatch):
+    built = []
+    monkeypatch.setattr(vision, "train", lambda model, *rest, **settings: built.append(model))
+    out = tmp_path / "new" / "vision.safetensors"
+    monkeypatch.setattr("sys.argv", ["make_vision", "--games", str(household_data), "--out", str(out)])
+    vision.main()
+    assert "visual_encoder" not in built[0].sources and out.parent.is_dir()
+
+
 def test_each_type_has_one_query():
     assert len(set(vision.TYPES)) == len(vision.TYPES) and len(vision.LOOKS_FOR) == 32
 

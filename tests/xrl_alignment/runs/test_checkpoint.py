@@ -97,6 +97,20 @@ def test_a_truncated_file_is_named(path, cut):
         load_checkpoint(path)
 
 
+def test_another_base_is_named_by_its_files(tmp_path):
+    files = {"model_type": "vicuna7b", "llm_model": "vicuna-7b", "max_txt_len": 1024}
+    path = save_checkpoint(tmp_path / "c.pth", model=student(**FROZEN_LLM), config={"model": files})
+    message = r"trained on the frozen base \w{12} \(model.model_type=vicuna7b model.llm_model=vicuna-7b\), this model's"
+    with pytest.raises(CheckpointError, match=message):
+        restore_model(student(**FROZEN_LLM, init_seed=3), load_checkpoint(path), path)
+
+
+def test_a_readme_as_checkpoint_is_told_what_it_is(tmp_path):
+    (tmp_path / "README.md").write_text("# EMAC+\n" * 30)
+    with pytest.raises(CheckpointError, match="README.md cannot be read as a checkpoint: it is a text: name a file of"):
+        load_checkpoint(tmp_path / "README.md")
+
+
 def test_other_files_are_named(path, tmp_path):
     torch.save({"model": {}}, path)
     with pytest.raises(CheckpointError, match="is not an EMAC. run checkpoint; it holds: model"):

@@ -13,7 +13,7 @@ from lavis.common.files import write_atomically
 from lavis.common.progress import Bar
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.common.program import run_program
-from xrl_alignment.environments.games import cache_root, data_root
+from xrl_alignment.environments.games import HOW_TO_GET_GAMES, cache_root, data_root
 from xrl_alignment.environments.prove.comparison import Mismatch, compare, describe
 from xrl_alignment.environments.prove.page import report
 from xrl_alignment.environments.prove.transcripts import Transcript, recorded, transcripts_file
@@ -50,9 +50,7 @@ def find_all(folder: Path, seed: int) -> list[Path]:
     """Game files below `folder` in an order drawn by `seed`, so that the first ones are a fair sample."""
     paths = sorted(folder.rglob("game.tw-pddl"))
     if not paths:
-        raise EnvironmentFault(
-            f"no game.tw-pddl below {folder}: get the official games with `alfworld-download`, or give --data DIR"
-        )
+        raise EnvironmentFault(f"no game.tw-pddl below {folder}: {HOW_TO_GET_GAMES} (or give --data DIR)")
     random.Random(seed).shuffle(paths)
     return paths
 

@@ -1,7 +1,7 @@
 """The language model as expert: it reads the ReAct text of an episode and writes the next action.
 
-The prompt is the original's (ReAct, Yao et al. 2023, arXiv:2210.03629, with Reflexion memories): worked examples of the
-task type, this game's memories, room and task, then actions and observations. The model does not see the image.
+The prompt has the original's form (ReAct, Yao et al. 2023, arXiv:2210.03629, with Reflexion memories): worked
+examples of the task type, this game's memories, room and task, then actions and observations. It sees no image.
 """
 
 from __future__ import annotations

@@ -140,4 +140,6 @@ def test_no_games(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         run_program(lambda: run("--data", tmp_path))
     assert end.value.code == 2
-    assert f"error: no game.tw-pddl below {tmp_path}" in capsys.readouterr().err
+    line = capsys.readouterr().err
+    assert f"error: no game.tw-pddl below {tmp_path}: get the official games with `alfworld-download`" in line
+    assert "ALFWORLD_DATA" in line and line.count("\n") == 1
