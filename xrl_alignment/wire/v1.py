@@ -15,12 +15,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from xrl_alignment.wire.images import decode_json_image, encode_json_image
-from xrl_alignment.wire.messages import MAX_INFORMATION, Observation, ProtocolError, brief, check_observation
+from xrl_alignment.wire.messages import (
+    MAX_INFORMATION,
+    MAX_VALUES,
+    Observation,
+    ProtocolError,
+    brief,
+    check_observation,
+)
 
 SKIP = "SKIP"  # the reply when this game is solved already: the client goes on to the next one
 
 MAX_NESTING = 32  # brackets inside brackets in that literal; ALFWorld's infos need three
-_PARSER = threading.Lock()  # one text at a time: its syntax tree takes up to 600 times its size
+_PARSER = threading.Lock()  # one text at a time: its syntax tree takes up to 500 bytes for each value
 
 _TAGS = ("[#OBSERVATION]", "[#HISTORY]", "[#INFORMATION]", "[#TYPE]", "[#DONE]", "[#IMAGE]")
 
@@ -121,6 +128,8 @@ def _literal(text: str, what: str) -> Any:
     """Parse a Python literal from an untrusted sender: `ast.literal_eval` runs no code, but needs bounds."""
     if len(text) > MAX_INFORMATION:
         raise ProtocolError(f"{what} is longer than {MAX_INFORMATION} characters")
+    if sum(map(text.count, ",:")) > MAX_VALUES:
+        raise ProtocolError(f"{what} holds more than {MAX_VALUES} values")
     if sum(map(text.count, "[({")) > MAX_NESTING and _depth(text) > MAX_NESTING:
         raise ProtocolError(f"{what} is nested deeper than {MAX_NESTING}")
     try:

@@ -66,7 +66,8 @@ def test_v1_names_the_missing_field(name):
 @pytest.mark.parametrize(
     "information",
     ["", "[1]", "{1: 2}", "dict(a=1)", "{'a': __import__('os')}", "{'a': " + "[" * 60 + "]" * 60 + "}", "{'a': ",
-     "{'a': " + "-" * 100_000 + "1}", "{'a': '" + "x" * v1.MAX_INFORMATION + "'}"],
+     "{'a': " + "-" * 100_000 + "1}", "{'a': '" + "x" * v1.MAX_INFORMATION + "'}",
+     "{'a': [" + "0," * 20_000 + "]}"],
 )  # fmt: skip
 def test_v1_information_is_a_bounded_literal_dict(information):
     with pytest.raises(ProtocolError, match="INFORMATION"):
