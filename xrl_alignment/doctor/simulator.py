@@ -49,7 +49,8 @@ def check_poses(data: str | None = None) -> Finding:
     return Finding("fail", "object poses", f"no game under {data_root(data)} has them", advice)
 
 
-def check_display(environ: Mapping[str, str], sockets: Path = Path("/tmp/.X11-unix")) -> Finding:
+# X's own folder, which is only read.
+def check_display(environ: Mapping[str, str], sockets: Path = Path("/tmp/.X11-unix")) -> Finding:  # nosec B108
     """An X display to render on: `DISPLAY` and the socket of that server."""
     display = environ.get("DISPLAY", "")
     if not display:
@@ -86,7 +87,8 @@ def check_unity_log(home: Path) -> Finding:
     return Finding("warn", "unity log", f"{logs[0]}: " + " | ".join(faults[-3:]), "read the lines around them")
 
 
-def check_pipes(folder: Path = Path("/tmp/ai2thor-fifo")) -> Finding:
+# AI2-THOR's own folder, which is only read.
+def check_pipes(folder: Path = Path("/tmp/ai2thor-fifo")) -> Finding:  # nosec B108
     """Pipes that crashed runs of AI2-THOR left behind (or that a run uses now)."""
     pipes = sorted(folder.glob("*")) if folder.is_dir() else []
     if not pipes:
