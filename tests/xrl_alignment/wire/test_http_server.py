@@ -256,6 +256,9 @@ def test_answers_on_a_kept_connection_are_sent_at_once(start):
         for seq in range(1, 21):
             assert ask(connection, observation(seq))[0] == 200
         assert connection.sock is kept
+        deadline = time.monotonic() + PATIENCE_S  # it is idle a moment after its reply has left
+        while not server._connections._idle and time.monotonic() < deadline:
+            time.sleep(0.01)
         (accepted,) = server._connections._idle
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         body = observation(21)
