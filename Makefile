@@ -1,22 +1,27 @@
-# Every target sets up .venv by itself, once: again only when pyproject.toml or constraints.txt have changed.
+# Every target sets up .venv by itself, once: again only when pyproject.toml or requirements-hashed.txt have changed.
 #
 #   PYTHON       the interpreter that .venv is made from (3.10 or newer)
-#   PIP_ARGS     passed on to pip, for instance an index with torch's CPU build (see README.md, Installation)
+#   TORCH_INDEX  where torch comes from, for instance the index of its CPU build (see README.md, Installation)
+#   PIP_ARGS     passed on to pip
 #   PYTEST_ARGS  passed on to pytest, for instance PYTEST_ARGS="-k engine -x"
 #   VLLM_PACKAGE, VLLM_PIP_ARGS  for vLLM's own environment (see run_scripts/vllm_env.sh)
 PYTHON ?= python3
+TORCH_INDEX ?=
 PIP_ARGS ?=
 PYTEST_ARGS ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+PIP := $(RUN) -m pip install --disable-pip-version-check $(PIP_ARGS)
+PIP_AUDIT := pip-audit@2.10.1
+TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 VLLM_STAMP := .venv-vllm/.ready
 # benchmarks/engines.py needs vLLM: it runs once `make vllm-env` has been called. benchmarks/gpu.py needs a GPU.
 UNABLE := $(if $(wildcard $(VLLM_STAMP)),,benchmarks/engines.py) $(if $(shell command -v nvidia-smi),,benchmarks/gpu.py)
 BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/*.py)))
 
-.PHONY: help demo results results-quick test test-slow test-vllm lint format bench prove install vllm-env clean
+.PHONY: help demo results results-quick test test-slow test-vllm lint audit format bench prove install lock vllm-env clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -40,12 +45,18 @@ test-slow: $(STAMP)  ## the tests marked slow
 test-vllm: $(STAMP) $(VLLM_STAMP)  ## the tests marked vllm (real vLLM processes)
 	$(RUN) -m pytest -m vllm $(PYTEST_ARGS)
 
-lint: $(STAMP)  ## rules and formatting (ruff), types (mypy), import contracts (import-linter), shell scripts (shellcheck)
+lint: $(STAMP)  ## rules and formatting (ruff), security (bandit), types (mypy), import contracts, shell scripts (shellcheck)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(RUN) -m bandit --quiet --recursive --configfile pyproject.toml .
 	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/shellcheck -x .ci/run run_scripts/*.sh run_scripts/*/*.sh run_scripts/*/*.pbs run_scripts/*/*.sbatch
+
+audit: $(STAMP)  ## the versions of constraints.txt against PyPI's database of known weaknesses (needs the network)
+	@$(RUN) -c 'import urllib.request as u; u.urlopen("https://pypi.org/pypi/pip/24.0/json", timeout=20)' 2>/dev/null || { \
+	  echo "error: PyPI's database (pypi.org/pypi) cannot be reached from here: run this where it can" >&2; exit 2; }
+	$(RUN) -m uv tool run $(PIP_AUDIT) --strict --requirement constraints.txt --no-deps --disable-pip
 
 format: $(STAMP)  ## let ruff format the code
 	$(RUN) -m ruff check --fix .
@@ -61,19 +72,29 @@ prove: $(STAMP)  ## play every official game on both engines and compare every w
 
 install: $(STAMP)  ## only set up .venv
 
+lock: $(STAMP)  ## write requirements-hashed.txt anew: the versions of constraints.txt with the hashes of their files
+	$(RUN) -m uv pip compile --quiet --universal --python-version 3.10 --extra dev --generate-hashes --no-annotate \
+	  --constraint constraints.txt --no-emit-index-url --custom-compile-command 'make lock' pyproject.toml | \
+	  awk '/^[a-z]/ { keep = !/^(torch|triton|cuda-|nvidia-)/ } keep || /^#/' > requirements-hashed.txt.new
+	mv requirements-hashed.txt.new requirements-hashed.txt
+
 vllm-env: $(VLLM_STAMP)  ## vLLM in an environment of its own, .venv-vllm (2 minutes, 2 to 7 GB)
 
-$(STAMP): pyproject.toml constraints.txt setup.py
+$(STAMP): pyproject.toml requirements-hashed.txt setup.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "error: $(PYTHON) is older than Python 3.10; name a newer one: make PYTHON=python3.12 …" >&2; exit 2; }
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { \
 	  echo "error: no C++ compiler found; ALFWorld's planner is compiled while it is installed (install g++)" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@# On the path, because that planner's build calls plain `python`, which not every system has.
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m pip install --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[dev]'
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PIP) --require-hashes --no-deps --requirement requirements-hashed.txt
+	@# Not among them: torch's builds lie on several indexes, and only some of them need CUDA's libraries.
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) --constraint constraints.txt $(TORCH)
+	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VLLM_STAMP): export PYTHON := $(PYTHON)
+$(VLLM_STAMP): export TORCH_INDEX := $(TORCH_INDEX)
 $(VLLM_STAMP): export VLLM_PACKAGE := $(VLLM_PACKAGE)
 $(VLLM_STAMP): export VLLM_PIP_ARGS := $(VLLM_PIP_ARGS)
 $(VLLM_STAMP):

@@ -182,7 +182,7 @@ def advice(config: DaggerConfig, directory: RunDirectory, expected: ExpectedGame
     if run.run_training and run.train_every > most:
         lines.append(
             f"warning: run.train_every={run.train_every}, but the run has at most {most} episodes: "
-            "the model will not be updated"
+            "the model is updated once, at the end"
         )
     if not directory.done:
         lines.append(f"Waiting for a client: {expected.client_command}")

@@ -6,8 +6,9 @@
 # It installs the GPU build where `nvidia-smi` finds a GPU, else the CPU build. Environment variables:
 #   PYTHON         the interpreter to make the environment from (default: python3)
 #   VLLM_PACKAGE   another package to install, for instance vllm==0.32.0
-#   VLLM_PIP_ARGS  passed on to pip; the CPU build needs torch's CPU index: "--extra-index-url <address>", with the
-#                  address that the installation page of pytorch.org shows for "Linux, Pip, CPU"
+#   TORCH_INDEX    the CPU build needs torch's CPU index: the address (--index-url) that the installation page of
+#                  pytorch.org shows for "Linux, Pip, CPU"; only torch and its companions come from there
+#   VLLM_PIP_ARGS  passed on to pip
 set -euo pipefail
 case "${1:-}" in
   -h | --help | "") sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" && exit 0 ;;
@@ -26,8 +27,12 @@ with=(accelerate bitsandbytes fastapi h5py httptools httpx hypothesis omegaconf 
 
 [[ -x "$folder/bin/python" ]] || "${PYTHON:-python3}" -m venv "$folder"
 pip=("$folder/bin/python" -m pip --disable-pip-version-check)
-"${pip[@]}" install ${pip_args[@]+"${pip_args[@]}"} "$VLLM_PACKAGE" "${with[@]}" || {
-  echo "error: $VLLM_PACKAGE cannot be installed; without a GPU, name torch's CPU index in VLLM_PIP_ARGS (see --help)" >&2
+if [[ -n "${TORCH_INDEX:-}" ]]; then # alone: of two indexes pip takes the higher version, whoever uploaded it
+  "${pip[@]}" install ${pip_args[@]+"${pip_args[@]}"} --index-url "$TORCH_INDEX" \
+    "torch==$(sed -n 's/^torch==//p' constraints.txt)" torchvision torchaudio torchcodec
+fi
+"${pip[@]}" install ${pip_args[@]+"${pip_args[@]}"} --constraint run_scripts/vllm_constraints.txt "$VLLM_PACKAGE" "${with[@]}" || {
+  echo "error: $VLLM_PACKAGE cannot be installed; without a GPU, name torch's CPU index in TORCH_INDEX (see --help)" >&2
   exit 2
 }
 

@@ -156,7 +156,7 @@ def test_other_games_are_refused_and_the_printed_command_plays(household_data, s
     server = start("dagger_server.py", "--cfg-path", settings, "--run-dir", run_dir, "--options", *options)
     wait_until(lambda: "Waiting for a client: " in log.read_text(), server)
     said = log.read_text()
-    assert "warning: run.train_every=4, but the run has at most 2 episodes: the model will not be updated" in said
+    assert "run.train_every=4, but the run has at most 2 episodes: the model is updated once, at the end" in said
     games = ["--port", port, "--data", household_data, "--num-envs", 2, "--max-steps", 4]
     client_log = tmp_path / "alfworld_client.py.log"
     for arguments, reason in (

@@ -30,7 +30,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lavis.common.errors import ConfigError
-from lavis.common.files import locked, make_folder, write_atomically
+from lavis.common.files import locked, make_folder, remove_temporaries, write_atomically
 from xrl_alignment.builders.teacher import build_teacher
 from xrl_alignment.collection.card import card
 from xrl_alignment.collection.plan import EXPERTS, FORMATS, LANGUAGE_MODEL, Collected, Plan
@@ -67,6 +67,7 @@ def collect(
     """
     make_folder(out)
     with closing(locked(out / ".lock", out)):
+        remove_temporaries(out)
         return _collect(plan, games, out, executor, expert_options)
 
 

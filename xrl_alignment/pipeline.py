@@ -28,7 +28,7 @@ from lavis.common.errors import ConfigError
 from lavis.common.files import write_atomically
 from xrl_alignment.builders.environments import client_arguments
 from xrl_alignment.common.paths import REPO_ROOT
-from xrl_alignment.common.program import run_program
+from xrl_alignment.common.program import LIFELINE, lifeline, run_program
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.resume import changed_settings, saved_settings
 from xrl_alignment.config.schema import DaggerConfig
@@ -85,23 +85,25 @@ def run_phase(
     server_command += ["--options", *shown] if shown else []
     token = read_token(config.server) or new_token()
     environment = {**os.environ, CLIENT_VARIABLE: token, config.server.token_variable: token}
-    server = _start(server_command, directory / "server.log", environment)
     client = None
-    try:
-        port = _wait_for_port(server, announcement, directory / "server.log")
-        if thor:
-            for leftover in remove_leftovers(directory):  # of a pipeline that was killed: the server now is ours
-                print(f"removed what an earlier start of this run had left: {leftover}", flush=True)
-            environment[SCRATCH_VARIABLE] = str(make_scratch(directory))
-        client = _start([*client_command(config), "--port", str(port)], directory / "client.log", environment)
-        _wait_for_both(server, client, directory)
-    finally:
-        for process in (client, server):
-            _stop(process)
-        if thor and client is not None:
-            remove_leftovers(directory)
-        if client is None and not resume:
-            shutil.rmtree(directory)
+    with lifeline() as line:
+        server = _start(server_command, directory / "server.log", environment, line)
+        try:
+            port = _wait_for_port(server, announcement, directory / "server.log")
+            if thor:
+                for leftover in remove_leftovers(directory):  # of a pipeline that was killed: the server now is ours
+                    print(f"removed what an earlier start of this run had left: {leftover}", flush=True)
+                environment[SCRATCH_VARIABLE] = str(make_scratch(directory))
+            client_line = [*client_command(config), "--port", str(port)]
+            client = _start(client_line, directory / "client.log", environment, line)
+            _wait_for_both(server, client, directory)
+        finally:
+            for process in (client, server):
+                _stop(process)
+            if thor and client is not None:
+                remove_leftovers(directory)
+            if client is None and not resume:
+                shutil.rmtree(directory)
     return directory
 
 
@@ -156,11 +158,19 @@ def hand_off(directory: Path) -> Path:
     return checkpoint
 
 
-def _start(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen:
-    """Start a process in a session of its own: Ctrl-C reaches only the pipeline, which then stops both processes."""
+def _start(command: list[str], log: Path, environment: dict[str, str], line: int) -> subprocess.Popen:
+    """Start a process in a session of its own: Ctrl-C reaches only the pipeline, which then stops both processes.
+
+    By its lifeline the process also ends where the pipeline cannot stop it any more (SIGKILL).
+    """
     with open(log, "ab") as output:
         return subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=environment
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**environment, LIFELINE: str(line)},
+            pass_fds=[line],
         )
 
 

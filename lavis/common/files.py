@@ -84,6 +84,25 @@ def make_folder(path: Path | str) -> None:
         raise FileError(f"the folder {path} could not be made: {error.strerror or error}") from error
 
 
+def new_folder(path: Path | str) -> Path:
+    """Make a folder that was not there, and those above it: `path`, or `path-2`, `path-3`, … where that exists.
+
+    FileError where that fails. Two processes never get the same one.
+    """
+    path, number = Path(path), 1
+    found = path
+    make_folder(path.parent)
+    while True:
+        try:
+            found.mkdir()
+            return found
+        except FileExistsError:
+            number += 1
+            found = path.with_name(f"{path.name}-{number}")
+        except OSError as error:
+            raise FileError(f"the folder {found} could not be made: {error.strerror or error}") from error
+
+
 def remove_temporaries(folder: Path | str) -> None:
     """Remove what killed processes left of `replaced` in a folder in which nobody else writes now."""
     for entry in Path(folder).glob(".*.tmp"):

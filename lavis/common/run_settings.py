@@ -23,9 +23,9 @@ class RunSettings:
     `runner_base` counts epochs (`max_epoch`); `runner_iter` counts batches (`max_iters`), with validation and a
     checkpoint after every `iters_per_inner_epoch`. `batch_size_train` is one process's; an update takes
     `accum_grad_iters` batches of every process. `amp` computes in the model's mixed precision (`model.amp`).
-    `world_size` 0 takes the number of started processes. `resume_ckpt_path` is a checkpoint, or `latest`: the newest in
-    the output folder if there is one, so that a job that a queue starts again continues; `job_id` then names the folder
-    (by default the time).
+    `world_size` 0 takes the number of started processes. `resume_ckpt_path` is a checkpoint, or `latest`: the one with
+    the most batches in the output folder if there is one, so that a job that a queue starts again continues; `job_id`
+    then names the folder (by default the time).
     """
 
     task: str = "alfworld_action"

@@ -58,7 +58,8 @@ def write_shard(path: Path, fields: Mapping[str, Sequence], attributes: Mapping[
     """Write one episode; the file appears under its name only when it is whole and on disk (`files.replaced`).
 
     `fields` are equally long sequences: `image` of uint8 (H, W, 3), of strings, or of numbers or arrays of one shape.
-    Raises ValueError where lengths or shapes differ, FileError where the disk is full or the folder cannot be written.
+    Images are taken one by one, so such a sequence may read them from elsewhere. Raises ValueError where lengths or
+    shapes differ, FileError where the disk is full or the folder cannot be written.
     """
     lengths = {name: len(rows) for name, rows in fields.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
@@ -78,14 +79,14 @@ def _write_whole(path: Path, fields: Mapping[str, Sequence], attributes: Mapping
         for name, rows in fields.items():
             _write_field(file, name, rows)
     index = json.dumps({"version": VERSION, "game": attributes.get("game", ""), "fields": _layout(path)}).encode()
-    index = index[:-1] + _CHECKSUM % zlib.crc32(index, zlib.crc32(path.read_bytes()))
+    index = index[:-1] + _CHECKSUM % zlib.crc32(index, _checksum(path, path.stat().st_size))
     with open(path, "ab") as end:
         end.write(index + _END.pack(len(index), _MARK))
 
 
 def _write_field(file: h5py.File, name: str, rows: Sequence) -> None:
     if name == IMAGE:
-        _write_images(file, np.stack(rows))
+        _write_images(file, rows)
     elif isinstance(rows[0], str):
         texts = [row.encode("utf-8") for row in rows]
         kind = h5py.string_dtype("utf-8", max(1, *map(len, texts)))
@@ -94,16 +95,20 @@ def _write_field(file: h5py.File, name: str, rows: Sequence) -> None:
         file.create_dataset(name, data=np.stack([np.asarray(row) for row in rows]))
 
 
-def _write_images(file: h5py.File, images: np.ndarray) -> None:
+def _write_images(file: h5py.File, images: Sequence[np.ndarray]) -> None:
     """Each image is a chunk of its own, packed here: h5py has no LZ4, but writes chunks that are packed already."""
-    if images.dtype != np.uint8 or images.ndim != 4:
-        raise ValueError(f"images of a shard are uint8 (H, W, 3), not {images.dtype} {images.shape[1:]}")
+    shape = images[0].shape
     properties = h5p.create(h5p.DATASET_CREATE)
-    properties.set_chunk((1, *images.shape[1:]))
+    properties.set_chunk((1, *shape))
     properties.set_filter(_LZ4_FILTER, h5z.FLAG_OPTIONAL, (0,))
-    space = h5s.create_simple(images.shape)
+    space = h5s.create_simple((len(images), *shape))
     dataset = h5d.create(file.id, IMAGE.encode(), h5t.NATIVE_UINT8, space, properties)
-    for step, image in enumerate(images):
+    for step in range(len(images)):
+        image = images[step]
+        if image.dtype != np.uint8 or image.ndim != 3:
+            raise ValueError(f"images of a shard are uint8 (H, W, 3), not {image.dtype} {image.shape}")
+        if image.shape != shape:
+            raise ValueError(f"images of a shard have one shape, not {shape} and {image.shape}")
         dataset.write_direct_chunk((step, 0, 0, 0), _packed(image.tobytes()))
 
 
@@ -217,17 +222,29 @@ def open_shard(path: Path | str) -> Shard:
         raise ShardError(f"shard {path} cannot be read: {error}") from error
 
 
+def _checksum(path: Path, size: int) -> int:
+    """Checksum of a file's first `size` bytes, read in pieces: a shard may be larger than what memory has room for."""
+    value = 0
+    with open(path, "rb") as file:
+        while size and (piece := file.read(min(size, 1 << 20))):
+            value = zlib.crc32(piece, value)
+            size -= len(piece)
+    return value
+
+
 def check_shard(path: Path | str) -> None:
     """ShardError where a shard is missing, cut short, or not what was written; reads all of it.
 
     Shards of before the checksum are only read to their index.
     """
     open_shard(path)
-    data = Path(path).read_bytes()
-    (length, _) = _END.unpack(data[-_END.size :])
-    at = len(data) - _END.size - length
-    match = _CHECKED.fullmatch(data[at : -_END.size])
-    if match and zlib.crc32(match[1] + b"}", zlib.crc32(data[:at])) != int(match[2]):
+    path = Path(path)
+    with open(path, "rb") as file:
+        file.seek(-_END.size, os.SEEK_END)
+        (length, _) = _END.unpack(file.read())
+        at = file.seek(-_END.size - length, os.SEEK_END)
+        match = _CHECKED.fullmatch(file.read(length))
+    if match and zlib.crc32(match[1] + b"}", _checksum(path, at)) != int(match[2]):
         raise ShardError(f"shard {path} is damaged: its checksum is not that of what was written")
 
 

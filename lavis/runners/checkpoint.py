@@ -42,12 +42,15 @@ def save(path: Path, content: dict[str, Any]) -> None:
         raise FileError(f"checkpoint {path} could not be written: {reason}; an older one there is untouched") from error
 
 
-def load(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint, on the CPU; MissingFileError, or RunCheckpointError if it is damaged or foreign."""
+def load(path: Path, *, mmap: bool = False) -> dict[str, Any]:
+    """The content of a checkpoint, on the CPU; MissingFileError, or RunCheckpointError if it is damaged or foreign.
+
+    With `mmap` a tensor is read when it is used.
+    """
     if not path.is_file():
         raise MissingFileError(f"run.resume_ckpt_path: no checkpoint {path}")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise RunCheckpointError(
             f"{path} cannot be read (truncated, or no checkpoint): {first_sentence(error)}"
@@ -71,9 +74,27 @@ def require_fit(content: Mapping[str, Any], own: Mapping[str, Any], path: Path) 
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint written last in `folder`; None where there is none."""
-    found = [path for path in folder.glob("checkpoint_*.pth") if path.name != "checkpoint_best.pth"]
-    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+    """The checkpoint in `folder` that has seen the most batches; None where there is none.
+
+    Files' times do not say it: `cp -r` gives them new ones. Of two checkpoints after as many batches, the numbered one
+    was written after `checkpoint_stopped.pth`: its epoch has been validated. RunCheckpointError for a damaged file.
+    """
+    numbered = [path for path in folder.glob("checkpoint_*.pth") if _number(path) >= 0]
+    last = max(numbered, key=_number, default=None)
+    stopped = folder / "checkpoint_stopped.pth"
+    if not stopped.is_file():
+        return last
+    return last if last and _batches(last) >= _batches(stopped) else stopped
+
+
+def _batches(path: Path) -> int:
+    return load(path, mmap=True)["batches"]
+
+
+def _number(path: Path) -> int:
+    """The number in a checkpoint's name, which grows with its batches; -1 without one."""
+    label = path.stem.removeprefix("checkpoint_")
+    return int(label) if label.isdecimal() else -1
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:

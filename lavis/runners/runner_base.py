@@ -32,7 +32,7 @@ from lavis.common.config import Config
 from lavis.common.devices import pick_device
 from lavis.common.dist_utils import barrier, gathered, get_rank, get_world_size, is_main_process, summed
 from lavis.common.errors import DivergedError
-from lavis.common.files import append_line, make_folder
+from lavis.common.files import append_line, make_folder, new_folder, remove_temporaries
 from lavis.common.logger import Averages, RunLog
 from lavis.common.progress import Bar
 from lavis.common.registry import registry
@@ -77,8 +77,7 @@ class RunnerBase:
         self.replicas = Replicas(
             model, fsdp=self.settings.fsdp, find_unused_parameters=self.settings.find_unused_parameters
         )
-        job = job_id or self.settings.job_id or gathered(datetime.now().strftime("%Y%m%d%H%M%S"))[0]
-        self.output_dir = Path(self.settings.output_dir) / job
+        self.output_dir = _output_folder(Path(self.settings.output_dir), job_id or self.settings.job_id)
         self.result_dir = self.output_dir / "result"
         make_folder(self.result_dir)
         self.averages = Averages()
@@ -101,6 +100,8 @@ class RunnerBase:
         With `run.evaluate` it only evaluates, as in LAVIS. Raises Stopped after SIGTERM.
         """
         began = time.monotonic()
+        if self.is_main:
+            remove_temporaries(self.output_dir)
         self.log.line(config=self.config.to_dict())
         if self.settings.evaluate:
             self.evaluate("final")
@@ -350,3 +351,11 @@ class RunnerBase:
         self.log.close()
         done = f"stopped by SIGTERM after {self.batches} batches"
         raise Stopped(f"{done}; resume with run.resume_ckpt_path={self._last_saved}")
+
+
+def _output_folder(parent: Path, job: str) -> Path:
+    """The run's folder, the same for all its processes; without a job's name a new one, named by the time."""
+    if job:
+        return parent / job
+    stamp = datetime.now().strftime("%Y%m%d%H%M%S")
+    return gathered(new_folder(parent / stamp) if is_main_process() else parent)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -156,7 +157,8 @@ def test_goes_on_after_an_interruption(games: list[Game], tmp_path: Path, monkey
     for name in ("episodes.jsonl", ".annotations.jsonl"):  # a crash in the middle of a write
         with open(tmp_path / "cut" / name, "a") as file:
             file.write('{"half')
-    assert len(collect(plan, games, tmp_path / "cut")) == 4
+    (tmp_path / "cut" / ".collection.json.4711.tmp").write_text("half")
+    assert len(collect(plan, games, tmp_path / "cut")) == 4 and not list((tmp_path / "cut").glob(".*.tmp"))
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
     monkeypatch.setattr(module, "CollectingPlayer", None)  # all is done: nothing is played again
     assert len(collect(plan, games, tmp_path / "cut")) == 4
@@ -172,8 +174,21 @@ def test_labels_and_texts_only(household_data: Path, tmp_path: Path, capsys: pyt
     assert not (tmp_path / "images").exists()
 
 
-def test_pictures_are_exact_as_png(games: list[Game], tmp_path: Path) -> None:
+def test_pictures_are_exact_as_png_and_on_disk_before_the_journal_names_them(
+    games: list[Game], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def syncing(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", syncing)
     collect(Plan(format="lavis"), games[:1], tmp_path)
+    images = sorted(path.name for path in (tmp_path / "images").iterdir())
+    before = synced[: synced.index("episodes.jsonl")]
+    assert images and [name for name in before if name in images] == images and before.index("images") > 0
     environment = NativeEnvironment()
     environment.reset(games[0])
     with Image.open(tmp_path / "images/env0000_step000.png") as picture:

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -65,12 +64,22 @@ def phases(tmp_path, household_data) -> list[str]:
     return paths
 
 
-def kill_with_children(process: subprocess.Popen) -> None:
-    """SIGKILL, as a machine that fails would: nobody can say goodbye."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for pid in (process.pid, *map(int, children)):
-        os.kill(pid, signal.SIGKILL)
+def running(pid: int) -> bool:
+    """Whether a process is there and no zombie (nobody may wait for one whose parent was killed)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def kill_alone(process: subprocess.Popen, children: list[int]) -> None:
+    """SIGKILL for the pipeline alone: it cannot stop its server and client, they end by themselves."""
+    process.kill()
     process.wait()
+    deadline = time.monotonic() + 60
+    while any(map(running, children)):
+        assert time.monotonic() < deadline, "server or client run on"
+        time.sleep(0.1)
 
 
 def scalars(run: Path, tag: str) -> list[float]:
@@ -85,11 +94,11 @@ def test_bc_is_handed_to_dpo_and_a_pipeline_killed_there_goes_on(phases, tmp_pat
     while not (journals := list(tmp_path.glob("out/dpo/*/state/episodes.jsonl"))):
         assert pipeline.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
-    children = Path(f"/proc/{pipeline.pid}/task/{pipeline.pid}/children").read_text().split()
+    children = list(map(int, Path(f"/proc/{pipeline.pid}/task/{pipeline.pid}/children").read_text().split()))
     environments = [Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in children]
     tokens = {line for lines in environments for line in lines if line.startswith(b"EMAC_TOKEN=")}
     assert len(tokens) == 1 and len(tokens.pop()) > 40  # server and client share one that was made for this run
-    kill_with_children(pipeline)
+    kill_alone(pipeline, children)
     (bc,), dpo = (tmp_path / "out" / "bc").iterdir(), journals[0].parent.parent
     assert (bc / "DONE").exists() and not (dpo / "DONE").exists()
 
@@ -269,7 +278,11 @@ def test_the_originals_setup_with_a_recorded_simulator(tmp_path, alfworld_data):
     marked = [process for process in psutil.process_iter() if own(process, "TMPDIR") == str(scratch)]
     displays = {own(process, "DISPLAY") for process in marked if process.name() == "sleep"}
     assert len(displays) == 1 and displays != {None}  # the simulator had one
-    kill_with_children(pipeline)  # server and xvfb-run; the client, its display and its simulator stay
+    programs = [pipeline, *psutil.Process(pipeline.pid).children(recursive=True)]
+    for process in programs:  # as a machine that fails would; display and simulator stay
+        if process is pipeline or process.name() not in ("sleep", "Xvfb"):
+            process.kill()
+    pipeline.wait()
 
     ended = subprocess.run(command, cwd=REPO_ROOT, env=environment, timeout=240, **pipes)
 

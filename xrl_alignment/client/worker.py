@@ -45,6 +45,7 @@ class ClientWorker:
     tally: EpisodeTally
     _losses: int = 0  # in a row
     _labels_for: str = ""  # the server's expert.name, where the labels come from here
+    _given_up: bool = False  # the game that is being played: the server gave it up
 
     def work_v2(self) -> None:
         """Ask for work until the server has none; start a new session when the server has lost the old one."""
@@ -127,6 +128,7 @@ class ClientWorker:
             )
         answer = session.ask_for_action(observation, env=env, round=round)
         if reason := answer.get("reason"):
+            self._given_up = True
             self.tally.report.say(f"the server gave the game up: {reason}")
         return answer.get("action")
 
@@ -162,11 +164,16 @@ class ClientWorker:
                 return self._value(self.executor.call(ClientPlayer.describe, self.player))
 
     def _play(self, game: Game, ask: Callable[[Observation], str | None]) -> None:
-        """Play and count one game; `ask` gives the action after an observation. Raises as `_value`."""
+        """Play one game, and count it unless the server gave it up; `ask` gives the action after an observation.
+
+        Raises as `_value`.
+        """
+        self._given_up = False
         outcome = self.executor.run_one(self.player, game, answer=lambda observations: [ask(o) for o in observations])
         won, actions = self._value(outcome)
         self._losses = 0
-        if actions or not self.player.write_history:  # v1 skips what was solved in an earlier round
+        skipped = self.player.write_history and not actions  # v1 skips what was solved in an earlier round
+        if not (skipped or self._given_up):
             self.tally.add(game, won=won, steps=actions)
 
     def _value(self, outcome: JobOutcome) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 import lavis
 from xrl_alignment.collection.plan import Collected, Plan
-from xrl_alignment.collection.storage import annotation, save_image
+from xrl_alignment.collection.storage import annotation, save_image, sync_images
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.base import BLANK_FRAME, Environment, Game, information_of
@@ -57,6 +57,7 @@ class CollectingPlayer:
             write_shard(self.out / shard_name(0, env, len(kept)), kept, facts)
         elif kept:
             entries = [self._entry(env, step, game, item) for step, item in enumerate(kept)]
+            sync_images(self.out, entries)
         seconds = round(time.perf_counter() - began, 3)
         return Collected(env, game.id, game.task_type, won, len(transitions), len(kept), seconds), entries
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from PIL import Image
 
-from lavis.common.files import write_atomically
+from lavis.common.files import sync, write_atomically
 from xrl_alignment.collection.plan import Collected
 from xrl_alignment.runs.transitions import Transition
 
@@ -32,6 +32,16 @@ def save_image(path: Path, item: Transition) -> None:
         image.save(path, compress_level=1)
     else:
         image.save(path, quality=95)
+
+
+def sync_images(out: Path, entries: Sequence[Mapping[str, str]]) -> None:
+    """Wait until the images of these annotations are on disk, so that the journal may rely on them."""
+    images = [out / entry["image"] for entry in entries if "image" in entry]
+    for path in images:
+        sync(path)
+    for folder in {path.parent for path in images}:
+        sync(folder)
+        sync(folder.parent)
 
 
 class CollectionJournal:
@@ -55,6 +65,7 @@ class CollectionJournal:
         for path, length in ((self._episodes, len(whole)), (self._annotations, at)):
             with open(path, "ab") as file:
                 file.truncate(length)
+        sync(out)
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[Collected, list[dict[str, str]]], None]]:

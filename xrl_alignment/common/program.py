@@ -7,8 +7,11 @@ import errno
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from lavis.common.errors import EmacError
 
@@ -41,6 +44,9 @@ def parse_args(
     return parser.parse_args(argv)
 
 
+LIFELINE = "EMAC_LIFELINE"  # the environment variable that names a lifeline's descriptor
+_GRACE_S = 15.0  # for a program to close what it opened, once its starter has ended
+
 # No space, quota used up, read-only file system: any write may meet them, and none is a bug.
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -51,9 +57,12 @@ def run_program(main: Callable[[], int | None]) -> None:
     An `EmacError` (a user's mistake, a limit of the machine) and a full disk end in one line `error: …` on stderr and
     exit code 2; with `EMAC_TRACEBACK=1` in the environment the traceback is printed as well. Any other exception is a
     bug and shows its traceback. Ctrl-C and SIGTERM raise KeyboardInterrupt in `main`, so that it can close what it
-    opened and stop what it started; they end in one line `interrupted` and exit code 130.
+    opened and stop what it started; they end in one line `interrupted` and exit code 130. A program that was started
+    with a `lifeline` gets SIGTERM when the process that started it has ended.
     """
     before = signal.signal(signal.SIGTERM, _unwind)
+    if descriptor := os.environ.pop(LIFELINE, ""):
+        threading.Thread(target=_end_with_starter, args=(int(descriptor),), name="lifeline", daemon=True).start()
     try:
         code = main()
     except (EmacError, OSError) as error:
@@ -75,3 +84,28 @@ def _unwind(*_: object) -> None:
     # `timeout` and batch queues send SIGTERM twice: the second must not interrupt the closing that the first began.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
+
+
+@contextmanager
+def lifeline() -> Iterator[int]:
+    """A pipe that ties programs to this process: give them the descriptor, and its number in the variable `LIFELINE`.
+
+    The system closes this process's end however the process ends, SIGKILL included. A process that leads a group of its
+    own (`start_new_session`) ends with all of it.
+    """
+    theirs, ours = os.pipe()
+    try:
+        yield theirs
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+
+def _end_with_starter(descriptor: int) -> None:
+    os.set_inheritable(descriptor, False)
+    os.read(descriptor, 1)  # nothing is ever written: this returns when the other end is closed
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_S)
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)

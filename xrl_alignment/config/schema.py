@@ -98,7 +98,9 @@ class RunConfig(Section, section="run"):
     num_workers: int = setting(
         1, "games that the pipeline's client plays at once; 1 is the original's order", at_least(1), may_change=True
     )
-    train_every: int = setting(1, "the learner runs after so many episodes", at_least(1))
+    train_every: int = setting(
+        1, "the learner runs after so many episodes, and once for what is left at the run's end", at_least(1)
+    )
     state_interval_s: float = setting(
         30.0,
         "seconds between two saves of the trainer's state, at least; a resume repeats the updates since the last one; "

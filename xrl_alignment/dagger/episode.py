@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lavis.common.errors import EmacError
 from xrl_alignment.experts.base import Expert, Label
 from xrl_alignment.language.commands import normalise
 from xrl_alignment.rollouts.episode import Episode
-from xrl_alignment.runs.transitions import Transition
+from xrl_alignment.runs.transitions import UnfinishedTransitions
 from xrl_alignment.wire.messages import Observation
+
+# Bytes for each character of an episode's texts: what the text itself takes, its prompts, and what an expert remembers
+# of it (the explorer up to 80 for each character of an opening that lists nothing but receptacles).
+HELD_BY_CHARACTER = 64
 
 
 class EpisodeFault(EmacError, ValueError):
@@ -32,16 +36,18 @@ class LabelledEpisode(Episode):
     beta: float  # probability that the expert's action is executed
     expert: Expert
     observation: Observation  # the newest
-    transitions: list[Transition] = field(default_factory=list)
+    transitions: UnfinishedTransitions
     assisted: bool = False  # the expert drove at least one step
     unlabelled: int = 0  # states for which the expert had no label
     started: float = field(default_factory=time.monotonic)
+    held: int = 0  # bytes of memory, about
 
     def __post_init__(self) -> None:
         """Take the verdict of the first observation: a game may be over before it begins."""
         super().__post_init__()
         self.won, self.done = verdict(self.observation), self.observation.done
         self._shape = self.observation.image.shape
+        self.held = HELD_BY_CHARACTER * len(self.text)
 
     def act(self, action: str) -> str:
         """Note that `action` goes to the environment; what was observed before it is not kept any longer."""
@@ -78,7 +84,8 @@ class LabelledEpisode(Episode):
 
     def _add(self, action: str, feedback: str) -> None:
         super()._add(action, feedback)
-        self.transitions[-1] = replace(self.transitions[-1], feedback=feedback)
+        self.transitions.hear(feedback)
+        self.held += HELD_BY_CHARACTER * (len(action) + len(feedback))
 
 
 def verdict(observation: Observation) -> bool:

@@ -48,7 +48,7 @@ def decide_each(driver: Driver, episodes: Sequence[LabelledEpisode]) -> list[str
             raise
         failure = error
     for episode, (transitions, assisted) in zip(episodes, before, strict=True):
-        del episode.transitions[transitions:]
+        episode.transitions.cut(transitions)
         episode.assisted = assisted
     return [failure] if len(episodes) == 1 else [_decide_alone(driver, episode) for episode in episodes]
 

@@ -205,6 +205,8 @@ class DaggerLoop:
         May be killed anywhere and is then done again from its start: saved memories say that the round is over.
         """
         while self.schedule.round_over:
+            if self.training and self.schedule.in_last_round:
+                self.training.update_rest(self.schedule.round, self.rounds.episodes)
             self.rounds.close(self.training.seconds[self.schedule.round] if self.training else 0.0)
             if self.training:
                 self.training.end_round(self.schedule.round, self.rounds.episodes)
@@ -254,6 +256,8 @@ class DaggerLoop:
                     self.training.update(record, self.rounds.episodes)
             self.on_progress(self.status())
         self.rounds.restore_memories()
+        if self.training and self.schedule.finished and not self.training.saved_in(self.schedule.num_rounds):
+            self.training.update_rest(self.schedule.num_rounds - 1, self.rounds.episodes)
         if journal:
             self.directory.logger.info(f"Resumed after {len(journal)} episodes, in round {self.schedule.round}")
         self.end_round()

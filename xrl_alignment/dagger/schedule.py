@@ -87,6 +87,11 @@ class Schedule:
         )
 
     @property
+    def in_last_round(self) -> bool:
+        """No round comes after this one."""
+        return self.round == self.num_rounds - 1
+
+    @property
     def played_in_round(self) -> int:
         """Games of this round that need no more play: solved before, or played now."""
         return sum(game in self.solved or game in self._played for game in self.games)

@@ -5,21 +5,25 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from xrl_alignment.dagger.episode import LabelledEpisode, plain
+from xrl_alignment.dagger.episode import EpisodeFault, LabelledEpisode, plain
 from xrl_alignment.dagger.expected_games import ExpectedGames
 from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.schedule import ScheduleError
 from xrl_alignment.environments.games import ids_hash
 from xrl_alignment.experts.alfworld import ClientExpert
 from xrl_alignment.experts.base import Expert
+from xrl_alignment.runs.transitions import UnfinishedTransitions
 from xrl_alignment.wire.admission import PendingRequest
 from xrl_alignment.wire.messages import Bye, Hello, Next, Observation
 from xrl_alignment.wire.v1 import SKIP
 
 V1_SESSION = "v1"  # wire v1 knows no sessions: there is one client
 MAX_NAME, MAX_ENVIRONMENTS = 100, 64  # of what clients say of themselves; the server writes no more of it down
+MAX_HELD = 192 << 20  # bytes of memory for the texts of all unfinished episodes
+MAX_STORED = 16 << 30  # bytes of disk for their transitions
 ATTEMPTS = 3  # at a game whose data cannot be used, in one round
 WAIT_S = 0.2  # until a session without work asks again
 
@@ -41,7 +45,7 @@ class Sessions:
     beside their environment instead (client: any; handcoded, planner), or empty. With `labels_required` an episode
     whose first observation brings no label of that expert is refused. `expected` is what clients are to play (None:
     anything). `beta` gives each round's probability that the expert drives; its last value repeats. `say` is told who
-    is refused.
+    is refused. `max_held` and `max_stored` bound what unfinished episodes take together, in memory and on disk.
     """
 
     def __init__(
@@ -56,6 +60,8 @@ class Sessions:
         labels_required: bool = False,
         expected: ExpectedGames | None = None,
         say: Callable[[str], None] = lambda text: None,
+        max_held: int = MAX_HELD,
+        max_stored: int = MAX_STORED,
     ) -> None:
         self.make_expert = make_expert
         self.client_expert = client_expert
@@ -65,11 +71,14 @@ class Sessions:
         self.labels_required = labels_required
         self.expected = expected
         self.say = say
+        self.max_held = max_held
+        self.max_stored = max_stored
         self._rounds = rounds
         self._schedule = rounds.schedule
         self._log = rounds.directory.logger
         self._episodes: dict[str, LabelledEpisode] = {}  # by session
-        self._greeted: dict[str, Hello] = {}  # v2 sessions that have said hello and not bye
+        self._forgotten: dict[str, str] = {}  # sessions whose episode had to make room, and why
+        self._greeted: dict[str, Hello] = {}  # v2 sessions that have said hello and not bye, without their games
         self._environments: list[str] = []  # where this run's games are played, as `engine split`
         self._environments_noted: tuple[tuple[str, ...], str] = ((), "")
         self._v1_games = 0  # games that a v1 client has begun
@@ -148,7 +157,7 @@ class Sessions:
             self._refuse(item, str(error))
             return
         self._rounds.note_games()
-        self._greeted[hello.session] = hello
+        self._greeted[hello.session] = replace(hello, games=())
         size = {"num_rounds": self._schedule.num_rounds, "num_envs": self._schedule.num_envs}
         item.reply({"kind": "welcome", "expert": self.client_expert, **size})
 
@@ -173,6 +182,7 @@ class Sessions:
         """Forget a session's unfinished episode; its game goes to whoever asks next."""
         episode = self._episodes.pop(session, None)
         self._schedule.release(session)
+        self._forgotten.pop(session, None)
         if episode:
             self._log.info(f"Task: [{episode.env}] given back: its client {why}")
 
@@ -191,9 +201,11 @@ class Sessions:
             episode = self._begin(session, observation)
         elif episode := self._episodes.get(session):
             episode.receive(observation)
-        if episode is None:  # no use for this game, or an episode from before a restart: the client goes on
-            _answer_end(item)
+        if episode is None:  # no use for this game, or an episode that is here no more: the client goes on
+            why = self._forgotten.pop(session, "")
+            _answer_end(item, why)
             return Arrival()
+        self._make_room(session)
         if episode.over(self.max_steps):
             del self._episodes[session]
             _answer_end(item)
@@ -212,6 +224,23 @@ class Sessions:
         if observation.session or not self.expected:
             return ""
         return self.expected.foreign(plain(observation.task_type), _engine_of(observation))
+
+    def _make_room(self, session: str) -> None:
+        """Forget the largest unfinished episodes while all of them together take more than they may.
+
+        Raises EpisodeFault where the one of `session`, which has just grown, is the largest.
+        """
+        self._bound(session, "memory", self.max_held, lambda episode: episode.held)
+        self._bound(session, "disk space", self.max_stored, lambda episode: episode.transitions.size)
+
+    def _bound(self, session: str, what: str, most: int, size: Callable[[LabelledEpisode], int]) -> None:
+        why = f"has the most {what} of all unfinished episodes, which need more than {most >> 20} MB"
+        while sum(map(size, self._episodes.values())) > most:
+            largest = max(self._episodes, key=lambda name: size(self._episodes[name]))
+            if largest == session:
+                raise EpisodeFault(f"it {why}")
+            self._give_back(largest, why)
+            self._forgotten[largest] = f"it {why}"
 
     def _begin(self, session: str, observation: Observation) -> LabelledEpisode | None:
         """Start an episode, or None where this run has no use for that game now."""
@@ -251,6 +280,7 @@ class Sessions:
             beta=self.beta[min(round, len(self.beta) - 1)],
             expert=self.make_expert(),
             observation=observation,
+            transitions=UnfinishedTransitions(self._rounds.directory.buffer),
         )
 
     def _note_environment(self, session: str, observation: Observation, game: str) -> None:
@@ -298,8 +328,11 @@ def _names_a_game(task_type: str) -> bool:
     return "-" in task_type or "/" in task_type
 
 
-def _answer_end(item: PendingRequest) -> None:
+def _answer_end(item: PendingRequest, why: str = "") -> None:
     """Answer an observation after which there is nothing to do: a final one, or a game that is not to be played."""
     message = item.message
+    if why and message.session:
+        item.reply({"kind": "action", "action": None, "reason": why})
+        return
     over = message.session or (isinstance(message, Observation) and message.done)
     item.reply([] if over else [SKIP])

@@ -14,7 +14,7 @@ from xrl_alignment.runs.played import PlayedGames
 
 
 class Training:
-    """Updates `learner` after every `train_every` episodes and saves its state (`state/trainer.pth`).
+    """Updates `learner` after every `train_every` episodes and the run's last, and saves its state (`trainer.pth`).
 
     The state is saved at most every `state_interval_s` seconds (0: after every episode); a resume repeats the updates
     since then. A checkpoint is written after each round where `save_ckpt`. `config` (plain containers) goes into both,
@@ -52,12 +52,17 @@ class Training:
 
     def update(self, record: EpisodeRecord, episodes: int) -> None:
         """Train if it is the turn: `episodes` have ended, `record` is the newest."""
-        if not record.shard or episodes % self.train_every:
-            return
-        self.directory.logger.info("*************Start Training*************")
-        began = time.monotonic()
-        self.learner.learn(record.round, lambda metrics: self._log(record.round, metrics))
-        self.seconds[record.round] += time.monotonic() - began
+        if record.shard and episodes % self.train_every == 0:
+            self._learn(record.round)
+
+    def update_rest(self, round: int, episodes: int) -> None:
+        """Train once more at the end of the run, in its last `round`, if episodes came after the last turn."""
+        if episodes % self.train_every and len(self.learner.buffer):
+            self._learn(round)
+
+    def saved_in(self, round: int) -> bool:
+        """Whether the state on disk was saved in `round` or later."""
+        return self._saved is not None and self._saved[0] >= round
 
     def restore(self, journaled: int) -> int | None:
         """Restore model and learner; returns how many episodes they had learned from, None without a saved state.
@@ -99,6 +104,12 @@ class Training:
         """Write the round's checkpoint."""
         if self.save_ckpt:
             self._write(self.directory.checkpoint(round), round, episodes)
+
+    def _learn(self, round: int) -> None:
+        self.directory.logger.info("*************Start Training*************")
+        began = time.monotonic()
+        self.learner.learn(round, lambda metrics: self._log(round, metrics))
+        self.seconds[round] += time.monotonic() - began
 
     def _write(self, path: Path, round: int, episodes: int, references: dict[str, Any] | None = None) -> None:
         save_checkpoint(

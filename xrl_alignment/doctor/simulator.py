@@ -74,26 +74,21 @@ def check_poses(data: str | None = None, only: str = "") -> Finding:
     return Finding("fail", "object poses", f"no game under {data_root(data)} has them", advice)
 
 
-def check_display(
-    environ: Mapping[str, str], sockets: Path = Path("/tmp/.X11-unix"), *, started: bool = False
-) -> Finding:
+def check_display(environ: Mapping[str, str], sockets: Path | None = None, *, started: bool = False) -> Finding:
     """An X display to render on: `DISPLAY` and the socket of that server.
 
     `started`: where there is none the program starts one with xvfb-run.
     """
+    from xrl_alignment.environments.thor import X_SOCKETS, display_fault
+
     display = environ.get("DISPLAY", "")
-    if not display and started and shutil.which("xvfb-run"):
+    helper = shutil.which("xvfb-run")
+    if not display and started and helper:
         return Finding("ok", "display", "DISPLAY is not set: xvfb-run starts one")
-    if not display:
-        helper = "run under `xvfb-run -a`" if shutil.which("xvfb-run") else "install xvfb and run under `xvfb-run -a`"
-        return Finding("fail", "display", "DISPLAY is not set", helper)
-    host, _, screen = display.rpartition(":")
-    number = screen.split(".")[0]
-    if host not in ("", "unix") or not number.isdigit():
-        return Finding("ok", "display", f"DISPLAY={display}")
-    if not (sockets / f"X{number}").exists():
-        return Finding("fail", "display", f"DISPLAY={display}, but no X server is there", "start Xvfb or an X server")
-    return Finding("ok", "display", f"DISPLAY={display}, its server is running")
+    if fault := display_fault(display, sockets or X_SOCKETS):
+        advice = "run under `xvfb-run -a`" if helper else "install xvfb and run under `xvfb-run -a`"
+        return Finding("fail", "display", fault, advice)
+    return Finding("ok", "display", f"DISPLAY={display}")
 
 
 def unity_logs(home: Path) -> list[Path]:
@@ -118,7 +113,8 @@ def check_unity_log(home: Path) -> Finding:
     return Finding("warn", "unity log", f"{logs[0]}: " + " | ".join(faults[-3:]), "read the lines around them")
 
 
-def check_pipes(folder: Path = Path("/tmp/ai2thor-fifo")) -> Finding:
+# AI2-THOR's own folder, which is only read.
+def check_pipes(folder: Path = Path("/tmp/ai2thor-fifo")) -> Finding:  # nosec B108
     """Pipes that crashed runs of AI2-THOR left behind (or that a run uses now)."""
     pipes = sorted(folder.glob("*")) if folder.is_dir() else []
     if not pipes:

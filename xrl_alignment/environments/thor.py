@@ -27,6 +27,7 @@ from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
 from xrl_alignment.language.commands import canonical, to_dialect
 
 FRAME_SIZE = 300  # pixels, ALFWorld's own (and the original's) size
+X_SOCKETS = Path("/tmp/.X11-unix")  # nosec B108  (X's own folder, which is only read)
 _PACKAGES = {"ai2thor": "ai2thor", "cv2": "opencv-python", "torchvision": "torchvision"}
 
 
@@ -82,7 +83,7 @@ def start_alfred_thor(config: dict, train_eval: str) -> Any:
         ) from error
 
 
-def display_fault(display: str, sockets: Path = Path("/tmp/.X11-unix")) -> str:
+def display_fault(display: str, sockets: Path = X_SOCKETS) -> str:
     """What is wrong with `display` (DISPLAY's value), empty where an X server of this machine listens there.
 
     A display of another machine (`host:0`) is not looked at.

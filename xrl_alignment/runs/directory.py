@@ -39,7 +39,7 @@ from typing import Any, TextIO
 from torch.utils.tensorboard import SummaryWriter
 
 from lavis.common.errors import EmacError
-from lavis.common.files import LockedError, locked, remove_temporaries, sync, write_atomically
+from lavis.common.files import LockedError, locked, new_folder, remove_temporaries, sync, write_atomically
 from lavis.datasets.shards import ShardError, check_shard
 from xrl_alignment.language.history import EnvironmentHistory, EpisodeTrace
 
@@ -91,15 +91,7 @@ class EpisodeRecord:
 def new_run_directory(output_dir: Path | str, *, enable_dpo: bool, enable_tc: bool) -> Path:
     """Create `<output_dir>/with_bc_dpo-…-<timestamp>` (a number is added where that exists) and return it."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    base = Path(output_dir) / f"with_bc_dpo-{enable_dpo}-tc-{enable_tc}-{stamp}"
-    path, number = base, 1
-    while True:
-        try:
-            path.mkdir(parents=True)
-            return path
-        except FileExistsError:
-            number += 1
-            path = base.with_name(f"{base.name}-{number}")
+    return new_folder(Path(output_dir) / f"with_bc_dpo-{enable_dpo}-tc-{enable_tc}-{stamp}")
 
 
 def round_block(round: int, *, solved: int, newly_solved: int, total: int, seconds: float) -> str:

@@ -1,16 +1,22 @@
-"""Transitions, and the shard of each finished episode that stores them (`lavis.datasets.shards`)."""
+"""Transitions: an episode's in progress in a temporary file, a finished one's in a shard (`lavis.datasets.shards`)."""
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
+import struct
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import lz4.block
 import numpy as np
 
 from lavis.datasets import shards
-from lavis.datasets.shards import open_shard
+from lavis.datasets.shards import IMAGE, open_shard
 
 NO_IMAGE = np.zeros((0, 0, 3), np.uint8)
 
@@ -32,6 +38,9 @@ class Transition:
 
 
 FIELDS = tuple(field.name for field in fields(Transition))
+_TEXTS = tuple(name for name in FIELDS if name not in (IMAGE, "feedback"))
+_NUMBERS = itertools.count()
+_HEAD = struct.Struct("<III")  # bytes of the texts, height and width of the image; texts and packed image follow
 
 
 def shard_name(round: int, env: int, steps: int) -> str:
@@ -39,9 +48,83 @@ def shard_name(round: int, env: int, steps: int) -> str:
     return f"round{round:03d}_env{env:04d}_steps{steps:03d}.h5"
 
 
-def write_shard(path: Path, transitions: Sequence[Transition], attributes: Mapping[str, Any]) -> None:
+class UnfinishedTransitions:
+    """The transitions of an episode in progress, in a temporary file of `folder`: frames take no memory while it lasts.
+
+    The file is removed with this object; that of a killed process by the next `RunDirectory`. Feedback comes later than
+    the rest of a transition (`hear`), and stays in memory, where the episode has it anyway.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f".unfinished-{next(_NUMBERS)}.{os.getpid()}.tmp"
+        self._path.touch(0o600, exist_ok=False)
+        self._remove = weakref.finalize(self, self._path.unlink, missing_ok=True)
+        self._ends: list[int] = []  # of each transition in the file
+        self._feedback: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._ends[-1] if self._ends else 0
+
+    def append(self, transition: Transition) -> None:
+        """Add a transition without its feedback."""
+        texts = json.dumps([getattr(transition, name) for name in _TEXTS]).encode()
+        height, width, _ = transition.image.shape
+        with open(self._path, "r+b") as file:
+            file.seek(self.size)
+            file.write(_HEAD.pack(len(texts), height, width) + texts)
+            file.write(lz4.block.compress(np.ascontiguousarray(transition.image).data, store_size=False))
+            self._ends.append(file.tell())
+
+    def hear(self, feedback: str) -> None:
+        """Add the feedback of the newest transition."""
+        self._feedback.append(feedback)
+
+    def cut(self, length: int) -> None:
+        """Forget all transitions after the first `length`."""
+        del self._ends[length:], self._feedback[length:]
+
+    def __getitem__(self, index: int) -> Transition:
+        end = self._ends[index]
+        start = self._ends[index - 1] if index % len(self) else 0
+        with open(self._path, "rb") as file:
+            file.seek(start)
+            data = memoryview(file.read(end - start))
+        length, height, width = _HEAD.unpack_from(data)
+        texts, packed = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
+        pixels = lz4.block.decompress(packed, uncompressed_size=height * width * 3)
+        image = np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
+        heard = self._feedback[index] if index % len(self) < len(self._feedback) else ""
+        return Transition(image, **dict(zip(_TEXTS, json.loads(bytes(texts)), strict=True)), feedback=heard)
+
+
+class _Images(Sequence[np.ndarray]):
+    """The images of transitions, read one by one."""
+
+    def __init__(self, transitions: Sequence[Transition] | UnfinishedTransitions) -> None:
+        self._transitions = transitions
+
+    def __len__(self) -> int:
+        return len(self._transitions)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._transitions[index].image
+
+
+def write_shard(
+    path: Path, transitions: Sequence[Transition] | UnfinishedTransitions, attributes: Mapping[str, Any]
+) -> None:
     """Write an episode's transitions; the file appears under its name only when it is whole and on disk."""
-    shards.write_shard(path, {field: [getattr(item, field) for item in transitions] for field in FIELDS}, attributes)
+    texts: dict[str, list[str]] = {name: [] for name in FIELDS if name != IMAGE}
+    for index in range(len(transitions)):
+        item = transitions[index]
+        for name, rows in texts.items():
+            rows.append(getattr(item, name))
+    shards.write_shard(path, {IMAGE: _Images(transitions), **texts}, attributes)
 
 
 def read_transition(path: Path, index: int) -> Transition:

@@ -8,6 +8,7 @@ import hmac
 import json
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,13 +21,14 @@ from xrl_alignment.wire import v1, v2
 from xrl_alignment.wire.admission import ByteBudget, HttpResponse, PendingRequest, RequestRefused, SessionAdmission
 from xrl_alignment.wire.connections import OpenConnections
 from xrl_alignment.wire.images import MAX_PIXELS
-from xrl_alignment.wire.messages import Observation, ProtocolError, md5_hex
+from xrl_alignment.wire.messages import ProtocolError, bytes_of, md5_hex
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_BODY = 20 << 20  # a 300×300 frame is 1.5 MB in v1, the largest one allowed 16 MB
 _CHUNK = 1 << 16  # bytes of a body that are read at once
-_DECODING = 12  # bytes that decoding takes for each byte of a body, at most: a v1 image that is not written plainly
+# Bytes that decoding takes for each byte, at most: of a v1 image that is not written plainly, of a v2 header.
+_DECODING_V1, _DECODING_V2 = 12, 24
 _LARGEST_IMAGE = 3 * MAX_PIXELS
 
 
@@ -37,6 +39,7 @@ class Limits:
     max_body: int = DEFAULT_MAX_BODY
     idle_s: float = 900.0  # between two requests on one connection: a simulator may take minutes to load a room
     header_s: float = 10.0  # for the headers; also for the first request of a connection to begin
+    max_head: int = 32 << 10  # of a request's first line and headers
     body_s: float = 60.0
     write_s: float = 30.0
     drain_s: float = 5.0  # how long a refused body is read and thrown away, so that its sender gets the reason
@@ -57,16 +60,22 @@ class HandlerContext:
     status: Callable[[], Mapping[str, Any]]
 
 
+class _HeadTooLong(Exception):
+    """A client has sent as many bytes as it may, and its headers have not ended."""
+
+
 class _DeadlineReader(RawIOBase):
     """Reads a socket until a deadline, which also ends a client that sends one byte a second."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._deadline = 0.0
+        self._left = 0
 
-    def allow(self, seconds: float) -> None:
-        """Set the deadline to `seconds` from now."""
+    def allow(self, seconds: float, most: int = sys.maxsize) -> None:
+        """Set the deadline to `seconds` from now, and read `most` bytes until the next call."""
         self._deadline = time.monotonic() + seconds
+        self._left = most
 
     def readable(self) -> bool:
         return True
@@ -75,8 +84,12 @@ class _DeadlineReader(RawIOBase):
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("deadline passed")
+        if self._left <= 0:
+            raise _HeadTooLong
         self._connection.settimeout(left)
-        return self._connection.recv_into(buffer)
+        count = self._connection.recv_into(memoryview(buffer)[: self._left])
+        self._left -= count
+        return count
 
 
 class RequestHandler(BaseHTTPRequestHandler):
@@ -97,7 +110,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         super().setup()
         self._reader = _DeadlineReader(self.connection)
         self.rfile.close()
-        self.rfile = BufferedReader(self._reader, 1 << 16)
+        self.rfile = BufferedReader(self._reader, 1 << 14)
         self._unread = 0  # bytes of the current body that are still on their way
         self._known = False  # whether a valid request has come: only then may the connection be idle for long
 
@@ -115,7 +128,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             self._reader.allow(limits.idle_s if self._known else limits.header_s)
             if not self.rfile.peek(1):
                 return
-            self._reader.allow(limits.header_s)
+            self._reader.allow(limits.header_s, limits.max_head)
             self._read_and_answer()
         except (TimeoutError, ConnectionError) as error:  # idle, slow, or gone: no request reached the loop
             self.close_connection = True
@@ -125,9 +138,14 @@ class RequestHandler(BaseHTTPRequestHandler):
         try:
             self.raw_requestline = self.rfile.readline(65537)
             complete = self.parse_request()  # answers malformed requests itself
-        except TimeoutError:
+        except (TimeoutError, _HeadTooLong) as error:
+            limits = self.context.limits
             self.requestline, self.request_version, self.command = "", self.protocol_version, ""
-            self._refuse(RequestRefused(408, f"the headers took longer than {self.context.limits.header_s:g} s"))
+            if isinstance(error, TimeoutError):
+                self._refuse(RequestRefused(408, f"the headers took longer than {limits.header_s:g} s"))
+            else:
+                self._unread = limits.max_head  # what may be on its way
+                self._refuse(RequestRefused(431, f"the headers are longer than {limits.max_head} bytes"))
             return
         self.connection.settimeout(self.context.limits.write_s)
         if complete:
@@ -163,7 +181,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             finally:
                 self.context.admission.finished(pending)
         finally:
-            self._hold(0)
+            self._settle(0)
         self._send(response, {"MD5": md5_hex(response.body)})
         self.context.connections.idle(self.connection)
 
@@ -176,11 +194,12 @@ class RequestHandler(BaseHTTPRequestHandler):
             raise RequestRefused(400, "header MD5 is missing: send the hex MD5 of the body")
         if claimed.strip().lower() != digest:
             raise RequestRefused(400, f"header MD5 is {claimed[:40]}, the body's is {digest}: damaged in transfer")
-        self._hold(_LARGEST_IMAGE + _DECODING * len(body))
+        second = self.headers.get_content_type() == v2.CONTENT_TYPE
+        decoding = _DECODING_V2 * min(len(body), v2.MAX_HEADER) if second else _DECODING_V1 * len(body)
+        self._hold(len(body) + _LARGEST_IMAGE + decoding)
         self.context.connections.busy(self.connection)
         pending = self._admit(body, digest)
-        image = pending.message.image.nbytes if isinstance(pending.message, Observation) else 0
-        self._hold(image + len(body))
+        self._settle(bytes_of(pending.message))
         return pending
 
     def _hold(self, size: int) -> None:
@@ -188,6 +207,11 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.context.budget.give_back(self._held)
         self._held = 0
         self.context.budget.take(size)
+        self._held = size
+
+    def _settle(self, size: int) -> None:
+        """As `_hold`, for a request that is queued already: it neither waits nor is refused."""
+        self.context.budget.give_back(self._held - size)
         self._held = size
 
     def _admit(self, body: bytes, digest: str) -> PendingRequest:

@@ -7,7 +7,10 @@ types before it uses a value, and answers everything else with a `ProtocolError`
 from __future__ import annotations
 
 import hashlib
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,8 +19,10 @@ from lavis.common.errors import EmacError
 
 MAX_TEXT = 1 << 14  # characters of an observation's text; ALFWorld's longest has about 2,000
 MAX_HISTORY = 1 << 18  # characters of the history, which v1's clients write: the text of a whole episode
-MAX_INFORMATION = 1 << 18  # characters of the information in v1
+MAX_INFORMATION = 1 << 17  # characters of the information in v1; ALFWorld's has about 5,000
 MAX_NAME = 512  # characters of a session or game id
+MAX_VALUES = 1 << 14  # in the information, keys included, however deep; ALFWorld's has about a hundred
+MAX_GAMES = 1 << 16  # that a client offers
 MAX_COMMANDS = 4096  # admissible commands of one state
 MAX_COMMAND = 1024  # characters of one of them
 
@@ -115,6 +120,8 @@ def check_observation(observation: Observation) -> Observation:
     for name, most in (("text", MAX_TEXT), ("history", MAX_HISTORY), ("task_type", MAX_NAME)):
         if len(getattr(observation, name)) > most:
             raise ProtocolError(f"field {name} is longer than {most} characters")
+    if next(islice(_all_values(observation.information), MAX_VALUES, None), None) is not None:
+        raise ProtocolError(f"field information holds more than {MAX_VALUES} values")
     for name in ("expert_action", "expert_thought"):
         said = observation.information.get(name)
         if isinstance(said, str) and len(said) > MAX_TEXT:
@@ -144,6 +151,22 @@ def without_content(message: Message) -> Message:
         case Hello():
             return replace(message, games=())
     return message
+
+
+def bytes_of(message: Message) -> int:
+    """The memory that `message` takes: short texts may hold values that take much more (`[[],[],…`)."""
+    return sum(v.nbytes if isinstance(v, np.ndarray) else sys.getsizeof(v) for v in _all_values(vars(message)))
+
+
+def _all_values(root: dict[str, Any]) -> Iterator[Any]:
+    """Keys and values of `root`, and those inside them, however deep."""
+    left: list[Any] = [*root, *root.values()]
+    while left:
+        yield (value := left.pop())
+        if isinstance(value, dict):
+            left += [*value, *value.values()]
+        elif isinstance(value, (list, tuple, set)):
+            left += value
 
 
 def md5_hex(body: bytes) -> str:

@@ -10,15 +10,24 @@
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 from xrl_alignment.wire.images import decode_json_image, encode_json_image
-from xrl_alignment.wire.messages import MAX_INFORMATION, Observation, ProtocolError, brief, check_observation
+from xrl_alignment.wire.messages import (
+    MAX_INFORMATION,
+    MAX_VALUES,
+    Observation,
+    ProtocolError,
+    brief,
+    check_observation,
+)
 
 SKIP = "SKIP"  # the reply when this game is solved already: the client goes on to the next one
 
 MAX_NESTING = 32  # brackets inside brackets in that literal; ALFWorld's infos need three
+_PARSER = threading.Lock()  # one text at a time: its syntax tree takes up to 500 bytes for each value
 
 _TAGS = ("[#OBSERVATION]", "[#HISTORY]", "[#INFORMATION]", "[#TYPE]", "[#DONE]", "[#IMAGE]")
 
@@ -102,7 +111,9 @@ def _split_information(rest: bytes) -> tuple[bytes, dict[str, Any]]:
     if at < 0:
         raise ProtocolError(f"field {_TAGS[2]} is missing")
     fault = ProtocolError(f"field {_TAGS[2]} must be a Python-literal dict")
-    for _ in range(MAX_NESTING):  # each attempt may parse the whole rest, so their number is bounded
+    left = 2 * MAX_INFORMATION  # bytes that may be parsed: each attempt may parse the whole rest
+    while at >= 0 and left > 0:
+        left -= len(rest) - at
         try:
             information = _literal(_text(rest[at + len(tag) :], _TAGS[2]), f"field {_TAGS[2]}")
             if isinstance(information, dict) and all(isinstance(key, str) for key in information):
@@ -110,8 +121,6 @@ def _split_information(rest: bytes) -> tuple[bytes, dict[str, Any]]:
         except ProtocolError as error:
             fault = error
         at = rest.find(tag, at + 1)
-        if at < 0:
-            break
     raise fault
 
 
@@ -119,10 +128,13 @@ def _literal(text: str, what: str) -> Any:
     """Parse a Python literal from an untrusted sender: `ast.literal_eval` runs no code, but needs bounds."""
     if len(text) > MAX_INFORMATION:
         raise ProtocolError(f"{what} is longer than {MAX_INFORMATION} characters")
+    if sum(map(text.count, ",:")) > MAX_VALUES:
+        raise ProtocolError(f"{what} holds more than {MAX_VALUES} values")
     if sum(map(text.count, "[({")) > MAX_NESTING and _depth(text) > MAX_NESTING:
         raise ProtocolError(f"{what} is nested deeper than {MAX_NESTING}")
     try:
-        return ast.literal_eval(text.strip())
+        with _PARSER:
+            return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise ProtocolError(f"{what} is not a Python literal: {brief(error)}") from error
 

@@ -19,6 +19,7 @@ from typing import Any
 from lavis.common.errors import unknown
 from xrl_alignment.wire.images import decode_image, encode_image
 from xrl_alignment.wire.messages import (
+    MAX_GAMES,
     MAX_NAME,
     Bye,
     Hello,
@@ -84,8 +85,10 @@ def decode(body: bytes) -> Message:
             return check_observation(_observation(header, body[4 + length :], session, seq))
         case "hello":
             games = _get(header, "games", list)
-            if not all(isinstance(game, str) and len(game) <= MAX_NAME for game in games):
-                raise ProtocolError(f"field games must be a list of game ids of at most {MAX_NAME} characters")
+            if len(games) > MAX_GAMES or not all(isinstance(game, str) and len(game) <= MAX_NAME for game in games):
+                raise ProtocolError(
+                    f"field games must be a list of at most {MAX_GAMES} game ids of at most {MAX_NAME} characters"
+                )
             environment, split = (_get(header, name, str)[:MAX_NAME] for name in ("environment", "split"))
             return Hello(session, seq, tuple(games), environment, split)
         case "next":

@@ -20,6 +20,7 @@ from lavis.common.files import (
     append_line,
     locked,
     make_folder,
+    new_folder,
     remove_temporaries,
     replaced,
     write_atomically,
@@ -38,6 +39,15 @@ def test_the_file_appears_whole_and_folders_are_made(tmp_path: Path) -> None:
     write_atomically(path, lambda file: file.write(b"whole"))
     assert path.read_bytes() == b"whole"
     assert [entry.name for entry in path.parent.iterdir()] == ["x.bin"]
+
+
+def test_a_new_folder_is_nobody_elses(tmp_path: Path) -> None:
+    made = [new_folder(tmp_path / "runs" / "20260101") for _ in range(3)]
+    assert [path.name for path in made] == ["20260101", "20260101-2", "20260101-3"]
+    assert all(path.is_dir() for path in made)
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="the folder .*file could not be made"):
+        new_folder(tmp_path / "file" / "a")
 
 
 def test_a_raising_writer_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:

@@ -53,9 +53,16 @@ def test_damaged_and_foreign_files(tmp_path: Path) -> None:
         checkpoint.load(tmp_path / "b.pth")
 
 
-def test_newest(tmp_path: Path) -> None:
+def test_the_newest_is_the_one_with_the_most_batches(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path) is None
-    for age, name in enumerate(("stopped", "3", "best")):
-        (tmp_path / f"checkpoint_{name}.pth").touch()
+    names = ("10", "stopped", "9", "best")  # in the order of their times, as `cp -r` may give them
+    for name, batches in zip(names, (40, 38, 36, 99), strict=True):
+        checkpoint.save(tmp_path / f"checkpoint_{name}.pth", {**CONTENT, "batches": batches})
+    for age, name in enumerate(names):
         os.utime(tmp_path / f"checkpoint_{name}.pth", (time.time(), 1e9 + age))
-    assert checkpoint.newest(tmp_path).name == "checkpoint_3.pth"
+    assert checkpoint.newest(tmp_path).name == "checkpoint_10.pth"
+    for batches, newest in ((40, "10"), (41, "stopped")):
+        checkpoint.save(tmp_path / "checkpoint_stopped.pth", {**CONTENT, "batches": batches})
+        assert checkpoint.newest(tmp_path).name == f"checkpoint_{newest}.pth"
+    (tmp_path / "checkpoint_10.pth").unlink()
+    assert checkpoint.newest(tmp_path).name == "checkpoint_stopped.pth"

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,9 @@ def test_stopped_by_sigterm_and_resumed_equals_uninterrupted(make_runner, tmp_pa
     with pytest.raises(Stopped, match="run.resume_ckpt_path=.*checkpoint_stopped.pth"):
         runner.train()
     assert torch.load(tmp_path / "cut/checkpoint_stopped.pth", weights_only=True)["batches"] == 2
+    (tmp_path / "cut/.checkpoint_0.pth.4711.tmp").write_text("what a killed run has left")
     make_runner("cut", **{"run.resume_ckpt_path": "latest"}).train()
+    assert not list((tmp_path / "cut").glob(".*"))
     whole, cut = weights(tmp_path / "whole/checkpoint_1.pth"), weights(tmp_path / "cut/checkpoint_1.pth")
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     means = [line["train_loss"] for line in lines(tmp_path / "cut") if "epoch" in line]
@@ -150,6 +153,19 @@ def test_dpos_reference_is_asked_once_for_each_transition(
         [line["train_loss"] for line in lines(tmp_path / job) if "train_batches" in line] for job in ("once", "again")
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5) and len(losses[0]) == 6
+
+
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
+    make_runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Noon(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 1, 1, 12)
+
+    monkeypatch.setattr("lavis.runners.runner_base.datetime", Noon)
+    folders = [make_runner('""').output_dir for _ in range(2)]  # no name of its own
+    assert [folder.relative_to(tmp_path).as_posix() for folder in folders] == ["20260101120000", "20260101120000-2"]
 
 
 def test_checkpoints_that_do_not_fit(make_runner, tmp_path: Path) -> None:

@@ -290,4 +290,4 @@ def test_a_game_that_the_server_gave_up_is_told_with_the_reason_and_played_again
     run = make_run(policy=FailsOnce(), num_rounds=1, max_steps=2)
     summary = run.play(report=ClientReport(said))
     assert "the server gave the game up: ValueError: bad" in said.getvalue()
-    assert [len(record.steps) for record in run.journal] == [2, 2] and summary["episodes"] == 3
+    assert [len(record.steps) for record in run.journal] == [2, 2] and summary["episodes"] == 2

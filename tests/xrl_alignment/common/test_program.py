@@ -6,13 +6,16 @@ import argparse
 import errno
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
 from lavis.common.errors import ConfigError, EmacError, FileError, MissingExtraError, MissingFileError
 from xrl_alignment.common.errors import EnvironmentFault, RolloutError
-from xrl_alignment.common.program import parse_args, run_program
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.common.program import LIFELINE, lifeline, parse_args, run_program
 
 
 def test_parse_args_gathers_options_and_own_arguments() -> None:
@@ -113,6 +116,40 @@ def test_sigterm_unwinds_like_ctrl_c_and_says_so(capsys: pytest.CaptureFixture) 
     assert (caught.value.code, closed) == (130, [True])
     assert capsys.readouterr().err == "interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+TIED = """
+import time
+from xrl_alignment.common import program
+program._GRACE_S = 0.2
+def main():
+    print("started", flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        print("closing", flush=True)
+        time.sleep({closing_s})
+program.run_program(main)
+"""
+
+
+@pytest.mark.parametrize(("closing_s", "code"), [(0, 130), (60, -signal.SIGKILL)])
+def test_a_program_ends_with_the_one_that_started_it(closing_s: float, code: int) -> None:
+    with lifeline() as line:  # what SIGKILL does to this process's end of the pipe, its closing does, too
+        process = subprocess.Popen(
+            [sys.executable, "-c", TIED.format(closing_s=closing_s)],
+            cwd=REPO_ROOT,
+            env={**os.environ, LIFELINE: str(line)},
+            pass_fds=[line],
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout.readline() == "started\n"
+        assert process.poll() is None
+    out, errors = process.communicate(timeout=30)
+    assert (process.returncode, out, errors) == (code, "closing\n", "interrupted\n" if code == 130 else "")
 
 
 def test_help_keeps_the_lines_of_its_examples(capsys: pytest.CaptureFixture) -> None:

@@ -1,12 +1,20 @@
 """One game being played."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from xrl_alignment.dagger.episode import LabelledEpisode, plain
 from xrl_alignment.experts import Label, make_expert
-from xrl_alignment.runs.transitions import Transition
+from xrl_alignment.runs.transitions import Transition, UnfinishedTransitions
 from xrl_alignment.wire.messages import Observation
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Where the episodes' transitions are."""
+    monkeypatch.chdir(tmp_path)
 
 
 def episode(repeat_limit: int = 0, game: str = "pick/a", beta: float = 0.0, **information) -> LabelledEpisode:
@@ -21,6 +29,7 @@ def episode(repeat_limit: int = 0, game: str = "pick/a", beta: float = 0.0, **in
         beta=beta,
         expert=expert,
         observation=Observation("A room.", information=information),
+        transitions=UnfinishedTransitions(Path()),
     )
 
 

@@ -186,6 +186,37 @@ def test_missing_commands_with_admissible_decoding_end_the_episode(begin):
     finish(run, client)
 
 
+@pytest.mark.parametrize("limit", ["max_held", "max_stored"])
+def test_the_largest_unfinished_episode_makes_room(make_run, scripted, limit):
+    """The one that grows is given up at once; one that has grown before is told when it comes again."""
+    noise = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
+    run = make_run(policy=scripted("look"), num_envs=3, num_rounds=1, max_steps=50).start()
+    names = ("g/1", "g/2", "g/3")
+    small, large, late = clients = [Client(run, name) for name in "abc"]
+    for client, name in zip(clients, names, strict=True):
+        client.send(Hello, games=names)
+        assert client.send(Next)["game"] == name
+        assert client.see(OPENING, name)["action"] == "look"
+    for _ in range(3):
+        assert large.see("x" * 4000, image=noise)["action"] == "look"
+    episodes = run.loop.sessions._episodes
+    sizes = [episode.held if limit == "max_held" else episode.transitions.size for episode in episodes.values()]
+    setattr(run.loop.sessions, limit, sum(sizes) - 1)
+    assert small.see()["action"] == "look"
+    reason = given_up(large.see("x" * 4000, image=noise))
+    assert "of all unfinished episodes, which need more than" in reason
+    setattr(run.loop.sessions, limit, sizes[0] * 9)
+    given_up(late.see("x" * 16_000, image=noise) if limit == "max_held" else feed(late, noise))
+    assert small.see()["action"] == "look" and len(list(run.directory.buffer.iterdir())) == 1
+
+
+def feed(client, image):
+    """The first answer that is no action."""
+    while (reply := client.see(image=image))["action"]:
+        pass
+    return reply
+
+
 def test_after_three_attempts_the_game_counts_as_lost_and_a_resume_stays_harmless(make_run, begin, scripted):
     policy = FailsAt(scripted("look"), "act", ValueError("bad"))
     run, client = begin(policy=policy, num_rounds=2)

@@ -212,6 +212,20 @@ def test_a_transition_at_which_the_model_fails_is_drawn_no_more(make, stored, ca
     assert again.buffer.refused == learner.buffer.refused
 
 
+def test_the_random_state_holds_the_gpus_generator(make, monkeypatch):
+    learner = make()
+    assert "cuda" not in learner.random_state()
+    generator = torch.Generator().manual_seed(1)  # in place of the GPU's, which may not be here
+    monkeypatch.setattr(type(learner.model), "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: generator.get_state())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: generator.set_state(state))
+    state = {"optimizer": learner.optimizer.state_dict(), "scaler": None, "training_step": 0}
+    state["random"] = learner.random_state()
+    drawn = torch.rand(3, generator=generator)
+    learner.restore(state)
+    assert torch.equal(torch.rand(3, generator=generator), drawn)
+
+
 def test_a_model_that_fails_at_everything_is_no_transitions_fault(make):
     learner = make()
 

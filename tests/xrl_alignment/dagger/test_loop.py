@@ -412,9 +412,10 @@ def test_one_session_makes_a_run_a_function_of_config_and_seed(make_run):
     assert all((states[0][name] == states[1][name]).all() for name in states[0])
 
 
-@pytest.mark.parametrize("die_at", [3, 7])
-def test_a_killed_run_resumes_to_the_very_same_end(make_run, scripted, die_at):
-    options = {"max_steps": 4, "beta": [0.5], "train_every": 1, "state_interval_s": 0.0 if die_at == 3 else 1e9}
+@pytest.mark.parametrize(("die_at", "train_every"), [(3, 1), (7, 1), (7, 3)])
+def test_a_killed_run_resumes_to_the_very_same_end(make_run, scripted, die_at, train_every):
+    options = {"max_steps": 4, "beta": [0.5], "state_interval_s": 0.0 if die_at == 3 else 1e9}
+    options["train_every"] = train_every
     whole = make_run("whole", policy=scripted("look", "inventory"), **options)
     whole.play()
     killed = make_run("killed", policy=scripted("look", "inventory", die_at=die_at), **options)
@@ -462,8 +463,9 @@ def test_a_lost_shard_of_a_round_that_has_ended_is_learned_from_no_more(make_run
     assert "Task: [1] of round 0 is lost, nothing more is learned from it" in again.log
 
 
-def test_the_last_state_is_saved_also_by_a_resume_that_plays_nothing(make_run, scripted):
-    run = make_run(policy=scripted("look"), max_steps=3)
+@pytest.mark.parametrize("train_every", [1, 3])
+def test_the_last_state_is_saved_also_by_a_resume_that_plays_nothing(make_run, scripted, train_every):
+    run = make_run(policy=scripted("look"), max_steps=3, train_every=train_every)
     old = []
     begin_next = run.rounds.begin_next
 
@@ -476,7 +478,7 @@ def test_the_last_state_is_saved_also_by_a_resume_that_plays_nothing(make_run, s
     run.rounds.begin_next = killed_after
     assert run.play() is None
     run.directory.trainer.write_bytes(old[0])
-    again = make_run(policy=scripted("look"), max_steps=3, state_interval_s=1e9)
+    again = make_run(policy=scripted("look"), max_steps=3, train_every=train_every, state_interval_s=1e9)
     again.start().wait()
     assert again.error is None and again.directory.done and not list(again.directory.state.glob(".*.tmp"))
     ends = [load_checkpoint(path) for path in (again.directory.trainer, again.directory.checkpoint(1))]

@@ -87,6 +87,17 @@ def test_training_waits_for_every_so_many_episodes(make_run, scripted):
     assert run.training.learner.training_step == 2 and len(run.training.learner.buffer) == 4
 
 
+def test_what_comes_after_the_last_turn_is_learned_from_at_the_end_of_the_run(make_run, scripted):
+    run = make_run(policy=scripted("look"), max_steps=1, train_every=3)
+    run.play()
+    assert run.training.learner.training_step == 2 and "Epoch: [1], Iter: [1]" in run.log
+    steps = [load_checkpoint(run.directory.checkpoint(round))["training_step"] for round in (0, 1)]
+    assert steps == [0, 2] and load_checkpoint(run.directory.trainer)["training_step"] == 2
+    again = make_run(policy=scripted("look"), max_steps=1, train_every=3)
+    again.start().wait()
+    assert again.error is None and load_checkpoint(run.directory.trainer)["training_step"] == 2
+
+
 def test_a_finished_run_that_is_opened_again_changes_nothing(played):
     before = {name: (played.directory.results / name).read_bytes() for name in (*FILES, "world.log")}
     rounds = reopened(played.directory.path)

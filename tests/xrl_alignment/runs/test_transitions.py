@@ -1,10 +1,13 @@
 """Transitions in shards."""
 
+from dataclasses import replace
+
 import h5py
 import numpy as np
 import pytest
 
-from xrl_alignment.runs.transitions import Transition, read_transition, shard_name, write_shard
+from lavis.common.files import remove_temporaries
+from xrl_alignment.runs.transitions import Transition, UnfinishedTransitions, read_transition, shard_name, write_shard
 
 
 def transition(number: int, side: int = 8) -> Transition:
@@ -31,8 +34,43 @@ def test_a_shard_reads_back_what_was_written(tmp_path):
 
 
 def test_a_shard_that_cannot_be_finished_leaves_nothing(tmp_path):
-    with pytest.raises(ValueError, match="all input arrays must have the same shape"):
+    with pytest.raises(ValueError, match=r"one shape, not \(8, 8, 3\) and \(9, 9, 3\)"):
         write_shard(tmp_path / "round000_env0000_steps002.h5", [transition(0), transition(1, side=9)], {})
     with pytest.raises(ValueError, match="length of at least 1"):
         write_shard(tmp_path / "round000_env0000_steps000.h5", [], {})
     assert list(tmp_path.iterdir()) == []
+
+
+def same(one: Transition, other: Transition) -> bool:
+    return (one.image == other.image).all() and replace(one, image=other.image) == other
+
+
+def test_an_unfinished_episode_is_in_a_file_and_its_shard_is_the_same(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (32, 24, 3), np.uint8)
+    given = [replace(transition(n), image=noise if n == 1 else np.zeros_like(noise)) for n in range(4)]
+    given[3] = replace(given[3], text_input="half \ud800", feedback="")
+    kept = UnfinishedTransitions(tmp_path)
+    for number in (0, 1, 3, 2):
+        kept.append(replace(given[number], feedback=""))
+        if number == 3:
+            kept.cut(2)  # as where a batch is decided again
+        else:
+            kept.hear(given[number].feedback)
+    kept.append(given[3])
+    assert len(kept) == 4 and all(map(same, kept, given)) and same(kept[-1], given[3])
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == [kept.size] != [0]
+    with pytest.raises(IndexError):
+        kept[4]
+    kept.cut(3)
+    write_shard(tmp_path / "a.h5", kept, {"game": "g"})
+    write_shard(tmp_path / "b.h5", given[:3], {"game": "g"})
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+    del kept
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.h5", "b.h5"]
+
+
+def test_what_a_killed_process_left_of_an_episode_goes(tmp_path):
+    kept = UnfinishedTransitions(tmp_path)
+    kept.append(transition(1))
+    remove_temporaries(tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from xrl_alignment.wire import v1, v2
 from xrl_alignment.wire.http_server import DaggerHTTPServer, Limits, ServerError
-from xrl_alignment.wire.messages import Bye, Hello, Observation, md5_hex
+from xrl_alignment.wire.messages import Bye, Hello, Observation, bytes_of, md5_hex
 
 IMAGE = np.zeros((4, 4, 3), np.uint8)
 V1_BODY = v1.encode(Observation("You see a desk 1.", "text", {"won": False}, "pick-1/t", False, IMAGE))
@@ -256,6 +256,9 @@ def test_answers_on_a_kept_connection_are_sent_at_once(start):
         for seq in range(1, 21):
             assert ask(connection, observation(seq))[0] == 200
         assert connection.sock is kept
+        deadline = time.monotonic() + PATIENCE_S  # it is idle a moment after its reply has left
+        while not server._connections._idle and time.monotonic() < deadline:
+            time.sleep(0.01)
         (accepted,) = server._connections._idle
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         body = observation(21)
@@ -323,6 +326,30 @@ def test_slow_headers_and_slow_bodies_time_out(start):
     assert answer.startswith(b"HTTP/1.1 408 ") and b"the headers took longer than 0.5 s" in answer
     answer = raw(server, b"POST / HTTP/1.1\r\nContent-Length: 10\r\nMD5: x\r\n\r\nabc")
     assert answer.startswith(b"HTTP/1.1 408 ") and b"the body took longer than 0.2 s" in answer
+
+
+def test_a_head_has_a_limit(start):
+    server, _ = start(limits=Limits(drain_s=0.1))
+    head = b"POST / HTTP/1.1\r\n" + b"".join(b"X%d: %s\r\n" % (i, b"y" * 1000) for i in range(60))
+    answer = raw(server, head)  # 60 kB: what the standard library takes for a head may have 6 MB
+    assert answer.startswith(b"HTTP/1.1 431 ") and b"the headers are longer than 32768 bytes" in answer
+    assert post_v1(server)[0] == 200
+
+
+def test_a_waiting_request_counts_as_what_it_was_decoded_to(start):
+    server, _ = start(loop=False)
+    deep = {"a": [[]] * 5000}  # 20 kB on the wire
+    thread = InThread(post, server, v2.encode(Hello("a", 0, ("g",))))
+    server.take(1, PATIENCE_S)[0].reply({"kind": "welcome"})
+    assert thread.result()[0] == 200
+    thread = InThread(post, server, v2.encode(Observation("x", information=deep, session="a", seq=1), "zlib"))
+    (pending,) = server.take(1, PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while server._budget.held != (size := bytes_of(pending.message)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server._budget.held == size > 5000 * 56
+    pending.reply(["look"])
+    assert thread.result()[0] == 200
 
 
 def test_idle_connections_are_closed_without_a_word(start):

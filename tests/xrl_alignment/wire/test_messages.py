@@ -1,11 +1,12 @@
 """What the messages say of themselves, and that no bytes break the reading of either format."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xrl_alignment.wire import v1, v2
-from xrl_alignment.wire.messages import Observation, ProtocolError, md5_hex
+from xrl_alignment.wire.messages import Hello, Observation, ProtocolError, bytes_of, md5_hex
 
 
 @given(st.binary(max_size=200))
@@ -22,6 +23,14 @@ def test_information_also_in_alfworlds_batched_form():
     for observation in (ours, batched):
         assert observation.won is True and observation.admissible_commands == ["look", "go to desk 1"]
     assert Observation("").won is None and Observation("").admissible_commands == []
+
+
+def test_the_memory_of_a_message_is_that_of_all_its_values():
+    small = bytes_of(Observation("text"))
+    assert bytes_of(Observation("text", image=np.zeros((100, 100, 3), np.uint8))) - small == 30_000 - 3
+    nested = [[{}], ({"a": []},), {1, 2}]
+    assert bytes_of(Observation("text", information={"a": nested})) - small > 64 * 4 + 56 * 3
+    assert 1000 < bytes_of(Hello("s", 0, ("g" * 500,) * 2)) < 2000
 
 
 def test_md5_is_the_usual_one():

@@ -66,11 +66,22 @@ def test_v1_names_the_missing_field(name):
 @pytest.mark.parametrize(
     "information",
     ["", "[1]", "{1: 2}", "dict(a=1)", "{'a': __import__('os')}", "{'a': " + "[" * 60 + "]" * 60 + "}", "{'a': ",
-     "{'a': " + "-" * 100_000 + "1}", "{'a': '" + "x" * v1.MAX_INFORMATION + "'}"],
+     "{'a': " + "-" * 100_000 + "1}", "{'a': '" + "x" * v1.MAX_INFORMATION + "'}",
+     "{'a': [" + "0," * 20_000 + "]}"],
 )  # fmt: skip
 def test_v1_information_is_a_bounded_literal_dict(information):
     with pytest.raises(ProtocolError, match="INFORMATION"):
         v1.decode(v1_body(INFORMATION=information))
+
+
+def test_v1_a_history_full_of_tags_is_not_parsed_again_and_again(monkeypatch):
+    parsed = []
+    literal = ast.literal_eval
+    monkeypatch.setattr(v1.ast, "literal_eval", lambda text: (parsed.append(len(text)), literal(text))[1])
+    text = "[#INFORMATION]{0: 0}, " * 5000
+    with pytest.raises(ProtocolError, match="INFORMATION"):
+        v1.decode(v1_body(HISTORY=text))
+    assert sum(parsed) <= 3 * v1.MAX_INFORMATION < len(text) ** 2
 
 
 def test_v1_rejects_other_done_and_bad_utf8():

@@ -84,6 +84,7 @@ def test_v2_malformed(body, reason):
         ({"text": "a" * 20_000}, "field text is longer than 16384 characters"),
         ({"history": "a" * 300_000}, "field history is longer than 262144 characters"),
         ({"task_type": "a" * 600}, "field task_type is longer than 512 characters"),
+        ({"information": {"a": [[{}] * 8000, [[]] * 9000]}}, "field information holds more than 16384 values"),
         ({"information": {"a": "a" * 600_000}}, "an observation's at most 524288"),
         ({"information": {"a": "a" * 3_000_000}}, "bytes, at most 2097152 are allowed"),
     ],
@@ -91,6 +92,11 @@ def test_v2_malformed(body, reason):
 def test_v2_values_that_an_episode_cannot_use(changes, reason):
     with pytest.raises(ProtocolError, match=reason):
         v2.decode(v2_body(observation_header(**changes), zlib.compress(IMAGE.tobytes())))
+
+
+def test_v2_a_client_offers_no_endless_list():
+    with pytest.raises(ProtocolError, match="field games must be a list of at most 65536 game ids"):
+        v2.decode(v2.encode(Hello("s", 0, ("g",) * 70_000)))
 
 
 @pytest.mark.parametrize("commands", [None, [], ["look"], [["look", "go to desk 1"]]])

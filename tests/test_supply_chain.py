@@ -1,0 +1,54 @@
+"""What `make` installs is one version of each package, with the hashes of its files, and comes from one index."""
+
+import re
+
+from xrl_alignment.common.paths import REPO_ROOT
+
+TORCH_ONLY = re.compile(r"torch|triton|cuda-.*|nvidia-.*")  # builds on several indexes: pinned by version
+LINE = re.compile(r"([a-z0-9][a-z0-9._-]*)(?:\[.*\])?==([^ ;\\]+)(?: ; (.*?))?(?: \\)?")
+
+
+def pinned(name: str) -> dict[str, set[str]]:
+    """The versions that a file pins, by package."""
+    versions: dict[str, set[str]] = {}
+    for line in (REPO_ROOT / name).read_text(encoding="utf-8").splitlines():
+        if line and line[0] not in "# ":
+            match = LINE.fullmatch(line)
+            assert match, f"{name}: {line} pins no version"
+            versions.setdefault(match[1], set()).add(match[2])
+    return versions
+
+
+def test_every_package_has_a_version_and_hashes():
+    blocks = re.split(r"\n(?=\S)", (REPO_ROOT / "requirements-hashed.txt").read_text(encoding="utf-8"))
+    bare = [block for block in blocks if block[0] != "#" and "--hash=sha256:" not in block]
+    assert len(blocks) > 150 and bare == []
+
+
+def test_the_hashes_are_of_the_versions_that_the_tests_ran_with():
+    """`make lock` was run after the last change of constraints.txt."""
+    hashed, tested = pinned("requirements-hashed.txt"), pinned("constraints.txt")
+    assert not [name for name in hashed if TORCH_ONLY.fullmatch(name)] and "torch" in tested
+    other = {name: (there, tested[name]) for name, there in hashed.items() if tested.get(name, there) != there}
+    assert other == {}
+
+
+def test_every_direct_dependency_is_installed():
+    """Those of the project itself and of the extra `dev`, by the names in pyproject.toml."""
+    text = (REPO_ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    lists = [re.search(rf"^{key} = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)[1] for key in ("dependencies", "dev")]
+    names = {name.lower() for name in re.findall(r'^    "([\w.-]+)', "".join(lists), re.MULTILINE)}
+    assert len(names) > 30
+    assert names - {"emac-plus", "torch"} <= set(pinned("requirements-hashed.txt"))
+
+
+def test_no_second_index_is_ever_added():
+    """Of two indexes pip takes the higher version, whoever uploaded it; docs/security.md says so."""
+    folders = ("", "docs", "run_scripts", "policy_server", ".github", ".ci", "configs")
+    files = {path for folder in folders for path in (REPO_ROOT / folder).glob("**/*" if folder else "*")}
+    found = {
+        path.relative_to(REPO_ROOT).as_posix()
+        for path in files
+        if path.is_file() and b"--extra-index-url" in path.read_bytes()
+    }
+    assert len(files) > 60 and found <= {"docs/security.md", "CHANGELOG.md"}
