@@ -36,8 +36,8 @@ results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 
 results-quick: $(STAMP)  ## the same experiments at a fiftieth of the size
 	$(RUN) -m xrl_alignment.results --cfg-path configs/results/quick.yaml
 
-test: $(STAMP)  ## the test suite, without the tests marked slow
-	$(RUN) -m pytest $(PYTEST_ARGS)
+test: $(STAMP)  ## the test suite, without the tests marked slow; one process for each core
+	$(RUN) -m pytest --numprocesses auto --dist loadfile $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## the tests marked slow
 	$(RUN) -m pytest -m slow $(PYTEST_ARGS)
