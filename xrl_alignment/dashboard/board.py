@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from xrl_alignment.wire.admission import RequestRefused
 
 MAX_VIEWERS = 16
-STILL_HERE_S = 15.0  # a comment is sent after so long without news: it finds viewers that have left
+STILL_HERE_S = 15.0  # a comment is sent after so long without news: it finds viewers whose network has gone
+LOOK_S = 1.0  # how soon the server sees that a viewer has left
 _STILL_HERE = b": nothing new\n\n"
 
 
@@ -26,7 +28,7 @@ class Board:
 
     def __init__(self, *, max_viewers: int = MAX_VIEWERS, still_here_s: float = STILL_HERE_S) -> None:
         self._max_viewers = max_viewers
-        self._still_here_s = still_here_s
+        self.still_here_s = still_here_s
         self._parts: dict[str, tuple[int, bytes]] = {}  # when it changed last, and the event
         self._version = 0
         self._viewers = 0
@@ -80,11 +82,11 @@ class Board:
             self._viewers -= 1
 
     def news(self, since: int) -> tuple[int, bytes, bool]:
-        """Wait for parts newer than version `since`: the version now, their events, whether this is the end."""
+        """Wait a moment for parts newer than version `since`: the version now, their events, whether it is the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._version > since or self._closed, self._still_here_s)
+            self._changed.wait_for(lambda: self._version > since or self._closed, min(LOOK_S, self.still_here_s))
             newer = sorted(part for part in self._parts.values() if part[0] > since)
-            return self._version, b"".join(event for _, event in newer) or _STILL_HERE, self._closed
+            return self._version, b"".join(event for _, event in newer), self._closed
 
 
 class Viewer:
@@ -94,10 +96,14 @@ class Viewer:
         self._board: Board | None = board
 
     def __iter__(self) -> Iterator[bytes]:
-        """Wait for what is new; ends when the board is closed."""
-        since, over = 0, False
+        """Wait for what is new; ends when the board is closed. Empty while nothing is."""
+        since, over, sent = 0, False, time.monotonic()
         while self._board and not over:
             since, events, over = self._board.news(since)
+            if not events and time.monotonic() - sent >= self._board.still_here_s:
+                events = _STILL_HERE
+            if events:
+                sent = time.monotonic()
             yield events
 
     def close(self) -> None:

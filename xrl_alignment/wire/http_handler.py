@@ -7,6 +7,7 @@ import contextlib
 import hmac
 import json
 import logging
+import select
 import socket
 import sys
 import time
@@ -283,9 +284,18 @@ class RequestHandler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.connection.settimeout(self.context.limits.event_s)
             for event in events:
-                self.connection.sendall(event)  # the time limit is for all of it
+                if event:
+                    self.connection.sendall(event)  # the time limit is for all of it
+                elif self._viewer_has_left():
+                    return
         finally:
             events.close()
+
+    def _viewer_has_left(self) -> bool:
+        """Whether the other side has closed the connection, on which it has nothing more to say."""
+        waiting = select.poll()
+        waiting.register(self.connection, select.POLLIN)
+        return bool(waiting.poll(0)) and not self.connection.recv(1, socket.MSG_PEEK)
 
     def _read_body(self) -> bytes:
         length = self._check_head()

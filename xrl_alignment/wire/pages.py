@@ -27,7 +27,10 @@ class EventStream(Protocol):
     """Server-sent events, as they go over the network."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """Wait for each event; ends when nothing more will come."""
+        """Wait for each event, and end when nothing more will come.
+
+        While there is none, an empty one every second or so lets the server see whether the viewer has left.
+        """
 
     def close(self) -> None:
         """Note that nobody listens any more."""
