@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import time
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
-from tests.xrl_alignment.dashboard.runs import make_run_directory
+import pytest
+
+from tests.xrl_alignment.dashboard.runs import make_run_directory, transitions
 from tests.xrl_alignment.dashboard.test_board import parse
+from tests.xrl_alignment.dashboard.test_live import episode
 from xrl_alignment.dashboard.board import Board
+from xrl_alignment.dashboard.live import LiveSessions
 from xrl_alignment.dashboard.run_files import RunFiles
 from xrl_alignment.dashboard.watcher import MOST_LOAD, Watcher
 
@@ -69,3 +76,37 @@ def test_an_error_is_logged_and_the_next_look_may_succeed(tmp_path: Path, caplog
             break
     watcher.close()
     assert len(calls) >= 3 and "a bug" in caplog.text
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_over_ten_thousand_steps(tmp_path: Path):
+    """Sessions that play on and on, logs that grow, a viewer that reads: 1,000 looks, ten steps before each."""
+    run, board, playing = (
+        make_run_directory(tmp_path),
+        Board(),
+        {str(n): episode(n, ("look", "look")) for n in range(3)},
+    )
+    watcher = Watcher(board, RunFiles(run), sessions=LiveSessions(lambda: list(playing.items())), interval_s=3600)
+    line = {"round": 0, "env": 0, "won": False, "opening": "x" * 500, "steps": [["look", "y" * 100]] * 10}
+    version, memory = 0, []
+    with open(run / "state" / "episodes.jsonl", "a") as journal, open(run / "state" / "metrics.jsonl", "a") as metrics:
+        tracemalloc.start()
+        for look in range(1000):
+            for name, one in playing.items():
+                step = transitions(("look", f"go to desk {look}"))[0]
+                one.transitions.append(replace(step, text_input=f"prompt {look}"))
+                one.hear("ok")
+                if len(one.transitions) > 20:
+                    playing[name] = episode(int(name), ("look", "look"))
+            journal.write(json.dumps({**line, "round": look // 100, "env": look % 100}) + "\n")
+            metrics.write(
+                "".join(json.dumps({"tag": "train/loss", "step": 10 * look + i, "value": 1}) + "\n" for i in range(10))
+            )
+            journal.flush(), metrics.flush()
+            watcher.look()
+            version, events, _ = board.news(version)
+            assert events
+            memory.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    grown = sum(memory[-50:]) / 50 - sum(memory[200:250]) / 50
+    assert grown < 500_000, f"{grown} bytes in 8,000 steps"
