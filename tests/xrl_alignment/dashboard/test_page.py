@@ -120,8 +120,7 @@ def test_an_episode_is_replayed_by_mouse_slider_and_keyboard(browser: Browser, s
         assert page.evaluate("location.hash") == "#episode=0/2"
         page.click("#replay-close")
         assert page.evaluate("document.getElementById('replay').hidden")
-        page.open(f"{url}#episode=0/1")  # a link to an episode
-        page.call("Page.reload")
+        page.open(f"{url}#episode=0/1")  # a link to an episode, on the page that is open
         page.wait("document.getElementById('replay-count').innerText === 'Step 1 of 2'")
         assert "the agent was not asked" in page.text("#replay-verdict")
         assert page.errors() == []
@@ -174,13 +173,14 @@ def test_hostile_texts_are_texts(browser: Browser, serve, tmp_path: Path):
 def test_a_token_is_asked_for_kept_in_the_tab_and_leaves_the_address(browser: Browser, serve, tmp_path: Path):
     url = serve(make_run_directory(tmp_path), TOKEN)
     with browser.page() as page:
-        page.open(url)
+        page.open(f"{url}#episode=0/2")
         page.wait("!document.getElementById('access').hidden")
         assert page.evaluate("document.activeElement.id") == "token" and page.text("#grid") == ""
         give = "document.getElementById('token').value = {!r}; document.querySelector('#access button').click()"
         page.evaluate(give.format("wrong"))
         page.wait("document.getElementById('denied').innerText.includes('does not accept')")
         page.evaluate(give.format(TOKEN))
+        page.wait("document.getElementById('replay-count').innerText === 'Step 1 of 4'")
         page.wait("document.querySelectorAll('#grid button').length === 5")
         page.call("Page.reload")
         page.wait("document.querySelectorAll('#grid button').length === 5")

@@ -81,6 +81,7 @@ async function follow() {
         await askForToken(asked ? "The server does not accept this token." : "");
         asked = true;
         failures = -1;
+        openLinked(); // it could not be shown without the token
         continue;
       }
       showState("lost", `no connection: ${error.message}`);
@@ -95,6 +96,12 @@ if (given.has("token")) {
   useToken(given.get("token"));
   history.replaceState(null, "", location.pathname);
 }
-const wanted = /^(\d+)\/(\d+)$/.exec(given.get("episode") || "");
+
+function openLinked() {
+  const wanted = /^#episode=(\d+)\/(\d+)$/.exec(location.hash);
+  if (wanted) openEpisode(Number(wanted[1]), Number(wanted[2]));
+}
+
+addEventListener("hashchange", openLinked);
 follow();
-if (wanted) openEpisode(Number(wanted[1]), Number(wanted[2]));
+openLinked();

@@ -16,9 +16,11 @@ export function useToken(text) {
   sessionStorage.setItem(PLACE, text);
 }
 
-export async function get(path, signal) {
+// Without credentials the browser asks for no password of its own where the server wants a token. The origin stands in
+// front because this page's address may contain a token, and such an address cannot be fetched.
+export async function get(path) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const response = await fetch(path, { headers, signal, cache: "no-store", redirect: "error" });
+  const response = await fetch(location.origin + path, { headers, credentials: "omit", cache: "no-store", redirect: "error" });
   if (!response.ok) throw new Refused(response.status, (await response.text()).trim().slice(0, 300));
   return response;
 }

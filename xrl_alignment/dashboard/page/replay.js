@@ -15,6 +15,7 @@ export async function openEpisode(round, env) {
     const found = await (await get(`/episodes/${round}/${env}`)).json();
     if (mine === opened) show(found);
   } catch (error) {
+    if (error.status === 401) return void (byId("replay").hidden = true); // the page asks for a token, and then opens the link again
     if (mine === opened) setText(byId("replay-notice"), `This episode cannot be shown: ${error.message}`);
   }
   byId("replay").scrollIntoView({ block: "start" });
