@@ -1,7 +1,7 @@
 """The episodes in progress as cards of the page: each session's frame, text, and what agent and expert said.
 
 The training loop is not asked and does not wait: this reads what its episodes hold at the moment, from another thread.
-A transition is never changed once it is there, so frame, text and actions of a card belong together.
+A transition is not changed once it is there, so frame, text and actions of a card belong together.
 """
 
 from __future__ import annotations
@@ -25,6 +25,16 @@ KEPT_S = 5.0  # a session that has just ended an episode keeps its place so long
 _QUALITY = 80
 
 
+class TransitionsSoFar(Protocol):
+    """The transitions of an episode in progress (`runs.transitions.UnfinishedTransitions`, or a list)."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def __getitem__(self, index: int) -> Transition:
+        """One of them."""
+
+
 class EpisodeInProgress(Protocol):
     """What a card needs of an episode (`dagger.episode.LabelledEpisode` has it)."""
 
@@ -32,8 +42,11 @@ class EpisodeInProgress(Protocol):
     env: int
     round: int
     steps: list[tuple[str, str]]
-    transitions: list[Transition]
     labelled: bool
+
+    @property
+    def transitions(self) -> TransitionsSoFar:
+        """What was decided so far."""
 
     @property
     def opening(self) -> str:
@@ -54,7 +67,7 @@ class LiveSessions:
         self._in_progress = in_progress
         self._clock = clock
         self._slots: dict[str, tuple[int, float]] = {}  # by session: number, when it was seen
-        self._shown: dict[int, Transition] = {}  # by number: what its card shows
+        self._shown: dict[int, tuple[int, str, int]] = {}  # by number: episode, its game, and which step its card shows
 
     def publish(self, board: Board) -> None:
         """Bring the cards up to date."""
@@ -80,11 +93,15 @@ class LiveSessions:
         count = len(episode.transitions)
         if not count:
             return  # it waits for its first action
-        transition = episode.transitions[count - 1]
-        shown = self._shown.get(number)
-        if shown is None or shown.image is not transition.image or shown.text_input != transition.text_input:
-            board.put(_part(number), "session", card(number, episode, transition, count))
-            self._shown[number] = transition
+        now = (id(episode), episode.game, count)
+        if self._shown.get(number) == now:
+            return
+        try:
+            transition = episode.transitions[count - 1]
+        except (OSError, LookupError, ValueError):  # the loop has cut it off, or the episode has ended, a moment ago
+            return
+        board.put(_part(number), "session", card(number, episode, transition, count))
+        self._shown[number] = now
 
 
 def card(number: int, episode: EpisodeInProgress, transition: Transition, count: int) -> dict[str, Any]:

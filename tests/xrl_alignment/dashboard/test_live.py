@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -15,13 +17,16 @@ from xrl_alignment.dagger.episode import LabelledEpisode
 from xrl_alignment.dashboard.board import Board
 from xrl_alignment.dashboard.live import MOST_CARDS, LiveSessions, data_url
 from xrl_alignment.experts import make_expert
+from xrl_alignment.runs.transitions import UnfinishedTransitions
 from xrl_alignment.wire.messages import Observation
+
+FOLDER = tempfile.TemporaryDirectory()  # for what episodes in progress keep on disk
 
 
 def episode(env: int, *said: tuple[str, str]) -> LabelledEpisode:
     playing = LabelledEpisode(
         game=GAMES[env], text=OPENING, env=env, round=1, beta=0.0, expert=make_expert("explorer"),
-        observation=Observation(OPENING),
+        observation=Observation(OPENING), transitions=UnfinishedTransitions(Path(FOLDER.name)),
     )  # fmt: skip
     for step, transition in enumerate(transitions(*said)):
         playing.transitions.append(transition)
