@@ -24,9 +24,9 @@ def test_it_shows_a_run_until_it_is_stopped(tmp_path: Path):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPO_ROOT)
     try:
         assert process.stdout is not None
-        address = re.search(r"http://[\d.:]+/", process.stdout.readline())
+        address = re.search(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
         assert address
-        with urllib.request.urlopen(f"{address[0]}episodes/0/2", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{address[1]}/episodes/0/2", timeout=30) as answer:
             assert len(json.load(answer)["steps"]) == 4
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
