@@ -35,7 +35,7 @@ from xrl_alignment.builders.student import ImageProcessor, load_student, make_po
 from xrl_alignment.builders.teacher import TeacherParts, build_teacher, expert_options
 from xrl_alignment.common.choices import CLIENT_EXPERTS, LABELS_FROM_CLIENT
 from xrl_alignment.common.named_class import is_class_name
-from xrl_alignment.common.network import is_loopback
+from xrl_alignment.common.network import is_loopback, page_url
 from xrl_alignment.common.program import parse_args, run_program
 from xrl_alignment.common.progress import RoundProgress
 from xrl_alignment.config.loading import load_config, shareable, to_yaml
@@ -51,6 +51,7 @@ from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.dagger.sessions import Sessions
 from xrl_alignment.dagger.training import Training
+from xrl_alignment.dashboard.pages import Dashboard
 from xrl_alignment.experts import make_expert
 from xrl_alignment.policies.base import Policy
 from xrl_alignment.runs.directory import RunDirectory, new_run_directory
@@ -97,10 +98,14 @@ def main() -> None:
         progress = cleanup.enter_context(RoundProgress())
         learner = build_learner(config, directory, model, vis_processor) if run.run_training else None
         loop = build_loop(config, server, directory, model, policy, learner, teacher, progress, expected)
+        if config.server.dashboard:
+            server.mount(Dashboard(directory.path, status=server.status, in_progress=loop.sessions.in_progress))
         server.start()
         if arguments.resume:
             print(found(directory, config), flush=True)
         announce(directory, server)
+        if config.server.dashboard:
+            print(f"Dashboard: {page_url(config.server.host, server.port)}", flush=True)
         expected.client_command = client_command(config, server.port)
         for line in advice(config, directory, expected):
             print(line, flush=True)

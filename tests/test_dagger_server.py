@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -139,7 +140,12 @@ def test_sigkill_in_mid_episode_loses_that_episode_alone(alfworld_data, settings
 def test_sigterm_ends_the_server_in_order(settings, start, tmp_path):
     server = start("dagger_server.py", "--cfg-path", settings, "--options", "server.port=0")
     (announcement,) = wait_until(lambda: list(tmp_path.glob("out/*/state/server.json")), server)
-    assert json.loads(announcement.read_text())["pid"] == server.pid
+    announced = json.loads(announcement.read_text())
+    assert announced["pid"] == server.pid
+    with urllib.request.urlopen(f"http://127.0.0.1:{announced['port']}/", timeout=60) as page:
+        assert "<title>EMAC+ run</title>" in page.read().decode()
+    events = urllib.request.urlopen(f"http://127.0.0.1:{announced['port']}/events", timeout=60)
+    assert events.readline().startswith(b"event: "), "a viewer does not keep the server from its end"
     server.send_signal(signal.SIGTERM)
     assert server.wait(120) == 130
     assert "Traceback" not in (tmp_path / "dagger_server.py.log").read_text()

@@ -25,6 +25,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "lavis/models/fast_llm/test_interface.py": "both backends keep one interface",
     "policy_server/test_deployment.py": "the container file and the systemd unit",
     "policy_server/web/test_ui.py": "the page, which is no Python",
+    "xrl_alignment/dashboard/test_page.py": "the page, which is no Python",
     "xrl_alignment/test_information.py": "the facts of docs/information.md",
     "xrl_alignment/experts/llm/test_served_model.py": "the LLM expert asks a real server",
 }

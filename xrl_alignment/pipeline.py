@@ -27,6 +27,7 @@ from pathlib import Path
 from lavis.common.errors import ConfigError
 from lavis.common.files import write_atomically
 from xrl_alignment.builders.environments import client_arguments
+from xrl_alignment.common.network import page_url
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.common.program import LIFELINE, lifeline, run_program
 from xrl_alignment.config.loading import load_config
@@ -90,6 +91,10 @@ def run_phase(
         server = _start(server_command, directory / "server.log", environment, line)
         try:
             port = _wait_for_port(server, announcement, directory / "server.log")
+            if config.server.dashboard:
+                # Behind `#` the token stays in the browser. One that the user has chosen is not printed.
+                made = "" if read_token(config.server) else f"#token={token}"
+                print(f"watch it: {page_url(config.server.host, port)}{made}", flush=True)
             if thor:
                 for leftover in remove_leftovers(directory):  # of a pipeline that was killed: the server now is ours
                     print(f"removed what an earlier start of this run had left: {leftover}", flush=True)

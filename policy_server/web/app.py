@@ -29,6 +29,7 @@ from policy_server.web.schemas import (
     SessionForgotten,
     SessionName,
 )
+from xrl_alignment.dashboard import PAGE
 
 SERVICE = "QWEN VLM Policy Server"
 _UI = Path(__file__).parent / "ui"
@@ -107,8 +108,9 @@ def _add_pages(app: FastAPI, admission: AdmissionControl) -> None:
         own = [step for step in admission.recent if step.caller == request.scope[CALLER]]
         return await asyncio.to_thread(lambda: [recent_from(step) for step in reversed(own)])
 
-    for path, file in (("/ui", "index.html"), ("/ui/app.js", "app.js"), ("/ui/style.css", "style.css")):
-        app.add_api_route(path, _page(_UI / file), include_in_schema=False)
+    files = {"/ui": "index.html", "/ui/app.js": "app.js", "/ui/style.css": "style.css"}
+    for path, file in {**{path: _UI / name for path, name in files.items()}, "/ui/base.css": PAGE / "base.css"}.items():
+        app.add_api_route(path, _page(file), include_in_schema=False)
 
 
 def _page(file: Path) -> Callable[[], Coroutine[Any, Any, FileResponse]]:

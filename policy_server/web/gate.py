@@ -23,7 +23,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OPEN = ("/", "/health", "/openapi.json", "/ui", "/ui/app.js", "/ui/style.css")  # no key needed
+OPEN = ("/", "/health", "/openapi.json", "/ui", "/ui/app.js", "/ui/base.css", "/ui/style.css")  # no key needed
 ACTIONS = ("/get_action", "/get_action/image")
 CALLER = "policy_server.caller"  # the scope's entry with the caller's name
 WRONG_KEYS = 10  # requests without a valid key that an address may send at once …

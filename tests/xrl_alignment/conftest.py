@@ -96,7 +96,8 @@ class Run:
         set_seed(seed)
         self.games = list(games)
         self.directory = RunDirectory(path)
-        self.server = DaggerHTTPServer("127.0.0.1", 0, session_timeout_s=options.pop("session_timeout_s", 60))
+        timeout_s = options.pop("session_timeout_s", 60)
+        self.server = DaggerHTTPServer("127.0.0.1", 0, session_timeout_s=timeout_s, status=lambda: self.loop.status())
         self.model, vis_processor = load_student({}, torch.device("cpu"))
         if preferences:
             self.model.set_reference()

@@ -89,7 +89,8 @@ def scalars(run: Path, tag: str) -> list[float]:
 
 def test_bc_is_handed_to_dpo_and_a_pipeline_killed_there_goes_on(phases, tmp_path):
     command = [sys.executable, "-m", "xrl_alignment.pipeline", "--cfg-path", *phases]
-    pipeline = subprocess.Popen(command, cwd=REPO_ROOT, stdout=subprocess.DEVNULL)
+    with open(tmp_path / "printed", "w") as printed:
+        pipeline = subprocess.Popen(command, cwd=REPO_ROOT, stdout=printed)
     deadline = time.monotonic() + 240
     while not (journals := list(tmp_path.glob("out/dpo/*/state/episodes.jsonl"))):
         assert pipeline.poll() is None and time.monotonic() < deadline
@@ -97,7 +98,12 @@ def test_bc_is_handed_to_dpo_and_a_pipeline_killed_there_goes_on(phases, tmp_pat
     children = list(map(int, Path(f"/proc/{pipeline.pid}/task/{pipeline.pid}/children").read_text().split()))
     environments = [Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in children]
     tokens = {line for lines in environments for line in lines if line.startswith(b"EMAC_TOKEN=")}
-    assert len(tokens) == 1 and len(tokens.pop()) > 40  # server and client share one that was made for this run
+    assert len(tokens) == 1  # server and client share one that was made for this run
+    token = tokens.pop().removeprefix(b"EMAC_TOKEN=").decode()
+    assert len(token) > 40
+    port = json.loads((journals[0].parent / "server.json").read_text())["port"]
+    links = [line for line in (tmp_path / "printed").read_text().splitlines() if line.startswith("watch it: ")]
+    assert len(links) == 2 and links[-1] == f"watch it: http://127.0.0.1:{port}/#token={token}"
     kill_alone(pipeline, children)
     (bc,), dpo = (tmp_path / "out" / "bc").iterdir(), journals[0].parent.parent
     assert (bc / "DONE").exists() and not (dpo / "DONE").exists()

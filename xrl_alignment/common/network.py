@@ -1,8 +1,9 @@
-"""Addresses and ports: whether an address is of this machine only, and which process listens on a port."""
+"""Addresses and ports: whether an address is of this machine only, its URL, and which process listens on a port."""
 
 from __future__ import annotations
 
 import ipaddress
+import socket
 from pathlib import Path
 
 _LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp
@@ -16,6 +17,13 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # any other name: it may resolve to any address
         return False
+
+
+def page_url(host: str, port: int) -> str:
+    """Where a browser finds the page of a server that listens on `host`."""
+    if host in ("0.0.0.0", "::"):
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
 def process_on_port(port: int, proc: Path = Path("/proc")) -> str | None:

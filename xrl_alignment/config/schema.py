@@ -331,6 +331,9 @@ class ServerConfig(Section, section="server"):
     session_timeout_s: float = setting(
         300.0, "seconds after which the games of a silent client are reassigned", SECONDS, may_change=True
     )
+    dashboard: bool = setting(
+        True, "show the run to browsers at `http://<host>:<port>/`, by the same rules and token", may_change=True
+    )
 
 
 @dataclass

@@ -58,6 +58,7 @@ class Driver:
         for i, episode in enumerate(episodes):
             # The original's rule for a filtered expert answer: the policy's own action becomes the label.
             said = labels[i]
+            episode.labelled = said is not None
             episode.unlabelled += said is None
             label = own[i] if said is None else said
             action = label if assisted[i] else own[i]

@@ -39,6 +39,7 @@ class LabelledEpisode(Episode):
     transitions: UnfinishedTransitions
     assisted: bool = False  # the expert drove at least one step
     unlabelled: int = 0  # states for which the expert had no label
+    labelled: bool = True  # whether it had one for the newest transition
     started: float = field(default_factory=time.monotonic)
     held: int = 0  # bytes of memory, about
 

@@ -90,6 +90,10 @@ class Sessions:
         """Number of episodes in progress."""
         return len(self._episodes)
 
+    def in_progress(self) -> list[tuple[str, LabelledEpisode]]:
+        """Every session with its episode; may be called by any thread."""
+        return list(self._episodes.items())
+
     @property
     def all_left(self) -> bool:
         """Whether every session that has greeted has said bye."""

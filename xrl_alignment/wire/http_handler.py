@@ -7,6 +7,7 @@ import contextlib
 import hmac
 import json
 import logging
+import select
 import socket
 import sys
 import time
@@ -22,6 +23,7 @@ from xrl_alignment.wire.admission import ByteBudget, HttpResponse, PendingReques
 from xrl_alignment.wire.connections import OpenConnections
 from xrl_alignment.wire.images import MAX_PIXELS
 from xrl_alignment.wire.messages import ProtocolError, bytes_of, md5_hex
+from xrl_alignment.wire.pages import PAGE_HEADERS, EventStream, Pages
 
 logger = logging.getLogger(__name__)
 
@@ -42,22 +44,24 @@ class Limits:
     max_head: int = 32 << 10  # of a request's first line and headers
     body_s: float = 60.0
     write_s: float = 30.0
+    event_s: float = 10.0  # for one message to a browser that watches; a slower one is dropped
     drain_s: float = 5.0  # how long a refused body is read and thrown away, so that its sender gets the reason
     max_connections: int = 512
     max_held: int = 128 << 20  # by all requests together that are read or wait for their answer
 
 
-@dataclass(frozen=True)
+@dataclass
 class HandlerContext:
-    """What a handler needs from the server."""
+    """What a handler needs from the server. Without `admission` no message is taken, only `pages` are shown."""
 
-    admission: SessionAdmission
+    admission: SessionAdmission | None
     connections: OpenConnections
     budget: ByteBudget
     limits: Limits
     token: str
     local: bool  # whether the server listens to this machine only
     status: Callable[[], Mapping[str, Any]]
+    pages: Pages | None = None
 
 
 class _HeadTooLong(Exception):
@@ -93,7 +97,7 @@ class _DeadlineReader(RawIOBase):
 
 
 class RequestHandler(BaseHTTPRequestHandler):
-    """HTTP/1.1 with keep-alive; `POST /`, `GET /health`, `GET /status`. Each connection has its own thread."""
+    """HTTP/1.1 with keep-alive; `POST /`, `GET /health`, `GET /status`, pages. Each connection has its own thread."""
 
     protocol_version = "HTTP/1.1"
     server_version = "emac"
@@ -172,20 +176,23 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def _post(self) -> None:
         """Answer a message; the path does not matter, because the original's server ignored it."""
+        admission = self.context.admission
+        if admission is None:
+            raise RequestRefused(405, "this server shows a run, it does not play one: it takes no messages")
         self._held = 0
         try:
-            pending = self._receive()
+            pending = self._receive(admission)
             self._known = True
             try:
                 response = pending.wait()
             finally:
-                self.context.admission.finished(pending)
+                admission.finished(pending)
         finally:
             self._settle(0)
         self._send(response, {"MD5": md5_hex(response.body)})
         self.context.connections.idle(self.connection)
 
-    def _receive(self) -> PendingRequest:
+    def _receive(self, admission: SessionAdmission) -> PendingRequest:
         """Read, check and queue a message; what it holds then is the decoded one."""
         body = self._read_body()
         digest = md5_hex(body)
@@ -198,7 +205,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         decoding = _DECODING_V2 * min(len(body), v2.MAX_HEADER) if second else _DECODING_V1 * len(body)
         self._hold(len(body) + _LARGEST_IMAGE + decoding)
         self.context.connections.busy(self.connection)
-        pending = self._admit(body, digest)
+        pending = self._admit(admission, body, digest)
         self._settle(bytes_of(pending.message))
         return pending
 
@@ -214,22 +221,24 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.context.budget.give_back(self._held - size)
         self._held = size
 
-    def _admit(self, body: bytes, digest: str) -> PendingRequest:
+    def _admit(self, admission: SessionAdmission, body: bytes, digest: str) -> PendingRequest:
         try:
             if self.headers.get_content_type() == v2.CONTENT_TYPE:
-                return self.context.admission.admit_v2(v2.decode(body), digest)
-            return self.context.admission.admit_v1(v1.decode(body))
+                return admission.admit_v2(v2.decode(body), digest)
+            return admission.admit_v1(v1.decode(body))
         except ProtocolError as error:
             raise RequestRefused(400, str(error)) from error
 
     def _check_sender(self) -> None:
         """Refuse what a web page in somebody's browser sends: it names its origin, or another host than it reaches.
 
+        What this server's own page asks for is answered: with it, too, browsers name the origin for script modules.
         Also refuses a second way to say where a body ends, by which one request could be read as two.
         """
-        if "Origin" in self.headers:
-            raise RequestRefused(403, "requests from web pages are not answered (header Origin)")
         host = self.headers.get("Host", "")
+        own = self.command == "GET" and self.headers.get("Origin") in (f"http://{host}", f"https://{host}")
+        if "Origin" in self.headers and not own:
+            raise RequestRefused(403, "requests from web pages are not answered (header Origin)")
         if self.context.local and host and not is_loopback(_hostname(host)):
             raise RequestRefused(
                 403, f"header Host names {host[:80]!r}, this server answers at this machine's own names"
@@ -246,8 +255,47 @@ class RequestHandler(BaseHTTPRequestHandler):
         elif path == "/status":
             self._check_token()
             self._send_json(self.context.status())
+        elif self.context.pages:
+            self._show(self.context.pages, path)
         else:
             raise RequestRefused(404, f"nothing at {path[:80]}; use /health or /status")
+
+    def _show(self, pages: Pages, path: str) -> None:
+        """Answer a browser. What belongs to the run goes only to who has the token, and to no other site's page."""
+        if not pages.is_public(path):
+            self._check_token()
+            if self.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
+                raise RequestRefused(403, "requests from other web pages are not answered (header Sec-Fetch-Site)")
+        answer = pages.get(path)
+        if isinstance(answer, HttpResponse):
+            self._send(answer, PAGE_HEADERS)
+        else:
+            self._stream(answer)
+
+    def _stream(self, events: EventStream) -> None:
+        """Send events until they end; a viewer that takes one for longer than `event_s` is dropped."""
+        self.close_connection = True
+        try:
+            self.context.connections.busy(self.connection)
+            self.send_response(200)
+            for name, value in {"Content-Type": "text/event-stream", "Connection": "close", **PAGE_HEADERS}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.flush()
+            self.connection.settimeout(self.context.limits.event_s)
+            for event in events:
+                if event:
+                    self.connection.sendall(event)  # the time limit is for all of it
+                elif self._viewer_has_left():
+                    return
+        finally:
+            events.close()
+
+    def _viewer_has_left(self) -> bool:
+        """Whether the other side has closed the connection, on which it has nothing more to say."""
+        waiting = select.poll()
+        waiting.register(self.connection, select.POLLIN)
+        return bool(waiting.poll(0)) and not self.connection.recv(1, socket.MSG_PEEK)
 
     def _read_body(self) -> bytes:
         length = self._check_head()

@@ -2,7 +2,7 @@
 
 The loop calls `DaggerHTTPServer.take() -> list[PendingRequest]`, and then `PendingRequest.reply(...)` once for each.
 Each connection has a thread with a `RequestHandler` (`http_handler`); sessions, retries and the queue are in
-`admission`.
+`admission`. `mount` shows something to browsers as well; `PageServer` does nothing else.
 """
 
 from __future__ import annotations
@@ -15,29 +15,94 @@ import time
 from collections.abc import Callable, Mapping
 from errno import EADDRINUSE
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from lavis.common.errors import ConfigError, EmacError
 from xrl_alignment.common.network import is_loopback, process_on_port
 from xrl_alignment.wire.admission import ByteBudget, PendingRequest, RequestQueue, SessionAdmission
 from xrl_alignment.wire.connections import OpenConnections
 from xrl_alignment.wire.http_handler import DEFAULT_MAX_BODY, HandlerContext, Limits, RequestHandler
+from xrl_alignment.wire.pages import Pages
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_QUEUE_LIMIT = 256
+Started = TypeVar("Started", bound="PageServer")
 
 
 class ServerError(EmacError, OSError):
     """The server cannot open its port; the text says why and what to do."""
 
 
-class DaggerHTTPServer:
-    """A threaded HTTP server whose requests are answered by one loop.
+class PageServer:
+    """A threaded HTTP server that only shows pages (`mount`) to browsers, `/health` and `/status`.
 
     The constructor binds the port, so that a busy port is reported before anything is loaded (`port=0`: any free one,
     see `.port`). `status` gives the JSON for `GET /status`. Raises ServerError for a port that cannot be opened (names
     the process that holds it) and ConfigError for a host that others can reach, without a token.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: str = "",
+        status: Callable[[], Mapping[str, Any]] = dict,
+        *,
+        limits: Limits | None = None,
+        admission: SessionAdmission | None = None,
+    ) -> None:
+        if not token and not is_loopback(host):
+            raise ConfigError(
+                f"server.host={host} can be reached from other machines: set server.token_file (or $EMAC_TOKEN) as well"
+            )
+        limits = limits or Limits()
+        self._budget = ByteBudget(limits.max_held)
+        self._connections = OpenConnections(limits.max_connections)
+        self._context = HandlerContext(
+            admission=admission,
+            connections=self._connections,
+            budget=self._budget,
+            limits=limits,
+            token=token,
+            local=is_loopback(host),
+            status=status,
+        )
+        self._http = _bind(host, port, self._context)
+        self.port: int = self._http.server_address[1]
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Lock()
+
+    def mount(self, pages: Pages) -> None:
+        """Show `pages` to browsers from now on; `stop` closes them."""
+        self._context.pages = pages
+
+    def start(self: Started) -> Started:
+        """Begin to accept connections, in a thread."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True
+            )
+            self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Finish what is being written, close the port; may be called again, also by another thread."""
+        if self._context.pages:
+            self._context.pages.close()
+        with self._stopping:
+            if self._thread is not None:
+                self._http.shutdown()
+                self._thread.join()
+                self._thread = None
+            self._connections.close_all(grace_s=2.0)
+            self._http.server_close()
+
+
+class DaggerHTTPServer(PageServer):
+    """A `PageServer` that also takes messages, which one loop answers.
+
+    Arguments and errors as there; `GET /status` also counts sessions, waiting requests and the bytes that they hold.
     """
 
     def __init__(
@@ -52,38 +117,17 @@ class DaggerHTTPServer:
         session_timeout_s: float = 60.0,
         limits: Limits | None = None,
     ) -> None:
-        if not token and not is_loopback(host):
-            raise ConfigError(
-                f"server.host={host} can be reached from other machines: set server.token_file (or $EMAC_TOKEN) as well"
-            )
         self._queue = RequestQueue(queue_limit)
         self._admission = SessionAdmission(self._queue, session_timeout_s)
         self._silence_check_s = session_timeout_s / 4
+        self._run_status = status
         limits = limits or Limits(max_body=max_body)
-        self._budget = ByteBudget(limits.max_held)
-        self._connections = OpenConnections(limits.max_connections)
-        context = HandlerContext(
-            admission=self._admission,
-            connections=self._connections,
-            budget=self._budget,
-            limits=limits,
-            token=token,
-            local=is_loopback(host),
-            status=lambda: {**status(), "wire": self._counts()},
-        )
-        self._http = _bind(host, port, context)
-        self.port: int = self._http.server_address[1]
-        self._thread: threading.Thread | None = None
-        self._stopping = threading.Lock()
+        super().__init__(host, port, token, self.status, limits=limits, admission=self._admission)
 
-    def start(self) -> DaggerHTTPServer:
-        """Begin to accept connections, in a thread."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True
-            )
-            self._thread.start()
-        return self
+    def status(self) -> dict[str, Any]:
+        """What `GET /status` shows."""
+        wire = {"sessions": len(self._admission), "queued": len(self._queue), "bytes": self._budget.held}
+        return {**self._run_status(), "wire": wire}
 
     def stop(self) -> None:
         """Release every waiting client (503), finish what is being written, close the port.
@@ -91,13 +135,7 @@ class DaggerHTTPServer:
         May be called again, also by another thread.
         """
         self._admission.close()
-        with self._stopping:
-            if self._thread is not None:
-                self._http.shutdown()
-                self._thread.join()
-                self._thread = None
-            self._connections.close_all(grace_s=2.0)
-            self._http.server_close()
+        super().stop()
 
     @property
     def stopped(self) -> bool:
@@ -124,9 +162,6 @@ class DaggerHTTPServer:
             taken = self._queue.take(max_items, step, window_s, longest_s, self._admission.all_waiting)
             if taken or step == left or self._queue.closed:
                 return taken
-
-    def _counts(self) -> dict[str, int]:
-        return {"sessions": len(self._admission), "queued": len(self._queue), "bytes": self._budget.held}
 
 
 def _bind(host: str, port: int, context: HandlerContext) -> _HTTPServer:

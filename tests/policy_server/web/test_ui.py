@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import html
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from policy_server.games.prompts import ParsedAction
+from tests.browser import FLAGS, QUIET, chromium
 from tests.policy_server.servers import CAVE, encoded_image
-
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
-QUIET = ("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=3000", "--dump-dom")
 
 
 def page_in_browser(url: str, profile: Path) -> str:
     """The page's elements after its script has run, as Chromium writes them."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium is installed")
-    command = [chromium, *FLAGS, *QUIET, f"--user-data-dir={profile}", url]
+    command = [chromium(), *FLAGS, *QUIET, "--virtual-time-budget=3000", "--dump-dom"]
+    command += [f"--user-data-dir={profile}", url]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
 
 
@@ -53,7 +48,8 @@ def test_the_page_shows_the_last_steps(serve, tmp_path):
 
 def test_nothing_on_the_page_comes_from_elsewhere(serve):
     server = serve()
-    for path, kind in (("/ui", "text/html"), ("/ui/app.js", "text/javascript"), ("/ui/style.css", "text/css")):
+    files = {"": "text/html", "/app.js": "text/javascript", "/style.css": "text/css", "/base.css": "text/css"}
+    for path, kind in ((f"/ui{name}", kind) for name, kind in files.items()):
         answer = server.http.get(path)
         assert answer.headers["content-type"].startswith(kind)
         assert "default-src 'none'" in answer.headers["content-security-policy"]

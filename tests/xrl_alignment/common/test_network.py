@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from xrl_alignment.common.network import is_loopback, process_on_port
+from xrl_alignment.common.network import is_loopback, page_url, process_on_port
 
 TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:1EB4 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0
@@ -44,3 +44,9 @@ def test_addresses_of_this_machine_only(host):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org", "localhost.example.org", ""])
 def test_addresses_that_others_can_reach(host):
     assert not is_loopback(host)
+
+
+def test_where_a_browser_finds_a_page():
+    assert page_url("127.0.0.1", 7860) == "http://127.0.0.1:7860/"
+    assert page_url("::1", 80) == "http://[::1]:80/"
+    assert page_url("0.0.0.0", 80) == page_url("::", 80) == f"http://{socket.gethostname()}:80/"

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xrl_alignment.wire import v1, v2
+from xrl_alignment.wire.admission import HttpResponse, RequestRefused
 from xrl_alignment.wire.http_server import DaggerHTTPServer, Limits, ServerError
 from xrl_alignment.wire.messages import Bye, Hello, Observation, bytes_of, md5_hex
 
@@ -634,3 +635,64 @@ def test_get_with_a_body_is_one_request(start):
     inner = b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n"
     answer = raw(server, b"GET /health HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(inner) + inner)
     assert answer.count(b"HTTP/1.1 ") == 1 and answer.startswith(b"HTTP/1.1 400") and b"GET has no body" in answer
+
+
+# --- pages for browsers -----------------------------------------------------------------------------------------------
+
+
+class Notices:
+    """Pages: one that everybody may see, one that needs the token, and events until `close`."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.left = threading.Event()
+
+    def is_public(self, path: str) -> bool:
+        return path == "/"
+
+    def get(self, path: str):
+        if path == "/events":
+            return self
+        if path in ("/", "/private"):
+            return HttpResponse(200, path.encode(), "text/html")
+        raise RequestRefused(404, "nothing there")
+
+    def __iter__(self):
+        yield b"event: hello\n\n"
+        self.over.wait(PATIENCE_S)
+        yield b"event: bye\n\n"
+
+    def close(self) -> None:
+        if self.over.is_set():
+            self.left.set()
+        self.over.set()
+
+
+def test_pages_are_shown_by_the_rules_of_the_server(start):
+    server, loop = start(token="sesame")
+    assert get(server, "/")[0] == 404
+    server.mount(Notices())
+    assert get(server, "/") == (200, b"/") and get(server, "/private")[0] == 401
+    known = {"Authorization": "Bearer sesame"}
+    assert get(server, "/private", **known) == (200, b"/private") and get(server, "/other", **known)[0] == 404
+    evil, here = "evil.example", f"127.0.0.1:{server.port}"
+    rebound = {"Host": evil, "Origin": f"http://{evil}"}
+    for refused in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}, {"Origin": f"http://{evil}"}, rebound):
+        assert get(server, "/private", **known, **refused)[0] == 403
+    assert get(server, "/private", **known, Origin=f"http://{here}")[0] == 200, "the page's own scripts"
+    assert post(server, HELLO, **known, Origin=f"http://{here}")[0] == 403, "but no page sends messages"
+    assert get(server, "/", **{"Sec-Fetch-Site": "cross-site"})[0] == 200, "a link from elsewhere leads to the page"
+    assert post(server, HELLO, **known)[0] == 200 and len(loop.seen) == 1, "messages go on as before"
+
+
+def test_events_are_sent_as_they_come_and_end_with_the_server(start):
+    server, _ = start(loop=False)
+    notices = Notices()
+    server.mount(notices)
+    with closing(connect(server)) as connection:
+        connection.request("GET", "/events")
+        response = connection.getresponse()
+        assert response.headers["Content-Type"] == "text/event-stream" and response.headers["Content-Length"] is None
+        assert response.read1() == b"event: hello\n\n"
+        server.stop()
+        assert response.read() == b"event: bye\n\n" and notices.left.wait(PATIENCE_S)

@@ -1,0 +1,50 @@
+// The cards of the sessions that play now.
+import { byId, fillTerms, gameName, historyItem, make, saidPairs, setText, showVerdict, taskOf } from "./elements.js";
+
+const cards = new Map(); // by number: the card's elements
+
+function newCard(number) {
+  const parts = {
+    image: make("img", { alt: "" }),
+    title: make("h3", { id: `session-${number}` }),
+    where: make("p", { cls: "quiet" }),
+    said: make("dl", { cls: "said" }),
+    verdict: make("p", { cls: "verdict" }),
+    heard: make("p", { cls: "heard" }),
+    summary: make("summary"),
+    history: make("ol", { cls: "history", tabindex: "0", "aria-label": "Steps so far" }),
+  };
+  parts.card = make("article", { cls: "card", "aria-labelledby": `session-${number}` },
+    parts.image, parts.title, parts.where, parts.said, parts.verdict, parts.heard,
+    make("details", {}, parts.summary, parts.history));
+  parts.card.style.order = number;
+  byId("cards").append(parts.card);
+  return parts;
+}
+
+export function showSession(session) {
+  if (!cards.has(session.number)) cards.set(session.number, newCard(session.number));
+  const parts = cards.get(session.number);
+  parts.image.hidden = !session.frame;
+  if (session.frame) parts.image.src = session.frame;
+  parts.image.alt = `Frame of step ${session.step}`;
+  setText(parts.title, gameName(session.game, session.env));
+  setText(parts.where, `round ${session.round + 1}, step ${session.step}. ${taskOf(session.opening)}`);
+  fillTerms(parts.said, saidPairs(session));
+  showVerdict(parts.verdict, session);
+  setText(parts.heard, session.heard);
+  const count = session.earlier + session.history.length;
+  setText(parts.summary, `${count} ${count === 1 ? "step" : "steps"} before`);
+  parts.history.start = session.earlier + 1;
+  parts.history.replaceChildren(...session.history.map(historyItem));
+}
+
+export function showSessions({ numbers }) {
+  const shown = new Set(numbers);
+  for (const [number, { card }] of cards) {
+    if (shown.has(number)) continue;
+    card.remove();
+    cards.delete(number);
+  }
+  byId("now-empty").hidden = shown.size > 0;
+}

@@ -1,0 +1,113 @@
+"""A finished episode step by step: texts and actions from its shard, or from the journal where nothing was stored."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lavis.datasets.shards import IMAGE, NAME, Shard, ShardError, open_shard
+
+_TEXTS = ("text_output", "text_output_neg", "executed", "feedback")
+
+
+def find_shard(buffer: Path, name: str) -> Shard:
+    """The shard that a journal names; ShardError where it is not a file of the folder `buffer`, or cannot be read."""
+    if not NAME.fullmatch(name) or "/" in name or os.sep in name or name.startswith("."):
+        raise ShardError(f"{name[:80]!r} is no name of a shard")
+    path = buffer / name
+    if path.is_symlink():
+        raise ShardError(f"{name} is a link")
+    return open_shard(path)
+
+
+def agreement(buffer: Path, name: str, unlabelled: int) -> tuple[int, int] | None:
+    """In how many steps of an episode the agent wrote the expert's action, and in how many both were asked.
+
+    In `unlabelled` steps the expert had no label, and the agent's own action stands in its place: they do not count.
+    None where the shard cannot be read.
+    """
+    try:
+        shard = find_shard(buffer, name)
+        said = [shard.read(step, ("text_output", "text_output_neg")) for step in range(shard.steps)]
+    except ShardError:
+        return None
+    asked = [(row["text_output"], row["text_output_neg"]) for row in said if row["text_output_neg"]]
+    same = sum(label == own for label, own in asked)
+    return max(0, same - unlabelled), max(0, len(asked) - unlabelled)
+
+
+def read_record(journal: Path, start: int, size: int) -> dict[str, Any] | None:
+    """A line of the journal; None where it is not there any more."""
+    try:
+        with open(journal, "rb") as file:
+            file.seek(start)
+            record = json.loads(file.read(size))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def replay(record: dict[str, Any], buffer: Path) -> dict[str, Any]:
+    """An episode as the page shows it: facts, `steps`, how many `frames` there are, and what is missing (`notice`).
+
+    Of each step: what the agent had heard, what it wrote, the expert's label, what was executed, the answer. `agent`
+    is None where the agent was not asked, `expert` where no label was stored.
+    """
+    name, notice = str(record.get("shard", "")), ""
+    steps, frames = _told(record), 0
+    if name:
+        try:
+            shard = find_shard(buffer, name)
+            steps = _stored(shard)
+            frames = shard.steps if IMAGE in shard else 0
+        except ShardError as error:
+            notice = f"The frames of this episode are missing: {_local(str(error), buffer)}."
+    else:
+        notice = "Nothing was stored of this episode but its texts: no frames, no labels."
+    if record.get("unlabelled"):
+        notice += f" The expert gave no label in {record['unlabelled']} of its states; there the agent's own stands."
+    heard = str(record.get("opening", ""))
+    for step in steps:
+        step["heard"], heard = heard, step["feedback"]
+    facts = {key: record.get(key) for key in ("round", "env", "game", "won", "assisted", "actions", "seconds")}
+    return {**facts, "opening": str(record.get("opening", "")), "steps": steps, "frames": frames, "notice": notice}
+
+
+def stored_frame(buffer: Path, name: str, step: int) -> np.ndarray:
+    """The frame of a step: uint8 (H, W, 3). ShardError where there is none."""
+    image: np.ndarray = find_shard(buffer, name).read(step, (IMAGE,))[IMAGE]
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
+        raise ShardError(f"{name} has no frame of step {step}")
+    return image
+
+
+def _stored(shard: Shard) -> list[dict[str, Any]]:
+    rows = [shard.read(step, _TEXTS) for step in range(shard.steps)]
+    return [
+        {
+            "agent": row["text_output_neg"] or None,
+            "expert": row["text_output"],
+            "executed": row["executed"],
+            "feedback": row["feedback"],
+        }
+        for row in rows
+    ]
+
+
+def _told(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps as the journal has them."""
+    steps = record.get("steps")
+    pairs = [step for step in steps if isinstance(step, list) and len(step) == 2] if isinstance(steps, list) else []
+    return [
+        {"agent": None, "expert": None, "executed": str(action), "feedback": str(feedback)}
+        for action, feedback in pairs
+    ]
+
+
+def _local(text: str, buffer: Path) -> str:
+    """`text` without the folder in which the run is."""
+    return text.replace(f"{buffer}{os.sep}", "")
