@@ -86,6 +86,7 @@ def test_the_engine_needs_the_standard_library_only(tmp_path):
         ("xrl_alignment.config.loading", "omegaconf", "train"),
         ("xrl_alignment.environments.textworld", "textworld", "textworld"),
         ("xrl_alignment.experts.llm.endpoint", "openai", "teacher"),
+        ("xrl_alignment.adapters.openenv", "openenv", "openenv"),
     ],
 )
 def test_what_is_not_installed_names_its_extra(module, package, extra, tmp_path):
