@@ -20,7 +20,8 @@ from lavis.common.registry import registry
 
 OWN_DISTRIBUTION = "emac-plus"
 OLDEST_PYTHON = (3, 10)
-NEEDED = ("numpy", "omegaconf", "torch", "transformers")  # by every program
+NEEDED = ("numpy", "omegaconf", "torch", "transformers")  # by every program but these:
+LIGHT_PROGRAMS = ("xrl_alignment.doctor", "xrl_alignment.environments")  # reports what is missing; needs no extra
 _CACHE_ROOT = re.compile(r"^ +cache_root: *([^#\n]+?) *(?:#.*)?$", re.MULTILINE)
 
 
@@ -64,9 +65,10 @@ def _refuse(message: str) -> None:
 
 def _check_interpreter() -> None:
     """Programs only: whoever imports the package hears from Python what is missing."""
-    doctor = "xrl_alignment.doctor" in getattr(sys, "orig_argv", ())  # it reports this itself
+    if not _is_program() or any(word.startswith(LIGHT_PROGRAMS) for word in getattr(sys, "orig_argv", ())):
+        return
     lacking = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if not _is_program() or doctor or (sys.version_info >= OLDEST_PYTHON and not lacking):
+    if sys.version_info >= OLDEST_PYTHON and not lacking:
         return
     version = ".".join(map(str, sys.version_info[:3]))
     fault = f"lacks {', '.join(lacking)}" if sys.version_info >= OLDEST_PYTHON else "is older than Python 3.10"

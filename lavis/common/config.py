@@ -13,12 +13,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from lavis.common.errors import ConfigError, FileError, MissingFileError, first_sentence
+from lavis.common.errors import ConfigError, FileError, MissingFileError, first_sentence, missing_extra
 from lavis.common.registry import registry
+
+try:
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+except ModuleNotFoundError as error:
+    raise missing_extra("train", error) from None
 
 logger = logging.getLogger(__name__)
 

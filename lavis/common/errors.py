@@ -38,6 +38,11 @@ class MissingExtraError(EmacError, ImportError):
     """A part that is not installed; the text names the extra that brings it."""
 
 
+def missing_extra(extra: str, error: ImportError) -> MissingExtraError:
+    """What is raised where the import of a package of `extra` ended in `error`."""
+    return MissingExtraError(f"package {error.name} is not installed: run `pip install 'emac-plus[{extra}]'`")
+
+
 def first_sentence(error: BaseException) -> str:
     """The reason in an error's own words: what follows it in torch's texts is advice, some of it unsafe."""
     lines = str(error).strip().splitlines()

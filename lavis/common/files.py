@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -115,6 +114,8 @@ def locked(path: Path | str, folder: Path | str) -> TextIO:
 
     Raises LockedError, which names the process that holds it.
     """
+    import fcntl  # Windows has none: training runs on Linux and macOS, the environments everywhere
+
     file = open(path, "a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,7 +132,10 @@ def locked(path: Path | str, folder: Path | str) -> TextIO:
 
 def sync(path: Path | str) -> None:
     """Wait until a file's content, or a folder's list of names, is on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    windows = os.name == "nt"
+    if windows and os.path.isdir(path):
+        return  # Windows opens no folders
+    descriptor = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import torch
-from omegaconf import DictConfig
+from lavis.common.errors import missing_extra
+
+try:
+    import torch
+    from omegaconf import DictConfig
+except ModuleNotFoundError as error:
+    raise missing_extra("train", error) from None
 
 from lavis.common.config import load_yaml, merged
 from lavis.common.registry import registry

@@ -16,7 +16,8 @@ from xrl_alignment.collection.plan import Collected, Plan
 from xrl_alignment.collection.storage import annotation, save_image, sync_images
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.environments import make_environment
-from xrl_alignment.environments.base import BLANK_FRAME, Environment, Game, information_of
+from xrl_alignment.environments.base import Environment, Game, information_of
+from xrl_alignment.environments.drawing.frames import BLANK_FRAME
 from xrl_alignment.environments.reuse import ReusedEnvironments
 from xrl_alignment.experts import ExpertQuestion, Label, make_expert
 from xrl_alignment.experts.explorer import Explorer

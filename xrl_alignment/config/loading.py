@@ -8,13 +8,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from lavis.common.config import is_no_text, load_yaml, not_a_list, read_option
-from lavis.common.errors import ConfigError, unknown
+from lavis.common.errors import ConfigError, missing_extra, unknown
 from xrl_alignment.config.fields import KINDS
-from xrl_alignment.config.schema import PROGRAMS
+
+try:
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from lavis.common.config import is_no_text, load_yaml, not_a_list, read_option
+    from xrl_alignment.config.schema import PROGRAMS
+except ModuleNotFoundError as error:
+    raise missing_extra("train", error) from None
 
 SchemaT = TypeVar("SchemaT")
 _WRITTEN = "_written"  # attribute of a loaded config: its settings before references were resolved

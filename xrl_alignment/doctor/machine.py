@@ -61,7 +61,7 @@ def check_libraries(libraries: Mapping[str, str] = LIBRARIES) -> Iterator[Findin
     found = []
     for module, distribution in libraries.items():
         if importlib.util.find_spec(module) is None:
-            how = "run `make install`, or `pip install -e . -c constraints.txt`"
+            how = "run `make install`, or `pip install -e '.[all]' -c constraints.txt`"
             yield Finding("fail", distribution, "not installed", how)
         else:
             found.append(f"{distribution} {version_of(distribution)}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_STEPS = 50  # ALFWorld's and the original's limit on actions in an episode
-BLANK_FRAME = np.zeros((224, 224, 3), np.uint8)  # what a model sees with `environment.blank_frames`
 
 
 @dataclass(frozen=True)

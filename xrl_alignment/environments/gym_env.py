@@ -1,8 +1,11 @@
 """ALFWorld's games as gymnasium environments: one game at a time, or many side by side in one process.
 
     import gymnasium
-    env = gymnasium.make("xrl_alignment.environments.gym_env:EMAC/ALFWorld-v0", split="valid_seen")
+    env = gymnasium.make("xrl_alignment.environments.gym_env:EMAC/ALFWorld-v0", games="generated")
     envs = gymnasium.make_vec("xrl_alignment.environments.gym_env:EMAC/ALFWorld-v0", num_envs=256, split="train")
+
+Games are those of an official split (`split`), or `games`: a list of `Game`, or "generated": 100 games made on first
+use, without a download, and kept in the project's cache folder (`split="household_heldout"`: 100 in other rooms).
 
 Observations are dictionaries: `text`, and with `image=True` also `image` (uint8, `image_size` × `image_size` × 3).
 Actions are commands in the canonical dialect (`put X in/on Y`). The reward is 1.0 for the step that reaches the goal,
@@ -25,14 +28,17 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from lavis.common.errors import unknown
 from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
 from xrl_alignment.environments.drawing import frames
-from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.games import HOUSEHOLD_SPLITS, find_games
 from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.environments.native.gamefile import read_games
 
 ENV_ID = "EMAC/ALFWorld-v0"
+GENERATED = 100  # games of each generated split
 MAX_TEXT, MAX_COMMAND = 8192, 256  # characters; the longest official observation has about 2,000
 _TEXT = spaces.Text(min_length=0, max_length=MAX_TEXT, charset=string.printable)
 _COMMAND = spaces.Text(min_length=0, max_length=MAX_COMMAND, charset=string.printable)
@@ -50,8 +56,13 @@ def register() -> None:
 class _Games:
     """The games that are played, and which comes next."""
 
-    def __init__(self, games: Sequence[Game] | None, split: str, data: str | Path | None, shuffle: bool) -> None:
-        self.games = list(games) if games is not None else find_games(split, data)
+    def __init__(
+        self, games: Sequence[Game] | str | None, split: str | None, data: str | Path | None, shuffle: bool
+    ) -> None:
+        if isinstance(games, str):
+            self.games = _generated(games, split or HOUSEHOLD_SPLITS[0], data)
+        else:
+            self.games = list(games) if games is not None else find_games(split or "valid_seen", data)
         if not self.games:
             raise EnvironmentFault("the list of games is empty; give at least one game, or a split")
         self._by_id = {game.id: game for game in self.games}
@@ -77,6 +88,15 @@ class _Games:
         return game
 
 
+def _generated(games: str, split: str, data: str | Path | None) -> list[Game]:
+    if games != "generated":
+        raise EnvironmentFault(f"games={games!r}: give a list of games, or 'generated'")
+    if split not in HOUSEHOLD_SPLITS:
+        raise EnvironmentFault(unknown("split of generated games", split, HOUSEHOLD_SPLITS))
+    where = None if data is None else str(data)
+    return choose_games("household", split, data=where, num_train=GENERATED, num_heldout=GENERATED)
+
+
 def _observation_space(image: bool, size: int) -> spaces.Dict:
     parts: dict[str, spaces.Space] = {"text": _TEXT}
     if image:
@@ -92,8 +112,8 @@ class ALFWorldEnv(gymnasium.Env):
     def __init__(
         self,
         *,
-        games: Sequence[Game] | None = None,
-        split: str = "valid_seen",
+        games: Sequence[Game] | str | None = None,
+        split: str | None = None,
         data: str | Path | None = None,
         shuffle: bool = True,
         max_steps: int = MAX_STEPS,
@@ -102,7 +122,7 @@ class ALFWorldEnv(gymnasium.Env):
         show_ids: bool = True,
         render_mode: str | None = None,
     ) -> None:
-        """`games`, or all of `split` under `data` (see `find_games`); EnvironmentFault where there are none."""
+        """`games`, or all of `split` (`valid_seen`) under `data` (see `find_games`); EnvironmentFault for none."""
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise EnvironmentFault(f"render_mode {render_mode!r} is unknown: choose one of rgb_array, ansi, None")
         self._games = _Games(games, split, data, shuffle)
@@ -163,8 +183,8 @@ class ALFWorldVectorEnv(VectorEnv):
         self,
         num_envs: int = 1,
         *,
-        games: Sequence[Game] | None = None,
-        split: str = "valid_seen",
+        games: Sequence[Game] | str | None = None,
+        split: str | None = None,
         data: str | Path | None = None,
         shuffle: bool = True,
         max_steps: int = MAX_STEPS,

@@ -14,16 +14,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import textworld
-from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredExpert, AlfredInfos
 
-from lavis.common.errors import MissingFileError, unknown
+from lavis.common.errors import MissingFileError, missing_extra, unknown
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
 from xrl_alignment.environments.drawing.state import RoomState
 from xrl_alignment.environments.native.gamefile import read_known_game
 from xrl_alignment.language.commands import canonical, to_dialect
+
+try:
+    import textworld
+    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredExpert, AlfredInfos
+except ModuleNotFoundError as error:
+    raise missing_extra("textworld", error) from None
 
 # TextWorld's translator sets sys.argv, swaps sys.stdout and keeps its options in module globals; Python runs one
 # thread at a time anyway, so several environments take turns.

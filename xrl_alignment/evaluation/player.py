@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from xrl_alignment.environments.base import BLANK_FRAME, MAX_STEPS, Environment, Game, TimeStep, information_of
+from xrl_alignment.environments.base import MAX_STEPS, Environment, Game, TimeStep, information_of
+from xrl_alignment.environments.drawing.frames import BLANK_FRAME
 from xrl_alignment.environments.reuse import ReusedEnvironments
 from xrl_alignment.evaluation.actors import PolicyQuestion
 from xrl_alignment.evaluation.metrics import EpisodeResult

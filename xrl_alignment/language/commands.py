@@ -7,11 +7,22 @@ The dialect belongs to the game file (its grammar), so each environment translat
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable
 
 DIALECTS = ("put", "move")
 MAX_THOUGHTS = 3  # thoughts in a row that are answered `OK.`; the next one goes to the environment like any action
+_SAID = {  # dialect -> what to replace in its texts by the other dialect's
+    "move": (
+        (re.compile(r"^You move the (.+?) to the (.+)\.$"), r"You put the \1 in/on the \2."),
+        (re.compile(r"move \(object\) to \(receptacle\)"), "put (object) in/on (receptacle)"),
+    ),
+    "put": (
+        (re.compile(r"^You put the (.+?) in/on the (.+)\.$"), r"You move the \1 to the \2."),
+        (re.compile(r"put \(object\) in/on \(receptacle\)"), "move (object) to (receptacle)"),
+    ),
+}
 _EDGE = string.punctuation + string.whitespace
 _PREPOSITIONS = frozenset(("in", "on", "in/on", "into", "onto", "inside", "to"))
 
@@ -39,6 +50,13 @@ def to_dialect(command: str, dialect: str) -> str:
         if found:
             return f"move {what} to {where}"
     return command
+
+
+def text_in_dialect(text: str, dialect: str) -> str:
+    """The engine's `text` in `dialect`: what it says of `put` or `move`, and of both in its help; all else stays."""
+    for command, sentence in _SAID[DIALECTS[1 - DIALECTS.index(dialect)]]:
+        text = command.sub(sentence, text)
+    return text
 
 
 def is_thought(text: str) -> bool:

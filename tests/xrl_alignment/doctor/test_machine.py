@@ -67,5 +67,6 @@ def test_extras_named_are_those_of_the_package(project):
 
 
 def test_libraries_named_are_those_of_the_package(project):
-    needed = " ".join(project["dependencies"])
+    extras = project["optional-dependencies"]
+    needed = " ".join([*project["dependencies"], *extras["train"], *extras["textworld"]])
     assert all(distribution in needed for distribution in machine.LIBRARIES.values())

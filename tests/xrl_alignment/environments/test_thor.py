@@ -214,7 +214,7 @@ def test_the_configuration_has_every_key_that_alfworld_reads():
     """Against alfworld's source: every literal key path that AlfredThorEnv asks its configuration for."""
     import re
 
-    from xrl_alignment.environments.household.floor_plans import alfworld_path
+    from xrl_alignment.environments.household.alfworld_tables import alfworld_path
 
     source = (alfworld_path() / "agents/environment/alfred_thor_env.py").read_text().replace('"', "'")
     paths = {tuple(re.findall(r"'(\w+)'", keys)) for keys in re.findall(r"config((?:\['\w+'\])+)", source)}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xrl_alignment.language.commands import canonical, is_thought, normalise, to_dialect
+from xrl_alignment.language.commands import canonical, is_thought, normalise, text_in_dialect, to_dialect
 
 name = st.builds("{} {}".format, st.from_regex(r"[a-z]{2,15}", fullmatch=True), st.integers(1, 40))
 put = st.builds("put {} in/on {}".format, name, name)
@@ -31,6 +31,18 @@ def test_move_commands_survive_the_canonical_form(command):
 @given(other, st.sampled_from(["put", "move"]))
 def test_other_commands_are_the_same_in_every_dialect(command, dialect):
     assert canonical(command) == to_dialect(command, dialect) == normalise(command) == command
+
+
+@given(name, name)
+def test_the_engines_texts_are_translated_both_ways(thing, place):
+    said = {"move": f"You move the {thing} to the {place}.", "put": f"You put the {thing} in/on the {place}."}
+    for dialect, text in said.items():
+        assert {text_in_dialect(one, dialect) for one in said.values()} == {text}
+
+
+def test_other_texts_are_the_same_in_every_dialect():
+    for text in ("You move the mug 1.", "Nothing happens.", "You pick up the mug 1 from the desk 1."):
+        assert text_in_dialect(text, "put") == text_in_dialect(text, "move") == text
 
 
 def test_unknown_dialect_is_named():

@@ -31,6 +31,7 @@ from xrl_alignment.environments.drawing.state import RoomState
 from xrl_alignment.environments.drawing.view import SCALE, RoomView
 
 SMALLEST = 32  # pixels
+BLANK_FRAME = np.zeros((224, 224, 3), np.uint8)  # what a model sees instead, to measure what it takes from images
 _ROOMS, _VIEWS = 32, 192  # cached; a view takes about 0.2 MB
 _SKIN, _SLEEVE = (222, 178, 146), (70, 96, 140)
 

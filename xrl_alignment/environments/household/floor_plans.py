@@ -1,11 +1,6 @@
 """ALFWorld's floor plans as rooms to furnish: receptacles with their geometry, and the points where an agent can stand.
 
-Sources, all inside the installed `alfworld` package:
-
-- `gen/layouts/FloorPlan<n>-openable.json`: receptacle id -> pose from which it is reached (x, z, degrees, horizon);
-- `gen/layouts/FloorPlan<n>-objects.json`: the types of everything that stands in the room;
-- `gen/layouts/FloorPlan<n>-layout.npy`: reachable points (x, z) in metres on a 0.25 m grid;
-- `gen/constants.py`: which receptacle may hold which object, scene numbers of each kind of room.
+Poses of the receptacles, types of everything in the room and reachable points are ALFWorld's (`alfworld_tables`).
 
 Small fixtures (garbage can, coffee machine, ...) are listed in `objects.json` without a position. They get one here:
 on a counter, or against a wall, the same in every game of the room. Heights and spreads of what lies on a receptacle
@@ -14,23 +9,17 @@ are medians over the 3,553 official training games (object position minus recept
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import math
 import random
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-import numpy as np
-
-from lavis.common.errors import MissingExtraError
 from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.household.alfworld_tables import GRID, tables
 
 Position = tuple[float, float, float]  # x, y (up), z in metres
 Point = tuple[int, int]  # x, z in grid units
 
-GRID = 0.25  # metres between neighbouring standing points; location ids count in this unit
 CAMERA_HEIGHT = 1.575  # metres; AI2-THOR's agent: body at 0.9, camera 0.675 above
 VALID_UNSEEN_ROOMS = (10, 219, 308, 424)  # the rooms of ALFWorld's official valid_unseen split
 
@@ -111,16 +100,6 @@ class FloorPlan:
     points: tuple[Point, ...]
 
 
-def alfworld_path() -> Path:
-    """Folder of the installed `alfworld` package, found without importing it; `MissingExtraError` if it is missing."""
-    spec = importlib.util.find_spec("alfworld")
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingExtraError(
-            "package alfworld is not installed, and household games need its floor plans: run `pip install alfworld`"
-        )
-    return Path(next(iter(spec.submodule_search_locations)))
-
-
 def mangle(name: str) -> str:
     """AI2-THOR's object id as a PDDL id: `Desk|+02.32|-00.01` -> `Desk_bar__plus_02_dot_32_bar__minus_00_dot_01`."""
     for character, word in (("|", "_bar_"), ("+", "_plus_"), ("-", "_minus_"), (".", "_dot_")):
@@ -150,25 +129,20 @@ def floor_plan_numbers(heldout: bool) -> tuple[int, ...]:
     Held out are the rooms that ALFWorld's generator calls test scenes, and those of the official valid_unseen split,
     so that a model trained on generated games has seen neither.
     """
-    from alfworld.gen import constants
-
-    held = sorted({*constants.TEST_SCENE_NUMBERS, *VALID_UNSEEN_ROOMS})
-    return tuple(held if heldout else sorted(set(constants.TRAIN_SCENE_NUMBERS) - set(held)))
+    held = {*tables()["test_rooms"], *VALID_UNSEEN_ROOMS}
+    return tuple(sorted(held if heldout else set(tables()["train_rooms"]) - held))
 
 
 @cache
 def load_floor_plan(number: int) -> FloorPlan:
-    """Read floor plan `number`; the result depends on the number alone. EnvironmentFault if alfworld lacks it."""
-    stem = alfworld_path() / "gen" / "layouts" / f"FloorPlan{number}"
-    try:
-        poses = json.loads(Path(f"{stem}-openable.json").read_text())
-        types = sorted(json.loads(Path(f"{stem}-objects.json").read_text()))
-        layout = np.load(f"{stem}-layout.npy", allow_pickle=False)
-    except OSError as error:
-        raise EnvironmentFault(f"floor plan {number} is not in the installed alfworld ({error})") from error
-    points = tuple(sorted({(round(x / GRID), round(z / GRID)) for x, z in layout.tolist()}))
+    """Floor plan `number`; the result depends on the number alone. EnvironmentFault if ALFWorld has no such plan."""
+    if str(number) not in tables()["floor_plans"]:
+        raise EnvironmentFault(f"ALFWorld has no floor plan {number}")
+    plan = tables()["floor_plans"][str(number)]
+    types, flat = plan["types"], plan["points"]
+    points = tuple(zip(flat[::2], flat[1::2], strict=True))
     rng = random.Random(f"room {number}")
-    receptacles = [_placed(key, pose, rng) for key, pose in sorted(poses.items())]
+    receptacles = [_placed(key, pose, rng) for key, pose in sorted(plan["poses"].items())]
     receptacles += _fixtures(types, receptacles, points, rng)
     unique = {r.id.lower(): r for r in receptacles if r.type in SURFACES}
     return FloorPlan(number, room_kind(number), tuple(unique.values()), tuple(types), points)
@@ -180,7 +154,7 @@ def _receptacle(name: str, position: Position, x: int, z: int, turn: int, rng: r
     type_ = numbers[3] if len(numbers) > 3 else kind
     distance = max(abs(position[0] - x * GRID), abs(position[2] - z * GRID), 0.25)
     tilt = math.degrees(math.atan2(CAMERA_HEIGHT - position[1], distance))
-    horizon = int(np.clip(15 * round(tilt / 15), -30, 60))
+    horizon = min(max(15 * round(tilt / 15), -30), 60)
     low, high, spread = SURFACES.get(type_, (0.0, 0.0, 0.1))
     if type_ != "Fridge":  # one surface; only a fridge has several shelves
         low = high = round(rng.uniform(low, high), 2)

@@ -1,6 +1,6 @@
 """Furnishes a floor plan for a task: which receptacles are in use, which object goes where, where the agent starts.
 
-What may lie where, and what can be heated, cooled, cleaned or toggled, comes from the installed alfworld's tables; how
+What may lie where, and what can be heated, cooled, cleaned or toggled, comes from ALFWorld's tables; how
 crowded a receptacle is, from the official training games.
 """
 
@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field
 from functools import cache
 
+from xrl_alignment.environments.household.alfworld_tables import tables
 from xrl_alignment.environments.household.floor_plans import (
     SURFACES,
     FloorPlan,
@@ -85,10 +86,8 @@ class Unfit(Exception):
 
 @cache
 def may_hold(receptacle_type: str) -> frozenset[str]:
-    """Object types that a receptacle of this type may hold: alfworld's VAL_RECEPTACLE_OBJECTS without sliced things."""
-    from alfworld.gen import constants
-
-    return frozenset(o for o in constants.VAL_RECEPTACLE_OBJECTS.get(receptacle_type, ()) if not o.endswith("Sliced"))
+    """Object types that a receptacle of this type may hold: ALFWorld's table without sliced things."""
+    return frozenset(o for o in tables()["may_hold"].get(receptacle_type, ()) if not o.endswith("Sliced"))
 
 
 @cache
@@ -99,18 +98,14 @@ def portable_types() -> frozenset[str]:
 
 @cache
 def types_that_are(ability: str) -> frozenset[str]:
-    """Object types that are "Heatable", "Coolable", "Cleanable", "Toggleable" or "Sliceable" (VAL_ACTION_OBJECTS)."""
-    from alfworld.gen import constants
-
-    return frozenset(constants.VAL_ACTION_OBJECTS[ability])
+    """Object types that are "Heatable", "Coolable", "Cleanable", "Toggleable" or "Sliceable"."""
+    return frozenset(tables()["abilities"][ability])
 
 
 @cache
 def container_types() -> frozenset[str]:
-    """Object types that are containers themselves (MOVABLE_RECEPTACLES): bowls, boxes, cups, ..."""
-    from alfworld.gen import constants
-
-    return frozenset(constants.MOVABLE_RECEPTACLES)
+    """Object types that are containers themselves: bowls, boxes, cups, ..."""
+    return frozenset(tables()["containers"])
 
 
 def _draw_task(kind: str, room: FloorPlan, rng: random.Random) -> TaskSpec:

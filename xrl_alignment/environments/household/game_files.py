@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from xrl_alignment.environments.base import Game
-from xrl_alignment.environments.household.floor_plans import Receptacle, alfworld_path
+from xrl_alignment.environments.household.alfworld_tables import tables
+from xrl_alignment.environments.household.floor_plans import Receptacle
 from xrl_alignment.environments.household.furnish import (
     APPLIANCES,
     Layout,
@@ -29,8 +30,7 @@ def official_domain() -> str:
     alfworld 0.4.2 ships it with one precondition commented out (`SinkType`, of which no game has an instance) and an
     empty line more.
     """
-    text = (alfworld_path() / "data" / "alfred.pddl").read_text()
-    text = text.replace(";(receptacleType ?r SinkType)", "(receptacleType ?r SinkType)")
+    text = tables()["domain"].replace(";(receptacleType ?r SinkType)", "(receptacleType ?r SinkType)")
     return text.rstrip("\n)") + ")\n)\n)\n"
 
 
@@ -40,7 +40,7 @@ def official_grammar() -> str:
 
     alfworld 0.4.2 ships the text of `help` as a nested grammar; in the games it stands in the feedback itself.
     """
-    text = (alfworld_path() / "data" / "alfred.twl2").read_text()
+    text = tables()["grammar"]
     head, mark, rest = text.partition('    feedback :: "#help.feedback#";')
     if not mark:
         return text
@@ -143,17 +143,13 @@ def _facts(layout: Layout) -> list[str]:
 
 def _goal(task: TaskSpec) -> str:
     """ALFWorld's goal for the task, with the bracket that closes the problem."""
-    from alfworld.gen import goal_library
-
-    text = goal_library.gdict[task.type]["pddl"].replace("#", "-")
+    text = tables()["goals"][task.type]["pddl"].replace("#", "-")
     return text.format(obj=task.object, recep=task.target, toggle="DeskLamp")
 
 
 def _sentence(task: TaskSpec, rng: random.Random) -> str:
     """One of ALFWorld's template sentences for the task, in lower case, without the full stop."""
-    from alfworld.gen import goal_library
-
-    template = rng.choice(goal_library.gdict[task.type]["templates"])
+    template = rng.choice(tables()["goals"][task.type]["templates"])
     return template.format(obj=task.object.lower(), recep=task.target.lower(), toggle="desklamp")
 
 

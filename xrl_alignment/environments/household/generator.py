@@ -16,7 +16,6 @@ second per game).
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import random
@@ -24,15 +23,17 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from lavis.common.errors import EmacError, FileError, unknown
 from lavis.common.files import write_json
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import MAX_STEPS, Game
 from xrl_alignment.environments.games import RELEASE
+from xrl_alignment.environments.household.alfworld_tables import tables
 from xrl_alignment.environments.household.floor_plans import floor_plan_numbers, load_floor_plan
 from xrl_alignment.environments.household.furnish import MAX_RECEPTACLES, MIN_RECEPTACLES, Layout, Unfit, draw_layout
 from xrl_alignment.environments.household.game_files import plan, write_game
@@ -87,9 +88,7 @@ def make_game(split: Path, index: int, seed: int, limit: int = MAX_RECEPTACLES, 
         if _accepted(game, layout, verify):
             return game
         shutil.rmtree(game.path.parent)
-    raise EnvironmentFault(
-        f"could not make a {kind} game (seed {seed}, index {index}): is the installed alfworld complete?"
-    )
+    raise EnvironmentFault(f"could not make a {kind} game (seed {seed}, index {index})")
 
 
 def generate(
@@ -143,8 +142,7 @@ def _make(out: Path, manifest: Path, request: dict[str, Any], progress: Callable
 def _alone_in(out: Path) -> Iterator[None]:
     """Wait until no other process makes games in `out` (server and client may both ask on first use)."""
     (out / RELEASE).mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(out / ".lock"):
         yield
 
 
@@ -175,7 +173,7 @@ def _request(num_train: int, num_heldout: int, seed: int, max_receptacles: int, 
         "max_receptacles": max_receptacles,
         "verify": verify,
         "generator": VERSION,
-        "alfworld": metadata.version("alfworld"),
+        "alfworld": tables()["alfworld"],
     }
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
@@ -16,6 +15,9 @@ from xrl_alignment.environments.native.pddl import Fact
 from xrl_alignment.environments.native.state import Snapshot
 from xrl_alignment.environments.native.world import load_world, world_of
 from xrl_alignment.language.commands import canonical
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class NativeEnvironment:

@@ -26,9 +26,9 @@ class NativeGame(GameState):
         super().__init__(world, says_move=(dialect or world.wording.dialect) == "move")
 
     @classmethod
-    def load(cls, path: Path | str) -> NativeGame:
+    def load(cls, path: Path | str, dialect: str | None = None) -> NativeGame:
         """The game in a `game.tw-pddl` file; MissingFileError or EnvironmentFault as `load_world`."""
-        return cls(load_world(path))
+        return cls(load_world(path), dialect)
 
     def reset(self) -> str:
         """Begin the game anew and return its opening text."""
@@ -58,6 +58,16 @@ class NativeGame(GameState):
         if self.goal_reached is None:
             self.goal_reached = satisfied(self.world.goal, self.is_true)
         return self.goal_reached
+
+    @property
+    def own_dialect(self) -> str:
+        """The dialect of the game file, "put" or "move"."""
+        return self.world.wording.dialect
+
+    def named_facts(self) -> list[tuple[str, ...]]:
+        """`facts` with the names of the text in place of ids (`("holds", "agent1", "apple 1")`), sorted."""
+        names = self.world.names
+        return sorted((predicate, *(names.get(id_, id_) for id_ in ids)) for predicate, *ids in self.facts())
 
     def clone(self) -> NativeGame:
         """An independent game in the same state; what cannot change is shared."""

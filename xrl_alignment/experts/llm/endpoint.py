@@ -17,14 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import openai
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
-
+from lavis.common.errors import missing_extra
 from xrl_alignment.common.call_pool import CallPool
 from xrl_alignment.common.errors import EndpointFault, PromptTooLong
 from xrl_alignment.experts.llm.accounting import Account, Pace, Usage
 from xrl_alignment.experts.llm.answer_cache import AnswerCache, request_key
 from xrl_alignment.experts.llm.tokens import estimate
+
+try:
+    import openai
+    from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
+except ModuleNotFoundError as error:
+    raise missing_extra("teacher", error) from None
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 MAX_ATTEMPTS = 20  # the original's
