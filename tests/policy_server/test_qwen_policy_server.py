@@ -176,7 +176,7 @@ def test_an_application_that_cannot_start_says_why_in_a_line(environment, caplog
     environment.setenv(MODEL_VARIABLE, "/nowhere/model")
     with pytest.raises(SystemExit):
         uvicorn.Server(uvicorn.Config(PolicyApp(), port=0, log_config=None)).run()
-    (said,) = [entry.getMessage() for entry in caplog.records if "/nowhere" in entry.getMessage()]
+    (said,) = {entry.getMessage() for entry in caplog.records if "/nowhere" in entry.getMessage()}
     assert said.startswith("error: model.path=/nowhere/model: no config.json")
 
 

@@ -193,7 +193,7 @@ def test_a_simulator_that_does_not_start_says_why(alfworld_source, alfworld_data
         raise AssertionError("Invalid DISPLAY :0 - cannot find X server with xdpyinfo")
 
     monkeypatch.setattr(recorded_thor.Controller, "start", start)
-    with pytest.raises(EnvironmentFault, match=r"not start \(AssertionError: Invalid DISPLAY :0.*doctor --thor"):
+    with pytest.raises(EnvironmentFault, match=r"not be started \(AssertionError: Invalid DISPLAY :0.*doctor --thor"):
         ThorEnvironment().reset(official_game("pick_heat_then_place_in_recep"))
 
 
