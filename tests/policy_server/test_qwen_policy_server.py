@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import subprocess
 import sys
@@ -176,7 +177,8 @@ def test_an_application_that_cannot_start_says_why_in_a_line(environment, caplog
     environment.setenv(MODEL_VARIABLE, "/nowhere/model")
     with pytest.raises(SystemExit):
         uvicorn.Server(uvicorn.Config(PolicyApp(), port=0, log_config=None)).run()
-    (said,) = {entry.getMessage() for entry in caplog.records if "/nowhere" in entry.getMessage()}
+    errors = [entry.getMessage() for entry in caplog.records if entry.levelno >= logging.ERROR]
+    (said,) = {message for message in errors if "/nowhere" in message}
     assert said.startswith("error: model.path=/nowhere/model: no config.json")
 
 

@@ -123,8 +123,8 @@ import time
 from xrl_alignment.common import program
 program._GRACE_S = 0.2
 def main():
-    print("started", flush=True)
     try:
+        print("started", flush=True)
         time.sleep(60)
     finally:
         print("closing", flush=True)
