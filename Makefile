@@ -27,7 +27,7 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
-demo: $(STAMP)  ## both training phases and all evaluations on a tiny model (6 to 8 minutes, 2 cores)
+demo: $(STAMP)  ## both training phases and all evaluations on a tiny model (about 10 minutes, 2 cores)
 	$(RUN) -m xrl_alignment.demo
 
 results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 cores; goes on where it was stopped)
