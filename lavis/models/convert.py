@@ -6,8 +6,9 @@
     python -m lavis.models.convert emma_checkpoint_3.pth llm/ --to llm --model configs/dagger/demo_bc.yaml
 
 SOURCE is a .pth, .pt, .bin or .safetensors file, a folder with shards of one, or a hub id; its names are recognised.
-`--to lavis` and `--to native` write one .pth, `{"model": …}`, without the language model unless `--with-llm`;
-`--to hub` writes a folder for `InstructBlipForConditionalGeneration.from_pretrained`::
+`--to lavis` and `--to native` write one file, without the language model unless `--with-llm`: a .pth, `{"model": …}`,
+or a .safetensors, as TARGET says. `--dtype bfloat16` halves it. `--to hub` writes a folder for
+`InstructBlipForConditionalGeneration.from_pretrained`::
 
     TARGET/config.json, generation_config.json   sizes, special words
     TARGET/model-00001-of-0000N.safetensors …    shards of at most 5 GB (one: model.safetensors)
@@ -36,6 +37,7 @@ from typing import Any
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError
+from safetensors.torch import save as serialise
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import (
@@ -56,13 +58,24 @@ from lavis.models.blip2_models.text import encode_prompts
 from lavis.models.memory import BERT_WORDS, KNOWN_LLMS
 
 SHARD_SIZE = "5GB"
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _EMBEDDING = "llm_model.model.embed_tokens.weight"
 
 
 def convert(
-    source: str, target: Path, to: str, *, base: str = "", llm: str = "", model: str = "", with_llm: bool = False
+    source: str,
+    target: Path,
+    to: str,
+    *,
+    base: str = "",
+    llm: str = "",
+    model: str = "",
+    with_llm: bool = False,
+    dtype: str = "",
 ) -> list[str]:
     """Write `source`'s weights to `target` under the names of `to` (lavis, hub, native); lines that say what was done.
+
+    `dtype` is one of DTYPES, or empty: each tensor keeps its own.
 
     What `source` lacks is taken from the file `base`, and the language model from its own folder or file `llm`. `model`
     describes the sizes (`hub_config`). Raises WeightsError where the source is no such model or the result differs from
@@ -83,6 +96,8 @@ def convert(
     if to != "hub" and not with_llm:
         native = {key: v for key, v in native.items() if not key.startswith("llm_model.") or adapters.is_adapter(key)}
     weights.require_finite(native, source)
+    if dtype:
+        native = {key: value.to(DTYPES[dtype]) if value.is_floating_point() else value for key, value in native.items()}
     if to == "hub":
         native, written = _write_hub(native, target, source=source, llm=llm, model=model)
     else:
@@ -277,9 +292,12 @@ def _layers(state: Mapping[str, Tensor], pattern: str) -> int:
 
 
 def _write_file(state: Mapping[str, Tensor], target: Path) -> None:
-    content = {"model": {key: value.clone() for key, value in state.items()}}
+    content = {key: value.contiguous().clone() for key, value in state.items()}
     with _writing(target):
-        write_atomically(target, lambda file: torch.save(content, file))
+        if target.suffix == ".safetensors":
+            write_atomically(target, lambda file: file.write(serialise(content, metadata={"format": "pt"})))
+        else:
+            write_atomically(target, lambda file: torch.save({"model": content}, file))
 
 
 @contextmanager
@@ -341,7 +359,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="", help="type or yaml that describes the model (hub, llm)")
     parser.add_argument("--base", default="", help="file with the weights that SOURCE lacks (it was trained on them)")
     parser.add_argument("--llm", default="", help="folder or file of the language model, to be added (Vicuna)")
-    parser.add_argument("--with-llm", action="store_true", help="keep the language model in a .pth")
+    parser.add_argument("--with-llm", action="store_true", help="keep the language model in a single file")
+    parser.add_argument(
+        "--dtype", default="", choices=DTYPES, help="dtype of all weights (default: each keeps its own)"
+    )
     given = parser.parse_args(argv)
     try:
         if given.to == "llm":
@@ -356,6 +377,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 llm=given.llm,
                 model=given.model,
                 with_llm=with_llm,
+                dtype=given.dtype,
             )
     except EmacError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -27,11 +27,15 @@ class Arm(NamedTuple):
     options: dict[str, Any]
 
 
+# With mean log-probabilities of a token and β 0.1, the original's preference term has a tenth of the gradient of the
+# cloning term that it is added to (`mix_ratio`): so β 1, and β 1 alone.
+_PREFERENCES = {"run.enable_dpo": True, "run.learn_from": "disagreements", "run.dpo_beta": 1.0}
 ARMS = (
     Arm("bc", {}),
-    Arm("dpo", {"run.enable_dpo": True}),
     Arm("bc, disagreements", {"run.learn_from": "disagreements"}),
-    Arm("dpo, disagreements", {"run.enable_dpo": True, "run.learn_from": "disagreements"}),
+    Arm("dpo", {"run.enable_dpo": True}),
+    Arm("dpo, disagreements, β 1", _PREFERENCES),
+    Arm("dpo, disagreements, β 1, no cloning term", _PREFERENCES | {"model.mix_ratio": 0.0}),
 )
 
 
@@ -46,7 +50,8 @@ def student(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
             lab.label(f"labelled/seed{seed}-{short}", cloned, keys | shown | {"environment.seed": 100 + number})
             for number, (short, shown) in enumerate(INFORMATION.items())
         ]
-        weights = _trained(lab, sizes, f"dagger-seed{seed}", [*_collections(lab, sizes), *own], seed, cloned)
+        storages = [*_collections(lab, sizes), *own]
+        weights = _trained(lab, f"dagger-seed{seed}", storages, sizes.dagger_batches, seed, cloned, init_lr=5e-4)
         found["student"] = _judged(lab, sizes, f"student/seed{seed}", weights)
         return found
 
@@ -129,7 +134,7 @@ def phase_two(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
         found = {"start": _heldout(lab, sizes, f"{name}/start", start)}
         for arm in ARMS:
             keys = {"run.seed": seed, "run.num_envs": min(games, sizes.phase_games), "environment.seed": 10 + seed}
-            slug = arm.name.replace(", ", "-")
+            slug = arm.name.replace("β", "beta").replace(",", "").replace(" ", "-")
             weights = lab.round(f"{name}-{slug}", start, keys | arm.options)
             found[arm.name] = _heldout(lab, sizes, f"{name}/{slug}", weights)
         return found
@@ -161,14 +166,14 @@ def _collections(lab: Lab, sizes: ResultsConfig) -> list[Path]:
 
 def _cloned(lab: Lab, sizes: ResultsConfig, seed: int) -> Path:
     """The student of one seed after behavioural cloning."""
-    return _trained(lab, sizes, f"seed{seed}", _collections(lab, sizes), seed)
+    return _trained(lab, f"seed{seed}", _collections(lab, sizes), sizes.batches, seed)
 
 
 def _trained(
-    lab: Lab, sizes: ResultsConfig, name: str, storages: Sequence[Path], seed: int, start: Path | None = None
+    lab: Lab, name: str, storages: Sequence[Path], batches: int, seed: int, start: Path | None = None, **options: Any
 ) -> Path:
-    inner = max(1, sizes.batches // 20)  # the learning rate falls in twenty steps
-    return lab.train(name, storages, start, seed=seed, max_iters=sizes.batches, iters_per_inner_epoch=inner)
+    inner = max(1, batches // 20)  # the learning rate falls in twenty steps
+    return lab.train(name, storages, start, seed=seed, max_iters=batches, iters_per_inner_epoch=inner, **options)
 
 
 def _regime(lab: Lab, sizes: ResultsConfig, name: str, storages: Sequence[Path], seed: int) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
+from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -179,6 +180,22 @@ def test_emma_checkpoints(build: Callable[..., Blip2Emac], tmp_path: Path) -> No
     assert torch.equal(other.llm_proj.weight, source.llm_proj.weight)
     lines = convert.convert(str(tmp_path / "emma_checkpoint_1.pth"), tmp_path / "own.pth", "lavis")
     assert lines[-1] == "read back: 2 tensors are equal"
+
+
+def test_a_small_file_of_what_trained_with_the_language_model(build: Callable[..., Blip2Emac], tmp_path: Path) -> None:
+    options = {**OPTIONS, "freeze_llm": False}
+    trained = build(**options)
+    torch.save({"model": trained.trainable_state_dict()}, tmp_path / "student.pth")
+    target = tmp_path / "student.safetensors"
+    command = [str(tmp_path / "student.pth"), str(target), "--to", "native", "--with-llm", "--dtype", "bfloat16"]
+    assert convert.main(command) == 0
+    written = load_file(target)
+    assert written.keys() == trained.trainable_state_dict().keys()
+    assert all(value.dtype == torch.bfloat16 for value in written.values())
+    again = build(**options, init_seed=3)
+    again.load_checkpoint(str(target))
+    for name, value in again.trainable_state_dict().items():
+        assert torch.equal(value, trained.trainable_state_dict()[name].to(torch.bfloat16).to(value.dtype))
 
 
 @pytest.mark.parametrize(

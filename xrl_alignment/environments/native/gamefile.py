@@ -76,7 +76,19 @@ class GameText:
 
 def fingerprint(text: str) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of `text`, its task sentence masked."""
-    return hashlib.sha256(_TASK.sub(r"\1\3", text).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return _fingerprint(text)[0]
+
+
+def _fingerprint(text: str) -> tuple[str, list[str]]:
+    """The fingerprint of `text`, and the task sentences that it masks: one search for both, the texts are long."""
+    sentences: list[str] = []
+
+    def mask(match: re.Match[str]) -> str:
+        sentences.append(match[2])
+        return match[1] + match[3]
+
+    masked = _TASK.sub(mask, text)
+    return hashlib.sha256(masked.encode("utf-8", "surrogatepass")).hexdigest()[:16], sentences
 
 
 def read_game(path: Path | str) -> GameText:
@@ -141,14 +153,14 @@ def _check_texts(data: dict) -> tuple[str, str, str]:
     The fingerprint of the grammar does not cover the task sentence. A sentence with quotes or the grammar's own syntax
     (`#…#`, `{…}`, `[…]`) could add rules or Python code, so it must be plain text.
     """
-    domain, grammar = fingerprint(data["pddl_domain"]), fingerprint(data["grammar"])
+    domain = fingerprint(data["pddl_domain"])
+    grammar, sentences = _fingerprint(data["grammar"])
     for kind, found, proven in (("domain", domain, DOMAINS), ("grammar", grammar, GRAMMARS)):
         if found not in proven:
             raise EnvironmentFault(
                 f"its PDDL {kind} (fingerprint {found}) is not one of ALFWorld's, and could run code; use the official "
                 "games (alfworld-download), or generated ones"
             )
-    sentences = [match[1] for match in _TASK.findall(data["grammar"])]
     if len(sentences) != 1 or not _PLAIN.fullmatch(sentences[0]):
         shown = ascii(sentences)[:_SHOWN]
         raise EnvironmentFault(f"its task sentence {shown} is not one line of plain text, and could run code")
