@@ -7,6 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from xrl_alignment.builders.environments import games_of
+from xrl_alignment.config.schema import EnvironmentConfig
+from xrl_alignment.environments.games import find_games
+from xrl_alignment.experts.explorer import ORDERS
+from xrl_alignment.results.images import steps_by_eyes
 from xrl_alignment.results.lab import Lab
 from xrl_alignment.results.settings import ResultsConfig
 from xrl_alignment.results.statistics import difference, row, second_trial
@@ -77,6 +82,18 @@ def reflexion(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     chains = [(way, seed) for way in ways for seed in sizes.seeds]
     found = dict(zip(chains, lab.all(partial(one, *chain) for chain in chains), strict=True))
     return {way: second_trial([found[way, seed] for seed in sizes.seeds]) for way in ways}
+
+
+def images(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
+    """Steps that an explorer saves which sees: on `valid_seen` and on generated games, in either order of search."""
+    household = EnvironmentConfig(
+        name="household", split="household_heldout", num_train=1, num_heldout=sizes.heldout_games
+    )
+    sets = {
+        "valid_seen": find_games("valid_seen")[: sizes.valid_games],
+        "generated": games_of(household, sizes.heldout_games),
+    }
+    return {name: {order: steps_by_eyes(games, order=order) for order in ORDERS} for name, games in sets.items()}
 
 
 def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
@@ -208,5 +225,6 @@ RUN: dict[str, Callable[[Lab, ResultsConfig], dict[str, Any]]] = {
     "student": student,
     "phase_two": phase_two,
     "reflexion": reflexion,
+    "images": images,
     "ablations": ablations,
 }

@@ -8,6 +8,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from xrl_alignment.results.settings import EXPERIMENTS
+
 SHOWN = {
     "a": "(a) text, frames without numbers",
     "numbers": "text, frames with numbers",
@@ -24,7 +26,7 @@ def render(results: Mapping[str, Any]) -> str:
     )
     environment.filters |= {"rate": rate, "span": span, "gain": gain, "by_seed": by_seed, "minutes": minutes}
     return environment.get_template("results.md").render(
-        **{name: results.get(name) for name in ("student", "phase_two", "reflexion", "ablations")},
+        **{name: results.get(name) for name in EXPERIMENTS},
         shown=SHOWN,
         sizes=results["sizes"],
         machine=results["machine"],

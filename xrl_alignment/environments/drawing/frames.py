@@ -21,6 +21,7 @@ from xrl_alignment.environments.drawing.labels import (
     CELLS,
     SMALLEST_CELL,
     FrameLabel,
+    is_in_sight,
     label_candidates,
     label_image,
     place_labels,
@@ -28,7 +29,7 @@ from xrl_alignment.environments.drawing.labels import (
 from xrl_alignment.environments.drawing.painter import Camera, Stroke, paint
 from xrl_alignment.environments.drawing.scene import Solid, held_solid, solids
 from xrl_alignment.environments.drawing.state import RoomState
-from xrl_alignment.environments.drawing.view import SCALE, RoomView
+from xrl_alignment.environments.drawing.view import SCALE, DrawnSolid, RoomView
 
 SMALLEST = 32  # pixels
 BLANK_FRAME = np.zeros((224, 224, 3), np.uint8)  # what a model sees instead, to measure what it takes from images
@@ -52,11 +53,7 @@ def render_labelled(
     """`render`, and the labels that were written."""
     if size < SMALLEST:
         raise ConfigError(f"frame size is {size}; the smallest frame is {SMALLEST} pixels wide and high")
-    unreached = frozenset(state.contents.keys() - state.receptacle_locations.keys())
-    room = _room(_MappingKey(state.names), _MappingKey(state.receptacle_locations), unreached)
-    view = _view(room, state.location, size, seed)
-    drawings = [d for solid in solids(room, state) if (d := view.drawing(solid)) is not None]
-    ordered = view.in_order(drawings)
+    room, view, ordered = _seen(state, size, seed)
     large = Image.new("RGB", (view.side, view.side), (240, 240, 236))
     canvas = ImageDraw.Draw(large)
     _apply(canvas, view.backdrop)
@@ -72,6 +69,32 @@ def render_labelled(
     for label in labels:
         frame.paste(label_image(label.name, cell, label.kind), (label.column * cell, label.row * cell))
     return np.array(frame), labels
+
+
+def objects_in_view(state: RoomState, *, size: int = 224, seed: int = 0) -> dict[str, str]:
+    """The objects that a frame of `state` shows: name -> name of the receptacle that holds it."""
+    _, view, ordered = _seen(state, size, seed)
+    shown = set()
+    for index, drawing in enumerate(ordered):
+        own = state.contents.get(drawing.solid.key[0], ())  # what lies on a thing does not hide it
+        later = [other for other in ordered[index + 1 :] if other.solid.key[0] not in own]
+        inside = [inner for solid in drawing.solid.inside if (inner := view.drawing(solid)) is not None]
+        shown.update(each.solid.name for each in (drawing, *inside) if is_in_sight(each, later, view))
+    return {
+        state.names[thing]: state.names[receptacle]
+        for receptacle, things in state.contents.items()
+        for thing in things
+        if state.names.get(thing) in shown and receptacle in state.names
+    }
+
+
+def _seen(state: RoomState, size: int, seed: int) -> tuple[RoomGeometry, RoomView, list[DrawnSolid]]:
+    """The room, the view from where the agent stands, and what is in it, far to near."""
+    unreached = frozenset(state.contents.keys() - state.receptacle_locations.keys())
+    room = _room(_MappingKey(state.names), _MappingKey(state.receptacle_locations), unreached)
+    view = _view(room, state.location, size, seed)
+    drawings = [d for solid in solids(room, state) if (d := view.drawing(solid)) is not None]
+    return room, view, view.in_order(drawings)
 
 
 class _MappingKey:

@@ -23,6 +23,7 @@ _LABEL_DISTANCE = 2.6  # metres; what is farther has no label
 _MOST_LABELS = 14  # what is in reach has a label even beyond that
 CELLS = 16  # of the grid of labels, each way
 SMALLEST_CELL = 8  # pixels, for letters
+_RECOGNISABLE = 4  # pixels each way, of an object
 _LABEL_COLOURS = {  # background, letters
     "receptacle": ((250, 250, 246), (20, 20, 24)),
     "in reach": ((20, 24, 40), (255, 255, 255)),
@@ -77,6 +78,13 @@ def label_candidates(view: RoomView, state: RoomState, ordered: list[DrawnSolid]
     unseen = {name for key in reachable if (name := state.names.get(key)) and name not in written}
     below = (view.side / 2, view.side * 0.75, view.side / 2, view.side * 0.75)  # out of sight, but within reach
     return sorted(candidates + [LabelCandidate(1, _LABEL_DISTANCE, name, "object", below) for name in unseen])
+
+
+def is_in_sight(drawing: DrawnSolid, later: list[DrawnSolid], view: RoomView) -> bool:
+    """Whether enough of `drawing` is in the frame to be recognised, and not hidden by what is rendered `later`."""
+    box = left, top, right, bottom = _cut_to(drawing.extent, view.side)
+    least = _RECOGNISABLE * SCALE
+    return right - left >= least and bottom - top >= least and not _hidden(box, later)
 
 
 def place_labels(candidates: list[LabelCandidate], held: Solid | None, cell: int) -> list[FrameLabel]:

@@ -1,0 +1,34 @@
+"""What an explorer with eyes saves."""
+
+from __future__ import annotations
+
+from xrl_alignment.builders.environments import games_of
+from xrl_alignment.config.schema import EnvironmentConfig
+from xrl_alignment.environments.drawing.frames import objects_in_view
+from xrl_alignment.environments.native.environment import NativeEnvironment
+from xrl_alignment.results.images import EYES, steps_by_eyes
+
+HELDOUT = EnvironmentConfig(name="household", split="household_heldout", num_train=1, num_heldout=12)
+
+
+def test_who_sees_more_needs_no_more_steps() -> None:
+    rows = steps_by_eyes(games_of(HELDOUT, 12), order="listing")
+    assert [row["solved"] for row in rows.values()] == [12] * len(EYES)
+    steps = [row["mean_steps"] for row in rows.values()]
+    assert steps[0] > steps[-1] and steps == sorted(steps, reverse=True)
+    assert rows["everything"]["saved"] == 1 - steps[-1] / steps[0]
+
+
+def test_a_frame_shows_what_is_in_reach_and_nothing_in_closed_containers() -> None:
+    environment, seen_in_reach, in_reach = NativeEnvironment(), 0, 0
+    for game in games_of(HELDOUT, 12):
+        now = environment.reset(game)
+        for command in [c for c in now.admissible_commands if c.startswith("go to ")]:
+            environment.step(command)
+            state = environment.room_state()
+            seen = objects_in_view(state)
+            closed = {state.names[key] for key in state.openable - state.opened if key in state.names}
+            assert not closed & set(seen.values())
+            reached = {state.names[key] for key in state.in_reach()}
+            seen_in_reach, in_reach = seen_in_reach + len(reached & seen.keys()), in_reach + len(reached)
+    assert seen_in_reach > 0.8 * in_reach  # the rest is small, hidden, or below the frame
