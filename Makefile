@@ -21,7 +21,7 @@ VLLM_STAMP := .venv-vllm/.ready
 UNABLE := $(if $(wildcard $(VLLM_STAMP)),,benchmarks/engines.py) $(if $(shell command -v nvidia-smi),,benchmarks/gpu.py)
 BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/*.py)))
 
-.PHONY: help demo results results-quick test test-slow test-vllm lint audit format bench prove install lock vllm-env clean
+.PHONY: help demo results results-quick test test-slow test-vllm docs lint audit format bench prove install lock vllm-env clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -44,6 +44,9 @@ test-slow: $(STAMP)  ## the tests marked slow
 
 test-vllm: $(STAMP) $(VLLM_STAMP)  ## the tests marked vllm (real vLLM processes)
 	$(RUN) -m pytest -m vllm $(PYTEST_ARGS)
+
+docs: $(STAMP)  ## the documentation site in output/site, every link checked (needs no network)
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet
 
 lint: $(STAMP)  ## rules and formatting (ruff), security (bandit), types (mypy), import contracts, shell scripts (shellcheck)
 	$(RUN) -m ruff check .

@@ -1,21 +1,31 @@
-"""The documentation names only what is there, and names every setting."""
+"""The documentation names only what is there, names every setting, and becomes a site; its first page's code runs."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import re
+import subprocess
+import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import yaml
 
+from lavis.common.run_settings import RunSettings
 from lavis.models import memory
 from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, model_section
+from policy_server import settings as served
+from xrl_alignment.builders.student import load_student
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config import schema
+from xrl_alignment.environments import gym_env
+from xrl_alignment.runs.checkpoint import save_checkpoint
 
-PAGES = [REPO_ROOT / "README.md", REPO_ROOT / "CONTRIBUTING.md", *sorted((REPO_ROOT / "docs").glob("*.md"))]
+PAGES = [REPO_ROOT / "README.md", REPO_ROOT / "CONTRIBUTING.md", *sorted((REPO_ROOT / "docs").rglob("*.md"))]
 SCHEMAS = [
     schema.RunConfig,
     schema.EvaluateRunConfig,
@@ -35,6 +45,76 @@ def test_links_and_files_exist(page: Path) -> None:
     configs = set(re.findall(r"configs/\w+/\w+\.yaml", text))
     missing += [name for name in configs if not (REPO_ROOT / name).exists()]
     assert missing == []
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as Python-Markdown makes them."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    plain = [unicodedata.normalize("NFKD", line) for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    words = [re.sub(r"[^\w\s-]", "", line.encode("ascii", "ignore").decode()).strip().lower() for line in plain]
+    return {re.sub(r"[-\s]+", "-", line) for line in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_anchors_exist(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    missing = [
+        f"{file}#{anchor}" for file, anchor in links if anchor not in headings((page.parent / file) if file else page)
+    ]
+    assert missing == []
+
+
+def nav_pages(nav: Any) -> list[str]:
+    """Every page that the site's navigation names."""
+    if isinstance(nav, str):
+        return [nav]
+    return [page for item in (nav.values() if isinstance(nav, dict) else nav) for page in nav_pages(item)]
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    pages = nav_pages(yaml.safe_load((REPO_ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    hook = (REPO_ROOT / "docs" / "site" / "repository.py").read_text(encoding="utf-8")
+    ours = [page.relative_to(REPO_ROOT / "docs").as_posix() for page in PAGES[2:]]
+    assert sorted(pages) == sorted([*ours, *re.findall(r'"(\w+\.md)",', hook)])
+
+
+def blocks(page: str) -> list[str]:
+    """The Python code of a page of `docs/`."""
+    return re.findall(
+        r"^```python\n(.*?)^```", (REPO_ROOT / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+
+
+def test_the_first_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    model, _ = load_student({"model_type": "demo"}, torch.device("cpu"))
+    save_checkpoint(tmp_path / "emma_checkpoint_5.pth", model=model)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(gym_env, "GENERATED", 6)  # games: a hundred take longer
+    games, action = blocks("index.md")
+    lines = [[line for line in block.splitlines() if line] for block in (games, action)]
+    assert [len(block) for block in lines] == [10, 8]  # as its headings say
+    names: dict[str, Any] = {}
+    exec(compile(games, "index.md, the games", "exec"), names)
+    assert names["observation"]["image"].shape == (224, 224, 3) and names["done"]
+    assert "Your task is to:" in capsys.readouterr().out
+    exec(compile(action, "index.md, an action", "exec"), names)
+    assert re.fullmatch(r"\['.+'\]\n", capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=300)
+    assert built.returncode == 0 and "WARNING" not in built.stderr, built.stderr
+    for page in tmp_path.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        # What a browser loads by itself; a link (`<a href>`) is followed by the reader only.
+        loaded = re.findall(r"<(?:script|img|iframe|source)\b[^>]*\ssrc=[\"']?([^\"'\s>]+)", text)
+        loaded += [found for found in re.findall(r"<link\b[^>]*>", text) if "canonical" not in found]
+        assert [found for found in loaded if "//" in found] == [], page
+    assert "url(http" not in "".join(sheet.read_text(encoding="utf-8") for sheet in tmp_path.rglob("*.css"))
+    assert "ALFWorldEnv" in (tmp_path / "api" / "environments.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -90,6 +170,26 @@ def test_every_setting_is_listed(schema: type) -> None:
     text = (REPO_ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     listed = " ".join(re.findall(r"^\| (`\w+`) \|", text, re.MULTILINE))
     assert " ".join(f"`{field.name}`" for field in dataclasses.fields(schema)) in listed
+
+
+OTHERS = [(RunSettings, "run"), (served.ServerSettings, "server"), (served.ModelSettings, "model")]
+NOT_KEYS = {"model.sources"}  # an attribute of the model
+
+
+def known_keys() -> set[str]:
+    """Every `section.key` of the project's settings: of runs, offline training, the model and the policy server."""
+    ours = [(kind, kind.__name__.removesuffix("Config").removeprefix("Evaluate").lower()) for kind in SCHEMAS]
+    keys = {f"{section}.{field.name}" for kind, section in ours + OTHERS for field in dataclasses.fields(kind)}
+    return keys | {f"model.{key}" for key in CONFIG_DEFAULTS}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_settings_that_a_page_names_exist(page: Path) -> None:
+    """Such as `run.num_envs` in the text, or run.num_envs=3 in a command."""
+    sections = "run|environment|expert|policy|server|reflexion|model"
+    named = re.findall(rf"(?<![\w./-])((?:{sections})\.[a-z]\w*)(?=[`=])", page.read_text(encoding="utf-8"))
+    files = {name for name in named if name.endswith((".json", ".log", ".md", ".yml", ".yaml"))}
+    assert set(named) - files - NOT_KEYS - known_keys() == set()
 
 
 # In the text the figure follows the command; in a list of commands it stands behind the `#`.

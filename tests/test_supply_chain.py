@@ -36,7 +36,7 @@ def test_the_hashes_are_of_the_versions_that_the_tests_ran_with():
 def test_every_direct_dependency_is_installed():
     """Those of the project itself and of the extra `dev` with what is in it, by the names in pyproject.toml."""
     text = (REPO_ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    keys = ("dependencies", "dev", "policy-server", "teacher", "textworld", "train")
+    keys = ("dependencies", "dev", "docs", "policy-server", "teacher", "textworld", "train")
     lists = [re.search(rf"^{key} = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)[1] for key in keys]
     names = {name.lower() for name in re.findall(r'^    "([\w.-]+)', "".join(lists), re.MULTILINE)}
     assert len(names) > 30

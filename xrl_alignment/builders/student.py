@@ -22,7 +22,7 @@ from xrl_alignment.runs.checkpoint import check_base
 ImageProcessor = Callable[[np.ndarray], torch.Tensor]  # uint8 (H, W, 3) -> float32 (3, S, S)
 
 
-def load_student(settings: dict[str, Any], device: torch.device) -> tuple[Blip2Emac, ImageProcessor]:
+def load_student(settings: dict[str, Any], device: torch.device | str) -> tuple[Blip2Emac, ImageProcessor]:
     """The model of a `model:` section and its image processor for evaluation (uint8 H × W × 3 -> float 3 × S × S).
 
     `arch` and `model_type` choose the LAVIS default yaml, everything else overrides keys of it. `pretrained` and

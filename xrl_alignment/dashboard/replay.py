@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def read_record(journal: Path, start: int, size: int) -> dict[str, Any] | None:
         with open(journal, "rb") as file:
             file.seek(start)
             record = json.loads(file.read(size))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
@@ -73,7 +74,7 @@ def replay(record: dict[str, Any], buffer: Path) -> dict[str, Any]:
     heard = str(record.get("opening", ""))
     for step in steps:
         step["heard"], heard = heard, step["feedback"]
-    facts = {key: record.get(key) for key in ("round", "env", "game", "won", "assisted", "actions", "seconds")}
+    facts = {key: _shown(record.get(key)) for key in ("round", "env", "game", "won", "assisted", "actions", "seconds")}
     return {**facts, "opening": str(record.get("opening", "")), "steps": steps, "frames": frames, "notice": notice}
 
 
@@ -106,6 +107,13 @@ def _told(record: dict[str, Any]) -> list[dict[str, Any]]:
         {"agent": None, "expert": None, "executed": str(action), "feedback": str(feedback)}
         for action, feedback in pairs
     ]
+
+
+def _shown(fact: Any) -> Any:
+    """A fact as JSON can hold it: NaN and infinity, which it does not know, are left out; what is nested is text."""
+    if isinstance(fact, float) and not math.isfinite(fact):
+        return None
+    return fact if fact is None or isinstance(fact, (bool, float, int, str)) else str(fact)
 
 
 def _local(text: str, buffer: Path) -> str:

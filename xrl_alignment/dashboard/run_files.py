@@ -14,6 +14,8 @@ from xrl_alignment.dashboard.replay import agreement
 from xrl_alignment.dashboard.tail import Tail
 
 MAX_ROUNDS, MAX_GAMES = 10_000, 100_000  # of a journal that can be shown; a larger number is damage
+# What a line of any text can raise: JSON nested too deeply and infinite numbers (1e999) included.
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 # Figure, and name of the curve in it; by episode, and those that come from metrics.jsonl.
 _SUCCESS, _AGREEMENT = ("success", "solved by the agent"), ("agreement", "same action as the expert")
 _CURVES = {
@@ -139,7 +141,7 @@ class RunFiles:
         """Take in one line; one that cannot be read is left out, and the page says so."""
         try:
             add(json.loads(line), start, len(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _UNREADABLE as error:
             what = f"{type(error).__name__}: {error}"[:100]
             self._damaged[file] = f"state/{file} has a line that cannot be read, at byte {start} ({what})"
 
@@ -187,7 +189,7 @@ class RunFiles:
                 self._damaged.pop(name, None)
         except FileNotFoundError:
             return otherwise
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             self._damaged[name] = f"state/{name} cannot be read: {type(error).__name__}"
             return otherwise
         return self._json_files[name][1]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser import Browser, axe_script, running_browser, violations
-from tests.xrl_alignment.dashboard.runs import ATTACK, make_run_directory
+from tests.xrl_alignment.dashboard.runs import ATTACK, GAMES, make_run_directory
 from xrl_alignment.dashboard.pages import Dashboard
 from xrl_alignment.environments import make_environment
 from xrl_alignment.wire.http_server import PageServer
@@ -123,6 +123,28 @@ def test_an_episode_is_replayed_by_mouse_slider_and_keyboard(browser: Browser, s
         page.open(f"{url}#episode=0/1")  # a link to an episode, on the page that is open
         page.wait("document.getElementById('replay-count').innerText === 'Step 1 of 2'")
         assert "the agent was not asked" in page.text("#replay-verdict")
+        assert page.errors() == []
+
+
+def test_an_episode_of_another_version_and_one_without_frames_are_shown_as_text(
+    browser: Browser, serve, tmp_path: Path
+):
+    run = make_run_directory(tmp_path)
+    with open(run / "state" / "episodes.jsonl", "a", encoding="utf-8") as journal:
+        older = {"round": 2, "env": 0, "game": GAMES[0], "won": False, "steps": [["look", ATTACK]]}
+        journal.write(json.dumps(older) + "\n" + '{"round": 2, "env": 1, "ga')  # and one that is half-written
+    (run / "state" / "buffer" / "round000_env0002_steps004.h5").unlink()
+    url = serve(run)
+    with browser.page() as page:
+        page.open(f"{url}#episode=2/0")
+        page.wait("document.getElementById('replay-count').innerText === 'Step 1 of 1'")
+        assert page.text("#replay-facts") == "failed" and "no frames, no labels" in page.text("#replay-notice")
+        assert page.text("#replay-feedback") == f"→ {ATTACK}"
+        page.open(f"{url}#episode=0/2")
+        page.wait("document.getElementById('replay-count').innerText === 'Step 1 of 4'")
+        assert "frames of this episode are missing" in page.text("#replay-notice")
+        assert page.evaluate("document.getElementById('replay-frame').hidden")
+        page.wait("document.getElementById('notices').innerText.includes('steps004.h5 is missing')")
         assert page.errors() == []
 
 

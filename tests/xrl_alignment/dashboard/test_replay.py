@@ -57,6 +57,18 @@ def test_a_record_of_another_version_is_shown_as_far_as_it_goes(tmp_path: Path):
     json.dumps(shown)
 
 
+def test_facts_that_json_does_not_know_do_not_reach_the_page(tmp_path: Path):
+    """A browser refuses NaN: the episode would not open at all."""
+    run = make_run_directory(tmp_path)
+    journal = run / "state" / "episodes.jsonl"
+    journal.write_text(
+        journal.read_text().replace('"seconds": 1.5', '"seconds": NaN').replace('"actions": 2', '"actions": [1e999]')
+    )
+    shown = replay(record_of(run, 0, 0), run / "state" / "buffer")
+    assert shown["seconds"] is None and shown["actions"] == "[inf]"
+    json.dumps(shown, allow_nan=False)
+
+
 @pytest.mark.parametrize(
     "name",
     [

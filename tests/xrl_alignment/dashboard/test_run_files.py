@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.xrl_alignment.dashboard.runs import GAMES, add_episode, make_run_directory
 from xrl_alignment.dashboard.run_files import RunFiles
 
@@ -75,6 +77,18 @@ def test_damage_is_named_and_the_rest_is_shown(tmp_path: Path):
         "steps002.h5 is missing",
     ):
         assert name in text, name
+
+
+@pytest.mark.parametrize("line", ['{"round": 1e999, "env": 0, "won": true}', "[" * 100_000], ids=["infinite", "nested"])
+def test_a_line_that_no_run_writes_is_left_out(tmp_path: Path, line: str):
+    run = make_run_directory(tmp_path)
+    for name in ("episodes.jsonl", "metrics.jsonl"):
+        text = (run / "state" / name).read_text()
+        (run / "state" / name).write_text(f"{line}\n{text}")
+    (run / "state" / "memories.json").write_text(line)
+    files = opened(run)
+    assert files.grid() == ["SWF", " F"] and files.figures()["loss"]["loss"] == [(0, 2.5), (1, 1.5)]
+    assert files.memories == {} and "episodes.jsonl has a line that cannot be read" in "".join(files.notices())
 
 
 def test_a_journal_of_an_older_version(tmp_path: Path):

@@ -28,7 +28,8 @@ function show(found) {
   at = 0;
   setText(byId("replay-title"), `${gameName(found.game, found.env)}, round ${found.round + 1}`);
   const end = found.won ? (found.assisted ? "won with the expert's help" : "solved by the agent") : "failed";
-  const facts = [end, `${found.actions} actions`];
+  const facts = [end];
+  if (typeof found.actions === "number") facts.push(`${found.actions} actions`);
   if (typeof found.seconds === "number") facts.push(`${found.seconds.toFixed(1)} s`);
   setText(byId("replay-facts"), facts.join(" · "));
   setText(byId("replay-notice"), found.notice);
