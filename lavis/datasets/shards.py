@@ -178,6 +178,11 @@ class Shard:
         self.game: str = index["game"]
         self._fields = {name: _Field(**layout) for name, layout in index["fields"].items()}
         self.steps = min(field.steps for field in self._fields.values())
+        if not isinstance(self.game, str):
+            raise ValueError(f"its game is {type(self.game).__name__}, not text")
+        for name in self._fields.keys() & set(_TEXTS):
+            if self._fields[name].dtype.kind != "S" or self._fields[name].shape:
+                raise ValueError(f"its {name} is not text")
 
     def read(self, step: int, names: Sequence[str]) -> dict[str, Any]:
         """Some fields of one step: texts, or read-only arrays; ShardError where that fails."""

@@ -71,7 +71,7 @@ class Explorer:
                 self._belief.place[thing] = place
         self._types = {name: type_of(name) for name in receptacles}
         self._kind = room_kind(self._types.values())
-        draw = random.Random(f"{self.seed} {intro}")
+        draw = random.Random(f"{self.seed} {intro}".encode("utf-8", "surrogatepass"))
         self._ranks = {name: draw.random() if self.seed else 0.0 for name in receptacles}
         self._worths: dict[str, dict[str, float]] = {}
         self._label = self._refusal(understood=task is not None)

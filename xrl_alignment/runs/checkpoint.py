@@ -27,6 +27,12 @@ from lavis.models.blip2_models.blip2_emac import Blip2Emac
 
 FORMAT = "emac+ checkpoint"
 VERSION = 1
+_REQUIRED = ("version", "model", "base_hash")
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("version", "round", "training_step", "episodes"), int),
+    "base_hash": str,
+    **dict.fromkeys(("model", "random", "config", "references", "played"), dict),
+}
 
 
 class CheckpointError(EmacError, ValueError):
@@ -88,8 +94,9 @@ def load_checkpoint(path: Path | str, map_location: str | torch.device = "cpu") 
     """
     content = _read(Path(path), map_location)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        keys = ", ".join(list(content)[:5]) if isinstance(content, dict) else type(content).__name__
+        keys = ", ".join(map(str, list(content)[:5])) if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not an EMAC+ run checkpoint; it holds: {keys}")
+    _check_types(content, path)
     if content["version"] > VERSION:
         raise CheckpointError(f"{path} has format version {content['version']}, this program reads up to {VERSION}")
     return content
@@ -113,7 +120,19 @@ def check_base(model: Blip2Emac, path: Path | str) -> None:
         return
     content = _read(Path(path), "cpu")
     if isinstance(content, dict) and content.get("format") == FORMAT:
+        _check_types(content, path)
         _refuse_other_base(model, content, path)
+
+
+def _check_types(content: dict[str, Any], path: Path | str) -> None:
+    """CheckpointError where a file of our format lacks what every version has, or holds something else in its place."""
+    for name, kind in _TYPES.items():
+        if not isinstance(content.get(name, kind() if name not in _REQUIRED else None), kind):
+            found = type(content[name]).__name__ if name in content else "missing"
+            raise CheckpointError(f"{path} is damaged: {name} is {found}, not {kind.__name__}")
+    other = [name for name, value in content["model"].items() if not isinstance(value, torch.Tensor)]
+    if other:
+        raise CheckpointError(f"{path} is damaged: weight {other[0]} is {type(content['model'][other[0]]).__name__}")
 
 
 def _refuse_not_finite(path: Path, model: Blip2Emac, optimizer: torch.optim.Optimizer | None) -> None:

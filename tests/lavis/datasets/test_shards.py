@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 
@@ -133,6 +134,25 @@ def test_an_index_that_is_damaged(tmp_path: Path, shard_folder: Path) -> None:
         (tmp_path / NAME).write_bytes(content)
         with pytest.raises(ShardError, match=f"{NAME} cannot be read: "):
             open_shard(tmp_path / NAME)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda index: index.update(game=-1), "its game is int, not text"),
+        (lambda index: index["fields"]["text_output"].update(dtype="|u1"), "its text_output is not text"),
+        (lambda index: index["fields"]["text_output"].update(shape=[2]), "its text_output is not text"),
+    ],
+)
+def test_an_index_with_other_types(tmp_path: Path, shard_folder: Path, change, reason: str) -> None:
+    whole = (shard_folder / NAME).read_bytes()
+    (length,) = struct.unpack("<Q", whole[-16:-8])
+    index = json.loads(whole[-16 - length : -16])
+    change(index)
+    text = json.dumps(index).encode()
+    (tmp_path / NAME).write_bytes(whole[: -16 - length] + text + struct.pack("<Q", len(text)) + whole[-8:])
+    with pytest.raises(ShardError, match=reason):
+        ShardFolder(tmp_path).read(0)
 
 
 def test_shard_without_images(tmp_path: Path) -> None:

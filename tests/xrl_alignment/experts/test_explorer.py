@@ -288,6 +288,12 @@ def test_what_cannot_be_played_gets_no_advice(intro, words):
     assert words in expert.act().thought
 
 
+def test_half_a_surrogate_pair_is_a_text_like_any_other():
+    expert = Explorer()
+    expert.begin("Around you, you see a bed 1, and a \ud800 1.\n\nYour task is to: put some mug on bed.")
+    assert expert.act().action
+
+
 def test_unknown_order_is_refused():
     with pytest.raises(ValueError, match="unknown explorer order 'alphabetical': choose one of likely, listing"):
         Explorer(order="alphabetical")

@@ -146,6 +146,32 @@ def test_a_newer_format_is_refused(path):
         load_checkpoint(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("version", {}, "version is dict, not int"),
+        ("model", None, "model is NoneType, not dict"),
+        ("model", {"a": 1}, "weight a is int"),
+        ("base_hash", {}, "base_hash is dict, not str"),
+        ("episodes", "5", "episodes is str, not int"),
+        ("config", [], "config is list, not dict"),
+    ],
+)
+def test_a_checkpoint_of_other_types_is_refused(model, path, name, value, reason):
+    torch.save(torch.load(path, weights_only=True) | {name: value}, path)
+    for read in (load_checkpoint, lambda path: check_base(model, path)):
+        with pytest.raises(CheckpointError, match=f"is damaged: {reason}"):
+            read(path)
+
+
+def test_a_checkpoint_without_its_base_is_refused(path):
+    content = torch.load(path, weights_only=True)
+    del content["base_hash"]
+    torch.save(content, path)
+    with pytest.raises(CheckpointError, match="is damaged: base_hash is missing, not str"):
+        load_checkpoint(path)
+
+
 def test_another_frozen_base_is_refused_and_both_are_named(model, path):
     other = student(**FROZEN_LLM, init_seed=1)
     before = {name: value.clone() for name, value in other.state_dict().items()}

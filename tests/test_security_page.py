@@ -1,0 +1,87 @@
+"""The limits that docs/security.md names are those of the code."""
+
+from __future__ import annotations
+
+from policy_server.settings import MemorySettings, QueueSettings, ServerSettings
+from policy_server.web import connections as policy_connections
+from policy_server.web.schemas import TextFields
+from split_inference import alfworld_server
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.dagger import sessions
+from xrl_alignment.dashboard import board
+from xrl_alignment.wire import admission, images, messages, v2
+from xrl_alignment.wire.http_handler import Limits
+from xrl_alignment.wire.http_server import DEFAULT_QUEUE_LIMIT
+
+
+def rows() -> dict[str, list[str]]:
+    """The page's tables: first column -> the amounts in the second."""
+    lines = (REPO_ROOT / "docs/security.md").read_text(encoding="utf-8").splitlines()
+    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    found: dict[str, list[str]] = {}
+    for name, *amounts in cells:
+        found.setdefault(name, []).extend(part for amount in amounts for part in amount.split("; "))
+    return found
+
+
+def numbers(*values: float) -> list[str]:
+    return [f"{value:,g}" if value < 1000 else f"{value:,.0f}" for value in values]
+
+
+def test_limits_of_the_dagger_server() -> None:
+    page, limits = rows(), Limits()
+    counts = (limits.max_connections, admission.MAX_SESSIONS, DEFAULT_QUEUE_LIMIT)
+    assert page["connections; sessions; waiting requests"] == numbers(*counts)
+    size, seconds = page["headers of a request; time for them"][:2]
+    assert (size, seconds) == (f"{limits.max_head >> 10} KiB", f"{limits.header_s:g} s")
+    assert page["a body; time for it"][:2] == [f"{limits.max_body >> 20} MiB", f"{limits.body_s:g} s"]
+    waits = page["time to read an answer; between two requests of a connection"]
+    assert waits == [f"{limits.write_s:g} s", f"{limits.idle_s:g} s"]
+    watching = page["browsers that watch; time for one of them to read a message"]
+    assert watching == [*numbers(board.MAX_VIEWERS), f"{limits.event_s:g} s"]
+    assert page["memory of all requests that are read or wait"][0] == f"{limits.max_held >> 20} MiB"
+    assert page["memory of all unfinished episodes' texts"][0] == f"{sessions.MAX_HELD >> 20} MiB"
+    assert page["disk space of all unfinished episodes' frames"][0] == f"{sessions.MAX_STORED >> 30} GiB"
+
+
+def test_limits_of_a_message() -> None:
+    page = rows()
+    assert page["an image"][0] == f"{images.MAX_PIXELS:,} pixels"
+    text, history, header = page["an observation's text; history; header"]
+    assert [text, history] == [f"{messages.MAX_TEXT:,} characters", f"{messages.MAX_HISTORY:,}"]
+    assert header == f"{v2.MAX_OBSERVATION >> 10} KiB"
+    values = page["values in an observation's information; characters of it in wire v1"]
+    assert values == numbers(messages.MAX_VALUES, messages.MAX_INFORMATION)
+    commands = page["admissible commands; characters of one"]
+    assert commands == numbers(messages.MAX_COMMANDS, messages.MAX_COMMAND)
+    names = page["games that a client offers; characters of a session's or game's name"]
+    assert names == numbers(messages.MAX_GAMES, messages.MAX_NAME)
+
+
+def test_limits_of_the_policy_server() -> None:
+    page, server, queue, memory = rows(), ServerSettings(), QueueSettings(), MemorySettings()
+    counts = page["connections; WebSockets; sessions; waiting requests"]
+    assert counts == numbers(server.connections, server.websockets, memory.sessions, queue.limit)
+    size, seconds = page["headers of a request; time for them"][2:]
+    assert (size, seconds) == (f"{policy_connections.MAX_HEADER_BYTES >> 10} KiB", f"{server.header_timeout_s:g} s")
+    assert page["a body; time for it"][2:] == [f"{server.max_body_bytes:,} bytes", f"{server.body_timeout_s:g} s"]
+    waits = (policy_connections.READ_TIMEOUT_S, server.websocket_idle_s, queue.deadline_s)
+    shown = page["time to read an answer; silence of a WebSocket; waiting for the model"]
+    assert shown == [f"{seconds:g} s" for seconds in waits]
+    assert page["an image"][1:] == [f"{server.max_image_bytes:,} bytes", f"{server.max_pixels:,} pixels"]
+    schema = TextFields.model_json_schema()["properties"]
+    commands = schema["admissible_commands"]
+    wanted = [f"{schema['prompt']['maxLength']:,} characters"]
+    wanted += numbers(commands["maxItems"], commands["items"]["maxLength"])
+    assert page["a prompt; admissible commands; characters of one"] == wanted
+
+
+def test_limits_of_split_inference() -> None:
+    page, options = rows(), alfworld_server.parse_arguments([])
+    clients = page["clients; connections that are no clients yet"]
+    assert clients == numbers(options.max_clients, alfworld_server._MAX_WAITING)
+    sizes = page["a message; an action; a file that is read"]
+    characters = f"{alfworld_server.MAX_ACTION_CHARS} characters"
+    assert sizes == [f"{options.max_message >> 10} KiB", characters, f"{alfworld_server.MAX_FILE_BYTES >> 20} MiB"]
+    waits = page["time for the first message where a token is needed; silence of a client"]
+    assert waits == [f"{alfworld_server._FIRST_MESSAGE_S:g} s", f"{options.idle_timeout:,g} s"]
