@@ -117,9 +117,10 @@ def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 
     hidden = {"environment.tell_objects": False}
     table: dict[str, dict[str, Callable[[int], dict]]] = {
-        "expert": {
-            name: partial(cloned, name, flags=("--expert", name, "--env", engine))
-            for name, engine in (("explorer", "native"), ("handcoded", "textworld"), ("planner", "textworld"))
+        "expert": {"explorer": partial(cloned, "explorer")}
+        | {
+            name: partial(cloned, name, flags=("--expert", name, "--env", "textworld"))
+            for name in ("handcoded", "planner")
         },
         "tokens of history": {str(tokens): history(tokens) for tokens in (127, 255, 1023)},
         "notes, where only the image shows objects": {
