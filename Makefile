@@ -3,12 +3,14 @@
 #   PYTHON       the interpreter that .venv is made from (3.10 or newer)
 #   TORCH_INDEX  where torch comes from, for instance the index of its CPU build (see README.md, Installation)
 #   PIP_ARGS     passed on to pip
+#   PLAY_ARGS    passed on to `make play`, for instance PLAY_ARGS=--web (docs/play.md)
 #   PYTEST_ARGS  passed on to pytest, for instance PYTEST_ARGS="-k engine -x"
 #   VLLM_PACKAGE, VLLM_PIP_ARGS  for vLLM's own environment (see run_scripts/vllm_env.sh)
 PYTHON ?= python3
 TORCH_INDEX ?=
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+PLAY_ARGS ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -21,7 +23,7 @@ VLLM_STAMP := .venv-vllm/.ready
 UNABLE := $(if $(wildcard $(VLLM_STAMP)),,benchmarks/engines.py) $(if $(shell command -v nvidia-smi),,benchmarks/gpu.py)
 BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/*.py)))
 
-.PHONY: help demo results results-quick test test-slow test-vllm docs lint audit format bench prove install lock vllm-env clean
+.PHONY: help demo play results results-quick test test-slow test-vllm docs lint audit format bench prove install lock vllm-env clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -29,6 +31,9 @@ help:  ## this list
 
 demo: $(STAMP)  ## both training phases and all evaluations on a tiny model (about 10 minutes, 2 cores)
 	$(RUN) -m xrl_alignment.demo
+
+play: $(STAMP)  ## watch the expert play a generated game in the terminal; any key: you take over (PLAY_ARGS: docs/play.md)
+	$(RUN) -m xrl_alignment.play --player expert $(PLAY_ARGS)
 
 results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 cores; goes on where it was stopped)
 	$(RUN) -m xrl_alignment.results --cfg-path configs/results/full.yaml --page docs/results.md

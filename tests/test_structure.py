@@ -26,6 +26,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "policy_server/test_deployment.py": "the container file and the systemd unit",
     "policy_server/web/test_ui.py": "the page, which is no Python",
     "xrl_alignment/dashboard/test_page.py": "the page, which is no Python",
+    "xrl_alignment/play/test_page.py": "the page of a game and a recording, which are no Python",
     "xrl_alignment/test_information.py": "the facts of docs/information.md",
     "xrl_alignment/experts/llm/test_served_model.py": "the LLM expert asks a real server",
 }

@@ -15,6 +15,8 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,14 +39,25 @@ from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import DaggerConfig, EnvironmentConfig, PolicyConfig
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games, games_hash
-from xrl_alignment.evaluation.actors import PolicyActor
+from xrl_alignment.evaluation.actors import Actor, ExpertActor, PolicyActor, new_expert
 from xrl_alignment.evaluation.metrics import summarise
 from xrl_alignment.evaluation.trials import play_games
 from xrl_alignment.pipeline import hand_off, run_phase
+from xrl_alignment.policies.uniform import RandomPolicy
 from xrl_alignment.report.page import write_report
 
 HELDOUT_GAMES = 120  # twenty of each task type
 HOPELESS_GAMES = 60  # for policies that solve nothing: each of their episodes lasts to the step limit
+# The phases and how long each took of a whole run, in seconds (2 cores); only their ratios matter.
+PHASES = {
+    "baselines and the untrained policy": 93,
+    "behavioural cloning": 130,
+    "evaluation after behavioural cloning": 53,
+    "DPO": 79,
+    "evaluation after DPO": 50,
+    "evaluation after DPO, blank frames": 110,
+}
+OFFICIAL_PHASES = {"evaluation after both phases, official valid_seen": 130}  # where these games are installed
 STUCK_AFTER = 5  # repeats of an action that end an evaluation episode: a greedy policy would repeat it for ever
 
 
@@ -78,6 +91,27 @@ class PeakMemory:
             self.bytes = max(self.bytes, total)
 
 
+class PhaseStatus:
+    """One line for each phase, with the time that the whole will still take: from how long the phases so far took."""
+
+    def __init__(self, phases: Mapping[str, float], clock: Callable[[], float] = time.monotonic) -> None:
+        self._phases = dict(phases)
+        self._clock = clock
+        self._began = clock()
+        self._begun = 0
+
+    def begin(self, name: str) -> None:
+        """Say that phase `name`, the next one, begins."""
+        names, shares = list(self._phases), list(self._phases.values())
+        done, left = sum(shares[: self._begun]), sum(shares[self._begun :])
+        assert names[self._begun] == name
+        self._begun += 1
+        so_far = self._clock() - self._began
+        pace = so_far / done if done else 1.0
+        text = f"== phase {self._begun} of {len(names)}: {name}; {so_far:.0f} s so far, about {left * pace:.0f} s left"
+        print(text if done else f"{text} on 2 cores", flush=True)
+
+
 class Evaluator:
     """Evaluates checkpoints, with free-text and with admissible decoding, for the summary."""
 
@@ -85,8 +119,20 @@ class Evaluator:
         self.config = config
         self.environment = environment_factory(config.environment, config.run.max_steps)
 
+    def baselines(self, games: list[Game]) -> dict[str, dict]:
+        """The expert, and random choice among the admissible commands: figures to compare a policy with."""
+        actors: dict[str, Actor] = {
+            "expert": ExpertActor(partial(new_expert, "explorer", {})),
+            "random": PolicyActor(policy=RandomPolicy(self.config.run.seed), blank_frames=True),  # it looks at none
+        }
+        figures = {name: summarise(play_games(actor, games, self.environment)) for name, actor in actors.items()}
+        figures["expert"]["success_admissible"] = None  # it writes its commands
+        for row in (figures["random"], *figures["random"]["per_task_type"].values()):
+            row.update(success=None, interval=None, success_admissible=row["success"])
+        return figures
+
     def entry(self, name: str, games: list[Game], pretrained: Path | None, *, blank_frames: bool = False) -> dict:
-        """`success`, `games`, `mean_steps`, `per_task_type` with free-text decoding, and `success_admissible`."""
+        """`success`, `games`, `won` by game, `mean_steps`, `per_task_type` (free text), and `success_admissible`."""
         settings = {key: value for key, value in self.config.model.items() if key != "ref_pretrained"}
         if pretrained:
             settings |= {"load_pretrained": True, "pretrained": str(pretrained)}
@@ -108,7 +154,7 @@ class Evaluator:
                     repeat_limit=STUCK_AFTER,
                     on_result=lambda result, trace: progress.advance(result.won),
                 )
-            figures[decode] = summarise(results)
+            figures[decode] = {**summarise(results), "won": {result.game: result.won for result in results}}
         admissible = figures["admissible"]
         for kind, row in figures["free"]["per_task_type"].items():
             row["success_admissible"] = admissible["per_task_type"][kind]["success"]
@@ -132,21 +178,31 @@ def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]
     started = time.monotonic()
     environment = EnvironmentConfig(**{**vars(config.environment), "split": "household_heldout"})
     heldout, fewer = games_of(environment, HELDOUT_GAMES), games_of(environment, HOPELESS_GAMES)
+    official = official_games()
+    status = PhaseStatus({**PHASES, **(OFFICIAL_PHASES if official else {})})
     evaluator = Evaluator(config)
-    summary: dict[str, Any] = {"untrained": evaluator.entry("untrained", fewer, None)}
+    status.begin("baselines and the untrained policy")
+    summary: dict[str, Any] = evaluator.baselines(heldout)
+    summary["untrained"] = evaluator.entry("untrained", fewer, None)
 
+    status.begin("behavioural cloning")
     bc_run = run_phase(bc_config, bc_options)
     reference = hand_off(bc_run)
+    status.begin("evaluation after behavioural cloning")
     summary["bc"] = evaluator.entry("after behavioural cloning", heldout, reference)
 
     handed = [f"model.pretrained={reference}", f"model.ref_pretrained={reference}", "model.load_pretrained=true"]
+    status.begin("DPO")
     dpo_run = run_phase(dpo_config, [*options, f"run.output_dir={output / 'dpo'}", *handed])
     final = hand_off(dpo_run)
+    status.begin("evaluation after DPO")
     summary["dpo"] = evaluator.entry("after DPO", heldout, final)
+    status.begin("evaluation after DPO, blank frames")
     summary["dpo_blank_frames"] = evaluator.entry("after DPO, blank frames", fewer, final, blank_frames=True)
-    official = official_games()
     if official:
-        summary["dpo_valid_seen"] = evaluator.entry("after DPO, official valid_seen", official, final)
+        status.begin("evaluation after both phases, official valid_seen")
+        for key, name, checkpoint in (("bc", "behavioural cloning", reference), ("dpo", "DPO", final)):
+            summary[f"{key}_valid_seen"] = evaluator.entry(f"after {name}, official valid_seen", official, checkpoint)
     return summary | {
         "wall_seconds": round(time.monotonic() - started, 1),
         "seed": config.run.seed,
@@ -164,12 +220,14 @@ def table(summary: dict[str, Any]) -> str:
     for name, row in summary.items():
         if isinstance(row, dict) and "success" in row:
             steps = f"{row['mean_steps']:.1f}" if row["mean_steps"] is not None else "-"
-            interval = f"{row['interval'][0]:.2f} to {row['interval'][1]:.2f}"
-            lines.append(
-                f"{name:20} {row['games']:6d} {row['success']:10.3f} {interval:>15} "
-                f"{row['success_admissible']:11.3f} {steps:>6}"
-            )
+            interval = f"{row['interval'][0]:.2f} to {row['interval'][1]:.2f}" if row["interval"] else "-"
+            free, admissible = (_rate(row[key]) for key in ("success", "success_admissible"))
+            lines.append(f"{name:20} {row['games']:6d} {free:>10} {interval:>15} {admissible:>11} {steps:>6}")
     return "\n".join(lines)
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def prepare_output(output: Path) -> None:

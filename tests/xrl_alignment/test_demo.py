@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from lavis.common.errors import FileError
-from xrl_alignment.demo import PeakMemory, prepare_output, table
+from xrl_alignment.config.loading import load_config
+from xrl_alignment.config.schema import DaggerConfig
+from xrl_alignment.demo import Evaluator, PeakMemory, PhaseStatus, prepare_output, table
+from xrl_alignment.environments.games import find_games
 
 
 def test_the_table_has_a_line_for_each_evaluation() -> None:
@@ -19,6 +22,36 @@ def test_the_table_has_a_line_for_each_evaluation() -> None:
     assert [line.split()[0] for line in lines[1:]] == ["untrained", "bc"]
     assert lines[1].split()[1:] == ["4", "0.500", "0.15", "to", "0.85", "1.000", "-"]
     assert lines[2].split()[-1] == "7.2"
+
+
+def test_a_baseline_has_only_the_figure_that_fits_it() -> None:
+    expert = {"success": 1.0, "success_admissible": None, "games": 4, "mean_steps": 6.5, "interval": (0.51, 1.0)}
+    random = {"success": None, "success_admissible": 0.25, "games": 4, "mean_steps": 20.0, "interval": None}
+    lines = table({"expert": expert, "random": random}).splitlines()
+    assert [line.split() for line in lines[1:]] == [
+        ["expert", "4", "1.000", "0.51", "to", "1.00", "-", "6.5"], ["random", "4", "-", "-", "0.250", "20.0"],
+    ]  # fmt: skip
+
+
+def test_each_phase_says_how_long_the_whole_will_still_take(capsys: pytest.CaptureFixture) -> None:
+    now = 100.0
+    status = PhaseStatus({"one": 10, "two": 30, "three": 60}, clock=lambda: now)
+    for name, seconds in (("one", 20), ("two", 45), ("three", 0)):
+        status.begin(name)
+        now += seconds
+    assert capsys.readouterr().out.splitlines() == [
+        "== phase 1 of 3: one; 0 s so far, about 100 s left on 2 cores",
+        "== phase 2 of 3: two; 20 s so far, about 180 s left",  # twice as slow as when it was measured
+        "== phase 3 of 3: three; 65 s so far, about 98 s left",
+    ]
+
+
+def test_the_baselines_are_the_expert_and_chance(household_data: Path) -> None:
+    options = ["environment.name=native", "environment.split=household_heldout", f"environment.data={household_data}"]
+    evaluator = Evaluator(load_config(DaggerConfig, None, options))
+    rows = evaluator.baselines(find_games("household_heldout", data=household_data)[:3])
+    assert rows["expert"]["success"] == 1.0 and rows["expert"]["success_admissible"] is None
+    assert rows["random"]["success"] is None and rows["random"]["success_admissible"] < 1.0
 
 
 def test_only_an_earlier_demo_is_deleted(tmp_path: Path) -> None:

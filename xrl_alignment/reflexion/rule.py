@@ -29,13 +29,13 @@ class RuleReflector:
 
     def reflect(self, trace: EpisodeTrace, memories: Sequence[str]) -> str:
         """See `Reflector`; `memories` are not read."""
-        reading = _read(trace)
+        reading = read_episode(trace)
         parts = (RULE_MARK, _verdict(reading), _warning(reading), f"Next time I will {', '.join(_plan(reading))}.")
         return " ".join(part for part in parts if part)
 
 
 @dataclass
-class _Reading:
+class EpisodeReading:
     """What the episode's text tells, in the order in which the agent saw it."""
 
     receptacles: list[str]
@@ -60,9 +60,10 @@ class _Reading:
         return ([name for name in self.searched if name in every] or every[::-1])[:1]
 
 
-def _read(trace: EpisodeTrace) -> _Reading:
+def read_episode(trace: EpisodeTrace) -> EpisodeReading:
+    """What an episode's text tells of the task, the objects, and what was done to them."""
     receptacles, sentence = parse_opening(trace.opening)
-    reading = _Reading(receptacles)
+    reading = EpisodeReading(receptacles)
     for _, feedback in trace.steps:
         reading.closed.update(CLOSED.findall(feedback))
         told = whole_sentences(feedback)
@@ -77,7 +78,7 @@ def _read(trace: EpisodeTrace) -> _Reading:
     return reading
 
 
-def _note_command(reading: _Reading, action: str, feedback: str) -> None:
+def _note_command(reading: EpisodeReading, action: str, feedback: str) -> None:
     if feedback == NOTHING_HAPPENS:
         reading.failed[action] += 1
         return
@@ -92,7 +93,7 @@ def _note_command(reading: _Reading, action: str, feedback: str) -> None:
         objects.append(name)
 
 
-def _verdict(reading: _Reading) -> str:
+def _verdict(reading: EpisodeReading) -> str:
     """How far this attempt got."""
     task, seen, done = reading.task, reading.wanted(), reading.done
     if task is None or not seen:
@@ -113,7 +114,7 @@ def _verdict(reading: _Reading) -> str:
     return f"I put {_listed(placed)} in/on {_a(task.target_type)}, which did not complete the task."
 
 
-def _warning(reading: _Reading) -> str:
+def _warning(reading: EpisodeReading) -> str:
     """A warning about the command that failed most, if it failed often."""
     for command, times in reading.failed.most_common(1):
         if times >= _REPEATS_NAMED:
@@ -121,7 +122,7 @@ def _warning(reading: _Reading) -> str:
     return ""
 
 
-def _plan(reading: _Reading) -> list[str]:
+def _plan(reading: EpisodeReading) -> list[str]:
     """The commands to begin with next time."""
     task, seen = reading.task, reading.wanted()
     if task is None:
@@ -136,7 +137,7 @@ def _plan(reading: _Reading) -> list[str]:
     return steps
 
 
-def _finish(reading: _Reading, name: str, task: Task) -> list[str]:
+def _finish(reading: EpisodeReading, name: str, task: Task) -> list[str]:
     """Commands from holding `name` to the goal."""
     if task.treatment == "look":
         lamps = [lamp for lamp in reading.found_at if type_of(lamp) == task.target_type]
@@ -164,14 +165,14 @@ def _without_detours(commands: list[str]) -> list[str]:
     return kept
 
 
-def _search(reading: _Reading, what: str) -> str:
+def _search(reading: EpisodeReading, what: str) -> str:
     untried = [name for name in reading.receptacles if name not in reading.searched]
     if not untried:
         return f"look for {what} everywhere again"
     return f"look for {what} in places that I never saw inside: {_listed(untried)}"
 
 
-def _reach(reading: _Reading, receptacle: str) -> list[str]:
+def _reach(reading: EpisodeReading, receptacle: str) -> list[str]:
     unseen = receptacle not in reading.searched and type_of(receptacle) in _USUALLY_CLOSED
     opens = receptacle in reading.closed or unseen
     return [f"go to {receptacle}"] + ([f"open {receptacle}"] if opens else [])

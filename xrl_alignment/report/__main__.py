@@ -1,9 +1,9 @@
-"""One HTML file about a run: success, curves, a few steps as the model saw them, settings; opens without a network.
+"""One HTML file about runs: success, curves, failures, film strips, time, cost, settings; opens without a network.
 
-    python -m xrl_alignment.report RUN_DIR [--summary FILE]
+    python -m xrl_alignment.report RUN_DIR [RUN_DIR …] [--summary FILE] [--out FILE]
 
-`RUN_DIR` is a run directory, or a folder that holds several (the demo's two phases). The page leaves out what is not
-there.
+`RUN_DIR` is a run directory, a folder that holds several (the demo's two phases), or a folder with the logs that the
+original released. Several are shown side by side. The page says what is not there.
 """
 
 from __future__ import annotations
@@ -14,22 +14,30 @@ from pathlib import Path
 
 from lavis.common.errors import MissingFileError
 from xrl_alignment.common.program import run_program
-from xrl_alignment.report.page import write_report
+from xrl_alignment.report.page import log_folder, write_report
 from xrl_alignment.report.run_data import find_runs, read_summary
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, read, write, print the page's path."""
     parser = argparse.ArgumentParser(prog="python -m xrl_alignment.report", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("run_dir", type=Path, help="a run directory, or a folder that holds some")
-    parser.add_argument("--summary", type=Path, help="figures of the evaluations (default: RUN_DIR/summary.json)")
+    add = parser.add_argument
+    add("run_dir", type=Path, nargs="+", help="run directories, folders that hold some, or the original's logs")
+    add("--summary", type=Path, help="figures of the evaluations (default: summary.json in the first RUN_DIR)")
+    add("--out", type=Path, help="the page (default: report.html in the first RUN_DIR)")
     arguments = parser.parse_args(argv)
-    source = arguments.summary or arguments.run_dir / "summary.json"
+    first, *others = arguments.run_dir
+    source = arguments.summary or first / "summary.json"
     if arguments.summary and not source.is_file():
         raise MissingFileError(f"no summary {source}")
-    if arguments.run_dir.is_dir() and not find_runs(arguments.run_dir):
-        raise MissingFileError(f"no run in {arguments.run_dir}: a run directory holds a folder `state`")
-    print(write_report(arguments.run_dir, read_summary(source) if source.is_file() else {}))
+    for folder in arguments.run_dir:
+        if folder.is_dir() and not find_runs(folder) and not log_folder(folder):
+            raise MissingFileError(
+                f"no run in {folder}: a run directory holds a folder `state`, the original's logs are `world.log` and "
+                "`env_results_trial_<n>.json`"
+            )
+    summary = read_summary(source) if source.is_file() else {}
+    print(write_report(first, summary, *others, out=arguments.out))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import matplotlib
 from matplotlib.figure import Figure
 
+from xrl_alignment.report.episodes import HALF, expert_driven, read_episodes
 from xrl_alignment.report.run_data import EPISODE_WINDOW, Points, read_metrics, read_rounds, running_success, thin
 
 RATE_LIMITS = (-0.03, 1.03)  # of a chart that shows a share: 0 and 1 stay visible
@@ -23,23 +24,55 @@ class Chart(NamedTuple):
 
 
 def charts(runs: dict[str, Path]) -> list[Chart]:
-    """Success by round, success by episode, then every scalar of the runs, one line for each run."""
+    """Success by round, success by episode with its interval, then every scalar of the runs; a line for each run."""
     rounds = {name: [(r["ROUND"], r["ACCURACY"]) for r in read_rounds(path)] for name, path in runs.items()}
-    episodes = {name: thin(running_success(path)) for name, path in runs.items()}
     metrics = {name: read_metrics(path) for name, path in runs.items()}
-    shares = [
-        ("games solved so far, by round", "round", rounds),
-        (f"solved by the policy alone, last {EPISODE_WINDOW} episodes", "episode", episodes),
-    ]
     found = []
-    for title, x_label, series in shares:
-        series = {name: points for name, points in series.items() if points}
-        if series:
-            found.append(_chart(title, x_label, series, RATE_LIMITS))
+    if rounds := {name: points for name, points in rounds.items() if points}:
+        found.append(_chart("games solved so far, by round", "round", rounds, RATE_LIMITS))
+    if any(running_success(path, 1) for path in runs.values()):
+        found.append(learning_curve(runs))
     for tag in sorted({tag for curves in metrics.values() for tag in curves if not tag.startswith("round/")}):
         series = {name: thin(curves[tag]) for name, curves in metrics.items() if tag in curves}
         found.append(_chart(tag, "step", series))
     return found
+
+
+def learning_curve(runs: dict[str, Path]) -> Chart:
+    """The share of the last episodes that each run's policy solved alone, with its 95 % interval.
+
+    The ground is tinted where the expert drove most episodes of a round: there the policy could not solve alone.
+    """
+    title = f"solved by the policy alone, last {EPISODE_WINDOW} episodes (band: 95 % interval)"
+    figure = Figure(figsize=(5.2, 2.9), layout="constrained")
+    axes = figure.add_subplot(title=title, xlabel="episode", ylim=RATE_LIMITS)
+    for colour, (name, path) in enumerate(runs.items()):
+        points = thin(running_success(path))
+        if not points:
+            continue
+        episodes, solved, low, high = zip(*points, strict=True)
+        axes.plot(episodes, solved, label=name, color=f"C{colour}")
+        axes.fill_between(episodes, low, high, alpha=0.2, color=f"C{colour}", linewidth=0)
+        for first, last in driven_spans(path):
+            axes.axvspan(first, last, color=f"C{colour}", alpha=0.08, linewidth=0, label=f"{name}: the expert drove")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="x-small")
+    return Chart(title, data_url("svg+xml", svg(figure)))
+
+
+def driven_spans(run: Path) -> list[tuple[float, float]]:
+    """First and last episode number of every stretch of rounds that the expert drove at least by half."""
+    episodes = read_episodes(run)
+    driven = {round for round, share in expert_driven(episodes).items() if share >= HALF}
+    spans: list[tuple[float, float]] = []
+    for number, episode in enumerate(episodes, 1):
+        if episode.round not in driven:
+            continue
+        if spans and spans[-1][1] == number - 1:
+            spans[-1] = (spans[-1][0], number)
+        else:
+            spans.append((number, number))
+    return spans
 
 
 def data_url(kind: str, content: bytes) -> str:
@@ -57,7 +90,12 @@ def _chart(title: str, x_label: str, series: dict[str, Points], y_limits: tuple[
     axes.grid(alpha=0.3)
     if len(series) > 1:
         axes.legend(fontsize="x-small")
+    return Chart(title, data_url("svg+xml", svg(figure)))
+
+
+def svg(figure: Figure) -> bytes:
+    """`figure` as SVG; the same data gives the same bytes."""
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "emac"}):  # the same data gives the same bytes
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return Chart(title, data_url("svg+xml", buffer.getvalue()))
+    return buffer.getvalue()

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from lavis.common.errors import EmacError
 from lavis.datasets.shards import ShardError, open_shard
+from xrl_alignment.common.intervals import wilson_interval
 from xrl_alignment.experts.llm.accounting import Usage, read_calls
 from xrl_alignment.runs.transitions import Transition, read_transition
 
 Points = list[tuple[float, float]]
+Numbers = TypeVar("Numbers", bound=tuple[float, ...])
 
 STEPS_SHOWN = 6
 CURVE_POINTS = 400
 EPISODE_WINDOW = 25
 _ROUND_LINE = re.compile(
-    r"^(ROUND|SUCCESS|ADDITIONAL SUCCESS|FAIL|TOTAL|ACCURACY|TIME|ROLLOUT|TRAINING|MISSING LABELS): ([\d.]+)",
+    r"^(ROUND|SUCCESS|ADDITIONAL SUCCESS|FAIL|TOTAL|ACCURACY|TIME|ROLLOUT|TRAINING|MISSING LABELS): (\d+(?:\.\d+)?)",
     re.MULTILINE,
 )
 
@@ -71,10 +74,13 @@ def read_metrics(run: Path) -> dict[str, Points]:
 def read_rounds(run: Path) -> list[dict[str, float]]:
     """The blocks of `logging_results/world.log`, one dict a round with the log's own names."""
     path = run / "logging_results" / "world.log"
-    if not path.exists():
-        return []
+    return read_world_log(path) if path.exists() else []
+
+
+def read_world_log(path: Path) -> list[dict[str, float]]:
+    """The blocks of a `world.log`, this project's or the original's."""
     rounds: list[dict[str, float]] = []
-    for name, value in _ROUND_LINE.findall(path.read_text(encoding="utf-8")):
+    for name, value in _ROUND_LINE.findall(path.read_text(encoding="utf-8", errors="replace")):
         if name == "ROUND":
             rounds.append({})
         if rounds:
@@ -126,17 +132,29 @@ def played(run: Path) -> list[str]:
         raise ReportError(f"{path} is damaged: {error}") from error
 
 
-def thin(points: Points, limit: int = CURVE_POINTS) -> Points:
-    """At most `limit` points, each the mean of equally many neighbours."""
+def thin(points: Sequence[Numbers], limit: int = CURVE_POINTS) -> list[Numbers]:
+    """At most `limit` points, each the mean of equally many neighbours, number by number."""
     size = -(-len(points) // limit)
     groups = [points[i : i + size] for i in range(0, len(points), size)] if points else []
-    return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
+    return [cast(Numbers, tuple(sum(numbers) / len(group) for numbers in zip(*group, strict=True))) for group in groups]
 
 
-def running_success(run: Path, window: int = EPISODE_WINDOW) -> Points:
-    """(episode number, share of the last `window` training episodes that the policy solved by itself)."""
+class WindowShare(NamedTuple):
+    """The share of the last episodes up to number `episode` that the policy solved, and its 95 % interval (Wilson)."""
+
+    episode: float
+    share: float
+    low: float
+    high: float
+
+
+def running_success(run: Path, window: int = EPISODE_WINDOW) -> list[WindowShare]:
+    """After each training episode: the share of the last `window` episodes that the policy solved by itself."""
     solved = [
         float(r["won"] and not r.get("assisted", False)) for r in read_json_lines(run / "state" / "episodes.jsonl")
     ]
     last = [solved[max(0, end - window) : end] for end in range(1, len(solved) + 1)]
-    return [(float(number), sum(part) / len(part)) for number, part in enumerate(last, start=1)]
+    return [
+        WindowShare(float(number), sum(part) / len(part), *wilson_interval(int(sum(part)), len(part)))
+        for number, part in enumerate(last, start=1)
+    ]

@@ -23,7 +23,7 @@ from xrl_alignment.wire.admission import ByteBudget, HttpResponse, PendingReques
 from xrl_alignment.wire.connections import OpenConnections
 from xrl_alignment.wire.images import MAX_PIXELS
 from xrl_alignment.wire.messages import ProtocolError, bytes_of, md5_hex
-from xrl_alignment.wire.pages import PAGE_HEADERS, EventStream, Pages
+from xrl_alignment.wire.pages import PAGE_HEADERS, ActivePages, EventStream, Pages
 
 logger = logging.getLogger(__name__)
 
@@ -177,9 +177,10 @@ class RequestHandler(BaseHTTPRequestHandler):
     def _post(self) -> None:
         """Answer a message; the path does not matter, because the original's server ignored it."""
         admission = self.context.admission
-        if admission is None:
-            raise RequestRefused(405, "this server shows a run, it does not play one: it takes no messages")
         self._held = 0
+        if admission is None:
+            self._post_to_pages()
+            return
         try:
             pending = self._receive(admission)
             self._known = True
@@ -191,6 +192,20 @@ class RequestHandler(BaseHTTPRequestHandler):
             self._settle(0)
         self._send(response, {"MD5": md5_hex(response.body)})
         self.context.connections.idle(self.connection)
+
+    def _post_to_pages(self) -> None:
+        """Hand what this server's own page sends to the pages. No form of another site can send JSON."""
+        pages = self.context.pages
+        if not isinstance(pages, ActivePages):
+            raise RequestRefused(405, "this server shows a run, it does not play one: it takes no messages")
+        self._check_own_page()
+        if self.headers.get_content_type() != "application/json":
+            raise RequestRefused(415, "this server takes no messages, only JSON from its own page")
+        try:
+            body = self._read_body()
+            self._send(pages.post(self.path.partition("?")[0], body), PAGE_HEADERS)
+        finally:
+            self._settle(0)
 
     def _receive(self, admission: SessionAdmission) -> PendingRequest:
         """Read, check and queue a message; what it holds then is the decoded one."""
@@ -236,7 +251,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         Also refuses a second way to say where a body ends, by which one request could be read as two.
         """
         host = self.headers.get("Host", "")
-        own = self.command == "GET" and self.headers.get("Origin") in (f"http://{host}", f"https://{host}")
+        plays = self.context.admission is None and isinstance(self.context.pages, ActivePages)
+        own = (self.command == "GET" or plays) and self.headers.get("Origin") in (f"http://{host}", f"https://{host}")
         if "Origin" in self.headers and not own:
             raise RequestRefused(403, "requests from web pages are not answered (header Origin)")
         if self.context.local and host and not is_loopback(_hostname(host)):
@@ -264,13 +280,16 @@ class RequestHandler(BaseHTTPRequestHandler):
         """Answer a browser. What belongs to the run goes only to who has the token, and to no other site's page."""
         if not pages.is_public(path):
             self._check_token()
-            if self.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
-                raise RequestRefused(403, "requests from other web pages are not answered (header Sec-Fetch-Site)")
+            self._check_own_page()
         answer = pages.get(path)
         if isinstance(answer, HttpResponse):
             self._send(answer, PAGE_HEADERS)
         else:
             self._stream(answer)
+
+    def _check_own_page(self) -> None:
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
+            raise RequestRefused(403, "requests from other web pages are not answered (header Sec-Fetch-Site)")
 
     def _stream(self, events: EventStream) -> None:
         """Send events until they end; a viewer that takes one for longer than `event_s` is dropped."""

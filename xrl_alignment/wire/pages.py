@@ -6,7 +6,7 @@ The server checks the sender (host, origin, token) and writes the answer; it kno
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from xrl_alignment.wire.admission import HttpResponse
 
@@ -47,3 +47,11 @@ class Pages(Protocol):
 
     def close(self) -> None:
         """End every stream; may be called again."""
+
+
+@runtime_checkable
+class ActivePages(Pages, Protocol):
+    """Pages that also do something when their own page asks for it."""
+
+    def post(self, path: str, body: bytes) -> HttpResponse:
+        """Do what is asked at `path` with `body`, JSON; RequestRefused where it cannot be done."""

@@ -21,7 +21,7 @@ def transitions(*said: tuple[str, str]) -> list[Transition]:
     """Transitions from pairs: the agent's own answer, the expert's."""
     return [
         Transition(
-            np.full((6, 8, 3), 20 * step, np.uint8), f"prompt {step}", expert, agent, agent or expert, f"ok {step}"
+            np.full((6, 8, 3), 20 * step % 256, np.uint8), f"prompt {step}", expert, agent, agent or expert, f"ok {step}"
         )
         for step, (agent, expert) in enumerate(said)
     ]

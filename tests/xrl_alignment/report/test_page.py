@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.xrl_alignment.dashboard.runs import make_run_directory
 from tests.xrl_alignment.report.runs import make_run
+from tests.xrl_alignment.report.test_original import make_logs
 from xrl_alignment.experts.llm.accounting import Account, Prices, Usage
 from xrl_alignment.report.page import write_report
 from xrl_alignment.report.run_data import read_costs
@@ -154,3 +156,48 @@ def test_what_a_run_says_is_no_markup(tmp_path: Path) -> None:
     checker = WellFormed()
     checker.feed(write_report(run, {"<i>": {"success": 0.5}, "fact": "<u>"}).read_text(encoding="utf-8"))
     assert not checker.open and not checker.tags & {"b", "i", "u", "script"}
+
+
+def test_the_originals_logs_alone_are_a_page(tmp_path: Path) -> None:
+    path = write_report(make_logs(tmp_path / "emma"), {})
+    page = path.read_text(encoding="utf-8")
+    assert [row[:4] for row in cells(page, "Logs: emma")] == [
+        ["trial", "solved, world.log", "slots solved", "games solved"],
+        ["0", "1", "1", "1"], ["1", "2", "2", "1"], ["2", "3", "3", "1"],
+    ]  # fmt: skip
+    assert cells(page, "Why episodes failed: emma")[1][0] == "never found"
+
+
+def test_runs_stand_side_by_side_with_what_differs(tmp_path: Path) -> None:
+    first, second = make_run(tmp_path / "a" / "run"), make_run(tmp_path / "b" / "run")
+    (second / "config.yaml").write_text("run:\n  seed: 43\n  output_dir: <i>\n")
+    path = write_report(first, {}, second, out=tmp_path / "both.html")
+    page = path.read_text(encoding="utf-8")
+    assert path == tmp_path / "both.html" and not (first / "report.html").exists()
+    assert [row[0] for row in cells(page, "Runs side by side")] == ["run", "run", "run (2)"]
+    assert "run.seed" in page and "&lt;i&gt;" in page
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    page = write_report(run, {"dpo": {"success": 0.5}}).read_text(encoding="utf-8")
+    assert "DONE is missing: the run has not ended" in page
+    assert "Missing beside these figures: expert, random, untrained, bc" in page
+    (run / "state" / "metrics.jsonl").unlink()
+    assert "state/metrics.jsonl is missing" in write_report(run, {}).read_text(encoding="utf-8")
+
+
+def test_bc_and_dpo_are_compared_game_by_game(tmp_path: Path) -> None:
+    won = {"bc": {"a": True, "b": False}, "dpo": {"a": True, "b": True}}
+    summary = {name: {"success": 0.5, "won": games} for name, games in won.items()}
+    page = write_report(make_run(tmp_path / "run"), summary).read_text(encoding="utf-8")
+    assert cells(page, "BC against DPO, game by game")[1] == ["held-out", "2", "1", "0", "1", "0", "+0.500", "1.00"]
+
+
+def test_hostile_texts_of_episodes_are_text(tmp_path: Path) -> None:
+    run = make_run_directory(tmp_path / "run")
+    checker = WellFormed()
+    page = write_report(run, {}).read_text(encoding="utf-8")
+    checker.feed(page)
+    assert not checker.open and "script" not in checker.tags and "Best and worst episodes" in page
+    assert all(source.startswith("data:image/") for source in checker.sources)

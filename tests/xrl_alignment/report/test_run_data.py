@@ -16,8 +16,9 @@ def test_readers(tmp_path: Path) -> None:
     assert find_runs(tmp_path) == {"run": run}
     assert read_metrics(run) == {"train/loss": [(0, 2.0), (1, 0.5)]}
     assert [(r["ROUND"], r["ACCURACY"], r["TIME"]) for r in read_rounds(run)] == [(0, 0.25, 12.5), (1, 0.5, 12.5)]
-    assert running_success(run) == [(1.0, 0.0), (2.0, 0.5), (3.0, 1 / 3)]
-    assert running_success(run, window=1) == [(1.0, 0.0), (2.0, 1.0), (3.0, 0.0)]
+    assert [point[:2] for point in running_success(run)] == [(1.0, 0.0), (2.0, 0.5), (3.0, 1 / 3)]
+    assert all(point.low <= point.share <= point.high for point in running_success(run))
+    assert [point[:2] for point in running_success(run, window=1)] == [(1.0, 0.0), (2.0, 1.0), (3.0, 0.0)]
     assert [index for index, _ in sample_steps(run, 4)] == [0, 4, 8, 12]
     assert sample_steps(run, 1)[0][1].executed == "do 0"
 

@@ -18,12 +18,18 @@ export function useToken(text) {
 
 // Without credentials the browser asks for no password of its own where the server wants a token. The origin stands in
 // front because this page's address may contain a token, and such an address cannot be fetched.
-export async function get(path) {
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const response = await fetch(location.origin + path, { headers, credentials: "omit", cache: "no-store", redirect: "error" });
+async function ask(path, request = {}) {
+  const headers = { ...request.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
+  const response = await fetch(location.origin + path, { ...request, headers, credentials: "omit", cache: "no-store", redirect: "error" });
   if (!response.ok) throw new Refused(response.status, (await response.text()).trim().slice(0, 300));
   return response;
 }
+
+export const get = (path) => ask(path);
+
+// Send JSON; only a page that is played with takes any.
+export const send = (path, content) =>
+  ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) });
 
 // The events of a stream as [name, value]; ends when the server closes it.
 export async function* events(path) {

@@ -1,0 +1,60 @@
+"""Games, experts and policies from the command line's words; a checkpoint brings its own settings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lavis.common.errors import ConfigError
+from xrl_alignment.builders.student import load_student
+from xrl_alignment.config.loading import load_config, shareable
+from xrl_alignment.config.schema import DaggerConfig
+from xrl_alignment.play.settings import choose_game, read_settings, set_up
+from xrl_alignment.runs.checkpoint import save_checkpoint
+
+
+@pytest.fixture
+def games(household_data):
+    return {"environment": "native", "split": "household_heldout", "data": str(household_data)}
+
+
+def test_a_game_is_chosen_by_number_name_or_chance(games):
+    setup = set_up(**games)
+    ids = [game.id for game in setup.games]
+    assert choose_game(setup.games, "2", None) == 2
+    assert ids[choose_game(setup.games, ids[3][:-4], None) - 1].startswith(ids[3][:-4])
+    assert choose_game(setup.games, "", 7) == choose_game(setup.games, "", 7)
+    assert len({choose_game(setup.games, "", seed) for seed in range(30)}) > 3
+    for wanted, message in (("0", "number from 1 to 6"), ("7", "number from 1 to 6"), ("Unicorn", "no game of the 6")):
+        with pytest.raises(ConfigError, match=message):
+            choose_game(setup.games, wanted, None)
+    assert setup.new_game(2).game.id == ids[1]
+    setup.close()
+
+
+def test_an_expert_may_be_absent_but_not_unknown(games):
+    assert set_up(**games, expert="none").new_game(1).players == ("you",)
+    with pytest.raises(ConfigError, match="unknown expert 'explorr': did you mean 'explorer'"):
+        set_up(**games, expert="explorr")
+
+
+def test_a_checkpoint_plays_with_the_settings_of_its_run(games, tmp_path):
+    options = ["model.model_type=tiny", "model.max_txt_len=200", "policy.num_beams=1", "policy.max_length=9"]
+    config = load_config(DaggerConfig, None, [*options, "environment.tell_objects=false"])
+    model, _ = load_student({"arch": "blip2_emac", "model_type": "tiny"}, torch.device("cpu"))
+    path = save_checkpoint(tmp_path / "emma_checkpoint_0.pth", model=model, config=shareable(config))
+    read = read_settings(path, None, ["policy.max_length=8"])
+    assert (read.model["model_type"], read.model["max_txt_len"], read.model["pretrained"]) == ("tiny", 200, str(path))
+    assert (read.policy.num_beams, read.policy.max_length) == (1, 8) and not read.environment.tell_objects
+    setup = set_up(**games, checkpoint=path)
+    game = setup.new_game(1)
+    assert game.players == ("you", "expert", "policy") and game.moment.policy
+    assert game.play("policy").action == game.moves[0].moment.policy or game.moves[0].feedback
+    setup.close()
+
+
+def test_a_checkpoint_of_another_kind_asks_for_settings(games, tmp_path):
+    torch.save({"model": {}}, tmp_path / "lavis.pth")
+    message = r"is not an EMAC\+ run checkpoint.* --cfg-path configs/evaluate/episodes.yaml"
+    with pytest.raises(ConfigError, match=message):
+        set_up(**games, checkpoint=tmp_path / "lavis.pth")

@@ -1,0 +1,85 @@
+// A game that you play; an expert's and a policy's suggestions beside it.
+import { get, send } from "/dashboard/connection.js";
+import { byId, gameName, make, setText, showVerdict, taskOf } from "/dashboard/elements.js";
+
+const WATCH_MS = 1000;
+let game = null, timer = 0, busy = false;
+
+function show(state) {
+  game = state;
+  const at = game.steps.length - 1, { now } = game, before = game.steps[at - 1];
+  document.title = `${gameName(game.game, 0).slice(3)}: EMAC+ play`;
+  setText(byId("task"), taskOf(game.opening));
+  setText(byId("last"), before ? `> ${before.executed}` : "");
+  showVerdict(byId("verdict"), before || { agent: null, expert: null });
+  setText(byId("heard"), at ? now.heard : game.opening);
+  setText(byId("thought"), now.thought);
+  const image = byId("frame");
+  image.src = `/frames/${at}?game=${game.number}`;
+  image.alt = `Frame of step ${at + 1}`;
+  image.hidden = false;
+  const end = game.won ? `solved in ${game.actions} steps` : game.over ? "not solved" : `step ${at + 1}`;
+  byId("state").className = `state ${game.won ? "live" : game.over ? "lost" : ""}`;
+  setText(byId("state"), end);
+  byId("move").hidden = game.over;
+  byId("commands").replaceChildren(...now.commands.map((value) => make("option", { value })));
+  byId("choices").replaceChildren(...(game.over ? [] : now.commands.map((text) => choice(text, () => move({ action: text })))));
+  byId("suggestions").replaceChildren(...(game.over ? [] : Object.entries(now.suggestions).flatMap(suggestion)));
+  byId("history").replaceChildren(...game.steps.slice(0, -1).map((step) =>
+    make("li", {}, make("b", { text: step.executed }), ` ${step.feedback}`)));
+  byId("history").lastElementChild?.scrollIntoView({ block: "nearest" });
+  if (game.over) watch(null);
+}
+
+function choice(text, chosen, attributes = {}) {
+  const button = make("button", { text, type: "button", ...attributes });
+  button.addEventListener("click", chosen);
+  return button;
+}
+
+function suggestion([player, action]) {
+  const playing = timer && byId("suggestions").dataset.player === player;
+  return [
+    choice(`${player}: ${action ?? "no suggestion"}`, () => move({ player })),
+    choice(playing ? `Stop the ${player}` : `Let the ${player} play`, () => watch(playing ? null : player)),
+  ];
+}
+
+// Let a player play by itself; null: nobody.
+function watch(player) {
+  clearInterval(timer);
+  timer = player ? setInterval(() => move({ player }, true), WATCH_MS) : 0;
+  byId("suggestions").dataset.player = player || "";
+  if (player) move({ player }, true);
+  else if (!game.over) byId("suggestions").replaceChildren(...Object.entries(game.now.suggestions).flatMap(suggestion));
+}
+
+async function move(wanted, watched = false) {
+  if (busy) return;
+  if (!watched && timer) watch(null);
+  await ask("/move", { step: game.steps.length - 1, ...wanted });
+}
+
+async function ask(path, content) {
+  busy = true;
+  try {
+    show(await (await send(path, content)).json());
+    setText(byId("refused"), "");
+  } catch (error) {
+    setText(byId("refused"), error.message);
+    clearInterval(timer);
+    timer = 0;
+  } finally {
+    busy = false;
+  }
+}
+
+byId("move").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const action = byId("action").value.trim();
+  byId("action").value = "";
+  if (action) move({ action });
+});
+byId("new").addEventListener("click", () => { if (timer) watch(null); ask("/new", {}); });
+show(await (await get("/state")).json());
+byId("action").focus();

@@ -1,0 +1,115 @@
+"""Tables of texts for the page: evaluations with their baselines, BC against DPO game by game, runs side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+BASELINES = ("expert", "random", "untrained")
+
+
+class Table(NamedTuple):
+    """Rows of texts under a head; all columns but the first `text_columns` are aligned as numbers."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    text_columns: int = 1
+
+
+def number(value: Any, digits: int = 2) -> str:
+    """A figure as the page shows it; – for None."""
+    if isinstance(value, float):
+        return f"{value:.{digits}f}"
+    return "–" if value is None else str(value)
+
+
+def share(value: float) -> str:
+    """A share in per cent."""
+    return f"{100 * value:.0f} %"
+
+
+def success_table(evaluations: Mapping[str, Mapping[str, Any]]) -> Table:
+    """One row for each evaluation, the baselines first."""
+    rows = []
+    for name, entry in sorted(evaluations.items(), key=lambda item: item[0] not in BASELINES):
+        low, high = entry.get("interval") or (None, None)
+        interval = f"{low:.2f} to {high:.2f}" if low is not None else "–"
+        figures = [number(entry["success"]), interval, number(entry.get("success_admissible"))]
+        rows.append([name, number(entry.get("games")), *figures, number(entry.get("mean_steps"), 1)])
+    head = ["phase", "games", "success, free text", "95 % interval", "success, admissible", "mean steps"]
+    return Table(head, rows)
+
+
+def missing_baselines(evaluations: Mapping[str, Any]) -> list[str]:
+    """What a table of success lacks to be read: baselines, and BC wherever DPO is shown."""
+    if not evaluations:
+        return []
+    lacking = [name for name in BASELINES if name not in evaluations]
+    bc = [f"bc{name.removeprefix('dpo')}" for name in evaluations if name == "dpo" or name.startswith("dpo_")]
+    return [*lacking, *(name for name in bc if name not in evaluations)]
+
+
+def task_type_table(evaluations: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Rows are task types; each evaluation has a column for free text and one for admissible commands."""
+    types = sorted({kind for entry in evaluations.values() for kind in entry.get("per_task_type") or {}})
+    rows = []
+    for kind in types:
+        row = [kind]
+        for entry in evaluations.values():
+            figures = (entry.get("per_task_type") or {}).get(kind, {})
+            if not isinstance(figures, dict):
+                figures = {"success": figures}
+            row += [number(figures.get("success")), number(figures.get("success_admissible"))]
+        rows.append(row)
+    return Table(["task type", *(f"{name}, {mode}" for name in evaluations for mode in ("free", "admissible"))], rows)
+
+
+def paired_table(evaluations: Mapping[str, Mapping[str, Any]]) -> Table:
+    """BC against DPO on the same games: both, one alone, neither, and McNemar's exact test (McNemar 1947)."""
+    rows = []
+    for name in evaluations:
+        bc, dpo = (_won(evaluations, f"{phase}{name.removeprefix('dpo')}") for phase in ("bc", "dpo"))
+        games = bc.keys() & dpo.keys()
+        if not name.startswith("dpo") or not games:
+            continue
+        pairs = [(bc[game], dpo[game]) for game in games]
+        both, only_bc, only_dpo, neither = (
+            pairs.count(pair) for pair in ((True, True), (True, False), (False, True), (False, False))
+        )
+        difference = f"{(only_dpo - only_bc) / len(pairs):+.3f}"
+        counts = map(str, (len(pairs), both, only_bc, only_dpo, neither))
+        games_of = name.removeprefix("dpo").strip("_") or "held-out"
+        rows.append([games_of, *counts, difference, f"{mcnemar(only_bc, only_dpo):.2f}"])
+    head = ["games of", "played by both", "both solved", "only BC", "only DPO", "neither", "DPO − BC", "p (McNemar)"]
+    return Table(head, rows)
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Two-sided exact p of the hypothesis that both solve a game equally often, from the games that differ."""
+    differing = only_first + only_second
+    tail = sum(math.comb(differing, k) for k in range(min(only_first, only_second) + 1)) / 2**differing
+    return min(1.0, 2 * tail)
+
+
+def differing_settings(settings: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The settings in which runs differ: a row for each key, a column for each run."""
+    flat = {name: dict(flatten(content)) for name, content in settings.items()}
+    keys = sorted({key for values in flat.values() for key in values})
+    rows = [[key, *(values.get(key, "–") for values in flat.values())] for key in keys]
+    return Table(["setting", *flat], [row for row in rows if len(set(row[1:])) > 1], text_columns=1 + len(flat))
+
+
+def flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Nested facts as `a.b` and text."""
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", number(value, 3)
+
+
+def _won(evaluations: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, bool]:
+    """Game -> solved; {} where an evaluation does not say it."""
+    won = evaluations.get(name, {}).get("won")
+    return {str(game): bool(solved) for game, solved in won.items()} if isinstance(won, dict) else {}
