@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from policy_server.games.prompts import ModelPrompt, ParsedAction, PromptError, with_notes
 from xrl_alignment.language.commands import canonical, normalise
 
 TASKS = {"ALFWorld": "household tasks in a text world"}
 FALLBACK = "look"  # only describes the room again
+# Comparing takes quadratic time in the length, so both are bounded: ALFWorld's longest command has 60 characters, and
+# no state has 200 commands.
+MAX_NEAR, MAX_COMPARED = 100, 500
 
 _INSTRUCTIONS = """You are in a house and do a household task by typing commands.
 Commands: go to R, take O from R, put O in/on R, open R, close R, use O, heat O with R, cool O with R, clean O with R,
@@ -50,6 +54,7 @@ def _nearest(command: str, known: Mapping[str, str]) -> tuple[str, list[str]]:
     """The entry of `known` (canonical form -> the client's form) nearest to `command`, and a note if they differ."""
     if command in known:
         return known[command], []
-    near = difflib.get_close_matches(command, known, n=1, cutoff=0.8)
+    compared = islice((name for name in known if len(name) <= MAX_NEAR), MAX_COMPARED)
+    near = difflib.get_close_matches(command, compared, n=1, cutoff=0.8) if len(command) <= MAX_NEAR else []
     chosen = known[near[0]] if near else FALLBACK
     return chosen, [f"{command[:80]!r} is not possible now: {chosen}"]

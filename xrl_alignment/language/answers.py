@@ -12,11 +12,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import islice
 
 from xrl_alignment.language.commands import is_thought, normalise
 
 NEAR_MISS = 0.8  # least similarity (difflib's ratio) at which an answer counts as a misspelt admissible command
 MAX_COMMAND = 500  # characters; nothing longer is a command
+# Comparing takes quadratic time in the length, so both are bounded: ALFWorld's longest command has 60 characters, and
+# no state has 200 commands.
+MAX_NEAR, MAX_COMPARED = 100, 500
 MIN_ANSWER = 5  # the original asks again for anything shorter
 _VERBS = frozenset("go take put move open close use heat cool clean slice examine look inventory help".split())
 _REASONING = re.compile(r"<(think|thinking|reasoning|thought)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
@@ -72,17 +76,14 @@ def ground(action: str, admissible: Sequence[str]) -> str:
     """The admissible command that `action` just misses (a missing number, a wrong preposition, a typing error).
 
     Returns `action` itself where it is admissible or where nothing is near: the verb and all numbers have to agree,
-    because `cabinet 1` is not a misspelling of `cabinet 2`.
+    because `cabinet 1` is not a misspelling of `cabinet 2`. Commands of more than MAX_NEAR characters are near nothing.
     """
-    if action in admissible or len(action) > MAX_COMMAND:
+    if action in admissible or len(action) > MAX_NEAR:
         return action
-    numbers = _numbers(action)
+    verb, numbers = action.partition(" ")[0], _numbers(action)
     best, similarity = action, NEAR_MISS
-    for command in admissible:
-        if len(command) > MAX_COMMAND:  # `ratio` takes quadratic time
-            continue
-        if command.partition(" ")[0] != action.partition(" ")[0] or not _within(numbers, _numbers(command)):
-            continue
+    same = (text for text in admissible if len(text) <= MAX_NEAR and text.partition(" ")[0] == verb)
+    for command in islice((text for text in same if _within(numbers, _numbers(text))), MAX_COMPARED):
         ratio = SequenceMatcher(None, action, command, autojunk=False).ratio()
         if ratio > similarity:
             best, similarity = command, ratio

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import difflib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_server.games.alfworld import FALLBACK, model_prompt, parse
+from policy_server.games.alfworld import FALLBACK, MAX_COMPARED, MAX_NEAR, model_prompt, parse
 
 POSSIBLE = ("go to cabinet 1", "move mug 1 to cabinet 1", "look")
 
@@ -27,6 +29,23 @@ def test_what_is_not_possible_becomes_look_with_the_reason():
     reading = parse("heat apple 1 with microwave 1", POSSIBLE)
     assert reading.action == {"command": FALLBACK}
     assert "is not possible now: look" in reading.reasoning
+
+
+def test_the_nearest_is_looked_for_among_few_and_short_commands(monkeypatch):
+    """Each comparison takes quadratic time in the length, and a request may name 1,000 commands of 200 characters."""
+    compared = []
+
+    class Counted(difflib.SequenceMatcher):
+        def set_seq1(self, text):
+            compared.append(text)
+            super().set_seq1(text)
+
+    monkeypatch.setattr(difflib, "SequenceMatcher", Counted)
+    commands = [f"go to {'x' * (number % 190)}{number}" for number in range(1000)]
+    assert parse("go to " + "x" * 90, commands).action["command"] in (*commands, FALLBACK)
+    texts = [text for text in compared if text]  # an empty one is the matcher's own beginning
+    assert 0 < len(texts) <= MAX_COMPARED and max(map(len, texts)) <= MAX_NEAR
+    assert parse("go to " + "x" * 200, commands).action["command"] == FALLBACK
 
 
 def test_without_commands_the_text_is_only_cleaned():

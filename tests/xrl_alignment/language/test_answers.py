@@ -1,11 +1,14 @@
 """What counts as a command in a language model's answer."""
 
+from difflib import SequenceMatcher
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.xrl_alignment.language.hostile_texts import OF_ANSWERS, hostile_texts
-from xrl_alignment.language.answers import MAX_COMMAND, ParsedAnswer, ground, read_answer
+from xrl_alignment.language import answers
+from xrl_alignment.language.answers import MAX_COMMAND, MAX_COMPARED, MAX_NEAR, ParsedAnswer, ground, read_answer
 from xrl_alignment.language.commands import normalise
 
 
@@ -83,6 +86,23 @@ COMMANDS = [
 )
 def test_grounding_mends_near_misses_only(action, grounded):
     assert ground(action, COMMANDS) == grounded
+
+
+def test_grounding_compares_few_and_short_commands(monkeypatch):
+    """Each comparison takes quadratic time in the length, and a client may name 4,096 commands of 1,024 characters."""
+    compared = []
+
+    class Counted(SequenceMatcher):
+        def __init__(self, junk, one, other, autojunk):
+            compared.append((one, other))
+            super().__init__(junk, one, other, autojunk)
+
+    monkeypatch.setattr(answers, "SequenceMatcher", Counted)
+    commands = [f"go to {'x' * (number % 200)}{number}" for number in range(4096)]
+    assert ground("go to " + "x" * 90, commands) != "" and 0 < len(compared) <= MAX_COMPARED
+    assert max(len(text) for pair in compared for text in pair) <= MAX_NEAR
+    compared.clear()
+    assert ground("go to " + "x" * 200, commands) == "go to " + "x" * 200 and compared == []
 
 
 def test_grounding_without_commands_changes_nothing():
