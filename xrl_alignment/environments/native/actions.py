@@ -6,23 +6,38 @@ surprises, a comment says so. An action is a function of the state and of PDDL i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from xrl_alignment.environments.native.state import GameState, Menu
-from xrl_alignment.environments.native.texts import HELP, contents_text, middle_of_room, object_text, surroundings
+from xrl_alignment.environments.native.texts import (
+    HELP,
+    arrival_text,
+    contents_text,
+    middle_of_room,
+    object_text,
+    surroundings,
+)
 from xrl_alignment.environments.native.world import KNIVES
 from xrl_alignment.language.sentences import NOTHING_HAPPENS
 
 
 def make_menu(state: GameState) -> Menu:
     """The admissible commands of `state`, sorted, and what each of them does."""
+    actions = offered_here(state)
+    commands = [*state.world.going_from(state.location), *actions]
+    commands.sort()
+    return Menu(commands, actions)
+
+
+def offered_here(state: GameState) -> dict[str, tuple]:
+    """The admissible commands of `state` without `go to …`, and what each does: a function and its arguments."""
     world = state.world
     actions = _ALWAYS_AND_HELP.copy() if world.rules.help else _ALWAYS.copy()
     for receptacle in world.here.get(state.location, ()):
         _offer_receptacle(state, receptacle, actions)
     if state.held is not None:
         _offer_held(state, state.held, actions)
-    commands = [*world.going_from(state.location), *actions]
-    commands.sort()
-    return Menu(commands, actions)
+    return actions
 
 
 def _offer_receptacle(state: GameState, receptacle: str, actions: dict[str, tuple]) -> None:
@@ -80,8 +95,7 @@ def go(state: GameState, receptacle: str) -> str:
     state.menu = None
     if state.goal_names_location:
         state.goal_reached = None
-    arrival = receptacle if world.wording.arrival == "receptacle" else place
-    return f"You arrive at {world.names[arrival]}. {contents_text(state, receptacle)}"
+    return arrival_text(state, receptacle)
 
 
 def _open(state: GameState, receptacle: str) -> str:
@@ -210,5 +224,17 @@ def _examine_receptacle(state: GameState, receptacle: str) -> str:
     return contents_text(state, receptacle)
 
 
+# What each action can make true of a goal; those that are not here change neither the commands nor what a goal asks.
+EFFECTS: dict[Callable, tuple[str, ...]] = {
+    _open: ("opened",),
+    _close: (),
+    _take: ("holds",),
+    _put: ("inreceptacle", "objectatlocation"),
+    _clean: ("isclean",),
+    _heat: ("ishot",),
+    _cool: ("iscool",),
+    _use: ("istoggled",),
+    _slice: ("issliced",),
+}
 _ALWAYS = {"look": (_look,), "inventory": (_inventory,)}
 _ALWAYS_AND_HELP = {**_ALWAYS, "help": (_help,)}

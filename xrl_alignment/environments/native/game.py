@@ -33,6 +33,10 @@ class NativeGame(GameState):
     def reset(self) -> str:
         """Begin the game anew and return its opening text."""
         self.begin()
+        return self.opening()
+
+    def opening(self) -> str:
+        """The opening text; to be asked at the beginning."""
         world = self.world
         scene = surroundings(self) if self.location in world.here else middle_of_room(self, world.location_of)
         return f"{WELCOME}\n\n{scene}\n\n{world.text.task}"

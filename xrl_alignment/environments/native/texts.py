@@ -44,6 +44,13 @@ def listing(things: list[str]) -> str:
     return things[0] if things else "nothing"
 
 
+def arrival_text(state: GameState, receptacle: str) -> str:
+    """What `go to` says when the agent has arrived."""
+    world = state.world
+    arrival = receptacle if world.wording.arrival == "receptacle" else state.location
+    return f"You arrive at {world.names[arrival]}. {contents_text(state, receptacle)}"
+
+
 def contents_text(state: GameState, receptacle: str) -> str:
     """What lies on or in `receptacle`, or that it is closed."""
     name = state.world.names[receptacle]
