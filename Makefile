@@ -23,7 +23,7 @@ VLLM_STAMP := .venv-vllm/.ready
 UNABLE := $(if $(wildcard $(VLLM_STAMP)),,benchmarks/engines.py) $(if $(shell command -v nvidia-smi),,benchmarks/gpu.py)
 BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/*.py)))
 
-.PHONY: help demo play results results-quick test test-slow test-vllm docs lint audit format bench prove install lock vllm-env clean
+.PHONY: help demo play results results-quick test test-slow test-vllm test-reliability docs lint audit format bench prove install lock vllm-env clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -52,6 +52,11 @@ test-vllm: $(STAMP) $(VLLM_STAMP)  ## the tests marked vllm (real vLLM processes
 
 docs: $(STAMP)  ## the documentation site in output/site, every link checked (needs no network)
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet
+
+test-reliability: $(STAMP)  ## 200 kills, a million hostile inputs, floods, fresh examples of the property-based tests (hours)
+	$(RUN) -m pytest -m reliability -s tests/reliability $(PYTEST_ARGS)
+	$(RUN) -m pytest -m slow -s tests/reliability tests/test_hostile_clients.py $(PYTEST_ARGS)
+	$(RUN) -m pytest --hypothesis-profile=fresh $$(grep -rl "from hypothesis" tests --include='test_*.py') $(PYTEST_ARGS)
 
 lint: $(STAMP)  ## rules and formatting (ruff), security (bandit), types (mypy), import contracts, shell scripts (shellcheck)
 	$(RUN) -m ruff check .

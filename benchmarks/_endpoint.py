@@ -35,8 +35,9 @@ class FakeEndpoint(ThreadingHTTPServer):
         *,
         latency_s: float = 0.0,
         slow_s: float = 1.0,
+        port: int = 0,
     ) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", port), _Handler)
         self.answer = answer
         self.fault = fault
         self.latency_s = latency_s

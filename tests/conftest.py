@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)  # tests often run beside other work, and small tensors are slower on several threads
 
-# The same examples in every run, however slow the machine is; `pytest --hypothesis-profile=default` draws others.
+# The same examples in every run, however slow the machine is; `pytest --hypothesis-profile=fresh` draws others.
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fresh", settings.get_profile("repeatable"), derandomize=False, max_examples=1000)
 settings.load_profile("repeatable")
 
 

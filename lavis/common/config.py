@@ -147,8 +147,10 @@ def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
     """`a.b=c` as a configuration; a key in `texts` keeps what was typed, where yaml makes `007` 7 and `on` True."""
     try:
         layer = OmegaConf.from_dotlist([option])
-    except (YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"--options {option} cannot be read: {first_sentence(error)}") from error
+    except (YAMLError, OmegaConfBaseException, UnicodeEncodeError) as error:
+        raise ConfigError(
+            f"--options {ascii(option) if not option.isprintable() else option} cannot be read: {first_sentence(error)}"
+        ) from error
     key, _, text = option.partition("=")
     if key in texts and is_no_text(OmegaConf.select(layer, key, throw_on_resolution_failure=False)):
         OmegaConf.update(layer, key, text)

@@ -12,7 +12,7 @@ from lavis.common.errors import ConfigError, missing_extra, unknown
 from xrl_alignment.config.fields import KINDS
 
 try:
-    from omegaconf import DictConfig, OmegaConf
+    from omegaconf import DictConfig, ListConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     from lavis.common.config import is_no_text, load_yaml, not_a_list, read_option
@@ -110,7 +110,12 @@ def _refuse_unknown_keys(schema: type, layer: DictConfig, source: str) -> None:
         if section not in known:
             raise ConfigError(f"{source}: {unknown('key', section, known)}")
         keys = known[section]
-        if keys is None or OmegaConf.is_interpolation(layer, section):
+        if OmegaConf.is_interpolation(layer, section):
+            continue
+        if keys is None:  # a free section; OmegaConf has an error of its own kind only for lists
+            if isinstance(layer[section], ListConfig):
+                wrong = f"{source}: {section}: {list(layer[section])!r} has the wrong type"
+                raise ConfigError(f"{wrong}: it must be a section with keys of its own")
             continue
         if not isinstance(layer[section], DictConfig):
             raise ConfigError(f"{source}: {section}: {layer[section]!r} is not a section with keys of its own")

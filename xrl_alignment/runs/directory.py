@@ -30,7 +30,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -44,6 +44,13 @@ from lavis.datasets.shards import ShardError, check_shard
 from xrl_alignment.language.history import EnvironmentHistory, EpisodeTrace
 
 LOGGER_NAME = "dagger_server_running"  # the original's, part of its log lines
+_KINDS: dict[str, Any] = {  # of what a line of the journal holds
+    **dict.fromkeys(("round", "env", "actions", "states", "unlabelled"), int),
+    **dict.fromkeys(("game", "opening", "shard"), str),
+    **dict.fromkeys(("won", "assisted"), bool),
+    "steps": list,
+    "seconds": int | float,
+}
 
 
 class RunDirectoryError(EmacError, ValueError):
@@ -177,10 +184,10 @@ class RunDirectory:
         """The journal; a half-written last line (killed while writing) is cut off, on disk as well."""
         path = self.state / "episodes.jsonl"
         cut_half_line(path)
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         try:
-            return [EpisodeRecord(**json.loads(line)) for line in lines]
-        except (ValueError, TypeError) as error:
+            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            return [_record(json.loads(line)) for line in lines]
+        except (ValueError, TypeError, RecursionError) as error:
             raise RunDirectoryError(f"{path} is damaged: {error}") from error
 
     def lost_shards(self, records: Sequence[EpisodeRecord]) -> dict[int, str]:
@@ -210,7 +217,7 @@ class RunDirectory:
 
     def games(self) -> list[str]:
         """The run's games in their order, as far as they are known."""
-        return self._read_json(self.state / "games.json", [])
+        return self._read_json(self.state / "games.json", [], _is_texts)
 
     def save_environments(self, environments: Sequence[str], games_hash: str) -> None:
         """Keep where the run's games are played: `engine split` of each kind of client, and the game list's hash."""
@@ -219,7 +226,12 @@ class RunDirectory:
 
     def environments(self) -> list[str]:
         """Where the run's games were played so far, as `engine split`; [] in a run of an older version."""
-        return self._read_json(self.state / "environment.json", {}).get("environments", [])
+        content = self._read_json(
+            self.state / "environment.json",
+            {},
+            lambda content: isinstance(content, dict) and _is_texts(content.get("environments", [])),
+        )
+        return content.get("environments", [])
 
     def save_memories(self, round: int, memories: dict[str, list[str]]) -> None:
         """Keep the memories with which `round` starts."""
@@ -227,18 +239,22 @@ class RunDirectory:
 
     def memories(self) -> tuple[int, dict[str, list[str]]]:
         """The newest saved memories and the round that they are for; (0, {}) before the first round's end."""
-        content = self._read_json(self.state / "memories.json", {"round": 0, "memories": {}})
+        content = self._read_json(self.state / "memories.json", {"round": 0, "memories": {}}, _are_memories)
         return content["round"], content["memories"]
 
     def _write_json(self, path: Path, content: Any) -> None:
         text = json.dumps(content, indent=1, ensure_ascii=False)
         write_atomically(path, lambda file: file.write(text.encode()))
 
-    def _read_json(self, path: Path, otherwise: Any) -> Any:
+    def _read_json(self, path: Path, otherwise: Any, fits: Callable[[Any], bool]) -> Any:
+        """What a file holds; RunDirectoryError where that is no JSON, or is not what `fits`."""
         try:
-            return json.loads(path.read_text(encoding="utf-8")) if path.exists() else otherwise
-        except ValueError as error:
+            content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else otherwise
+        except (ValueError, RecursionError) as error:
             raise RunDirectoryError(f"{path} is damaged: {error}") from error
+        if not fits(content):
+            raise RunDirectoryError(f"{path} is damaged: it holds other things than this program writes there")
+        return content
 
     # --- logs ------------------------------------------------------------------------------------------------------
 
@@ -274,6 +290,31 @@ class RunDirectory:
     def write_results(self, round: int, results: dict[str, dict[str, Any]]) -> None:
         """Write `env_results_trial_<round>.json`: `env_<i>` → game, type, is_success, path_length, memory."""
         self._write_json(self.results / f"env_results_trial_{round}.json", results)
+
+
+def _record(line: Any) -> EpisodeRecord:
+    """A line of the journal; ValueError or TypeError where it is none."""
+    record = EpisodeRecord(**line)
+    for name, kind in _KINDS.items():
+        value = getattr(record, name)
+        if not isinstance(value, kind) or (kind is int and value < 0):
+            raise ValueError(f"{name} is {ascii(value):.40}")
+    if not all(_is_texts(step) and len(step) == 2 for step in record.steps):
+        raise ValueError("steps are not pairs of texts")
+    if "/" in record.shard:
+        raise ValueError(f"shard {ascii(record.shard):.80} is not a file's name")
+    return record
+
+
+def _is_texts(content: Any) -> bool:
+    return isinstance(content, list) and all(isinstance(text, str) for text in content)
+
+
+def _are_memories(content: Any) -> bool:
+    if not isinstance(content, dict) or not isinstance(content.get("round"), int) or content["round"] < 0:
+        return False
+    memories = content.get("memories")
+    return isinstance(memories, dict) and all(map(_is_texts, memories.values()))
 
 
 def cut_half_line(path: Path) -> None:

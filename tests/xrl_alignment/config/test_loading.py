@@ -65,6 +65,7 @@ def test_two_loads_share_nothing() -> None:
         ("run: {beta: [1, x]}", [], "run.beta[1]: [1, 'x'] has the wrong type"),
         ("run: {seed: null}", [], "run.seed: None has the wrong type"),
         ("model: 3", [], "model: 3 has the wrong type"),
+        ("model: [a]", [], "model: ['a'] has the wrong type: it must be a section with keys of its own"),
         ("run: 3", [], "run: 3 is not a section"),
         ("- a", [], "a config file holds sections"),
         ("a: [", [], "not a yaml file"),
@@ -87,6 +88,7 @@ def test_two_loads_share_nothing() -> None:
         ("run: {output_dir: on}", [], "run.output_dir: yaml reads True here"),
         ("", ["run.output_dir=${nowhere}"], "Interpolation key 'nowhere' not found"),
         ("", ["run.output_dir=${nowhere"], "--options run.output_dir=${nowhere cannot be read"),
+        ("", ["run.output_dir=\udc80"], r"--options 'run.output_dir=\udc80' cannot be read"),
     ],
 )
 def test_mistakes_name_key_value_and_rule(tmp_path: Path, text: str, options: list[str], message: str) -> None:

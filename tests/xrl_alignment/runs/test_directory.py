@@ -62,6 +62,45 @@ def test_a_journal_that_somebody_wrote_into_is_named(directory):
         directory.episodes()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"round": -1}, {"env": "3"}, {"won": 1}, {"game": 255}, {"opening": None}, {"seconds": "1"}, {"steps": 1},
+        {"steps": [["look"]]}, {"steps": [["look", 1]]}, {"shard": "../../config.yaml"}, {"unknown": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_line_of_other_types_is_named(directory, change):
+    directory.append_episode(record())
+    path = directory.state / "episodes.jsonl"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change) + "\n")
+    with pytest.raises(RunDirectoryError, match="episodes.jsonl is damaged"):
+        directory.episodes()
+
+
+def test_bytes_that_are_no_text_are_named(directory):
+    for name, read in (("episodes.jsonl", directory.episodes), ("games.json", directory.games)):
+        (directory.state / name).write_bytes(b'{"round": "\xe9\xb7"}\n')
+        with pytest.raises(RunDirectoryError, match=f"{name} is damaged"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "content"),
+    [
+        ("memories.json", "memories", None), ("memories.json", "memories", {"round": 1}),
+        ("memories.json", "memories", {"round": "1", "memories": {}}),
+        ("memories.json", "memories", {"round": 1, "memories": {"g": "m"}}),
+        ("games.json", "games", {"g": 1}), ("games.json", "games", [1]),
+        ("environment.json", "environments", False), ("environment.json", "environments", {"environments": 5}),
+    ],
+)  # fmt: skip
+def test_state_of_other_types_is_named(directory, name, read, content):
+    (directory.state / name).write_text(json.dumps(content))
+    with pytest.raises(RunDirectoryError, match=f"{name} is damaged: it holds other things"):
+        getattr(directory, read)()
+
+
 def test_games_and_memories_read_back(directory):
     assert directory.games() == [] and directory.memories() == (0, {})
     directory.save_games(["pick/a", "pick/b"])

@@ -1,0 +1,65 @@
+"""The project's programs as real processes that start in a moment: forks of a process that has imported everything."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import alfworld_client
+import dagger_server
+from xrl_alignment.common.program import run_program
+
+_FORK = multiprocessing.get_context("fork")
+MAINS = {"dagger_server.py": dagger_server.main, "alfworld_client.py": alfworld_client.main}
+
+
+class Program:
+    """`name` with its command line, its output in the file `log`. Start one only from a process without threads."""
+
+    def __init__(self, name: str, *arguments: object, log: Path) -> None:
+        self.name, self.log = name, log
+        self._process = _FORK.Process(target=_run, args=(name, [str(value) for value in arguments], log))
+        self._process.start()
+
+    @property
+    def running(self) -> bool:
+        return self._process.is_alive()
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """The exit code; None where it still runs after `seconds`."""
+        self._process.join(seconds)
+        return self._process.exitcode
+
+    def kill(self) -> bool:
+        """SIGKILL; whether that is what ended it."""
+        self._process.kill()
+        return self.wait() == -9
+
+
+class Serving:
+    """`serve(*arguments)` in a process of its own, for servers that are no program of the project."""
+
+    def __init__(self, serve: Callable[..., None], *arguments: object) -> None:
+        self._process = _FORK.Process(target=serve, args=arguments)
+        self._process.start()
+
+    kill, wait, running = Program.kill, Program.wait, Program.running
+
+
+def _run(name: str, arguments: list[str], log: Path) -> None:
+    with open(log, "ab") as output:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+    sys.argv = [name, *arguments]
+    run_program(MAINS[name])
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,28 @@
+"""Hostile inputs: a thousand in every run of the suite, a million with `make test-reliability` (see `fuzz.py`)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from xrl_alignment.common.paths import REPO_ROOT
+
+
+def feed(*arguments: object) -> str:
+    """Fuzz in a process of its own; returns what it printed."""
+    command = [sys.executable, "-m", "tests.reliability.fuzz", *map(str, arguments)]
+    ended = subprocess.run(command, cwd=REPO_ROOT, stdout=subprocess.PIPE, text=True, stderr=subprocess.STDOUT)
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout
+
+
+def test_a_few_hostile_messages() -> None:
+    assert "found {}" in feed("--inputs", 3000, "--surface", "WireV1", "WireV2", "Texts", "--seed", 1)
+
+
+@pytest.mark.reliability
+@pytest.mark.timeout(14_400)
+def test_a_million_hostile_inputs() -> None:
+    print(feed("--inputs", 1_000_000))
