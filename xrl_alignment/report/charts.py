@@ -9,10 +9,13 @@ from typing import NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from xrl_alignment.common.intervals import wilson_interval
 from xrl_alignment.report.episodes import HALF, expert_driven, read_episodes
 from xrl_alignment.report.run_data import EPISODE_WINDOW, Points, read_metrics, read_rounds, running_success, thin
 
+_SIZE = (5.2, 2.9)  # inches
 RATE_LIMITS = (-0.03, 1.03)  # of a chart that shows a share: 0 and 1 stay visible
 
 
@@ -25,11 +28,10 @@ class Chart(NamedTuple):
 
 def charts(runs: dict[str, Path]) -> list[Chart]:
     """Success by round, success by episode with its interval, then every scalar of the runs; a line for each run."""
-    rounds = {name: [(r["ROUND"], r["ACCURACY"]) for r in read_rounds(path)] for name, path in runs.items()}
     metrics = {name: read_metrics(path) for name, path in runs.items()}
     found = []
-    if rounds := {name: points for name, points in rounds.items() if points}:
-        found.append(_chart("games solved so far, by round", "round", rounds, RATE_LIMITS))
+    if any(read_rounds(path) for path in runs.values()):
+        found.append(Chart("games solved so far, by round", data_url("svg+xml", svg(solved_so_far(runs)))))
     if any(running_success(path, 1) for path in runs.values()):
         found.append(learning_curve(runs))
     for tag in sorted({tag for curves in metrics.values() for tag in curves if not tag.startswith("round/")}):
@@ -38,14 +40,31 @@ def charts(runs: dict[str, Path]) -> list[Chart]:
     return found
 
 
+def solved_so_far(runs: dict[str, Path], size: tuple[float, float] = _SIZE) -> Figure:
+    """After each round the share of a run's games that its policy has solved alone so far, with its 95 % interval."""
+    figure = Figure(figsize=size, layout="constrained", facecolor="white")
+    axes = figure.add_subplot(xlabel="round", ylabel="games solved alone so far", ylim=RATE_LIMITS)
+    for name, path in runs.items():
+        rounds = [r for r in read_rounds(path) if r.get("TOTAL")]
+        rates = [r.get("SUCCESS", 0) / r["TOTAL"] for r in rounds]
+        bounds = [wilson_interval(int(r.get("SUCCESS", 0)), int(r["TOTAL"])) for r in rounds]
+        below = [rate - low for rate, (low, _) in zip(rates, bounds, strict=True)]
+        above = [high - rate for rate, (_, high) in zip(rates, bounds, strict=True)]
+        axes.errorbar([r["ROUND"] for r in rounds], rates, yerr=[below, above], label=name, marker="o", capsize=3)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="x-small")
+    return figure
+
+
 def learning_curve(runs: dict[str, Path]) -> Chart:
     """The share of the last episodes that each run's policy solved alone, with its 95 % interval.
 
     The ground is tinted where the expert drove most episodes of a round: there the policy could not solve alone.
     """
-    title = f"solved by the policy alone, last {EPISODE_WINDOW} episodes (band: 95 % interval)"
-    figure = Figure(figsize=(5.2, 2.9), layout="constrained")
-    axes = figure.add_subplot(title=title, xlabel="episode", ylim=RATE_LIMITS)
+    title = f"solved by the policy alone, last {EPISODE_WINDOW} episodes"
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.add_subplot(title=title, xlabel="episode", ylabel="band: 95 % interval", ylim=RATE_LIMITS)
     for colour, (name, path) in enumerate(runs.items()):
         points = thin(running_success(path))
         if not points:
@@ -80,13 +99,12 @@ def data_url(kind: str, content: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
-def _chart(title: str, x_label: str, series: dict[str, Points], y_limits: tuple[float, float] | None = None) -> Chart:
-    figure = Figure(figsize=(5.2, 2.9), layout="constrained")
+def _chart(title: str, x_label: str, series: dict[str, Points]) -> Chart:
+    figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot(title=title, xlabel=x_label)
     for name, points in series.items():
         marker = "o" if len(points) < 15 else ""
         axes.plot([x for x, _ in points], [y for _, y in points], label=name, marker=marker, markersize=3)
-    axes.set(ylim=y_limits)
     axes.grid(alpha=0.3)
     if len(series) > 1:
         axes.legend(fontsize="x-small")

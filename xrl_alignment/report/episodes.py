@@ -106,8 +106,8 @@ def memories_table(run: Path, episodes: Sequence[FinishedEpisode]) -> Table:
         groups = [[e for e in again if bool(told.get(e.game)) == having] for having in (True, False)]
         if again:
             rows.append([str(round), *(cell for group in groups for cell in _rate(group))])
-        failed |= {episode.game for episode in part if not episode.solved}
-        failed -= {episode.game for episode in part if episode.solved}
+        failed |= {episode.game for episode in part if not episode.won}
+        failed -= {episode.game for episode in part if episode.won}
     figures = ["played again", "solved", "success", "95 % interval"]
     head = ["round", *(f"{figure}, {kind}" for kind in ("with a memory", "without") for figure in figures)]
     return Table(head, rows, text_columns=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 BASELINES = ("expert", "random", "untrained")
@@ -94,19 +94,23 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 def differing_settings(settings: Mapping[str, Mapping[str, Any]]) -> Table:
     """The settings in which runs differ: a row for each key, a column for each run."""
-    flat = {name: dict(flatten(content)) for name, content in settings.items()}
+    flat = {name: {key: str(value) for key, value in _leaves(content)} for name, content in settings.items()}
     keys = sorted({key for values in flat.values() for key in values})
     rows = [[key, *(values.get(key, "–") for values in flat.values())] for key in keys]
     return Table(["setting", *flat], [row for row in rows if len(set(row[1:])) > 1], text_columns=1 + len(flat))
 
 
-def flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+def flatten(facts: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Nested facts as `a.b` and text."""
+    return ((name, number(value, 3)) for name, value in _leaves(facts))
+
+
+def _leaves(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in facts.items():
         if isinstance(value, dict):
-            yield from flatten(value, f"{prefix}{name}.")
+            yield from _leaves(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", number(value, 3)
+            yield f"{prefix}{name}", value
 
 
 def _won(evaluations: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, bool]:

@@ -19,10 +19,9 @@ OPENING = f"You are in a room. {ATTACK}\nYour task is to: put a mug in desk."
 
 def transitions(*said: tuple[str, str]) -> list[Transition]:
     """Transitions from pairs: the agent's own answer, the expert's."""
+    frames = [np.full((6, 8, 3), 20 * step % 256, np.uint8) for step in range(len(said))]
     return [
-        Transition(
-            np.full((6, 8, 3), 20 * step % 256, np.uint8), f"prompt {step}", expert, agent, agent or expert, f"ok {step}"
-        )
+        Transition(frames[step], f"prompt {step}", expert, agent, agent or expert, f"ok {step}")
         for step, (agent, expert) in enumerate(said)
     ]
 

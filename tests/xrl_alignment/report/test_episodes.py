@@ -49,6 +49,9 @@ def test_failed_episodes_have_causes_by_round(tmp_path: Path):
 
 def test_games_that_failed_before_are_compared_with_and_without_a_memory(tmp_path: Path):
     run = make_run_directory(tmp_path)
+    assert memories_table(run, read_episodes(run)).rows == [], "a game that was won with help had not failed"
+    journal = run / "state" / "episodes.jsonl"
+    journal.write_text(journal.read_text().replace('"won": true, "assisted": true', '"won": false, "assisted": true'))
     (run / "logging_results").mkdir()
     results = {"env_1": {"game": GAMES[1], "memory": ["m"]}, "env_2": {"game": GAMES[2], "memory": []}}
     (run / "logging_results" / "env_results_trial_0.json").write_text(json.dumps(results))

@@ -30,5 +30,7 @@ def test_mcnemars_exact_test(first, second, p):
 
 
 def test_only_differing_settings_are_shown():
-    table = differing_settings({"one": {"run": {"seed": 1, "x": 2}}, "two": {"run": {"seed": 1, "x": 3, "y": "<b>"}}})
-    assert table.rows == [["run.x", "2", "3"], ["run.y", "–", "<b>"]] and table.head == ["setting", "one", "two"]
+    second = {"run": {"seed": 1, "lr": 1e-4, "y": "<b>"}}
+    table = differing_settings({"one": {"run": {"seed": 1, "lr": 2e-4}}, "two": second})
+    assert table.rows == [["run.lr", "0.0002", "0.0001"], ["run.y", "–", "<b>"]]
+    assert table.head == ["setting", "one", "two"]
