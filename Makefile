@@ -21,7 +21,7 @@ VLLM_STAMP := .venv-vllm/.ready
 UNABLE := $(if $(wildcard $(VLLM_STAMP)),,benchmarks/engines.py) $(if $(shell command -v nvidia-smi),,benchmarks/gpu.py)
 BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/*.py)))
 
-.PHONY: help demo results results-quick test test-slow test-vllm lint audit format bench prove install lock vllm-env clean
+.PHONY: help demo demo-emac-plus results results-quick test test-slow test-vllm lint audit format bench prove install lock vllm-env clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -29,6 +29,9 @@ help:  ## this list
 
 demo: $(STAMP)  ## both training phases and all evaluations on a tiny model (about 10 minutes, 2 cores)
 	$(RUN) -m xrl_alignment.demo
+
+demo-emac-plus: $(STAMP)  ## EMAC+'s loop on a tiny model: a planner that learns, an agent that acts (docs/emac_plus.md)
+	$(RUN) -m xrl_alignment.pipeline --cfg-path configs/emac_plus/demo.yaml
 
 results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 cores; goes on where it was stopped)
 	$(RUN) -m xrl_alignment.results --cfg-path configs/results/full.yaml --page docs/results.md

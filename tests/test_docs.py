@@ -13,7 +13,7 @@ import pytest
 from lavis.models import memory
 from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, model_section
 from xrl_alignment.common.paths import REPO_ROOT
-from xrl_alignment.config import schema
+from xrl_alignment.config import planning, schema
 
 PAGES = [REPO_ROOT / "README.md", REPO_ROOT / "CONTRIBUTING.md", *sorted((REPO_ROOT / "docs").glob("*.md"))]
 SCHEMAS = [
@@ -24,6 +24,8 @@ SCHEMAS = [
     schema.PolicyConfig,
     schema.ServerConfig,
     schema.ReflexionConfig,
+    planning.LoopRunConfig,
+    planning.PlannerConfig,
 ]
 
 
