@@ -23,7 +23,7 @@ VLLM_STAMP := .venv-vllm/.ready
 UNABLE := $(if $(wildcard $(VLLM_STAMP)),,benchmarks/engines.py) $(if $(shell command -v nvidia-smi),,benchmarks/gpu.py)
 BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/*.py)))
 
-.PHONY: help demo play results results-quick test test-slow test-vllm test-reliability docs lint audit format bench prove install lock vllm-env clean
+.PHONY: help demo demo-emac-plus play results results-quick test test-slow test-vllm test-reliability docs lint audit format bench prove install lock vllm-env clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -34,6 +34,9 @@ demo: $(STAMP)  ## both training phases and all evaluations on a tiny model (abo
 
 play: $(STAMP)  ## watch the expert play a generated game in the terminal; any key: you take over (PLAY_ARGS: docs/play.md)
 	$(RUN) -m xrl_alignment.play --player expert $(PLAY_ARGS)
+
+demo-emac-plus: $(STAMP)  ## EMAC+'s loop on a tiny model: a planner that learns, an agent that acts (docs/emac_plus.md)
+	$(RUN) -m xrl_alignment.pipeline --cfg-path configs/emac_plus/demo.yaml
 
 results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 cores; goes on where it was stopped)
 	$(RUN) -m xrl_alignment.results --cfg-path configs/results/full.yaml --page docs/results.md

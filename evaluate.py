@@ -239,6 +239,8 @@ def facts(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
         "trials": config.run.num_trials,
         "swap_memories": config.run.swap_memories,
         "blank_frames": config.environment.blank_frames,
+        "image_noise": config.environment.image_noise if config.environment.image_severity else "",
+        "image_severity": config.environment.image_severity,
         "pretrained": config.model.get("pretrained", ""),
         "seed": config.run.seed,
         "versions": versions(),

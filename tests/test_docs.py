@@ -21,7 +21,7 @@ from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, model_section
 from policy_server import settings as served
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.common.paths import REPO_ROOT
-from xrl_alignment.config import schema
+from xrl_alignment.config import planning, schema
 from xrl_alignment.environments import gym_env
 from xrl_alignment.runs.checkpoint import save_checkpoint
 
@@ -34,6 +34,8 @@ SCHEMAS = [
     schema.PolicyConfig,
     schema.ServerConfig,
     schema.ReflexionConfig,
+    planning.LoopRunConfig,
+    planning.PlannerConfig,
 ]
 
 

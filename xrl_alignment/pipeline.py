@@ -8,6 +8,8 @@ Before the first phase starts, the needs of all phases are compared with this ma
 starts nothing. With `environment.name=thor` and no display the client runs under xvfb-run.
 `--resume RUN_DIR` continues a killed pipeline, with the same files and options: RUN_DIR is the directory of the phase
 that was running; the pipeline does not run the phases before it again.
+A file with a section `planner` (`configs/emac_plus/`) runs EMAC+'s loop instead, in this process
+(docs/emac_plus.md); `--resume` then names the loop's folder.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from xrl_alignment.builders.environments import client_arguments
 from xrl_alignment.common.network import page_url
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.common.program import LIFELINE, lifeline, run_program
-from xrl_alignment.config.loading import load_config
+from xrl_alignment.config.loading import is_emac_plus, load_config
 from xrl_alignment.config.resume import changed_settings, saved_settings
 from xrl_alignment.config.schema import DaggerConfig
 from xrl_alignment.config.token import new_token, read_token
@@ -285,6 +287,17 @@ def find_phase(cfg_paths: Sequence[str], options: Sequence[str], run_dir: Path) 
     raise ConfigError(f"{run_dir} cannot be resumed with other settings: {changes}")
 
 
+def _run_loop(arguments: argparse.Namespace) -> None:
+    """EMAC+'s loop: one settings file with a section `planner`."""
+    if len(arguments.cfg_path) > 1:
+        raise ConfigError(f"{arguments.cfg_path[0]} has a section `planner`: give it alone (docs/emac_plus.md)")
+    if arguments.dry_run or arguments.remember:
+        raise ConfigError("--dry-run and --remember are for the phases of DAgger, not for EMAC+'s loop")
+    from xrl_alignment.builders.emac_plus import run_emac_plus  # here: the phases' parent process needs no model
+
+    run_emac_plus(arguments.cfg_path[0], arguments.options, arguments.resume)
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
@@ -312,6 +325,9 @@ def main() -> None:
         "start again",
     )
     arguments = parser.parse_args()
+    if is_emac_plus(arguments.cfg_path[0]):
+        _run_loop(arguments)
+        return
     if arguments.dry_run:
         check_needs(arguments.cfg_path, arguments.options, print)
         print("nothing is missing; nothing was started")

@@ -69,6 +69,8 @@ def client_arguments(config: DaggerConfig) -> list[str]:
         arguments.append("--no-show-ids")
     if environment.blank_frames:
         arguments.append("--blank-frames")
+    if environment.image_severity:
+        arguments += ["--image-noise", environment.image_noise, "--image-severity", str(environment.image_severity)]
     return arguments
 
 
@@ -76,4 +78,13 @@ def environment_factory(
     settings: EnvironmentConfig, max_steps: int, expert: str | None = None
 ) -> Callable[[], Environment]:
     """Makes environments of an `environment:` section; `expert` is one that is computed beside the game, or None."""
-    return partial(make_environment, settings.name, max_steps=max_steps, show_ids=settings.show_ids, expert=expert)
+    return partial(
+        make_environment,
+        settings.name,
+        max_steps=max_steps,
+        show_ids=settings.show_ids,
+        expert=expert,
+        image_noise=settings.image_noise,
+        image_severity=settings.image_severity,
+        seed=settings.seed,
+    )

@@ -32,8 +32,8 @@ class RoundProgress(Bar):
 class GameProgress(Bar):
     """Counts finished games and those that were solved."""
 
-    def __init__(self, total: int) -> None:
-        super().__init__("games")
+    def __init__(self, total: int, *, quiet: bool = False) -> None:
+        super().__init__("games", quiet=quiet)
         self._total = total
         self._won = self._played = 0
 

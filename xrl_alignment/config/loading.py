@@ -79,6 +79,11 @@ def _with_references(value: typing.Any, written: typing.Any) -> typing.Any:
     return value
 
 
+def is_emac_plus(cfg_path: str | Path) -> bool:
+    """Whether a settings file is one of EMAC+'s loop (`config.planning`): it has a section `planner`."""
+    return "planner" in _read_yaml(Path(cfg_path))
+
+
 def _read_yaml(path: Path) -> DictConfig:
     try:
         return load_yaml(path)

@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lavis.common.errors import ConfigError
 from xrl_alignment.config.fields import sections_of, settings_of
 from xrl_alignment.config.loading import load_config
+from xrl_alignment.config.planning import EmacPlusConfig
 from xrl_alignment.config.schema import DaggerConfig
 
-FREE_KEYS = frozenset(
-    f"{schema.section}.{name}"
-    for schema in sections_of(DaggerConfig)
-    for name, described in settings_of(schema).items()
-    if described.may_change
-)
+SettingsT = TypeVar("SettingsT", DaggerConfig, EmacPlusConfig)
+
+
+def free_keys(program: type) -> frozenset[str]:
+    """The settings of a program (`DaggerConfig`, …) that a resumed run may change, as `section.name`."""
+    return frozenset(
+        f"{schema.section}.{name}"
+        for schema in sections_of(program)
+        for name, described in settings_of(schema).items()
+        if described.may_change
+    )
+
+
+FREE_KEYS = free_keys(DaggerConfig)
 
 
 def saved_settings(run_dir: Path, options: list[str] | tuple[str, ...] = ()) -> DaggerConfig:
@@ -30,14 +39,15 @@ def saved_settings(run_dir: Path, options: list[str] | tuple[str, ...] = ()) -> 
     return load_config(DaggerConfig, path, options)
 
 
-def changed_settings(saved: DaggerConfig, wanted: DaggerConfig) -> list[str]:
+def changed_settings(saved: SettingsT, wanted: SettingsT) -> list[str]:
     """What a resume must not change but would, as `run.seed: 1 → 2`; empty where the run is the same."""
     before, after = _flat(dataclasses.asdict(saved)), _flat(dataclasses.asdict(wanted))
-    keys = [key for key in {**before, **after} if key not in FREE_KEYS]
+    free = free_keys(type(saved))
+    keys = [key for key in {**before, **after} if key not in free]
     return [f"{key}: {before.get(key)!r} → {after.get(key)!r}" for key in keys if before.get(key) != after.get(key)]
 
 
-def refuse_changes(saved: DaggerConfig, wanted: DaggerConfig, run_dir: Path) -> None:
+def refuse_changes(saved: SettingsT, wanted: SettingsT, run_dir: Path) -> None:
     """ConfigError that names every setting of `wanted` by which `run_dir` would become another run."""
     if changes := changed_settings(saved, wanted):
         raise ConfigError(f"{run_dir} cannot be resumed with other settings: {'; '.join(changes)}")

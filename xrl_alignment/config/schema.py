@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lavis.common.run_settings import DPO_BETA
-from xrl_alignment.common.choices import BACKENDS, ENVIRONMENT_NAMES, EXPERT_NAMES, STEP_TIMEOUT_S
+from xrl_alignment.common.choices import BACKENDS, ENVIRONMENT_NAMES, EXPERT_NAMES, IMAGE_NOISE_NAMES, STEP_TIMEOUT_S
 from xrl_alignment.config.checks import (
     DEVICE,
     SECONDS,
@@ -35,6 +35,7 @@ DECODE_MODES = ("free", "admissible")
 
 PROBABILITIES = list_of("probabilities, one for each round", lambda value: 0.0 <= value <= 1.0, empty=False)
 ABOVE_ZERO = Rule("a number above 0", lambda value: 0 < value < float("inf"))
+SEVERITY = between(0, 4)
 REPEATS = Rule("0 (off) or at least 2", lambda value: value == 0 or value >= 2)
 URLS = list_of("http(s)://host:port/v1", lambda url: url.startswith(("http://", "https://")))
 
@@ -175,6 +176,13 @@ class EnvironmentConfig(Section, section="environment"):
     blank_frames: bool = setting(
         False, "give the model black images: the ablation that shows whether it uses its vision"
     )
+    image_noise: str = setting(
+        "gaussian",
+        "kind of noise on the frames: normal noise on every pixel, a grey rectangle (`occlusion`), black frames "
+        "(`dropped`), dark ones (`brightness`); has no effect unless `image_severity` is above 0",
+        one_of(*IMAGE_NOISE_NAMES),
+    )
+    image_severity: int = setting(0, "strength of that noise; 0: none", SEVERITY)
     tell_objects: bool = setting(
         True,
         "the model's text names the objects that it sees; without it only the image shows them (the expert's text "

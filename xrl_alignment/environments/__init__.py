@@ -27,14 +27,32 @@ ENVIRONMENTS = {  # name -> module and class; the names are `common.choices.ENVI
 
 
 def make_environment(
-    name: str, *, max_steps: int = MAX_STEPS, show_ids: bool = True, expert: str | None = None
+    name: str,
+    *,
+    max_steps: int = MAX_STEPS,
+    show_ids: bool = True,
+    expert: str | None = None,
+    image_noise: str = "gaussian",
+    image_severity: int = 0,
+    seed: int = 0,
 ) -> Environment:
     """Build the environment called `name`: `native` (or `household`, the same engine), `textworld`, `thor`,
     or `module:Class`, a class of one's own, made without arguments (`max_steps` and `show_ids` are not for it).
 
     `expert` ("handcoded" or "planner") computes ALFWorld's expert action beside each state; only `textworld` (both)
-    and `thor` (handcoded) can. Raises `EnvironmentFault` for a name or a combination that does not exist.
+    and `thor` (handcoded) can. With an `image_severity` above 0 frames have noise of the kind `image_noise`, drawn by
+    `seed` (`noise.py`). Raises `EnvironmentFault` for a name or a combination that does not exist, ConfigError for a
+    noise that does not exist.
     """
+    environment = _engine(name, max_steps, show_ids, expert)
+    if not image_severity:
+        return environment
+    from xrl_alignment.environments.noise import NoisyEnvironment  # here: who asks for no noise needs no numpy
+
+    return NoisyEnvironment(environment, kind=image_noise, severity=image_severity, seed=seed)
+
+
+def _engine(name: str, max_steps: int, show_ids: bool, expert: str | None) -> Environment:
     if is_class_name(name):
         if expert is not None:
             raise EnvironmentFault(f"expert {expert!r} runs inside ALFWorld: use environment.name=textworld for it")

@@ -2,8 +2,9 @@
 
 The explorer plays generated household games in the native engine, thinking aloud; three solved episodes for each task
 type, of different objects, become the ReAct examples. Two agents that fail on purpose, one that never treats the
-object and one that runs out of steps, give the traces of the reflection examples. No official game's text gets into the
-files, and the same seed writes the same bytes.
+object and one that runs out of steps, give the traces of the reflection examples. The planner's examples are plans of
+the explorer (`planning.planners.explorer`), one game for each task type. No official game's text gets into the files,
+and the same seed writes the same bytes.
 """
 
 from __future__ import annotations
@@ -25,11 +26,16 @@ from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.language.react import EXAMPLES_PER_TYPE, prompt_name, react_text
 from xrl_alignment.language.sentences import NOTHING_HAPPENS, TASK_TYPES, parse_opening, parse_task
+from xrl_alignment.planning.planners.base import PlanQuestion, plan_prompt
+from xrl_alignment.planning.planners.explorer import ExplorerPlanner
+from xrl_alignment.planning.player import Answerer, PlanningPlayer, PlanSettings
 from xrl_alignment.reflexion.rule import RULE_MARK, RuleReflector
 from xrl_alignment.rollouts.episode import Episode
+from xrl_alignment.rollouts.sequential import SequentialExecutor
 
 PROMPTS_FILE = "alfworld_3prompts.json"
 REFLECTIONS_FILE = "reflexion_few_shot_examples.txt"
+PLANS_FILE = "planner_examples.txt"
 LENGTHS = range(6, 16)  # actions: long enough to show a search, short enough for three in a prompt
 FAILED_STEPS = 12
 
@@ -105,6 +111,27 @@ def reflection_examples(games: Sequence[Game], environment: Environment) -> str:
     return "\n\n".join(texts) + "\n"
 
 
+def planner_examples(games: Iterable[Game], environment: Environment) -> str:
+    """For each task type one game that took two plans or more: its record, and after the last `> ` the last plan.
+
+    Raises ConfigError where the games do not suffice, naming the task type.
+    """
+    player = PlanningPlayer(lambda: environment, PlanSettings(), agent=False)
+    found: dict[str, str] = {}
+    with SequentialExecutor() as executor:
+        for game in games:
+            if game.task_type in found:
+                continue
+            played = executor.run_one(player, game, answer=Answerer(ExplorerPlanner())).value
+            if played.result.won and len(played.calls) > 1:
+                last = played.calls[-1]
+                found[game.task_type] = plan_prompt(PlanQuestion(played.goal, "", last["history"])) + last["plan"]
+    for task_type in TASK_TYPES:
+        if task_type not in found:
+            raise ConfigError(f"no example of a plan for {task_type}; generate more games (--games)")
+    return "\n\n".join(found[task_type] for task_type in TASK_TYPES) + "\n"
+
+
 def _first_failure(traces: Iterable[EpisodeTrace], reason: str) -> str:
     for trace in traces:
         plan = RuleReflector().reflect(trace, ()).removeprefix(RULE_MARK).strip()
@@ -120,7 +147,7 @@ def _is_exemplary(trace: EpisodeTrace) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line, generate games in a temporary folder, play, write the two files."""
+    """Parse the command line, generate games in a temporary folder, play, write the three files."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--out", type=Path, default=Path("prompts"), help="folder to write to (default: prompts)")
     parser.add_argument("--games", type=int, default=300, help="games to generate and choose from (default: 300)")
@@ -134,6 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         environment = NativeEnvironment()
         examples = react_examples(games, environment)
         reflections = reflection_examples(games, environment)
+        plans = planner_examples(games, NativeEnvironment())
     (chosen.out / PROMPTS_FILE).write_text(json.dumps(examples, indent=1) + "\n", encoding="utf-8")
     (chosen.out / REFLECTIONS_FILE).write_text(reflections, encoding="utf-8")
+    (chosen.out / PLANS_FILE).write_text(plans, encoding="utf-8")
     print(f"wrote {len(examples)} examples to {chosen.out / PROMPTS_FILE}, 2 to {chosen.out / REFLECTIONS_FILE}")

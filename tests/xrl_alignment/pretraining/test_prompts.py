@@ -4,12 +4,15 @@ import random
 
 import pytest
 
+from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.history import EpisodeTrace
 from xrl_alignment.language.react import load_prompts, load_reflection_examples
-from xrl_alignment.pretraining.prompts import PROMPTS_FILE, REFLECTIONS_FILE, main, play, react_examples
+from xrl_alignment.language.sentences import TASK_TYPES, parse_opening
+from xrl_alignment.planning.plans import is_valid, read_plan
+from xrl_alignment.pretraining.prompts import PLANS_FILE, PROMPTS_FILE, REFLECTIONS_FILE, main, play, react_examples
 from xrl_alignment.reflexion.rule import RULE_MARK, RuleReflector
 
 
@@ -22,10 +25,23 @@ def test_same_seed_same_files(tmp_path, capsys):
     for name in ("a", "b"):
         main(["--out", str(tmp_path / name), "--games", "150", "--seed", "3"])
     assert "18 examples" in capsys.readouterr().out
-    for file in (PROMPTS_FILE, REFLECTIONS_FILE):
+    for file in (PROMPTS_FILE, REFLECTIONS_FILE, PLANS_FILE):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     load_prompts(tmp_path / "a" / PROMPTS_FILE)
     load_reflection_examples(tmp_path / "a" / REFLECTIONS_FILE)
+    check_plans((tmp_path / "a" / PLANS_FILE).read_text())
+
+
+def test_the_planners_examples_in_the_repository_are_plans():
+    check_plans((REPO_ROOT / "prompts" / PLANS_FILE).read_text())
+
+
+def check_plans(text):
+    examples = text.strip().split("\n\n")
+    assert len(examples) == len(TASK_TYPES)
+    for example in examples:
+        goal, plan = parse_opening(example), read_plan(example.rpartition("> ")[2])
+        assert is_valid(plan, goal[0]) and example.count("\n> ") > 1
 
 
 def test_too_few_games_are_an_error(games):

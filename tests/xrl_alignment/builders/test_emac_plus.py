@@ -1,0 +1,91 @@
+"""EMAC+'s loop as its command runs it: a settings file, the summary, a resume, and settings that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from lavis.common.errors import ConfigError, MissingFileError
+from xrl_alignment import pipeline
+from xrl_alignment.builders.emac_plus import _CHANGES, run_emac_plus
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.config.loading import is_emac_plus, load_config
+from xrl_alignment.config.planning import ABLATIONS, EmacPlusConfig
+
+DEMO = REPO_ROOT / "configs" / "emac_plus" / "demo.yaml"
+SMALL = (
+    "run.num_rounds=1 run.bc_rounds=1 run.num_envs=1 run.num_eval=1 run.updates=1 run.batch_size=2 run.max_steps=2 "
+    "planner.max_replans=1 planner.max_answer_tokens=8 planner.epochs=1 environment.num_train=12 "
+    "environment.num_heldout=6 run.num_threads=1"
+).split()
+
+
+@pytest.fixture
+def options(tmp_path, household_data) -> list[str]:
+    return [*SMALL, f"environment.data={household_data}", f"run.output_dir={tmp_path / 'loop'}"]
+
+
+def test_the_command_writes_a_summary_and_a_resume_ends_at_once(options, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["pipeline", "--cfg-path", str(DEMO), "--options", *options])
+    pipeline.main()
+    summary = json.loads((tmp_path / "loop" / "summary.json").read_text())
+    for name in ("planner_before", "planner_after", "agent_before", "agent_after"):
+        assert set(summary[name]) >= {"success", "interval", "games", "planner_calls", "planner_tokens"}
+        assert summary[name]["games"] == 1 and summary[name]["planner_tokens"] > 0
+    assert "planner_after" in capsys.readouterr().out and (tmp_path / "loop" / "adapters" / "round_000").is_dir()
+
+    more = ["run.ablations=[no_planner_learning]"]  # may be asked for later
+    run_emac_plus(DEMO, [*options, *more], tmp_path / "loop")
+    again = json.loads((tmp_path / "loop" / "summary.json").read_text())
+    assert again["agent_after"] == summary["agent_after"] and again["no_planner_learning"]["games"] == 1
+    assert not (tmp_path / "loop" / "ablations" / "no_planner_learning" / "adapters").exists()
+
+    with pytest.raises(ConfigError, match="cannot be resumed with other settings: run.seed: 42 → 1"):
+        run_emac_plus(DEMO, [*options, "run.seed=1"], tmp_path / "loop")
+
+
+def test_a_folder_that_is_no_loop_is_not_resumed(options, tmp_path) -> None:
+    with pytest.raises(ConfigError, match="has no config.yaml"):
+        run_emac_plus(DEMO, options, tmp_path)
+
+
+def test_the_kind_of_a_settings_file() -> None:
+    assert is_emac_plus(DEMO) and not is_emac_plus(REPO_ROOT / "configs" / "dagger" / "demo_bc.yaml")
+
+
+@pytest.mark.parametrize("arguments", [["--dry-run"], ["--remember", "file"], None])
+def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch) -> None:
+    files = [str(DEMO)] if arguments else [str(DEMO), "configs/dagger/demo_dpo.yaml"]
+    monkeypatch.setattr(sys, "argv", ["pipeline", "--cfg-path", *files, *(arguments or [])])
+    with pytest.raises(ConfigError, match="give it alone|are for the phases"):
+        pipeline.main()
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("run.ablations=[no_brain]", "run.ablations.*is not a list of ablations"),
+        ("run.bc_rounds=9", "run.bc_rounds: 9 is not at most run.num_rounds"),
+        ("planner.trainer=x", "planner.trainer: 'x' has no effect unless planner.name=endpoint"),
+        ("planner.report=smell", "planner.report: 'smell' is not one of text, image, both, none"),
+        ("environment.report_severity=5", "environment.report_severity: 5 is not a number from 0 to 4"),
+        ("planner.reprt=text", "did you mean 'planner.report'"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(option: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        load_config(EmacPlusConfig, DEMO, [option])
+
+
+def test_every_ablation_changes_a_setting_that_exists() -> None:
+    assert set(_CHANGES) == set(ABLATIONS)
+    config = load_config(EmacPlusConfig, DEMO)
+    assert all(hasattr(config.planner, key) for changes in _CHANGES.values() for key in changes)
+
+
+@pytest.mark.parametrize("option", ["planner.examples=none.txt", "planner.model=no/such/model"])
+def test_a_planner_that_is_not_there_is_named(option: str, options) -> None:
+    with pytest.raises((ConfigError, MissingFileError), match="planner.examples|planner.model"):
+        run_emac_plus(DEMO, [*options, option])

@@ -1,0 +1,87 @@
+"""What a planner learns from played games, and that it learns it with its adapter alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lavis.common.errors import DivergedError
+from xrl_alignment.planning.planners.base import PlanQuestion
+from xrl_alignment.planning.planners.learning import (
+    PlanExample,
+    PlannerTraining,
+    answer_logps,
+    examples_of,
+    train_planner,
+)
+
+GOAL = "You are in the middle of a room. you see a desk 1.\nYour task is to: put a pen in desk."
+QUESTION = PlanQuestion(GOAL)
+CHOSEN, REJECTED = "take pen, put pen in/on desk 1", "go to bed 1"
+
+
+def record(won: bool, **call) -> dict:
+    written = {"history": [["go to desk 1", "You see."]], "plan": "go to desk 1", "valid": True, "failed": False}
+    return {"goal": GOAL, "result": {"won": won}, "calls": [{**written, "corrected": CHOSEN, **call}]}
+
+
+def test_a_successful_plan_is_kept_and_a_failed_one_is_set_against_its_correction() -> None:
+    question = PlanQuestion(GOAL, "You see.", (("go to desk 1", "You see."),))
+    assert examples_of(record(True)) == [PlanExample(question, "go to desk 1")]
+    corrected = [PlanExample(question, CHOSEN, "go to desk 1")]
+    assert examples_of(record(False)) == corrected
+    assert examples_of(record(True, failed=True)) == examples_of(record(True, valid=False)) == corrected
+    assert examples_of(record(False, corrected="")) == []  # the explorer does not know what to do either
+    assert examples_of(record(False, plan=CHOSEN)) == [PlanExample(question, CHOSEN)]
+
+
+def logp(planner, plan: str) -> float:
+    with torch.no_grad():
+        sums, _ = answer_logps(planner, [(QUESTION, plan)])
+    return float(sums)
+
+
+def test_supervised_learning_makes_the_plan_likelier_and_leaves_the_base_alone(local_planner) -> None:
+    planner = local_planner()
+    frozen = {n: v.detach().clone() for n, v in planner.model.named_parameters() if not v.requires_grad}
+    before, identity = logp(planner, CHOSEN), planner.identity
+    losses = train_planner(planner, [PlanExample(QUESTION, CHOSEN)], PlannerTraining(epochs=8))
+    assert logp(planner, CHOSEN) > before + 0.1 and planner.identity != identity and set(losses) == {"supervised"}
+    assert all(torch.equal(v, frozen[n]) for n, v in planner.model.named_parameters() if n in frozen)
+
+
+def test_dpo_moves_the_failed_plan_away_from_its_correction(local_planner) -> None:
+    planner = local_planner()
+    before = logp(planner, CHOSEN) - logp(planner, REJECTED)
+    settings = PlannerTraining(epochs=0, dpo_epochs=5, dpo_lr=2e-3, mix_ratio=0.0)
+    assert set(train_planner(planner, [PlanExample(QUESTION, CHOSEN, REJECTED)], settings)) == {"dpo"}
+    assert logp(planner, CHOSEN) - logp(planner, REJECTED) > before
+
+
+def test_the_same_examples_and_seed_give_the_same_adapter(local_planner) -> None:
+    examples = [PlanExample(QUESTION, CHOSEN, REJECTED), PlanExample(QUESTION, "take pen")]
+    identities = set()
+    for _ in range(2):
+        planner = local_planner()
+        train_planner(planner, examples, PlannerTraining(epochs=2))
+        identities.add(planner.identity)
+    assert len(identities) == 1
+
+
+def test_log_probabilities_do_not_depend_on_the_batch(local_planner) -> None:
+    planner = local_planner()
+    with torch.no_grad():
+        sums, counts = answer_logps(planner, [(QUESTION, CHOSEN), (PlanQuestion("x"), REJECTED)])
+    assert float(sums[0]) == pytest.approx(logp(planner, CHOSEN), abs=1e-4)
+    assert int(counts[0]) == len(planner.tokenizer.encode(CHOSEN)) + 1
+
+
+def test_nothing_to_learn_from_and_a_loss_that_is_not_finite(local_planner) -> None:
+    planner = local_planner()
+    identity = planner.identity
+    assert train_planner(planner, [], PlannerTraining()) == {} and planner.identity == identity
+    for name, value in planner.model.named_parameters():
+        if "lora_B" in name:
+            value.data.fill_(float("nan"))
+    with pytest.raises(DivergedError, match="supervised.*lower planner.lr"):
+        train_planner(planner, [PlanExample(QUESTION, CHOSEN)], PlannerTraining())

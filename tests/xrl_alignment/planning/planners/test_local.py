@@ -1,0 +1,80 @@
+"""A language model as planner: its plans, its adapter's versions, and adapters that do not belong to it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from lavis.common.errors import ConfigError, MissingFileError
+from xrl_alignment.planning.planners.base import PlanQuestion
+from xrl_alignment.planning.planners.learning import PlanExample, PlannerTraining, train_planner
+from xrl_alignment.planning.planners.local import AdapterError
+
+QUESTIONS = [
+    PlanQuestion("You are in the middle of a room. you see a desk 1.\nYour task is to: put a pen in desk."),
+    PlanQuestion("Your task is to: look.", "Nothing happens.", (("take pen", "Nothing happens."),)),
+]
+
+
+def tune(planner) -> None:
+    train_planner(planner, [PlanExample(QUESTIONS[0], "go to desk 1")], PlannerTraining(epochs=1))
+
+
+def test_a_batch_gets_the_answers_of_single_questions_and_counts_tokens(local_planner) -> None:
+    planner = local_planner()
+    together = planner.plan_all(QUESTIONS)
+    assert together == [planner.plan_all([question])[0] for question in QUESTIONS]
+    assert [answer.prompt_tokens for answer in together] == [len(planner.encode(planner.prompt(q))) for q in QUESTIONS]
+    assert all(answer.planner == planner.identity and 0 < answer.answer_tokens <= 12 for answer in together)
+
+
+def test_an_adapter_is_saved_whole_and_loaded_without_a_new_planner(local_planner, tmp_path) -> None:
+    planner, other = local_planner(), local_planner()
+    assert planner.identity == other.identity
+    tune(planner)
+    assert planner.identity != other.identity
+    planner.save_adapter(tmp_path / "a", {"round": 0})
+    other.load_adapter(tmp_path / "a")
+    assert other.identity == planner.identity and other.plan_all(QUESTIONS) == planner.plan_all(QUESTIONS)
+    assert json.loads((tmp_path / "a" / "planner.json").read_text())["round"] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]  # nothing temporary stays
+    before = (tmp_path / "a" / "adapter_model.safetensors").read_bytes()
+    local_planner(seed=1).save_adapter(tmp_path / "a")
+    assert (tmp_path / "a" / "adapter_model.safetensors").read_bytes() == before  # a version never changes
+
+
+def test_an_adapter_of_another_base_or_rank_is_refused(local_planner, tmp_path) -> None:
+    planner = local_planner()
+    planner.save_adapter(tmp_path / "a")
+    identity = planner.identity
+    with pytest.raises(AdapterError, match="belongs to the base .* this planner's base is"):
+        local_planner(seed=1).load_adapter(tmp_path / "a")
+    local_planner(rank=8).save_adapter(tmp_path / "b")
+    with pytest.raises(AdapterError, match="rank"):
+        planner.load_adapter(tmp_path / "b")
+    assert planner.identity == identity
+
+
+def test_a_damaged_or_missing_adapter_is_named(local_planner, tmp_path) -> None:
+    planner = local_planner()
+    planner.save_adapter(tmp_path / "a")
+    weights = tmp_path / "a" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(AdapterError, match="cannot be read"):
+        planner.load_adapter(tmp_path / "a")
+    with pytest.raises(MissingFileError, match="no planner's adapter in"):
+        planner.load_adapter(tmp_path / "none")
+
+
+def test_a_context_without_room_is_refused(local_planner) -> None:
+    with pytest.raises(ConfigError, match="leaves no room"):
+        local_planner(context_tokens=12)
+
+
+def test_only_the_adapter_trains(local_planner) -> None:
+    planner = local_planner()
+    trained = [name for name, value in planner.model.named_parameters() if value.requires_grad]
+    assert trained and all(".lora_" in name for name in trained)
+    assert all(value.dtype == torch.float32 for value in planner.adapter().values())

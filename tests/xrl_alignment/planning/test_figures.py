@@ -1,0 +1,34 @@
+"""The figures of an evaluation with a planner, and their table."""
+
+from __future__ import annotations
+
+from xrl_alignment.evaluation.metrics import EpisodeResult
+from xrl_alignment.planning.figures import figures, table
+from xrl_alignment.planning.player import PlannedGame
+from xrl_alignment.planning.reports import Sight
+
+
+def played(won: bool, calls: int, ended: str) -> PlannedGame:
+    call = {"valid": won, "tokens": 10}
+    triggers = {"start": 1, "seen": calls - 1}
+    result = EpisodeResult("pick_and_place_simple-a/1", "pick_and_place_simple", won, 6, 1)
+    return PlannedGame(result, ended, [call] * calls, triggers, Sight(4, 2, 1), "goal")
+
+
+def test_what_planning_costs_and_is_worth() -> None:
+    got = figures([played(True, 2, "won"), played(False, 1, "steps")])
+    assert (got["success"], got["games"], got["planner_calls"], got["planner_tokens"]) == (0.5, 2, 3, 30)
+    assert got["interval"][0] < 0.5 < got["interval"][1] and got["actions"] == 12
+    assert (got["calls_per_solved"], got["tokens_per_solved"]) == (3, 30) and got["valid_plans"] == 2 / 3
+    assert got["replans"] == {"seen": 1} and got["ended"] == {"steps": 1, "won": 1}
+    assert (got["sight_precision"], got["sight_recall"]) == (0.25, 0.5)
+
+
+def test_nothing_solved_and_nothing_played_have_figures() -> None:
+    assert figures([played(False, 1, "steps")])["calls_per_solved"] is None
+    assert figures([])["valid_plans"] is None
+
+
+def test_the_table_has_a_line_for_each_evaluation() -> None:
+    lines = table({"agent_after": figures([played(True, 2, "won")]), "none": figures([]), "seed": 1}).splitlines()
+    assert lines[1].split()[:3] == ["agent_after", "1", "1.000"] and lines[2].split()[0] == "none" and len(lines) == 3

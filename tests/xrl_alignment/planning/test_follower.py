@@ -1,0 +1,119 @@
+"""When the planner is asked again, each trigger by itself; the cap; what the planner is told."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from xrl_alignment.planning.follower import PlanFollower, Triggers
+from xrl_alignment.planning.planners.base import PlanAnswer
+
+OPENING = (
+    "You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a countertop 1, a desk 1, "
+    "and a sinkbasin 1.\nYour task is to: put a mug in cabinet."
+)
+OFF = Triggers(rejected=False, not_found=False, seen=False, exhausted=False)
+EMPTY_COUNTER = "You arrive at countertop 1. On the countertop 1, you see nothing."
+MUG_COUNTER = "You arrive at countertop 1. On the countertop 1, you see a mug 1."
+
+
+def follow(plan: str, triggers: Triggers = OFF, **options) -> PlanFollower:
+    follower = PlanFollower(OPENING, triggers=triggers, **options)
+    assert follower.due and follower.question().history == ()
+    follower.take(PlanAnswer(plan, "me", 30, 4))
+    return follower
+
+
+def test_a_plan_is_followed_command_by_command() -> None:
+    follower = follow("go to countertop 1, take mug, put mug in/on cabinet 1")
+    for command, feedback in (
+        ("go to countertop 1", MUG_COUNTER),
+        ("take mug 1 from countertop 1", "You pick up the mug 1 from the countertop 1."),
+        ("go to cabinet 1", "You arrive at cabinet 1. The cabinet 1 is closed."),
+        ("open cabinet 1", "You open the cabinet 1. The cabinet 1 is open. In it, you see nothing."),
+        ("put mug 1 in/on cabinet 1", "You put the mug 1 in/on the cabinet 1."),
+    ):
+        assert follower.command == command
+        follower.observe(command, feedback)
+    assert follower.command is None and follower.action is None and not follower.due
+    assert [action for action, _ in follower.history] == ["go to countertop 1", "take mug", "put mug in/on cabinet 1"]
+    assert follower.history[0][1] == MUG_COUNTER
+    (call,) = follower.calls
+    assert (call.trigger, call.planner, call.valid, call.failed, call.tokens) == ("start", "me", True, False, 34)
+    assert call.corrected.endswith("take mug, put mug in/on cabinet 1")
+
+
+@pytest.mark.parametrize(
+    ("trigger", "plan", "feedback", "told"),
+    [
+        ("rejected", "go to countertop 1, take mug", "Nothing happens.", "Nothing happens."),
+        ("not_found", "go to countertop 1, take mug", EMPTY_COUNTER, "I have seen no mug."),
+        ("seen", "go to countertop 1, go to desk 1, take mug", MUG_COUNTER, MUG_COUNTER),
+        ("exhausted", "go to countertop 1", EMPTY_COUNTER, EMPTY_COUNTER),
+    ],
+)
+def test_each_trigger_is_a_switch_and_counted(trigger: str, plan: str, feedback: str, told: str) -> None:
+    for on in (False, True):
+        follower = follow(plan, Triggers(**{**vars(OFF), trigger: on}))
+        follower.observe("go to countertop 1", feedback)
+        assert follower.due is on
+    assert follower.question().report == told
+    follower.take(PlanAnswer("go to desk 1"))
+    assert follower.counts == {"start": 1, trigger: 1} and follower.calls[-1].trigger == trigger
+
+
+def test_every_k_steps_the_planner_is_asked() -> None:
+    follower = follow("go to cabinet 1, take mug", Triggers(**{**vars(OFF), "every": 2}))
+    follower.observe("go to cabinet 1", "You arrive at cabinet 1. The cabinet 1 is closed.")
+    assert not follower.due and follower.command == "open cabinet 1"
+    follower.observe("look", "You are facing the cabinet 1. Next to it, you see nothing.")  # the agent's own idea
+    assert follower.due and follower.question().history[-1][0] == "go to cabinet 1"
+
+
+def test_what_was_in_view_before_the_plan_is_no_news() -> None:
+    follower = follow("go to countertop 1", Triggers(**{**vars(OFF), "exhausted": True}))
+    follower.observe("go to countertop 1", MUG_COUNTER)
+    follower.triggers = Triggers(**{**vars(OFF), "seen": True})
+    follower.take(PlanAnswer("go to sinkbasin 1, go to desk 1, take mug 1"))
+    follower.observe("go to sinkbasin 1", "You arrive at sinkbasin 1. On the sinkbasin 1, you see nothing.")
+    assert not follower.due and follower.command == "go to desk 1"
+
+
+@pytest.mark.parametrize("text", ["", "dance on table 1", "<think>hm"])
+def test_a_plan_without_known_actions_is_rejected_and_asked_for_again_up_to_the_cap(text: str) -> None:
+    follower = follow(text, Triggers(), max_replans=3)
+    while follower.due:
+        follower.take(PlanAnswer(text))
+    assert follower.stopped == "cap of 3 replans" and follower.command is None and len(follower.calls) == 4
+    assert all(call.failed and not call.valid for call in follower.calls)
+
+
+def test_after_the_known_actions_the_planner_is_told_of_the_unknown_one() -> None:
+    follower = follow("go to countertop 1, juggle mug 1", Triggers())
+    follower.observe("go to countertop 1", EMPTY_COUNTER)
+    assert follower.due and follower.calls[0].failed
+    assert follower.question().history[-1] == ("juggle mug 1", "I do not know this action.")
+
+
+def test_the_cap_follows_the_rest_of_the_plan() -> None:
+    follower = follow("go to bed 1, go to countertop 1", Triggers(), max_replans=0)
+    assert not follower.due and follower.stopped == "cap of 0 replans" and follower.command == "go to countertop 1"
+
+
+def test_reports_may_be_off_or_noisy() -> None:
+    silent = follow("go to countertop 1", report="none")
+    silent.observe("go to countertop 1", MUG_COUNTER)
+    assert silent.history == [("go to countertop 1", "")] and silent.question().report == ""
+    noisy = follow("go to countertop 1", report_severity=4, draw=random.Random(3))
+    noisy.observe("go to countertop 1", MUG_COUNTER)
+    assert 0 < len(noisy.history[0][1].split()) < len(MUG_COUNTER.split())
+
+
+def test_descriptions_are_counted_and_reported() -> None:
+    follower = follow("go to countertop 1", report="image")
+    assert follower.describes(MUG_COUNTER) and not follower.describes("Nothing happens.")
+    follower.observe("go to countertop 1", MUG_COUNTER, ["mug 1", "cup 1"])
+    assert follower.history == [("go to countertop 1", "I see mug 1, cup 1.")]
+    assert (follower.sight.precision, follower.sight.recall) == (0.5, 1.0)
+    assert not follow("go to desk 1", report="text").describes(MUG_COUNTER)

@@ -1,0 +1,120 @@
+"""The loop: rounds of both learners, killed at any stage and continued, a planner that goes away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from lavis.datasets.shards import open_shard
+from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+from xrl_alignment.common.errors import EndpointFault
+from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.environments import make_environment
+from xrl_alignment.planning import loop as loop_module
+from xrl_alignment.planning.agent import AgentTraining, LearningAgent
+from xrl_alignment.planning.loop import Loop, LoopSettings
+from xrl_alignment.planning.planners.explorer import ExplorerPlanner
+from xrl_alignment.planning.planners.learning import PlannerTraining
+from xrl_alignment.planning.player import PlanSettings
+
+
+class Killed(BaseException):
+    """Ends a loop as SIGKILL would."""
+
+
+SETTINGS = LoopSettings(
+    agent=AgentTraining(num_rounds=2, bc_rounds=1, updates=2, batch_size=2, lr=1e-3),
+    plans=PlanSettings(max_steps=3, max_replans=2),
+    planner=PlannerTraining(epochs=1, dpo_epochs=1),
+    games=2,
+    beta=(1.0, 0.0),
+    concurrency=1,
+)
+
+
+@pytest.fixture
+def make_loop(tmp_path, local_planner):
+    def make(name: str) -> Loop:
+        torch.manual_seed(0)
+        model, vis_processor = load_student({}, torch.device("cpu"))
+        policy = make_policy(PolicyConfig(num_beams=1, max_length=8), model, vis_processor, 4)
+        agent = LearningAgent(model, policy, vis_processor=vis_processor, write_prompt=prompt_writer(model))
+        # A random language model has no plan to label with: the explorer plans, and the other learns from it.
+        return Loop(
+            tmp_path / name, SETTINGS, planner=ExplorerPlanner(), trainer=local_planner(), agent=agent,
+            make_environment=lambda: make_environment("native"), quiet=True,
+        )  # fmt: skip
+
+    return make
+
+
+def weights(loop: Loop) -> dict:
+    return loop.agent.model.trainable_state_dict()
+
+
+def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(make_loop, games, monkeypatch) -> None:
+    whole = make_loop("whole")
+    assert whole.trainer
+    before, first = whole.trainer.identity, {name: value.clone() for name, value in weights(whole).items()}
+    figures = whole.evaluate("before", games[:1], agent=True)
+    assert set(figures) >= {"success", "interval", "games", "planner_calls", "planner_tokens"} and figures["games"] == 1
+    assert whole.evaluate("before", (), agent=True) == figures  # from its file
+    whole.run(games[:3])
+    assert whole.trainer.identity != before
+    assert any(not torch.equal(value, first[name]) for name, value in weights(whole).items())
+    record = json.loads((whole.folder / "round_000" / "game_0000.json").read_text())
+    assert {call["planner"] for call in record["calls"]} == {"explorer"}
+
+    for stage in ("play", "agent", "planner"):  # killed three times, each time further on
+        loop = make_loop("killed")
+        with monkeypatch.context() as patched:
+            if stage == "play":
+                patched.setattr(loop_module, "write_shard", dying(loop_module.write_shard, 3))
+            elif stage == "agent":
+                patched.setattr(loop.agent, "learn", dying(loop.agent.learn, 1))
+            else:
+                patched.setattr(loop_module, "train_planner", dying(loop_module.train_planner, 1))
+            with pytest.raises(Killed):
+                loop.run(games[:3])
+    again = make_loop("killed")
+    again.run(games[:3])
+    assert again.trainer and again.trainer.identity == whole.trainer.identity
+    assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(again).items())
+
+
+def dying(original: Callable[..., Any], at: int) -> Callable[..., Any]:
+    """`original`, which ends the loop at its `at`-th call."""
+    calls = []
+
+    def die(*given: Any, **options: Any) -> Any:
+        calls.append(given)
+        if len(calls) == at:
+            raise Killed
+        return original(*given, **options)
+
+    return die
+
+
+def test_a_planner_that_goes_away_loses_no_finished_game(make_loop, games, monkeypatch) -> None:
+    loop = make_loop("gone")
+    ask, calls = loop.planner.plan_all, []
+
+    def gone(questions):
+        calls.append(questions)
+        if loop._record(0, 0).exists():
+            raise EndpointFault("no answer in 20 attempts")
+        return ask(questions)
+
+    monkeypatch.setattr(loop.planner, "plan_all", gone)
+    with pytest.raises(EndpointFault):
+        loop.run(games[:2])
+    kept = loop._record(0, 0).read_bytes()
+    again = make_loop("gone")
+    again.run(games[:2])
+    assert loop._record(0, 0).read_bytes() == kept and len(list(again.folder.glob("round_*/game_*.json"))) == 4
+    (shard,) = again.folder.glob("buffer/round001_env0000_*.h5")
+    assert open_shard(shard).game == games[0].id

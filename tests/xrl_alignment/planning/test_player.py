@@ -1,0 +1,87 @@
+"""Games with a planner: who acts, what the agent reads, what is stored, why a game ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xrl_alignment.environments import make_environment
+from xrl_alignment.planning.planners.explorer import ExplorerPlanner
+from xrl_alignment.planning.player import Answerer, PlanningPlayer, PlanSettings, instructed
+from xrl_alignment.rollouts.sequential import SequentialExecutor
+
+
+def play(games, answerer, settings: PlanSettings | None = None, **options):
+    options = {"agent": False, **options}
+    player = PlanningPlayer(lambda: make_environment("native"), settings or PlanSettings(), **options)
+    with SequentialExecutor(4) as executor:
+        return [one.value for one in executor.run(player, games, answer=answerer)]
+
+
+def test_the_agent_reads_the_newest_high_level_action_as_a_thought() -> None:
+    assert instructed([("look", "A room.")], "take mug") == [("look", "A room."), ("think: take mug", "OK.")]
+    assert instructed([("look", "A room.")], "") == [("look", "A room.")]
+
+
+def test_the_agent_acts_and_every_state_has_the_plans_label(games, scripted) -> None:
+    policy = scripted("look")
+    (played,) = play(games[:1], Answerer(ExplorerPlanner(), policy), PlanSettings(max_steps=3), agent=True, store=True)
+    plan = played.calls[0]["plan"].split(", ")
+    assert policy.inputs[0].prompt.endswith(f"> think: {plan[0]}\nOK.\n> ")
+    assert policy.inputs[1].prompt.count("think:") == 1
+    assert [t.executed for t in played.transitions] == ["look"] * 3 and played.ended == "steps"
+    assert {t.text_output for t in played.transitions} == {plan[0]}  # the agent never goes there
+    assert played.transitions[0].text_output_neg == "look" and played.transitions[0].feedback.startswith("You are")
+    assert played.transitions[0].image.any()
+
+
+def test_with_beta_one_the_command_of_the_plan_is_executed_and_the_agent_is_not_asked(games) -> None:
+    played = play(games, Answerer(ExplorerPlanner()), agent=True, store=True, beta=1.0)
+    assert all(one.result.won and one.ended == "won" for one in played)
+    assert all(t.executed == t.text_output and not t.text_output_neg for one in played for t in one.transitions)
+
+
+def test_a_game_without_a_plan_ends_and_says_why(games, written) -> None:
+    (played,) = play(games[:1], Answerer(written("sing")), PlanSettings(max_replans=2))
+    assert not played.result.won and played.ended == "cap of 2 replans" and played.result.actions == 0
+    assert len(played.calls) == 3 and played.triggers == {"start": 1, "rejected": 2}
+
+
+def test_an_agent_without_a_plan_goes_on_alone(games, written, scripted) -> None:
+    policy = scripted("look", "inventory")
+    settings = PlanSettings(max_replans=0, max_steps=4)
+    (played,) = play(games[:1], Answerer(written("sing"), policy), settings, agent=True, store=True)
+    assert "think:" not in policy.inputs[0].prompt and played.result.actions == 4 and played.transitions == []
+
+
+def test_descriptions_are_asked_of_the_frame_after_the_action(games) -> None:
+    asked = []
+
+    def describe(prompts, images):
+        asked.extend(zip(prompts, images, strict=True))
+        return ["You arrive there. On the desk 1, you see a unicorn 1.\n> look"] * len(prompts)
+
+    settings = PlanSettings(report="image", max_steps=6)
+    (played,) = play(games[:1], Answerer(ExplorerPlanner(), describe=describe), settings)
+    prompt, image = asked[0]
+    assert (
+        prompt.rpartition("\n> ")[2].startswith(("go to ", "open "))
+        and isinstance(image, np.ndarray)
+        and image.dtype == np.uint8
+    )
+    assert played.sight.named == len(asked) and played.sight.right == 0
+    assert any("I see unicorn 1." in report for call in played.calls for _, report in call["history"])
+
+
+def test_a_record_is_plain_and_holds_what_the_planner_learns_from(games) -> None:
+    record = play(games[:1], Answerer(ExplorerPlanner()))[0].record()
+    assert record["result"]["won"] and record["goal"].startswith("You are in the middle")
+    call = record["calls"][0]
+    assert call["planner"] == "explorer" and call["corrected"] == call["plan"]
+
+
+def test_a_missing_part_is_a_mistake_of_the_caller(games) -> None:
+    with pytest.raises(ValueError, match="there is no policy"):
+        play(games[:1], Answerer(ExplorerPlanner()), agent=True)
+    with pytest.raises(ValueError, match="reports of images"):
+        play(games[:1], Answerer(ExplorerPlanner()), PlanSettings(report="both"))

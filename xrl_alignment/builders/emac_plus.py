@@ -1,0 +1,309 @@
+"""Builds EMAC+'s loop from its settings, and runs it with its evaluations and ablations (docs/emac_plus.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from lavis.common.config import load_yaml
+from lavis.common.devices import pick_device, set_seed, set_threads
+from lavis.common.errors import ConfigError, MissingFileError, first_sentence
+from lavis.common.files import locked, new_folder, write_atomically, write_json
+from lavis.models.base_model import LIBRARY_ROOT
+from lavis.models.blip2_models.emac_config import MODEL_TYPES, package_path
+from lavis.models.blip2_models.text import load_llm_tokenizer
+from xrl_alignment.builders.environments import environment_factory, games_of
+from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+from xrl_alignment.common.versions import versions
+from xrl_alignment.config.loading import load_config, shareable, to_yaml
+from xrl_alignment.config.planning import EmacPlusConfig, LoopRunConfig, PlannerConfig
+from xrl_alignment.config.resume import refuse_changes
+from xrl_alignment.environments.base import Game
+from xrl_alignment.environments.games import find_games, games_hash
+from xrl_alignment.planning.agent import AgentTraining, LearningAgent
+from xrl_alignment.planning.figures import table
+from xrl_alignment.planning.follower import Triggers
+from xrl_alignment.planning.loop import Loop, LoopSettings
+from xrl_alignment.planning.planners.base import Planner
+from xrl_alignment.planning.planners.endpoint import EndpointPlanner
+from xrl_alignment.planning.planners.explorer import ExplorerPlanner
+from xrl_alignment.planning.planners.learning import PlannerTraining
+from xrl_alignment.planning.planners.local import LocalPlanner
+from xrl_alignment.planning.player import PlanSettings
+
+SUMMARY = "summary.json"
+_CHANGES: dict[str, dict[str, Any]] = {  # ablation -> settings of the planner
+    "no_replanning": {
+        "replan_rejected": False,
+        "replan_not_found": False,
+        "replan_seen": False,
+        "replan_exhausted": False,
+        "replan_every": 0,
+    },
+    "no_reports": {"report": "none"},
+    "report_text": {"report": "text"},
+    "report_image": {"report": "image"},
+    "report_both": {"report": "both"},
+    "no_planner_learning": {"learn": False},
+    "no_dpo": {"dpo_epochs": 0},
+}
+_NO_REPLANNING = Triggers(rejected=False, not_found=False, seen=False, exhausted=False)
+
+
+def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None = None) -> Path:
+    """Run the loop of a settings file to its summary, which is printed as a table; returns the folder.
+
+    `resume` is the folder of a loop that was stopped; it goes on where it was, with the same settings. Raises
+    ConfigError where they differ.
+    """
+    config = load_config(EmacPlusConfig, cfg_path, options)
+    folder = resume or new_folder(config.run.output_dir)
+    if resume:
+        refuse_changes(load_config(EmacPlusConfig, _settings_file(resume)), config, resume)
+    with locked(folder / ".lock", folder):
+        if not resume:
+            text = to_yaml(config).encode()
+            write_atomically(folder / "config.yaml", lambda file: file.write(text))
+        set_threads(config.run.num_threads)
+        print(f"EMAC+: {folder}", flush=True)
+        summary = run_all(config, folder)
+        write_json(folder / SUMMARY, summary)
+    print(table(summary))
+    print(f"{folder / SUMMARY}", flush=True)
+    return folder
+
+
+def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dict[str, Any]:
+    """The loop, its evaluations and its ablations; returns what the summary holds."""
+    heldout, training = _eval_games(config), _training_games(config)
+    loop = build_loop(config, folder, quiet=quiet)
+    try:
+        summary = {f"{who}_before": loop.evaluate(f"{who}_before", heldout, agent=who == "agent") for who in _ACTORS}
+        loop.run(training)
+        summary |= {f"{who}_after": loop.evaluate(f"{who}_after", heldout, agent=who == "agent") for who in _ACTORS}
+        if config.run.valid_seen:
+            games = find_games("valid_seen")
+            for who in _ACTORS:
+                summary[f"{who}_after_valid_seen"] = loop.evaluate(f"{who}_valid_seen", games, agent=who == "agent")
+        summary |= _noisy(config, loop, heldout)
+        identity = loop.planner.identity
+    finally:
+        loop.planner.close()
+        loop.agent.policy.close()
+    for name in config.run.ablations:
+        summary[name] = _ablation(name, config, folder / "ablations" / name, training, heldout, quiet)
+    facts = {
+        "seed": config.run.seed,
+        "planner": identity,
+        "heldout_games_hash": games_hash(heldout),
+        "settings": shareable(config),
+        "versions": versions(),
+    }
+    return summary | facts
+
+
+_ACTORS = ("planner", "agent")
+
+
+def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> Loop:
+    """A loop in `folder` with its planner, trainer and agent. Raises what the models and the endpoint raise."""
+    run, planner = config.run, config.planner
+    device = pick_device(run.device)
+    set_seed(run.seed)
+    model, vis_processor = load_student(config.model, device)
+    model.dpo_beta = run.dpo_beta
+    agent = LearningAgent(
+        model,
+        make_policy(config.policy, model, vis_processor, run.max_batch),
+        vis_processor=vis_processor,
+        write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects),
+        max_batch=run.max_batch,
+    )
+    trainer = local_planner(planner, planner.trainer or planner.model, run, device) if _learns(planner) else None
+    return Loop(
+        folder,
+        _loop_settings(config),
+        planner=_planner(planner, trainer, folder),
+        trainer=trainer if planner.learn else None,
+        agent=agent,
+        make_environment=environment_factory(config.environment, run.max_steps),
+        quiet=quiet,
+    )
+
+
+def _learns(planner: PlannerConfig) -> bool:
+    return planner.name == "local" or bool(planner.trainer)
+
+
+def _planner(settings: PlannerConfig, trainer: LocalPlanner | None, folder: Path) -> Planner:
+    if settings.name == "explorer":
+        return ExplorerPlanner()
+    if settings.name == "local":
+        assert trainer is not None
+        return trainer
+    from xrl_alignment.experts.llm.accounting import Account
+    from xrl_alignment.experts.llm.answer_cache import AnswerCache
+    from xrl_alignment.experts.llm.endpoint import Endpoint
+    from xrl_alignment.experts.llm.tokens import counter_for
+
+    endpoint = Endpoint(
+        model=settings.model,
+        base_url=settings.base_url,
+        api=settings.api,
+        key_variable=settings.key_variable,
+        timeout_s=settings.timeout_s,
+        max_attempts=settings.max_attempts,
+        concurrency=settings.concurrency,
+        account=Account(),
+        cache=AnswerCache(Path(settings.cache) if settings.cache else folder / "planner_answers.sqlite"),
+    )
+    endpoint.count = counter_for(settings.model, settings.tokenizer)
+    return EndpointPlanner(
+        endpoint,
+        examples=_examples(settings),
+        context_tokens=settings.context_tokens,
+        max_answer_tokens=settings.max_answer_tokens,
+        temperature=settings.temperature,
+        timeout_s=settings.timeout_s,
+    )
+
+
+def local_planner(settings: PlannerConfig, name: str, run: LoopRunConfig, device: torch.device) -> LocalPlanner:
+    """The language model `name` (`tiny`: the demo's, else a folder or hub id) with an untrained adapter."""
+    tokenizer = load_llm_tokenizer(package_path(name), "planner.model")
+    return LocalPlanner(
+        _language_model(name).to(device),  # type: ignore[arg-type]  # transformers wraps `to` without its types
+        tokenizer,
+        rank=settings.lora_rank,
+        alpha=settings.lora_alpha,
+        seed=run.seed,
+        examples=_examples(settings),
+        context_tokens=settings.context_tokens,
+        max_answer_tokens=settings.max_answer_tokens,
+        max_batch=run.max_batch,
+    )
+
+
+def _language_model(name: str) -> PreTrainedModel:
+    if name != "tiny":
+        try:
+            return AutoModelForCausalLM.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"planner.model={name} is no language model: {first_sentence(error)}") from error
+    demo = load_yaml(LIBRARY_ROOT / MODEL_TYPES["demo"]).model
+    sizes = OmegaConf.to_container(demo.llm_config)
+    assert isinstance(sizes, dict)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**{str(key): value for key, value in sizes.items()}))
+    weights = {name: value.float() for name, value in load_file(package_path(demo.llm_weights)).items()}
+    model.load_state_dict(weights, strict=False)  # the output layer is the embedding
+    return model
+
+
+def _examples(settings: PlannerConfig) -> str:
+    if not settings.examples:
+        return ""
+    path = Path(settings.examples)
+    if not path.is_file():
+        raise MissingFileError(f"planner.examples: {path} is not there; prompts/planner_examples.txt is the project's")
+    return path.read_text(encoding="utf-8")
+
+
+def _loop_settings(config: EmacPlusConfig) -> LoopSettings:
+    run, planner = config.run, config.planner
+    return LoopSettings(
+        agent=AgentTraining(
+            num_rounds=run.num_rounds,
+            bc_rounds=run.bc_rounds,
+            updates=run.updates,
+            batch_size=run.batch_size,
+            lr=run.init_lr,
+            dpo_lr=run.dpo_lr,
+            warmup_steps=run.warmup_steps,
+            weight_decay=run.weight_decay,
+            seed=run.seed,
+        ),
+        plans=PlanSettings(
+            triggers=Triggers(
+                rejected=planner.replan_rejected,
+                not_found=planner.replan_not_found,
+                seen=planner.replan_seen,
+                exhausted=planner.replan_exhausted,
+                every=planner.replan_every,
+            ),
+            report=planner.report,
+            report_severity=config.environment.report_severity,
+            max_replans=planner.max_replans,
+            max_steps=run.max_steps,
+            seed=run.seed,
+        ),
+        planner=PlannerTraining(
+            epochs=planner.epochs,
+            dpo_epochs=planner.dpo_epochs,
+            batch_size=planner.batch_size,
+            lr=planner.lr,
+            dpo_lr=planner.dpo_lr,
+            beta=run.dpo_beta,
+            max_examples=planner.max_examples,
+            seed=run.seed,
+        )
+        if planner.learn
+        else None,
+        games=run.num_envs,
+        beta=run.beta,
+        concurrency=run.max_batch,
+        handover=planner.handover,
+    )
+
+
+def _noisy(config: EmacPlusConfig, loop: Loop, games: list[Game]) -> dict[str, Any]:
+    """The result at every severity of noise, with and without replanning."""
+    found: dict[str, Any] = {}
+    kind = config.environment.image_noise
+    for severity in range(5) if config.run.robustness else ():
+        settings = dataclasses.replace(config.environment, image_severity=severity)
+        noisy = environment_factory(settings, config.run.max_steps)
+        for name, changes in (("", {}), ("_no_replanning", {"triggers": _NO_REPLANNING})):
+            key = f"agent_{kind}_{severity}{name}"
+            found[key] = loop.evaluate(key, games, agent=True, make_environment=noisy, **changes)
+    for severity in range(1, 5) if config.run.report_noise else ():
+        key = f"agent_report_noise_{severity}"
+        found[key] = loop.evaluate(key, games, agent=True, report_severity=severity)
+    return found
+
+
+def _ablation(
+    name: str, config: EmacPlusConfig, folder: Path, training: list[Game], heldout: list[Game], quiet: bool
+) -> dict[str, Any]:
+    """The agent's figures after a loop of its own with one thing changed, and the planner's success beside them."""
+    planner = dataclasses.replace(config.planner, **_CHANGES[name])
+    run = dataclasses.replace(config.run, bc_rounds=config.run.num_rounds) if name == "no_dpo" else config.run
+    loop = build_loop(dataclasses.replace(config, planner=planner, run=run), folder, quiet=quiet)
+    try:
+        loop.run(training)
+        figures = {who: loop.evaluate(f"{who}_after", heldout, agent=who == "agent") for who in _ACTORS}
+    finally:
+        loop.planner.close()
+        loop.agent.policy.close()
+    return figures["agent"] | {"planner_success": figures["planner"]["success"]}
+
+
+def _training_games(config: EmacPlusConfig) -> list[Game]:
+    run = config.run
+    return games_of(config.environment, run.num_train_games or run.num_envs * run.num_rounds)
+
+
+def _eval_games(config: EmacPlusConfig) -> list[Game]:
+    return games_of(dataclasses.replace(config.environment, split=config.run.eval_split), config.run.num_eval)
+
+
+def _settings_file(folder: Path) -> Path:
+    path = folder / "config.yaml"
+    if not path.is_file():
+        raise ConfigError(f"{folder} is not the folder of a loop: it has no config.yaml")
+    return path

@@ -1,0 +1,128 @@
+"""The acting model in the loop: it acts, describes its frames, and learns from the labels that the plans gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lavis.common.optims import LinearWarmupCosineLRScheduler
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from xrl_alignment.dagger.learner import Learner, TrainingMetrics
+from xrl_alignment.policies.base import Policy, autocast, stack_images
+from xrl_alignment.runs.checkpoint import load_checkpoint, restore_model, save_checkpoint
+from xrl_alignment.runs.replay import DPOReplayBuffer, ReplayBuffer
+
+MAX_DESCRIPTION = 64  # tokens
+
+
+@dataclass(frozen=True)
+class AgentTraining:
+    """How the agent is trained after a round: BC for the first `bc_rounds` of `num_rounds`, then DPO."""
+
+    num_rounds: int
+    bc_rounds: int
+    updates: int = 100
+    batch_size: int = 32
+    lr: float = 2e-3
+    dpo_lr: float = 1e-4
+    warmup_steps: int = 10
+    weight_decay: float = 0.0
+    seed: int = 42
+
+    def preferences(self, round: int) -> bool:
+        """Whether the agent learns by DPO in this round."""
+        return round >= self.bc_rounds
+
+
+class LearningAgent:
+    """`model` with the `policy` that acts with it; `write_prompt` writes what it reads (`language.prompt`)."""
+
+    def __init__(
+        self,
+        model: Blip2Emac,
+        policy: Policy,
+        *,
+        vis_processor: Callable[[np.ndarray], torch.Tensor],
+        write_prompt: Callable[..., str],
+        max_batch: int = 32,
+    ) -> None:
+        self.model = model
+        self.policy = policy
+        self.vis_processor = vis_processor
+        self.write_prompt = write_prompt
+        self.max_batch = max_batch
+
+    def describe(self, prompts: Sequence[str], images: Sequence[np.ndarray]) -> list[str]:
+        """What the model writes after each prompt, which ends with an action; images are uint8 (H, W, 3)."""
+        texts: list[str] = []
+        for start in range(0, len(prompts), self.max_batch):
+            rows = slice(start, start + self.max_batch)
+            samples = {
+                "image": stack_images(self.vis_processor, images[rows]).to(self.model.device),
+                "prompt": list(prompts[rows]),
+            }
+            with torch.no_grad(), autocast(self.model.device):
+                texts += self.model.generate(
+                    samples, num_beams=1, max_length=MAX_DESCRIPTION, repetition_penalty=1.0, length_penalty=0
+                )
+        return texts
+
+    def learn(
+        self,
+        settings: AgentTraining,
+        round: int,
+        buffer: Path,
+        reference: Path | None,
+        report: Callable[[TrainingMetrics], None] = lambda metrics: None,
+    ) -> None:
+        """Train on all shards in `buffer`: what follows depends on the weights, the shards and `settings` alone.
+
+        `reference` is the checkpoint that DPO's reference is taken from; None: the weights as they are.
+        """
+        dpo = settings.preferences(round)
+        if dpo:
+            self.model.set_reference(load_checkpoint(reference)["model"] if reference else None)
+        torch.manual_seed(settings.seed + round)
+        lr = settings.dpo_lr if dpo else settings.lr
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=lr, betas=(0.9, 0.999), weight_decay=settings.weight_decay)
+        first, last = (settings.bc_rounds, settings.num_rounds) if dpo else (0, settings.bc_rounds)
+        learner = Learner(
+            model=self.model,
+            vis_processor=self.vis_processor,
+            buffer=self._buffer(buffer, settings.seed + round, dpo),
+            optimizer=optimizer,
+            lr_scheduler=LinearWarmupCosineLRScheduler(
+                optimizer=optimizer,
+                max_epoch=max(last - first, 1),
+                min_lr=0.0,
+                init_lr=lr,
+                warmup_steps=settings.warmup_steps,
+                warmup_start_lr=0.0,
+            ),
+            batch_size=settings.batch_size,
+            accum_grad_steps=1,
+            updates=settings.updates,
+            preferences=dpo,
+        )
+        learner.learn(round - first, report)
+
+    @staticmethod
+    def _buffer(folder: Path, seed: int, dpo: bool) -> ReplayBuffer:
+        """All stored transitions; for DPO those where the agent's own action is not the label."""
+        buffer = (DPOReplayBuffer if dpo else ReplayBuffer)(folder, seed=seed, disagreements=dpo)
+        for shard in sorted(folder.glob("round*.h5")):
+            buffer.add_shard(shard.name)
+        return buffer
+
+    def save(self, path: Path, round: int) -> None:
+        """Write what trains."""
+        save_checkpoint(path, model=self.model, round=round)
+
+    def restore(self, path: Path) -> None:
+        """Take the weights of `save`. Raises CheckpointError, MissingFileError."""
+        restore_model(self.model, load_checkpoint(path), path)

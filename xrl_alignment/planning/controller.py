@@ -1,0 +1,154 @@
+"""The controller: turns a high-level action into commands, from what the agent has read so far.
+
+It is to plans what the explorer is to tasks: it knows where things are (`Belief`) and how to reach, open and use them,
+but not what for. Its next command is the label of the acting model; played by itself it measures the planner alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xrl_alignment.experts.belief import STATES, Belief
+from xrl_alignment.experts.explorer import APPLIANCES
+from xrl_alignment.language.sentences import NOTHING_HAPPENS, parse_opening, type_of
+from xrl_alignment.planning.plans import HighLevelAction
+
+
+class Refusal(str):
+    """Why a high-level action cannot be carried out: one of `REJECTED`, `NOT_FOUND`; true as a string is."""
+
+
+REJECTED = Refusal("rejected")  # no such place or appliance, nothing in the hand, or the engine did nothing
+NOT_FOUND = Refusal("not_found")  # the thing was seen nowhere
+DONE = ""  # what `next` says where the action is carried out
+
+
+class Controller:
+    """Follows one episode: `observe` every executed command, `next` for the command that a high-level action needs."""
+
+    def __init__(self, opening: str) -> None:
+        self.receptacles, _ = parse_opening(opening)
+        self.belief = Belief(self.receptacles)
+        self._used: set[str] = set()  # lamps
+        self._visited: set[str] = set()  # since `start`
+        self._put_now: set[tuple[str, str]] = set()  # (object, place), since `start`
+        self._put_down: set[str] = set()  # whoever wants another of this type does not want these
+
+    def start(self) -> None:
+        """A new high-level action begins."""
+        self._visited, self._put_now = set(), set()
+
+    def observe(self, command: str, feedback: str) -> None:
+        """Take in an executed command, whoever chose it, and the engine's answer."""
+        held = self.belief.held
+        self.belief.observe(command, feedback)
+        self._visited |= self.belief.here
+        if held and not self.belief.held and held in self.belief.place:
+            self._put_now.add((held, self.belief.place[held]))
+            self._put_down.add(held)
+        if command.startswith("use ") and not feedback.startswith(NOTHING_HAPPENS):
+            self._used.add(command.removeprefix("use "))
+
+    def next(self, action: HighLevelAction) -> str:
+        """The next command for `action`; `DONE`, or a `Refusal`."""
+        if action.verb == "go to":
+            return self._go(action.place)
+        if action.verb == "take":
+            return self._take(action.thing)
+        if action.verb == "use":
+            return self._use(action.thing)
+        return self._put(action) if action.verb == "put" else self._treat(action)
+
+    def find(self, thing: str) -> str | None:
+        """The name of a thing that was seen, by its name, or by its type if it was not put down since; the nearest."""
+        belief = self.belief
+        names = [n for n in belief.place if thing == n or (thing == type_of(n) and n not in self._put_down)]
+        return min(names, key=lambda name: belief.place[name] not in belief.here, default=None)
+
+    def _go(self, place: str) -> str:
+        belief = self.belief
+        if place in self._types(belief.here & self._visited & belief.seen):
+            return DONE
+        names = self._named(place)
+        if not names:
+            return REJECTED
+        # A type alone means one that was not searched yet, the one at hand first.
+        name = min(names, key=lambda name: (name in belief.seen, name not in belief.here))
+        return self._reach(name) or (DONE if name in belief.seen else self._unless_failed(f"examine {name}"))
+
+    def _take(self, thing: str) -> str:
+        held = self.belief.held
+        if held and thing in (held, type_of(held)):
+            return DONE
+        name = self.find(thing)
+        if name is None:
+            return NOT_FOUND
+        place = self.belief.place[name]
+        return REJECTED if held else self._reach(place) or self._unless_failed(f"take {name} from {place}")
+
+    def _treat(self, action: HighLevelAction) -> str:
+        held = self.belief.held
+        if not held or action.thing not in (held, type_of(held)):
+            return self._unheld(action.thing)
+        if held in self.belief.states[STATES[action.verb]]:
+            return DONE
+        tools = self._named(APPLIANCES[action.verb])
+        if not tools:
+            return REJECTED
+        tool = min(tools, key=lambda name: name not in self.belief.here)
+        if tool not in self.belief.here:
+            return f"go to {tool}"
+        return self._unless_failed(f"{action.verb} {held} with {tool}")
+
+    def _put(self, action: HighLevelAction) -> str:
+        belief, held = self.belief, self.belief.held
+        if not held or action.thing not in (held, type_of(held)):
+            done = any(
+                action.thing in (name, type_of(name)) and action.place in (place, type_of(place))
+                for name, place in self._put_now
+            )
+            return DONE if done else self._unheld(action.thing)
+        places = [name for name in self._named(action.place) if (held, name) not in belief.refused]
+        if not places:
+            return REJECTED
+        name = min(places, key=lambda name: name not in belief.here)
+        return self._reach(name) or self._unless_failed(f"put {held} in/on {name}")
+
+    def _use(self, thing: str) -> str:
+        if thing in self._types(self._used):
+            return DONE
+        name = self.find(thing)
+        if name is None:
+            return NOT_FOUND
+        place = self.belief.place[name]
+        return f"go to {place}" if place not in self.belief.here else self._unless_failed(f"use {name}")
+
+    def _unheld(self, thing: str) -> Refusal:
+        return REJECTED if self.find(thing) else NOT_FOUND
+
+    def _reach(self, place: str) -> str:
+        """The command towards an open `place` within reach; empty when it is."""
+        if place not in self.belief.here:
+            return f"go to {place}"
+        return self._unless_failed(f"open {place}") if place in self.belief.closed else ""
+
+    def _unless_failed(self, command: str) -> str:
+        return REJECTED if command in self.belief.failed else command
+
+    def _named(self, place: str) -> list[str]:
+        return [name for name in self.receptacles if place in (name, type_of(name))]
+
+    @staticmethod
+    def _types(names: set[str]) -> set[str]:
+        """Names and their types."""
+        return names | set(map(type_of, names))
+
+
+def words_of(refusal: Refusal, action: HighLevelAction, receptacles: Sequence[str]) -> str:
+    """One sentence for the planner about an action that was not carried out."""
+    if refusal == NOT_FOUND:
+        return f"I have seen no {action.thing}."
+    known = {*receptacles, *map(type_of, receptacles)}
+    if action.place and action.place not in known:
+        return f"There is no {action.place} here."
+    return NOTHING_HAPPENS

@@ -1,0 +1,62 @@
+"""The figures of an evaluation with a planner, and the table of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from xrl_alignment.evaluation.metrics import EpisodeResult, summarise
+from xrl_alignment.planning.player import PlannedGame
+from xrl_alignment.planning.reports import Sight
+
+
+def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
+    """The figures of an evaluation: success with its interval, what planning cost, and what reports were worth.
+
+    `actions` is what a teacher that is asked step by step would be called. `valid_plans` is a share; `replans` counts
+    plans by trigger, the first ones apart.
+    """
+    results: list[EpisodeResult] = [one.result for one in played]
+    calls = [call for one in played for call in one.calls]
+    sight, triggers, ended = Sight(), dict[str, int](), dict[str, int]()
+    for one in played:
+        sight.merge(one.sight)
+        ended[one.ended] = ended.get(one.ended, 0) + 1
+        for trigger, number in one.triggers.items():
+            triggers[trigger] = triggers.get(trigger, 0) + number
+    summary, solved = summarise(results), sum(result.won for result in results)
+    tokens = sum(call["tokens"] for call in calls)
+    return {
+        "success": summary["success"],
+        "interval": summary["interval"],
+        "games": summary["games"],
+        "planner_calls": len(calls),
+        "planner_tokens": tokens,
+        "calls_per_solved": len(calls) / solved if solved else None,
+        "tokens_per_solved": tokens / solved if solved else None,
+        "actions": sum(result.actions for result in results),
+        "valid_plans": sum(call["valid"] for call in calls) / len(calls) if calls else None,
+        "replans": {name: number for name, number in sorted(triggers.items()) if name != "start"},
+        "ended": dict(sorted(ended.items())),
+        "sight_precision": sight.precision,
+        "sight_recall": sight.recall,
+        "mean_steps": summary["mean_steps"],
+        "rejected": summary["rejected"],
+        "per_task_type": {kind: row["success"] for kind, row in summary["per_task_type"].items()},
+    }
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The evaluations as text, a line each."""
+    lines = [
+        f"{'':34} {'games':>6} {'success':>8} {'95 % interval':>15} {'valid plans':>12} {'calls':>6} {'tokens':>8}"
+    ]
+    for name, row in summary.items():
+        if isinstance(row, dict) and "success" in row:
+            interval = f"{row['interval'][0]:.2f} to {row['interval'][1]:.2f}"
+            valid = "-" if row["valid_plans"] is None else f"{row['valid_plans']:.3f}"
+            lines.append(
+                f"{name:34} {row['games']:6d} {row['success']:8.3f} {interval:>15} {valid:>12} "
+                f"{row['planner_calls']:6d} {row['planner_tokens']:8d}"
+            )
+    return "\n".join(lines)

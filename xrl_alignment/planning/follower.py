@@ -1,0 +1,220 @@
+"""Follows one episode with a plan: which high-level action is the turn, and when the planner is asked again."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+from xrl_alignment.environments.noise import word_noise
+from xrl_alignment.language.prompt import opening
+from xrl_alignment.language.sentences import NOTHING_HAPPENS
+from xrl_alignment.planning.controller import REJECTED, Controller, Refusal, words_of
+from xrl_alignment.planning.planners.base import Executed, PlanAnswer, PlanQuestion
+from xrl_alignment.planning.planners.explorer import PlanningExplorer
+from xrl_alignment.planning.plans import HighLevelAction, is_valid, read_plan, write_plan
+from xrl_alignment.planning.reports import Sight, in_view, lists_objects, write_report
+
+START = "start"  # the first plan; no replanning
+
+
+@dataclass(frozen=True)
+class Triggers:
+    """When the planner is asked again: each a switch, and `every` a number of steps (0: off)."""
+
+    rejected: bool = True  # an action was rejected: by the engine, or because there is no such action or place
+    not_found: bool = True  # what the plan needs was not found where it was expected
+    seen: bool = True  # what the plan searches for came into view elsewhere
+    exhausted: bool = True  # the plan is used up and the game not won
+    every: int = 0  # so many steps since the last plan
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any replanning."""
+        return any(getattr(self, one.name) for one in fields(self))
+
+
+@dataclass
+class PlanCall:
+    """One call of the planner, as it is stored: what it was asked and why, what it answered, and what became of it.
+
+    `corrected` is the explorer's plan for the same state. `failed`: an action was rejected, or none was known.
+    """
+
+    trigger: str
+    history: tuple[Executed, ...]
+    plan: str
+    planner: str
+    valid: bool
+    corrected: str
+    tokens: int
+    failed: bool = False
+
+
+@dataclass
+class _Current:
+    """The high-level action that is the turn, and what was heard and seen since it began."""
+
+    action: HighLevelAction
+    heard: list[str] = field(default_factory=list)
+    seen: list[str] | None = None
+
+
+class PlanFollower:
+    """Follows one episode. In turn: `question` and `take` while a plan is due, then `command`, then `observe`.
+
+    `report` is one of `reports.REPORTS`, with word noise of `report_severity`, drawn by `draw`. After `max_replans`
+    plans besides the first the planner is asked no more, and `stopped` says so; what is left of the plan is followed.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        triggers: Triggers,
+        report: str = "text",
+        report_severity: int = 0,
+        max_replans: int = 15,
+        draw: random.Random | None = None,
+    ) -> None:
+        self.goal = opening(text)
+        self.triggers = triggers
+        self.report = report
+        self.report_severity = report_severity
+        self.max_replans = max_replans
+        self.calls: list[PlanCall] = []
+        self.history: list[Executed] = []
+        self.counts: Counter[str] = Counter()  # plans by the trigger that asked for them
+        self.sight = Sight()
+        self.stopped = ""
+        self.command: str | None = None  # the next command; None without a plan
+        self._draw = draw or random.Random(0)
+        self._controller = Controller(self.goal)
+        self._explorer = PlanningExplorer()
+        self._explorer.begin(text)
+        self._waiting: list[HighLevelAction] = []
+        self._now: _Current | None = None
+        self._due = START
+        self._steps = 0  # since the last plan
+        self._unknown = ""  # the part of the plan that is no action
+        self._sought = ""  # what the plan searches for, unknown when the plan was made
+
+    @property
+    def action(self) -> HighLevelAction | None:
+        """The high-level action that is the turn."""
+        return self._now.action if self._now else None
+
+    @property
+    def due(self) -> bool:
+        """Whether a plan is to be asked for."""
+        return bool(self._due)
+
+    def question(self) -> PlanQuestion:
+        """What the planner is asked now."""
+        return PlanQuestion(self.goal, self.history[-1][1] if self.history else "", tuple(self.history))
+
+    def take(self, answer: PlanAnswer) -> None:
+        """Follow a new plan."""
+        plan = read_plan(answer.text)
+        call = PlanCall(
+            trigger=self._due,
+            history=tuple(self.history),
+            plan=write_plan(plan.actions) if not plan.unknown else " ".join(answer.text.split())[:500],
+            planner=answer.planner,
+            valid=is_valid(plan, self._controller.receptacles),
+            corrected=write_plan(self._explorer.plan()),
+            tokens=answer.prompt_tokens + answer.answer_tokens,
+            failed=not plan.actions,
+        )
+        self.counts[self._due] += 1
+        self.calls.append(call)
+        self._due, self._steps, self._now = "", 0, None
+        self._waiting = list(plan.actions)
+        self._unknown = plan.unknown
+        wanted = next((one.thing for one in plan.actions if one.verb in ("take", "use")), "")
+        self._sought = "" if self._controller.find(wanted) else wanted
+        self._advance()
+
+    def observe(self, command: str, feedback: str, seen: Sequence[str] | None = None) -> None:
+        """Take in an executed command, whoever chose it, the engine's answer, and what the agent says that it sees."""
+        self._controller.observe(command, feedback)
+        self._explorer.observe(command, feedback)
+        self._steps += 1
+        if seen is not None:
+            self.sight.add(seen, in_view(self._controller.belief))
+        if self._now:
+            self._now.heard.append(feedback)
+            self._now.seen = list(seen) if seen is not None else self._now.seen
+            if feedback.startswith(NOTHING_HAPPENS) and self._ask("rejected"):
+                self._fail(REJECTED)
+                return
+        if self.triggers.every and self._steps >= self.triggers.every and self._ask("every"):
+            if self._now:
+                self._end()
+            return
+        self._advance()
+
+    def describes(self, feedback: str) -> bool:
+        """Whether the agent is to describe its frame after this answer of the engine."""
+        return self.report in ("image", "both") and lists_objects(feedback)
+
+    def _advance(self) -> None:
+        """Go on to the first action that needs a command, or to the reason for a new plan."""
+        self.command = None
+        while self._now or self._waiting:
+            if self._now is None:
+                self._now = _Current(self._waiting.pop(0))
+                self._controller.start()
+            step = self._controller.next(self._now.action)
+            if isinstance(step, Refusal):
+                asked = self._ask(str(step))
+                self._fail(step)
+                if asked:
+                    return
+            elif step:
+                self.command = step
+                return
+            else:
+                self._end()
+                if self._came_into_view() and self._ask("seen"):
+                    return
+        if self._unknown:
+            note = write_report(self.report, (), None, "I do not know this action.")
+            self.history.append((self._unknown, self._noisy(note)))
+            self.calls[-1].failed = True
+            self._unknown = ""
+            if self._ask("rejected"):
+                return
+        self._ask("exhausted")
+
+    def _came_into_view(self) -> bool:
+        """Whether the plan goes on searching for what has been seen in the meantime."""
+        searching = bool(self._waiting) and self._waiting[0].verb == "go to"
+        return searching and bool(self._sought) and self._controller.find(self._sought) is not None
+
+    def _ask(self, trigger: str) -> bool:
+        """Have the planner asked because of `trigger`, if that is switched on and the cap not reached."""
+        if not getattr(self.triggers, trigger):
+            return False
+        if len(self.calls) > self.max_replans:
+            self.stopped = f"cap of {self.max_replans} replans"
+            return False
+        self._due = trigger
+        return True
+
+    def _fail(self, refusal: Refusal) -> None:
+        assert self._now is not None
+        if refusal == REJECTED:
+            self.calls[-1].failed = True
+        self._end(words_of(refusal, self._now.action, self._controller.receptacles))
+
+    def _end(self, note: str = "") -> None:
+        """The action that is the turn is over: it goes into the history with its report."""
+        assert self._now is not None
+        report = write_report(self.report, self._now.heard, self._now.seen, note)
+        self.history.append((str(self._now.action), self._noisy(report)))
+        self._now = None
+
+    def _noisy(self, report: str) -> str:
+        return word_noise(report, self.report_severity, self._draw)

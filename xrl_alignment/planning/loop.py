@@ -1,0 +1,205 @@
+"""The loop: rounds in which the agent plays by the planner's plans, then learns from them, then the planner does.
+
+    <folder>/
+        config.yaml                      the settings
+        evaluations/planner_before.json  one file for each evaluation
+        round_000/game_0000.json         one file for each game: result, plans with triggers, reports and corrections
+        buffer/round000_env0000_….h5     the agent's training data: one shard for each game, `planner` says whose plans
+        agent_000.pth                    the agent's weights after the round
+        adapters/round_000/              the planner's adapter after the round
+        summary.json                     all evaluations
+
+Each of these appears when it is whole. A loop that was killed goes through the same steps again and does only those
+whose files are not there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lavis.common.files import make_folder, write_json
+from lavis.common.progress import Bar
+from xrl_alignment.common.progress import GameProgress
+from xrl_alignment.dagger.learner import TrainingMetrics
+from xrl_alignment.environments.base import Environment, Game
+from xrl_alignment.planning.agent import AgentTraining, LearningAgent
+from xrl_alignment.planning.figures import figures
+from xrl_alignment.planning.planners.base import Planner
+from xrl_alignment.planning.planners.endpoint import EndpointPlanner
+from xrl_alignment.planning.planners.learning import PlanExample, PlannerTraining, examples_of, train_planner
+from xrl_alignment.planning.planners.local import LocalPlanner
+from xrl_alignment.planning.player import Answerer, PlannedGame, PlanningPlayer, PlanSettings
+from xrl_alignment.rollouts.sequential import SequentialExecutor
+from xrl_alignment.runs.transitions import shard_name, write_shard
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """What happens in a loop; see the sections `run` and `planner` of `config/planning.py`."""
+
+    agent: AgentTraining
+    plans: PlanSettings = field(default_factory=PlanSettings)
+    planner: PlannerTraining | None = field(default_factory=PlannerTraining)  # None: the planner does not learn
+    games: int = 40  # of a round
+    beta: Sequence[float] = (1.0,)  # of each round; the last value repeats
+    concurrency: int = 32
+    handover: str = "none"
+
+
+class Loop:
+    """Plays, learns and evaluates in `folder`. `trainer` is the language model whose adapter is trained.
+
+    Where the planner itself runs in this process they are the same; a planner behind an endpoint gets each adapter
+    from the `trainer` that has the same base. Without a `trainer` the planner does not learn.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: LoopSettings,
+        *,
+        planner: Planner,
+        trainer: LocalPlanner | None,
+        agent: LearningAgent,
+        make_environment: Callable[[], Environment],
+        quiet: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.planner = planner
+        self.trainer = trainer if settings.planner else None
+        self.agent = agent
+        self.make_environment = make_environment
+        self.quiet = quiet
+        make_folder(folder / "buffer")
+
+    # ---- rounds -----------------------------------------------------------------------------------------------------
+
+    def run(self, games: Sequence[Game]) -> None:
+        """All rounds, each with the next `settings.games` of `games` (from the first again after the last)."""
+        for round in range(self.settings.agent.num_rounds):
+            number = self.settings.games
+            chosen = [games[i % len(games)] for i in range(round * number, (round + 1) * number)]
+            self._collect(round, chosen)
+            self._train_agent(round)
+            self._train_planner(round)
+
+    def _collect(self, round: int, games: Sequence[Game]) -> None:
+        """Play the games of a round that have no record yet."""
+        missing = [i for i in range(len(games)) if not self._record(round, i).exists()]
+        if not missing:
+            return
+        beta = self.settings.beta[min(round, len(self.settings.beta) - 1)]
+        player = PlanningPlayer(
+            self.make_environment,
+            replace(self.settings.plans, seed=self.settings.plans.seed + round),
+            agent=True,
+            write_prompt=self.agent.write_prompt,
+            beta=beta,
+            store=True,
+            preferences=self.settings.agent.preferences(round),
+        )
+        answer = Answerer(self.planner, self.agent.policy, self.agent.describe)
+        with GameProgress(len(missing), quiet=self.quiet) as bar, SequentialExecutor(self.settings.concurrency) as own:
+            bar.say(f"round {round + 1} of {self.settings.agent.num_rounds}: the agent plays {len(missing)} games")
+            outcomes = own.run(player, [games[i] for i in missing], answer=answer)
+            for i, outcome in zip(missing, outcomes, strict=True):
+                self._store(round, i, outcome.value)
+                bar.advance(outcome.value.result.won)
+
+    def _store(self, round: int, number: int, played: PlannedGame) -> None:
+        """The shard first: a game counts as played when its record is there."""
+        if played.transitions:
+            facts = {"game": played.result.game, "won": played.result.won, "planner": self.planner.identity}
+            # Another try of this game may have had another length: then its shard is not this one.
+            for old in (self.folder / "buffer").glob(f"round{round:03d}_env{number:04d}_*.h5"):
+                old.unlink()
+            name = shard_name(round, number, len(played.transitions))
+            write_shard(self.folder / "buffer" / name, played.transitions, facts)
+        write_json(self._record(round, number), played.record())
+
+    def _train_agent(self, round: int) -> None:
+        checkpoint = self._agent_file(round)
+        if not checkpoint.exists():
+            settings = self.settings.agent
+            reference = self._agent_file(settings.bc_rounds - 1) if settings.bc_rounds else None
+            with Bar("batches", quiet=self.quiet) as bar:
+
+                def show(metrics: TrainingMetrics) -> None:
+                    bar.show(metrics.step + 1, settings.updates, f"the agent learns, loss {metrics.loss:.3f}")
+
+                self.agent.learn(settings, round, self.folder / "buffer", reference, show)
+            self.agent.save(checkpoint, round)
+        self.agent.restore(checkpoint)  # whether it was just made or before: the same weights
+
+    def _train_planner(self, round: int) -> None:
+        if self.trainer is None or self.settings.planner is None:
+            return
+        folder = self.folder / "adapters" / f"round_{round:03d}"
+        if not folder.exists():
+            examples = self.examples(round)
+            with Bar("updates", quiet=self.quiet) as bar:
+
+                def show(stage: str, done: int, total: int, loss: float) -> None:
+                    bar.show(done, total, f"the planner learns ({stage}), loss {loss:.3f}")
+
+                settings = replace(self.settings.planner, seed=self.settings.planner.seed + round)
+                losses = train_planner(self.trainer, examples, settings, show)
+            facts = {"round": round, "examples": len(examples), "losses": losses}
+            self.trainer.save_adapter(folder, facts)
+        self.trainer.load_adapter(folder)
+        if isinstance(self.planner, EndpointPlanner):
+            name = f"planner-{round:03d}-{self.trainer.identity}"
+            self.planner.use_adapter(name, folder, self.settings.handover)
+
+    def examples(self, round: int) -> list[PlanExample]:
+        """What the planner learns from after `round`: the plans of all rounds so far."""
+        found: list[PlanExample] = []
+        for path in sorted(self.folder.glob("round_*/game_*.json")):
+            if int(path.parent.name.removeprefix("round_")) <= round:
+                found += examples_of(json.loads(path.read_text(encoding="utf-8")))
+        return found
+
+    def _record(self, round: int, number: int) -> Path:
+        return self.folder / f"round_{round:03d}" / f"game_{number:04d}.json"
+
+    def _agent_file(self, round: int) -> Path:
+        return self.folder / f"agent_{round:03d}.pth"
+
+    # ---- evaluation -------------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        name: str,
+        games: Sequence[Game],
+        *,
+        agent: bool,
+        make_environment: Callable[[], Environment] | None = None,
+        **changes: Any,
+    ) -> dict[str, Any]:
+        """The figures of `name`: the agent plays by the plans, or the planner alone (the controller carries them out).
+
+        `changes` replace fields of the settings' `plans`. Figures that are on disk are read from there.
+        """
+        path = self.folder / "evaluations" / f"{name}.json"
+        if not path.exists():
+            plans = replace(self.settings.plans, **changes)
+            player = PlanningPlayer(
+                make_environment or self.make_environment, plans, agent=agent, write_prompt=self.agent.write_prompt
+            )
+            answer = Answerer(self.planner, self.agent.policy, self.agent.describe)
+            played = []
+            with (
+                GameProgress(len(games), quiet=self.quiet) as bar,
+                SequentialExecutor(self.settings.concurrency) as own,
+            ):
+                bar.say(f"{name}: {len(games)} games")
+                for outcome in own.run(player, list(games), answer=answer):
+                    played.append(outcome.value)
+                    bar.advance(outcome.value.result.won)
+            write_json(path, figures(played))
+        return json.loads(path.read_text(encoding="utf-8"))

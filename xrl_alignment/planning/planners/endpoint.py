@@ -1,0 +1,95 @@
+"""A planner behind an endpoint with OpenAI's interface: OpenAI, vLLM, `transformers serve`.
+
+A tuned adapter is handed over by name: `use_adapter` loads it into a running vLLM server (its dynamic LoRA interface)
+and asks that name from then on. Other servers know adapters by their folder (`transformers serve`) or at their start.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xrl_alignment.common.errors import EndpointFault
+from xrl_alignment.planning.planners.base import SYSTEM, PlanAnswer, Planner, PlanQuestion, plan_prompt
+
+if TYPE_CHECKING:  # the client library takes a second to import
+    from xrl_alignment.experts.llm.endpoint import Endpoint
+
+HANDOVERS = ("vllm", "folder", "none")
+
+
+class EndpointPlanner(Planner):
+    """Asks one model; calls run at the same time. `examples` are shown before each question.
+
+    `context_tokens` is the model's context, for prompt and answer together.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        examples: str = "",
+        context_tokens: int = 8192,
+        max_answer_tokens: int = 128,
+        temperature: float = 0.0,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self.endpoint = endpoint
+        self.examples = examples
+        self.max_answer_tokens = max_answer_tokens
+        self.temperature = temperature
+        self.timeout_s = timeout_s
+        self._system = SYSTEM if endpoint.api == "chat" else ""
+        self._budget = context_tokens - max_answer_tokens - endpoint.count(self._system)
+        self.identity = endpoint.model
+
+    def plan_all(self, questions: Sequence[PlanQuestion]) -> list[PlanAnswer]:
+        """See `Planner`. Raises EndpointFault where the server cannot be asked; answers that came are in its cache."""
+        futures = [self.endpoint.pool.submit(self._plan, question) for question in questions]
+        faults = [fault for future in futures if (fault := future.exception())]  # waits for all: no answer is lost
+        if faults:
+            raise faults[0]
+        return [future.result() for future in futures]
+
+    def use_adapter(self, name: str, folder: Path, handover: str) -> None:
+        """Ask the adapter in `folder` from now on, under its `name`; EndpointFault where vLLM does not take it."""
+        if handover == "vllm":
+            self._load_into_vllm(name, folder)
+        self.endpoint.model = self.identity = str(folder.resolve()) if handover == "folder" else name
+
+    def close(self) -> None:
+        """Close connections, cache and account."""
+        self.endpoint.close()
+        self.endpoint.cache.close()
+        self.endpoint.account.close()
+
+    def _plan(self, question: PlanQuestion) -> PlanAnswer:
+        prompt = plan_prompt(question, self.examples, budget=self._budget, count=self.endpoint.count)
+        completion = self.endpoint.complete(
+            prompt,
+            system=self._system,
+            temperature=self.temperature,
+            max_tokens=self.max_answer_tokens,
+            stop=("\n",) if self.endpoint.api == "completion" else (),
+        )
+        read = self.endpoint.count(self._system) + self.endpoint.count(prompt)
+        return PlanAnswer(completion.text, self.identity, read, self.endpoint.count(completion.text))
+
+    def _load_into_vllm(self, name: str, folder: Path) -> None:
+        address = f"{self.endpoint.address.rstrip('/')}/load_lora_adapter"
+        body = json.dumps({"lora_name": name, "lora_path": str(folder.resolve())}).encode()
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})  # noqa: S310  # base_url is checked to be http(s)
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout_s):  # noqa: S310  # nosec B310
+                return
+        except (urllib.error.URLError, TimeoutError) as error:
+            if isinstance(error, urllib.error.HTTPError) and b"already been loaded" in error.read():
+                return  # before the loop was killed
+            raise EndpointFault(
+                f"{address} does not take the adapter {folder} ({error}): start vLLM with --enable-lora and "
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, or set planner.handover"
+            ) from error

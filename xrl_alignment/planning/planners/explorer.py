@@ -1,0 +1,76 @@
+"""The explorer as planner: its next steps as a plan of high-level actions.
+
+Its plans are the corrections from which a language model learns to plan (`learning.py`), and the best that a planner
+can do that knows only what the agent has seen. With a language model in its place nothing else changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xrl_alignment.experts.explorer import Explorer
+from xrl_alignment.language.sentences import type_of
+from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion
+from xrl_alignment.planning.plans import HighLevelAction, write_plan
+
+SEARCHES = 3  # places that a plan searches before it ends with what to do once the object is found
+
+
+class PlanningExplorer(Explorer):
+    """The explorer, following an episode, that can say what it would do from here on."""
+
+    name = "planning explorer"
+
+    def plan(self, searches: int = SEARCHES) -> list[HighLevelAction]:
+        """The plan from here: to the end of the task, or of this trip where two objects are wanted.
+
+        While the object was not seen the plan begins with the `searches` likeliest places. Empty for a task that
+        cannot be read or done.
+        """
+        if self._hopeless:
+            return []
+        held, task = self._belief.held, self._task
+        if held and type_of(held) == task.object_type:
+            return self._finish(held, searches)
+        leave = [HighLevelAction("put", held, spot)] if held and (spot := self._spot_for(held, self._types)) else []
+        thing = self._known_object()
+        if thing:
+            return [*leave, HighLevelAction("take", thing), *self._finish(thing, searches)]
+        search = self._searches(task.object_type, searches)
+        return [*leave, *search, HighLevelAction("take", task.object_type), *self._finish(task.object_type, 0)]
+
+    def _finish(self, thing: str, searches: int) -> list[HighLevelAction]:
+        """What to do with the object in the hand, named or by type."""
+        task = self._task
+        if task.treatment == "look":
+            lamps = [name for name in self._belief.place if type_of(name) == task.target_type]
+            search = [] if lamps else self._searches(task.target_type, searches)
+            return [*search, HighLevelAction("use", min(lamps, default=task.target_type))]
+        treat = [] if self._belief.treated(thing, task.treatment) else [HighLevelAction(task.treatment, thing)]
+        return [*treat, HighLevelAction("put", thing, self._target(thing))]
+
+    def _searches(self, wanted: str, number: int) -> list[HighLevelAction]:
+        if not number:
+            return []
+        belief, worths = self._belief, self._worths.get(wanted) or self._rate(wanted)
+        unseen = [place for place in belief.receptacles if place not in belief.seen] or list(belief.receptacles)
+        unseen.sort(key=lambda place: (-worths[place] / (self._distance(place) or 1.0), -self._ranks[place]))
+        return [HighLevelAction("go to", place=place) for place in unseen[:number]]
+
+
+class ExplorerPlanner(Planner):
+    """Plans as the explorer does; it reads the history anew each time, so it needs reports in the engine's words."""
+
+    identity = "explorer"
+
+    def plan_all(self, questions: Sequence[PlanQuestion]) -> list[PlanAnswer]:
+        """See `Planner`; it costs no tokens."""
+        return [PlanAnswer(write_plan(self._plan(question)), self.identity) for question in questions]
+
+    def _plan(self, question: PlanQuestion) -> list[HighLevelAction]:
+        explorer = PlanningExplorer()
+        explorer.begin(question.goal)
+        for action, report in question.history:
+            for line in report.splitlines():
+                explorer.observe(action, line)
+        return explorer.plan()

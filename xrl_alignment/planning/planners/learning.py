@@ -1,0 +1,191 @@
+"""The planner's learning: from the plans of played games, supervised and by preferences.
+
+- Supervised: the planner's own plans in games that were won, as far as nothing in them was rejected, and the explorer's
+  plan for the same state in place of every other one.
+- DPO (Rafailov et al. 2023, arXiv:2305.18290): where the planner's own plan failed (an action was rejected, or the game
+  lost), the explorer's plan is chosen and its own is rejected; the reference is the adapter as it was before.
+
+Both change the adapter alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lavis.common.errors import DivergedError
+from lavis.models.blip2_models.losses import dpo_loss
+from xrl_alignment.planning.planners.base import PlanQuestion
+from xrl_alignment.planning.planners.local import LocalPlanner
+
+MAX_NORM = 1.0  # of the gradient
+
+
+class PlanExample(NamedTuple):
+    """A state of a game, the plan to learn for it, and one to avoid (empty: none)."""
+
+    question: PlanQuestion
+    chosen: str
+    rejected: str = ""
+
+
+@dataclass(frozen=True)
+class PlannerTraining:
+    """How the planner is trained after a round: passes over the examples, supervised and with DPO; learning rates."""
+
+    epochs: int = 3
+    dpo_epochs: int = 1
+    batch_size: int = 16
+    lr: float = 2e-3
+    dpo_lr: float = 2e-4
+    beta: float = 0.1
+    mix_ratio: float = 0.5
+    max_examples: int = 4000
+    seed: int = 0
+
+
+def examples_of(record: Mapping[str, Any]) -> list[PlanExample]:
+    """The examples of one played game (`PlannedGame.record`, read back)."""
+    goal, won, found = record["goal"], record["result"]["won"], []
+    for call in record["calls"]:
+        history = tuple((action, report) for action, report in call["history"])
+        question = PlanQuestion(goal, history[-1][1] if history else "", history)
+        good = won and call["valid"] and not call["failed"]
+        chosen = call["plan"] if good else call["corrected"]
+        rejected = "" if good or call["plan"] == chosen else call["plan"]
+        if chosen:
+            found.append(PlanExample(question, chosen, rejected))
+    return found
+
+
+def train_planner(
+    planner: LocalPlanner,
+    examples: Sequence[PlanExample],
+    settings: PlannerTraining,
+    report: Callable[[str, int, int, float], None] = lambda stage, done, total, loss: None,
+) -> dict[str, float]:
+    """Train the adapter; returns the last epoch's mean loss of each stage that had examples (`supervised`, `dpo`).
+
+    `report` is called after each update with stage, updates done and in all, and loss. Of more than `max_examples` the
+    newest count. Raises DivergedError before a loss that is not finite reaches the weights.
+    """
+    examples = list(dict.fromkeys(examples))[-settings.max_examples :]
+    pairs = [one for one in examples if one.rejected]
+    losses: dict[str, float] = {}
+    draw = random.Random(settings.seed)
+    if examples and settings.epochs:
+        stage = _Stage("supervised", settings.epochs, settings.lr)
+        losses["supervised"] = _train(planner, examples, stage, settings, draw, _supervised, report)
+    if pairs and settings.dpo_epochs:
+        known = _reference(planner, pairs, settings.batch_size)
+
+        def preference(planner: LocalPlanner, batch: Sequence[PlanExample]) -> Tensor:
+            reference = torch.tensor([known[one] for one in batch], device=planner.model.device)
+            return _preference(planner, batch, reference, settings)
+
+        stage = _Stage("dpo", settings.dpo_epochs, settings.dpo_lr)
+        losses["dpo"] = _train(planner, pairs, stage, settings, draw, preference, report)
+    planner.changed()
+    return losses
+
+
+class _Stage(NamedTuple):
+    name: str
+    epochs: int
+    lr: float
+
+
+def _train(
+    planner: LocalPlanner,
+    examples: Sequence[PlanExample],
+    stage: _Stage,
+    settings: PlannerTraining,
+    draw: random.Random,
+    loss_of: Callable[[LocalPlanner, Sequence[PlanExample]], Tensor],
+    report: Callable[[str, int, int, float], None],
+) -> float:
+    """Epochs over `examples` with AdamW, the rate falling linearly to zero; returns the last epoch's mean loss."""
+    parameters = [parameter for parameter in planner.model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=stage.lr, weight_decay=0.0)
+    batches = -(-len(examples) // settings.batch_size)
+    total, done, mean = stage.epochs * batches, 0, 0.0
+    for _ in range(stage.epochs):
+        order = list(examples)
+        draw.shuffle(order)
+        mean = 0.0
+        for start in range(0, len(order), settings.batch_size):
+            for group in optimizer.param_groups:
+                group["lr"] = stage.lr * (1 - done / total)
+            loss = loss_of(planner, order[start : start + settings.batch_size])
+            if not torch.isfinite(loss):
+                raise DivergedError(f"the planner's loss ({stage.name}) is {loss.item()}: lower planner.lr")
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+            optimizer.step()
+            done += 1
+            mean += loss.item() / batches
+            report(stage.name, done, total, loss.item())
+    return mean
+
+
+def _supervised(planner: LocalPlanner, batch: Sequence[PlanExample]) -> Tensor:
+    """Mean negative log-probability of the plans' tokens."""
+    sums, counts = answer_logps(planner, [(one.question, one.chosen) for one in batch])
+    return -sums.sum() / counts.sum()
+
+
+def _preference(
+    planner: LocalPlanner, batch: Sequence[PlanExample], reference: Tensor, settings: PlannerTraining
+) -> Tensor:
+    """The DPO loss (`lavis`'s, with its supervised term); log-probabilities are means over a plan's tokens."""
+    chosen, rejected = _pair_logps(planner, batch)
+    return dpo_loss(
+        chosen, rejected, reference[:, 0], reference[:, 1], beta=settings.beta, mix_ratio=settings.mix_ratio
+    ).loss
+
+
+def _pair_logps(planner: LocalPlanner, batch: Sequence[PlanExample]) -> tuple[Tensor, Tensor]:
+    both = [(one.question, one.chosen) for one in batch] + [(one.question, one.rejected) for one in batch]
+    sums, counts = answer_logps(planner, both)
+    chosen, rejected = (sums / counts).split(len(batch))
+    return chosen, rejected
+
+
+@torch.no_grad()
+def _reference(
+    planner: LocalPlanner, pairs: Sequence[PlanExample], batch_size: int
+) -> dict[PlanExample, tuple[float, float]]:
+    known: dict[PlanExample, tuple[float, float]] = {}
+    for start in range(0, len(pairs), batch_size):
+        batch = pairs[start : start + batch_size]
+        chosen, rejected = _pair_logps(planner, batch)
+        known.update(zip(batch, zip(chosen.tolist(), rejected.tolist(), strict=True), strict=True))
+    return known
+
+
+def answer_logps(planner: LocalPlanner, rows: Iterable[tuple[PlanQuestion, str]]) -> tuple[Tensor, Tensor]:
+    """Sum of the log-probabilities of each plan's tokens, its EOS included, and their number: two tensors (N,)."""
+    encoded = []
+    for question, plan in rows:
+        prompt = planner.encode(planner.prompt(question))
+        encoded.append((prompt, [*planner.tokenizer.encode(plan), planner.tokenizer.eos_id]))
+    longest = max(len(prompt) + len(answer) for prompt, answer in encoded)
+    ids = torch.full((len(encoded), longest), planner.tokenizer.pad_id)
+    mask, wanted = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+    for row, (prompt, answer) in enumerate(encoded):
+        ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+        mask[row, : len(prompt) + len(answer)] = 1
+        wanted[row, len(prompt) : len(prompt) + len(answer)] = True
+    ids, mask, wanted = (tensor.to(planner.model.device) for tensor in (ids, mask, wanted))
+    logits = planner.model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1]
+    told = wanted[:, 1:]
+    losses = functional.cross_entropy(logits[told].float(), ids[:, 1:][told], reduction="none")
+    sums = torch.zeros(told.shape, device=losses.device).masked_scatter(told, -losses).sum(1)
+    return sums, told.sum(1)

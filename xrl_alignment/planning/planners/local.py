@@ -1,0 +1,191 @@
+"""A planner in this process: any causal language model of Transformers, with a LoRA adapter that the loop trains.
+
+    <folder>/adapter_model.safetensors, adapter_config.json    in peft's form: vLLM and Transformers load it
+    <folder>/planner.json                                      hash of the base that it belongs to, and of itself
+
+LoRA is by Hu et al. 2021 (arXiv:2106.09685); peft inserts it. Loading another version replaces weights in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lavis.common.errors import ConfigError, EmacError, MissingExtraError, MissingFileError, why_unreadable
+from lavis.common.files import make_folder, sync, write_json
+from lavis.models.blip2_models.text import LlmTokenizer
+from xrl_alignment.language.prompt import token_counter
+from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion, plan_prompt
+
+NOTE = "planner.json"
+_WEIGHTS = "adapter_model.safetensors"
+_SAMPLE = 4096  # values of each weight that the base's hash reads, from its beginning and its end
+
+
+class AdapterError(EmacError, ValueError):
+    """An adapter that cannot be used: damaged, or of another base; the text names both sides."""
+
+
+class LocalPlanner(Planner):
+    """`model` writes plans greedily, `max_batch` at a time; an adapter of `rank` beside every linear layer trains.
+
+    `examples` are shown before each question. `context_tokens` is the room for prompt and answer together. Raises
+    MissingExtraError without peft.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: LlmTokenizer,
+        *,
+        rank: int = 16,
+        alpha: int = 32,
+        seed: int = 0,
+        examples: str = "",
+        context_tokens: int = 1024,
+        max_answer_tokens: int = 64,
+        max_batch: int = 32,
+    ) -> None:
+        try:
+            from peft import LoraConfig, get_peft_model
+        except ImportError as error:
+            raise MissingExtraError("planner.name=local needs peft: pip install 'emac-plus[lora]'") from error
+        self.tokenizer = tokenizer
+        self.examples = examples
+        self.max_answer_tokens = max_answer_tokens
+        self.max_batch = max_batch
+        self.base_hash = _hash_of_base(model)
+        self._budget = context_tokens - max_answer_tokens - 1  # the BOS token
+        self._count = token_counter(tokenizer.encode)
+        if self._budget < 1:
+            raise ConfigError(f"planner.context_tokens={context_tokens} leaves no room for a prompt")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.model = get_peft_model(model, LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear"))
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
+        self.model.eval()
+        self.identity = self._hash()
+
+    # ---- planning ---------------------------------------------------------------------------------------------------
+
+    def plan_all(self, questions: Sequence[PlanQuestion]) -> list[PlanAnswer]:
+        """See `Planner`."""
+        prompts = [self.encode(self.prompt(question)) for question in questions]
+        answers: list[list[int]] = []
+        for start in range(0, len(prompts), self.max_batch):
+            answers += self._generate(prompts[start : start + self.max_batch])
+        return [
+            PlanAnswer(self.tokenizer.decode(answer).strip(), self.identity, len(prompt), len(answer))
+            for prompt, answer in zip(prompts, answers, strict=True)
+        ]
+
+    def prompt(self, question: PlanQuestion) -> str:
+        """The text before the plan, cut to the context."""
+        return plan_prompt(question, self.examples, budget=self._budget, count=self._count)
+
+    def encode(self, prompt: str) -> list[int]:
+        """Token ids of a prompt, BOS in front."""
+        return [self.tokenizer.bos_id, *self.tokenizer.encode(prompt)]
+
+    @torch.no_grad()
+    def _generate(self, prompts: Sequence[list[int]]) -> list[list[int]]:
+        """The new ids of each prompt up to and without EOS; greedy."""
+        longest = max(map(len, prompts))
+        eos, pad = self.tokenizer.eos_id, self.tokenizer.pad_id
+        ids = torch.full((len(prompts), longest), pad)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):  # pads on the left
+            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[row, longest - len(prompt) :] = 1
+        device = self.model.device
+        made = self.model.generate(
+            input_ids=ids.to(device),
+            attention_mask=mask.to(device),
+            do_sample=False,
+            max_new_tokens=self.max_answer_tokens,
+            eos_token_id=eos,
+            pad_token_id=pad,
+        )[:, longest:].tolist()
+        return [row[: row.index(eos)] if eos in row else row for row in made]
+
+    # ---- adapters ---------------------------------------------------------------------------------------------------
+
+    def adapter(self) -> dict[str, Tensor]:
+        """The adapter's weights by peft's names, on the CPU."""
+        from peft import get_peft_model_state_dict
+
+        return {name: value.detach().cpu() for name, value in get_peft_model_state_dict(self.model).items()}
+
+    def save_adapter(self, folder: Path, facts: Mapping[str, Any] | None = None) -> None:
+        """Write the adapter; the folder appears when it is whole and on disk. One that is there stays as it is."""
+        if folder.exists():
+            return
+        make_folder(folder.parent)
+        temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        self.model.save_pretrained(str(temporary), save_embedding_layers=False)  # looks for nothing in the network
+        write_json(temporary / NOTE, {"base": self.base_hash, "adapter": self.identity, **(facts or {})})
+        for file in temporary.iterdir():
+            sync(file)
+        sync(temporary)
+        os.replace(temporary, folder)
+        sync(folder.parent)
+
+    def load_adapter(self, folder: Path) -> None:
+        """Take the weights of an adapter that `save_adapter` wrote, in place of this one's.
+
+        Raises MissingFileError, and AdapterError for a damaged one, one of another base, or of another rank.
+        """
+        from peft import set_peft_model_state_dict
+        from safetensors.torch import load_file
+
+        if not (folder / _WEIGHTS).is_file() or not (folder / NOTE).is_file():
+            raise MissingFileError(f"no planner's adapter in {folder}: it lacks {_WEIGHTS} or {NOTE}")
+        try:
+            note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+            weights = load_file(folder / _WEIGHTS)
+        except Exception as error:  # safetensors raises a kind of its own
+            raise AdapterError(f"{folder} cannot be read: {why_unreadable(folder / _WEIGHTS, error)}") from error
+        if note.get("base") != self.base_hash:
+            raise AdapterError(
+                f"the adapter {folder} belongs to the base {note.get('base')}, this planner's base is "
+                f"{self.base_hash}: load the language model that it was trained on (planner.model)"
+            )
+        own = self.adapter()
+        if {name: value.shape for name, value in own.items()} != {name: v.shape for name, v in weights.items()}:
+            raise AdapterError(f"the adapter {folder} has other weights than planner.lora_rank gives: use its rank")
+        set_peft_model_state_dict(self.model, weights)
+        self.identity = self._hash()
+
+    def changed(self) -> None:
+        """Tell that the adapter's weights were trained: the planner is another one."""
+        self.identity = self._hash()
+
+    def _hash(self) -> str:
+        digest = hashlib.sha256(self.base_hash.encode())
+        for name, value in sorted(self.adapter().items()):
+            digest.update(f"{name} {tuple(value.shape)}\n".encode())
+            digest.update(value.float().numpy().tobytes())
+        return digest.hexdigest()[:12]
+
+
+def _hash_of_base(model: PreTrainedModel) -> str:
+    """A hash of the weights' names and shapes and of some values of each (a whole large model takes minutes)."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(value.shape)}\n".encode())
+        flat = value.detach().flatten()
+        for part in (flat[:_SAMPLE], flat[-_SAMPLE:]):
+            digest.update(part.float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:12]

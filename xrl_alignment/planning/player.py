@@ -1,0 +1,226 @@
+"""Plays games with a planner: the agent acts by its plan, or the controller does (the planner alone).
+
+The acting model reads the high-level action that is the turn as the newest thought of its prompt, in ReAct's form:
+
+    > think: clean mug 1
+    OK.
+    >
+
+Only the newest one is shown, so the prompt has the length of one without a plan, and no model needs a new form. The
+label of a state is the controller's command for that high-level action, so planner and plan decide what is learned.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xrl_alignment.environments.base import MAX_STEPS, Environment, Game, TimeStep
+from xrl_alignment.environments.reuse import ReusedEnvironments
+from xrl_alignment.evaluation.metrics import EpisodeResult
+from xrl_alignment.language.prompt import build_prompt
+from xrl_alignment.planning.follower import PlanFollower, Triggers
+from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion
+from xrl_alignment.planning.reports import Sight, described
+from xrl_alignment.policies.base import Policy, PolicyInput
+from xrl_alignment.rollouts.episode import THOUGHT_FEEDBACK, Episode
+from xrl_alignment.runs.transitions import Transition
+
+STUCK_AFTER = 5  # repeats of an action that end an episode: a greedy policy would repeat it for ever
+
+
+class ActQuestion(NamedTuple):
+    """What the acting model is asked."""
+
+    input: PolicyInput
+
+
+class SightQuestion(NamedTuple):
+    """The agent is asked what it sees: it continues `prompt`, which ends with an action, in the engine's words."""
+
+    prompt: str
+    image: np.ndarray  # uint8 (H, W, 3)
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """How games are played with a planner: triggers, reports, noise on reports, the cap on replanning, step limit."""
+
+    triggers: Triggers = field(default_factory=Triggers)
+    report: str = "text"
+    report_severity: int = 0
+    max_replans: int = 15
+    max_steps: int = MAX_STEPS
+    seed: int = 0
+
+
+@dataclass
+class PlannedGame:
+    """One game: its result, why it ended, the planner's calls, what descriptions were worth, and what to learn from."""
+
+    result: EpisodeResult
+    ended: str
+    calls: list[dict[str, Any]]
+    triggers: dict[str, int]
+    sight: Sight
+    goal: str
+    transitions: list[Transition] = field(default_factory=list)
+
+    def record(self) -> dict[str, Any]:
+        """All but the transitions, as plain containers."""
+        return {
+            "result": asdict(self.result),
+            "goal": self.goal,
+            "ended": self.ended,
+            "calls": self.calls,
+            "triggers": self.triggers,
+            "sight": asdict(self.sight),
+        }
+
+
+class PlanningPlayer:
+    """Called with a game, it returns a `PlannedGame`; a generator, as executors of `rollouts` want it.
+
+    It yields `PlanQuestion`, `ActQuestion` and `SightQuestion`; `Answerer` answers them. With `agent` the acting model
+    plays, else the controller. With probability `beta` the controller's command is executed although the agent plays
+    (DAgger); with `store` labelled states are kept, and with `preferences` the agent is asked in each of them.
+    """
+
+    def __init__(
+        self,
+        make_environment: Callable[[], Environment],
+        settings: PlanSettings,
+        *,
+        agent: bool,
+        write_prompt: Callable[..., str] = build_prompt,
+        beta: float = 0.0,
+        store: bool = False,
+        preferences: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.agent = agent
+        self.write_prompt = write_prompt
+        self.beta = beta
+        self.store = store
+        self.preferences = preferences
+        self._environments = ReusedEnvironments(make_environment)
+
+    def __call__(self, game: Game) -> Generator[Any, Any, PlannedGame]:
+        """Play one game."""
+        settings = self.settings
+        draw = random.Random(f"{settings.seed} {game.id}")
+        with self._environments.lend() as environment:
+            now = environment.reset(game)
+            episode = Episode(game=game.id, text=now.text, repeat_limit=STUCK_AFTER if self.agent else 0)
+            follower = PlanFollower(
+                now.text,
+                triggers=settings.triggers,
+                report=settings.report,
+                report_severity=settings.report_severity,
+                max_replans=settings.max_replans,
+                draw=draw,
+            )
+            transitions: list[Transition] = []
+            while not episode.over(settings.max_steps):
+                while follower.due:
+                    follower.take((yield follower.question()))
+                if follower.command is None and not self.agent:
+                    break
+                action, stored = yield from self._act(environment, episode, now, follower, draw)
+                now = environment.step(episode.act(action))
+                episode.hear(now.text, won=now.won, done=now.done)
+                if stored:
+                    transitions.append(replace(stored, feedback=now.text))
+                seen = None
+                if follower.describes(now.text):
+                    prompt = self.write_prompt(episode.text, (), episode.steps[:-1]) + action
+                    seen = described((yield SightQuestion(prompt, environment.render())))
+                follower.observe(action, now.text, seen)
+        return _played(episode, follower, settings.max_steps, transitions)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._environments.close()
+
+    def _act(
+        self,
+        environment: Environment,
+        episode: Episode,
+        now: TimeStep,
+        follower: PlanFollower,
+        draw: random.Random,
+    ) -> Generator[Any, Any, tuple[str, Transition | None]]:
+        """The executed action, and the labelled state if it is stored."""
+        label = follower.command
+        assisted = label is not None and (not self.agent or draw.random() < self.beta)
+        if not self.agent and not self.store:
+            assert label is not None
+            return label, None
+        image, prompt = environment.render(), self._prompt(episode, follower)
+        own = ""
+        if self.agent and (self.preferences or not assisted):
+            own = yield ActQuestion(PolicyInput(prompt, image, now.admissible_commands, episode.game))
+        action = (label if assisted else own) or "look"
+        if not self.store or label is None:
+            return action, None
+        return action, Transition(image, prompt, label, own, action, "")
+
+    def _prompt(self, episode: Episode, follower: PlanFollower) -> str:
+        return self.write_prompt(episode.text, (), instructed(episode.steps, str(follower.action or "")))
+
+
+class Answerer:
+    """Answers the questions of many games at once: plans by `planner`, actions by `policy`, sights by `describe`.
+
+    `describe` takes prompts and images (uint8, H × W × 3) and returns the agent's continuations.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        policy: Policy | None = None,
+        describe: Callable[[Sequence[str], Sequence[np.ndarray]], Sequence[str]] | None = None,
+    ) -> None:
+        self.planner = planner
+        self.policy = policy
+        self.describe = describe
+
+    def __call__(self, questions: Sequence[Any]) -> list[Any]:
+        """The answers in order: a `PlanAnswer`, an action, or a description."""
+        answers: list[Any] = [None] * len(questions)
+        for kind, answer in ((PlanQuestion, self._plans), (ActQuestion, self._actions), (SightQuestion, self._sights)):
+            places = [i for i, question in enumerate(questions) if isinstance(question, kind)]
+            for i, said in zip(places, answer([questions[i] for i in places]) if places else (), strict=True):
+                answers[i] = said
+        return answers
+
+    def _plans(self, questions: Sequence[PlanQuestion]) -> Sequence[PlanAnswer]:
+        return self.planner.plan_all(questions)
+
+    def _actions(self, questions: Sequence[ActQuestion]) -> Sequence[str]:
+        if self.policy is None:
+            raise ValueError("the agent plays, but there is no policy")
+        return self.policy.act([question.input for question in questions])
+
+    def _sights(self, questions: Sequence[SightQuestion]) -> Sequence[str]:
+        if self.describe is None:
+            raise ValueError("reports of images need an agent that describes them")
+        return self.describe([question.prompt for question in questions], [question.image for question in questions])
+
+
+def instructed(steps: Sequence[tuple[str, str]], action: str) -> list[tuple[str, str]]:
+    """The steps that the acting model reads, the high-level `action` that is the turn as the newest thought."""
+    return [*steps, (f"think: {action}", THOUGHT_FEEDBACK)] if action else list(steps)
+
+
+def _played(episode: Episode, follower: PlanFollower, limit: int, transitions: list[Transition]) -> PlannedGame:
+    result = EpisodeResult(episode.game, episode.task_type, episode.won, episode.actions, episode.rejected)
+    ended = "won" if episode.won else follower.stopped
+    if not ended:
+        ended = "stuck" if episode.stuck else "steps" if episode.actions >= limit else "no plan"
+    calls = [asdict(call) for call in follower.calls]
+    return PlannedGame(result, ended, calls, dict(follower.counts), follower.sight, follower.goal, transitions)

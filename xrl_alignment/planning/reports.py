@@ -1,0 +1,95 @@
+"""Reports: what the planner is told after an action, in the engine's words, as what the agent sees, both, or nothing.
+
+The agent describes its frame by continuing its own text: after `> go to desk 1` it writes the sentence in which the
+engine would list what is there. The objects named in it are compared with those that the text world lists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lavis.common.errors import ConfigError, unknown
+from xrl_alignment.experts.belief import Belief
+from xrl_alignment.language.feedback import OPEN, SURFACE, whole_sentences
+from xrl_alignment.language.sentences import names_in, process_ob
+
+REPORTS = ("text", "image", "both", "none")
+
+
+@dataclass
+class Sight:
+    """Objects that descriptions named, objects that were there, and those that are both."""
+
+    named: int = 0
+    there: int = 0
+    right: int = 0
+
+    def add(self, named: Iterable[str], there: Iterable[str]) -> None:
+        """Count one description."""
+        named, there = set(named), set(there)
+        self.named += len(named)
+        self.there += len(there)
+        self.right += len(named & there)
+
+    def merge(self, other: Sight) -> None:
+        """Count the descriptions of another episode, too."""
+        self.named += other.named
+        self.there += other.there
+        self.right += other.right
+
+    @property
+    def precision(self) -> float | None:
+        """Share of the named objects that were there; None where nothing was named."""
+        return self.right / self.named if self.named else None
+
+    @property
+    def recall(self) -> float | None:
+        """Share of the objects there that were named; None where there were none."""
+        return self.right / self.there if self.there else None
+
+
+def check_report(report: str) -> None:
+    """ConfigError for a report that does not exist."""
+    if report not in REPORTS:
+        raise ConfigError(unknown("report", report, REPORTS))
+
+
+def described(text: str) -> list[str]:
+    """The objects that a description names: those of the first sentence of `text` that lists any."""
+    match = _listing(text.partition("\n>")[0])
+    return names_in(match[2]) if match else []
+
+
+def lists_objects(feedback: str) -> bool:
+    """Whether the engine's answer says what lies somewhere: then there is something to describe."""
+    return _listing(feedback) is not None
+
+
+def in_view(belief: Belief) -> list[str]:
+    """The objects at the agent's place, as the text world has told them."""
+    return [thing for thing, place in belief.place.items() if place in belief.here]
+
+
+def write_report(report: str, heard: Sequence[str], seen: Sequence[str] | None, note: str = "") -> str:
+    """The report on one high-level action.
+
+    `heard` are the engine's answers to its commands, oldest first; those that list objects count, and the last one.
+    `seen` are the objects that the agent's last description names, None where there was nothing to describe. `note`
+    says why the action was given up. Each part is a line.
+    """
+    parts: list[str] = []
+    if report in ("text", "both"):
+        parts += [process_ob(text).strip() for text in heard[:-1] if lists_objects(text)]
+        parts += [process_ob(text).strip() for text in heard[-1:]]
+    if report in ("image", "both") and seen is not None:
+        parts.append(f"I see {', '.join(seen) or 'nothing'}.")
+    if report != "none":
+        parts.append(note)
+    return "\n".join(dict.fromkeys(part for part in parts if part))
+
+
+def _listing(text: str) -> re.Match[str] | None:
+    told = whole_sentences(text)
+    return SURFACE.search(told) or OPEN.search(told)
