@@ -39,6 +39,7 @@ class Driver:
         self.seed = seed
         self.write_prompt = write_prompt
         self.call_s = 0.0  # how long the policy's last call took
+        self.staleness: int | None = None  # of the policy's weights (`training.Trainer`)
         self._log = log
 
     def decide(self, episodes: Sequence[LabelledEpisode]) -> list[str]:
@@ -64,6 +65,8 @@ class Driver:
             action = label if assisted[i] else own[i]
             episode.assisted |= assisted[i]
             episode.transitions.append(Transition(seen[i].image, prompts[i], label, own.get(i, ""), action, ""))
+            if self.staleness is not None:
+                episode.staleness.append(self.staleness)
             self._note(episode, own.get(i, "-"), label)
             executed.append(action)
         return executed
