@@ -66,6 +66,7 @@ class DaggerLoop:
         self.max_batch = max_batch
         self.window_s = window_s
         self.on_progress = on_progress
+        self.times = driver.times
         self.directory = rounds.directory
         self.schedule = rounds.schedule
 
@@ -134,7 +135,8 @@ class DaggerLoop:
 
     def _take(self, most: int, timeout_s: float) -> list[PendingRequest]:
         # Gathering for longer than the policy's last call took would not pay.
-        return self.server.take(most, timeout_s, window_s=self.window_s, longest_s=self.driver.call_s)
+        with self.times.part("environment"):
+            return self.server.take(most, timeout_s, window_s=self.window_s, longest_s=self.driver.call_s)
 
     def _receive(self, item: PendingRequest) -> Arrival:
         """Take in one request; an observation that cannot be used ends its episode."""
@@ -156,7 +158,8 @@ class DaggerLoop:
         """
         ended: list[LabelledEpisode] = []
         if waiting and self.training:
-            self.training.catch_up(len(waiting), lambda: self.server.stopped)
+            with self.times.part("waiting"):
+                self.training.catch_up(len(waiting), lambda: self.server.stopped)
             self.driver.staleness = self.training.staleness
         while waiting:
             actions = decide_each(self.driver, [episode for _, episode in waiting])
@@ -199,9 +202,10 @@ class DaggerLoop:
     def update(self, record: EpisodeRecord) -> None:
         """Let the learner take the stored episode and, if it is its turn, train."""
         if self.training:
-            self.training.take(record)
-            self.training.update(record, self.rounds.episodes)
-            self.training.save_if_due(self.schedule.round, self.rounds.episodes)
+            with self.times.part("training"):
+                self.training.take(record)
+                self.training.update(record, self.rounds.episodes)
+                self.training.save_if_due(self.schedule.round, self.rounds.episodes)
         self.on_progress(self.status())
 
     def end_round(self) -> None:
@@ -211,8 +215,10 @@ class DaggerLoop:
         """
         while self.schedule.round_over:
             if self.training and self.schedule.in_last_round:
-                self.training.update_rest(self.schedule.round, self.rounds.episodes)
-            self.rounds.close(self.training.take_time(self.schedule.round) if self.training else TrainingTime())
+                with self.times.part("training"):
+                    self.training.update_rest(self.schedule.round, self.rounds.episodes)
+            training = self.training.take_time(self.schedule.round) if self.training else TrainingTime()
+            self.rounds.close(training, self.times)
             if self.training:
                 self.training.end_round(self.schedule.round, self.rounds.episodes)
             self.rounds.begin_next()

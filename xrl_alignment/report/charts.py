@@ -16,6 +16,9 @@ from xrl_alignment.report.run_data import EPISODE_WINDOW, Points, read_metrics, 
 RATE_LIMITS = (-0.03, 1.03)  # of a chart that shows a share: 0 and 1 stay visible
 
 
+_PART = "round/seconds_"  # the curves of a round's parts (`common.time_split`)
+
+
 class Chart(NamedTuple):
     """An image with its title; `source` is a `data:` URL."""
 
@@ -24,7 +27,7 @@ class Chart(NamedTuple):
 
 
 def charts(runs: dict[str, Path]) -> list[Chart]:
-    """Success by round, success by episode with its interval, then every scalar of the runs; a line for each run."""
+    """Success by round, success by episode with its interval, every scalar of the runs; then the time of each run."""
     rounds = {name: [(r["ROUND"], r["ACCURACY"]) for r in read_rounds(path)] for name, path in runs.items()}
     metrics = {name: read_metrics(path) for name, path in runs.items()}
     found = []
@@ -35,6 +38,10 @@ def charts(runs: dict[str, Path]) -> list[Chart]:
     for tag in sorted({tag for curves in metrics.values() for tag in curves if not tag.startswith("round/")}):
         series = {name: thin(curves[tag]) for name, curves in metrics.items() if tag in curves}
         found.append(_chart(tag, "step", series))
+    for name, curves in metrics.items():
+        parts = {tag.removeprefix(_PART): points for tag, points in curves.items() if tag.startswith(_PART)}
+        if parts:
+            found.append(_chart(f"where a round's time goes, seconds: {name}", "round", parts))
     return found
 
 
