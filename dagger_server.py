@@ -19,18 +19,14 @@ import os
 import shlex
 import socket
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from lavis.common import optims  # noqa: F401  (registers the schedulers)
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.errors import ConfigError
 from lavis.common.files import make_folder, write_atomically
-from lavis.common.registry import registry
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from xrl_alignment.builders.environments import client_arguments, expected_games
+from xrl_alignment.builders.learner import build_training
 from xrl_alignment.builders.student import ImageProcessor, load_student, make_policy, prompt_writer
 from xrl_alignment.builders.teacher import TeacherParts, build_teacher, expert_options
 from xrl_alignment.common.choices import CLIENT_EXPERTS, LABELS_FROM_CLIENT
@@ -38,25 +34,24 @@ from xrl_alignment.common.named_class import is_class_name
 from xrl_alignment.common.network import is_loopback, page_url
 from xrl_alignment.common.program import parse_args, run_program
 from xrl_alignment.common.progress import RoundProgress
-from xrl_alignment.config.loading import load_config, shareable, to_yaml
+from xrl_alignment.config.loading import load_config, to_yaml
 from xrl_alignment.config.resume import refuse_changes, saved_settings
 from xrl_alignment.config.schema import DaggerConfig
 from xrl_alignment.config.token import read_token
 from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.expected_games import ExpectedGames
 from xrl_alignment.dagger.labels import LabelGuard
-from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.loop import DaggerLoop
 from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.schedule import Schedule
 from xrl_alignment.dagger.sessions import Sessions
-from xrl_alignment.dagger.training import Training
+from xrl_alignment.dagger.training import Trainer
 from xrl_alignment.dashboard.pages import Dashboard
 from xrl_alignment.experts import make_expert
+from xrl_alignment.learner.decoupled import DecoupledTraining
+from xrl_alignment.learner.process import LearnerProcess
 from xrl_alignment.policies.base import Policy
 from xrl_alignment.runs.directory import RunDirectory, new_run_directory
-from xrl_alignment.runs.played import PlayedGames, played_by_file
-from xrl_alignment.runs.replay import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 
 
@@ -96,8 +91,8 @@ def main() -> None:
         if teacher.account:
             teacher.account.keep(directory.expert_calls)
         progress = cleanup.enter_context(RoundProgress())
-        learner = build_learner(config, directory, model, vis_processor) if run.run_training else None
-        loop = build_loop(config, server, directory, model, policy, learner, teacher, progress, expected)
+        training = build_trainer(config, directory, model, vis_processor, progress, cleanup)
+        loop = build_loop(config, server, directory, model, policy, training, teacher, progress, expected)
         if config.server.dashboard:
             server.mount(Dashboard(directory.path, status=server.status, in_progress=loop.sessions.in_progress))
         server.start()
@@ -215,13 +210,42 @@ def announce(directory: RunDirectory, server: DaggerHTTPServer) -> None:
     write_atomically(directory.state / "server.json", lambda file: file.write(content.encode()))
 
 
+def build_trainer(
+    config: DaggerConfig,
+    directory: RunDirectory,
+    model: Blip2Emac,
+    vis_processor: ImageProcessor,
+    progress: RoundProgress,
+    cleanup: contextlib.ExitStack,
+) -> Trainer | None:
+    """Who trains `model`, None where nobody does; `cleanup` stops the learner's process."""
+    run = config.run
+    if not run.run_training:
+        return None
+    if run.learner == "inline":
+        return build_training(config, directory, model, vis_processor)
+    # With these settings and not those of config.yaml: a resume may have changed some.
+    write_atomically(directory.learner_settings, lambda file: file.write(to_yaml(config).encode()))
+    process = LearnerProcess(directory.path)
+    cleanup.callback(process.stop)
+    return DecoupledTraining(
+        model,
+        directory,
+        process,
+        updates=run.train_iters_per_epoch,
+        train_every=run.train_every,
+        max_staleness=run.max_staleness,
+        say=progress.say,
+    )
+
+
 def build_loop(
     config: DaggerConfig,
     server: DaggerHTTPServer,
     directory: RunDirectory,
     model: Blip2Emac,
     policy: Policy,
-    learner: Learner | None,
+    training: Trainer | None,
     teacher: TeacherParts,
     progress: RoundProgress,
     expected: ExpectedGames,
@@ -240,11 +264,11 @@ def build_loop(
     sessions = Sessions(
         rounds,
         make_expert=lambda: make_expert("client" if expert in CLIENT_EXPERTS else expert, **options),
-        client_expert=expert if learner and expert in LABELS_FROM_CLIENT else "",
-        beta=run.beta if learner else [0.0],  # an evaluation shows the policy alone
+        client_expert=expert if training and expert in LABELS_FROM_CLIENT else "",
+        beta=run.beta if training else [0.0],  # an evaluation shows the policy alone
         max_steps=run.max_steps,
         repeat_limit=run.repeat_limit,
-        labels_required=bool(learner) and expert in LABELS_FROM_CLIENT,
+        labels_required=bool(training) and expert in LABELS_FROM_CLIENT,
         expected=expected,
         say=progress.say,
     )
@@ -256,17 +280,6 @@ def build_loop(
         seed=run.seed,
         write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects),
     )
-    training = None
-    if learner:
-        training = Training(
-            learner,
-            directory,
-            train_every=run.train_every,
-            save_ckpt=run.save_ckpt,
-            state_interval_s=run.state_interval_s,
-            config=shareable(config),
-            earlier_games=games_of_weights(config.model),
-        )
     return DaggerLoop(
         server=server,
         sessions=sessions,
@@ -277,45 +290,6 @@ def build_loop(
         max_batch=run.max_batch,
         window_s=run.window_ms / 1000,
         on_progress=progress.update,
-    )
-
-
-def games_of_weights(model: dict[str, Any]) -> PlayedGames:
-    """The games that the weights of a `model:` section have trained on, as far as they say it."""
-    played = PlayedGames()
-    for key in ("pretrained", "ref_pretrained"):
-        if model.get("load_pretrained", True) and model.get(key):
-            played = played.merged(played_by_file(model[key]) or PlayedGames())
-    return played
-
-
-def build_learner(
-    config: DaggerConfig, directory: RunDirectory, model: Blip2Emac, vis_processor: ImageProcessor
-) -> Learner:
-    """The original's optimiser and schedule over the parameters that train."""
-    run = config.run
-    model.dpo_beta = run.dpo_beta
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=run.init_lr, betas=(0.9, 0.999), weight_decay=run.weight_decay)
-    scheduler = registry.get_lr_scheduler_class("linear_warmup_cosine_lr")(
-        optimizer=optimizer,
-        max_epoch=run.num_rounds,
-        min_lr=run.min_lr,
-        init_lr=run.init_lr,
-        warmup_steps=run.warmup_steps,
-        warmup_start_lr=run.warmup_lr,
-    )
-    buffer_class = DPOReplayBuffer if run.enable_dpo else ReplayBuffer
-    return Learner(
-        model=model,
-        vis_processor=vis_processor,
-        buffer=buffer_class(directory.buffer, seed=run.seed, disagreements=run.learn_from == "disagreements"),
-        optimizer=optimizer,
-        lr_scheduler=scheduler,
-        batch_size=run.batch_size,
-        accum_grad_steps=run.accum_grad_steps,
-        updates=run.train_iters_per_epoch,
-        preferences=run.enable_dpo,
     )
 
 

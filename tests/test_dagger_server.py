@@ -20,6 +20,7 @@ import dagger_server
 from lavis.common.errors import ConfigError
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.emac_config import PARTS
+from xrl_alignment.builders.learner import build_learner
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.common.program import run_program
 from xrl_alignment.config.loading import load_config
@@ -266,7 +267,7 @@ def test_a_base_file_without_the_vision_encoder(settings, fails, tmp_path):
 def test_dpos_temperature_and_the_mixing_probability_are_two_settings(tmp_path):
     config = load_config(DaggerConfig, None, ["run.dpo_beta=0.3"])
     model, vis_processor = load_student({}, torch.device("cpu"))
-    dagger_server.build_learner(config, RunDirectory(tmp_path), model, vis_processor)
+    build_learner(config, RunDirectory(tmp_path), model, vis_processor)
     assert model.dpo_beta == 0.3 and config.run.beta == [0.0]
     assert load_config(DaggerConfig, None, []).run.dpo_beta == 0.1
     for value in ("0", "-1", "inf"):

@@ -91,6 +91,7 @@ class Run:
         train_every=1,
         state_interval_s=0.0,
         reflect=True,
+        trainer=None,
         **options,
     ) -> None:
         set_seed(seed)
@@ -106,8 +107,8 @@ class Run:
             Schedule(num_rounds=num_rounds, num_envs=num_envs or len(self.games)),
             reflector=RuleReflector() if reflect else None,
         )
-        self.training = None
-        if train:
+        self.training = trainer(self) if trainer else None
+        if train and not trainer:
             learner = make_learner(self.model, vis_processor, self.directory.buffer, preferences=preferences, seed=seed)
             self.training = Training(
                 learner, self.directory, train_every=train_every, state_interval_s=state_interval_s
@@ -204,6 +205,15 @@ def make_run(tmp_path, games):
         return Run(tmp_path / name, options.pop("games", games[:2]), **options)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory, games):
+    """A `Run` of two rounds, two games each, that nobody has solved; it has ended. For reading only."""
+    run = Run(tmp_path_factory.mktemp("finished") / "run", games[:2], policy=Scripted("look", "inventory"), max_steps=3)
+    run.play()
+    assert run.error is None and run.directory.done
+    return run
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ class RoundProgress(Bar):
             text += f", {helped} won with the expert's help"
         if missing := status.get("missing_labels", 0.0):
             text += f", {missing:.0%} of labels missing"
+        if learner := status.get("learner"):
+            text += f", the policy lacks {learner['staleness']} updates"
         if teacher := status.get("expert"):
             text += f", {teacher['total']['calls']} calls of the teacher"
             cost = teacher["total"]["cost_usd"]

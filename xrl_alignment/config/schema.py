@@ -31,9 +31,11 @@ REFLECTORS = ("auto", "rule", "llm")
 POLICY_NAMES = ("in_process", "vllm", "http")
 ACTORS = ("policy", "expert")
 LEARN_FROM = ("all", "disagreements")
+LEARNERS = ("inline", "decoupled")
 DECODE_MODES = ("free", "admissible")
 
 PROBABILITIES = list_of("probabilities, one for each round", lambda value: 0.0 <= value <= 1.0, empty=False)
+LEARNER_DEVICE = Rule(f"empty, or {DEVICE.text}", lambda value: not value or DEVICE.holds(value))
 ABOVE_ZERO = Rule("a number above 0", lambda value: 0 < value < float("inf"))
 SEVERITY = between(0, 4)
 REPEATS = Rule("0 (off) or at least 2", lambda value: value == 0 or value >= 2)
@@ -102,6 +104,22 @@ class RunConfig(Section, section="run"):
     train_every: int = setting(
         1, "the learner runs after so many episodes, and once for what is left at the run's end", at_least(1)
     )
+    learner: str = setting(
+        "inline",
+        "where the learner runs: between two batches of the policy, so that the games wait (`inline`: the original's "
+        "order, exactly reproducible), or in a process of its own beside the games (`decoupled`, docs/rollouts.md)",
+        one_of(*LEARNERS),
+    )
+    learner_device: str = setting(
+        "", "with `learner=decoupled`: the learner's device; empty: as `device`", LEARNER_DEVICE, may_change=True
+    )
+    max_staleness: int = setting(
+        1000,
+        "with `learner=decoupled`: updates (steps of the optimiser) that the policy's weights may lack for the stored "
+        "episodes; above it the policy waits; 0: it always waits for every update",
+        at_least(0),
+        may_change=True,
+    )
     state_interval_s: float = setting(
         30.0,
         "seconds between two saves of the trainer's state, at least; a resume repeats the updates since the last one; "
@@ -109,6 +127,11 @@ class RunConfig(Section, section="run"):
         at_least(0),
         may_change=True,
     )
+
+    def check_combinations(self) -> None:
+        """What belongs to a learner of its own is used with it alone."""
+        valid = self.learner == "decoupled" or not self.learner_device
+        check_has_effect("run.learner_device", self.learner_device, valid, "run.learner=decoupled")
 
 
 @dataclass

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from xrl_alignment.common.time_split import TimeSplit
 from xrl_alignment.dagger.episode import LabelledEpisode, verdict
 from xrl_alignment.experts.base import act_all
 from xrl_alignment.language.prompt import build_prompt
@@ -39,6 +40,8 @@ class Driver:
         self.seed = seed
         self.write_prompt = write_prompt
         self.call_s = 0.0  # how long the policy's last call took
+        self.staleness: int | None = None  # of the policy's weights (`training.Trainer`)
+        self.times = TimeSplit()
         self._log = log
 
     def decide(self, episodes: Sequence[LabelledEpisode]) -> list[str]:
@@ -64,17 +67,21 @@ class Driver:
             action = label if assisted[i] else own[i]
             episode.assisted |= assisted[i]
             episode.transitions.append(Transition(seen[i].image, prompts[i], label, own.get(i, ""), action, ""))
+            if self.staleness is not None:
+                episode.staleness.append(self.staleness)
             self._note(episode, own.get(i, "-"), label)
             executed.append(action)
         return executed
 
     def _labels(self, episodes: Sequence[LabelledEpisode]) -> list[str | None]:
-        advice = act_all([e.expert for e in episodes], [information_for(e.observation) for e in episodes])
+        with self.times.part("expert"):
+            advice = act_all([e.expert for e in episodes], [information_for(e.observation) for e in episodes])
         return [e.label(said, thoughts=self.enable_tc) for e, said in zip(episodes, advice, strict=True)]
 
     def _ask_policy(self, inputs: dict[int, PolicyInput]) -> dict[int, str]:
         began = time.monotonic()
-        answers = self.policy.act(list(inputs.values())) if inputs else []
+        with self.times.part("policy"):
+            answers = self.policy.act(list(inputs.values())) if inputs else []
         self.call_s = time.monotonic() - began
         return dict(zip(inputs, answers, strict=True))
 

@@ -40,6 +40,7 @@ class LabelledEpisode(Episode):
     assisted: bool = False  # the expert drove at least one step
     unlabelled: int = 0  # states for which the expert had no label
     labelled: bool = True  # whether it had one for the newest transition
+    staleness: list[int] = field(default_factory=list)  # of the policy at each transition, where it may be stale
     started: float = field(default_factory=time.monotonic)
     held: int = 0  # bytes of memory, about
 

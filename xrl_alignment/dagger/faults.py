@@ -49,6 +49,7 @@ def decide_each(driver: Driver, episodes: Sequence[LabelledEpisode]) -> list[str
         failure = error
     for episode, (transitions, assisted) in zip(episodes, before, strict=True):
         episode.transitions.cut(transitions)
+        del episode.staleness[transitions:]
         episode.assisted = assisted
     return [failure] if len(episodes) == 1 else [_decide_alone(driver, episode) for episode in episodes]
 

@@ -129,6 +129,8 @@ class Learner:
         while True:
             try:
                 return self._output(self.buffer.sample(self.batch_size), self.buffer.drawn)
+            except (MemoryError, torch.OutOfMemoryError):
+                raise  # no shard's fault: a smaller batch may fit
             except Exception as error:
                 if not self._refuse_faulty(error):
                     raise

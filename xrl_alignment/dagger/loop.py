@@ -24,7 +24,7 @@ from xrl_alignment.dagger.faults import decide_each, described, may_be_the_datas
 from xrl_alignment.dagger.labels import LabelGuard, MissingLabelsError
 from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.sessions import Arrival, Sessions
-from xrl_alignment.dagger.training import Training
+from xrl_alignment.dagger.training import Trainer, TrainingTime
 from xrl_alignment.runs.checkpoint import CheckpointError
 from xrl_alignment.runs.directory import EpisodeRecord
 from xrl_alignment.runs.transitions import shard_name, write_shard
@@ -51,7 +51,7 @@ class DaggerLoop:
         sessions: Sessions,
         driver: Driver,
         rounds: Rounds,
-        training: Training | None = None,
+        training: Trainer | None = None,
         label_guard: LabelGuard | None = None,
         max_batch: int = 32,
         window_s: float = 0.02,
@@ -66,6 +66,7 @@ class DaggerLoop:
         self.max_batch = max_batch
         self.window_s = window_s
         self.on_progress = on_progress
+        self.times = driver.times
         self.directory = rounds.directory
         self.schedule = rounds.schedule
 
@@ -93,14 +94,16 @@ class DaggerLoop:
         if not self.schedule.finished:
             return  # the server was stopped
         if self.training:
-            self.training.save_if_changed(self.schedule.round, self.rounds.episodes)
+            self.training.finish(self.schedule.round, self.rounds.episodes)
         self.directory.mark_done()
         self._say_goodbye()
 
     def status(self) -> dict[str, Any]:
         """Progress for `/status` and the progress bar."""
-        step = self.training.learner.training_step if self.training else 0
-        return {**self.rounds.status(), "training_step": step, "playing": self.sessions.playing}
+        status = {**self.rounds.status(), "training_step": 0, "playing": self.sessions.playing}
+        if self.training:
+            status |= {"training_step": self.training.training_step, **self.training.status()}
+        return status
 
     # --- collect ---------------------------------------------------------------------------------------------------
 
@@ -132,7 +135,8 @@ class DaggerLoop:
 
     def _take(self, most: int, timeout_s: float) -> list[PendingRequest]:
         # Gathering for longer than the policy's last call took would not pay.
-        return self.server.take(most, timeout_s, window_s=self.window_s, longest_s=self.driver.call_s)
+        with self.times.part("environment"):
+            return self.server.take(most, timeout_s, window_s=self.window_s, longest_s=self.driver.call_s)
 
     def _receive(self, item: PendingRequest) -> Arrival:
         """Take in one request; an observation that cannot be used ends its episode."""
@@ -153,6 +157,10 @@ class DaggerLoop:
         Returns the episodes that end because of their data.
         """
         ended: list[LabelledEpisode] = []
+        if waiting and self.training:
+            with self.times.part("waiting"):
+                self.training.catch_up(len(waiting), lambda: self.server.stopped)
+            self.driver.staleness = self.training.staleness
         while waiting:
             actions = decide_each(self.driver, [episode for _, episode in waiting])
             thinking: list[Asking] = []
@@ -194,9 +202,10 @@ class DaggerLoop:
     def update(self, record: EpisodeRecord) -> None:
         """Let the learner take the stored episode and, if it is its turn, train."""
         if self.training:
-            self.training.take(record)
-            self.training.update(record, self.rounds.episodes)
-            self.training.save_if_due(self.schedule.round, self.rounds.episodes)
+            with self.times.part("training"):
+                self.training.take(record)
+                self.training.update(record, self.rounds.episodes)
+                self.training.save_if_due(self.schedule.round, self.rounds.episodes)
         self.on_progress(self.status())
 
     def end_round(self) -> None:
@@ -206,8 +215,10 @@ class DaggerLoop:
         """
         while self.schedule.round_over:
             if self.training and self.schedule.in_last_round:
-                self.training.update_rest(self.schedule.round, self.rounds.episodes)
-            self.rounds.close(self.training.seconds[self.schedule.round] if self.training else 0.0)
+                with self.times.part("training"):
+                    self.training.update_rest(self.schedule.round, self.rounds.episodes)
+            training = self.training.take_time(self.schedule.round) if self.training else TrainingTime()
+            self.rounds.close(training, self.times)
             if self.training:
                 self.training.end_round(self.schedule.round, self.rounds.episodes)
             self.rounds.begin_next()
@@ -227,7 +238,7 @@ class DaggerLoop:
             "opening": episode.opening,
         }
         try:
-            write_shard(self.directory.buffer / name, episode.transitions, facts)
+            write_shard(self.directory.buffer / name, episode.transitions, facts, staleness=episode.staleness)
         except ValueError as error:  # a full disk is an OSError
             self.directory.logger.error(f"Task: [{episode.env}] nothing is learned from it: {described(error)}")
             return ""
@@ -245,8 +256,8 @@ class DaggerLoop:
         trained = self.training.restore(len(journal)) if self.training else None
         if self.training and (lost := self.directory.lost_shards(journal)):
             trained, journal = self._without_lost(journal, lost, trained)
-        if self.training and trained is None:
-            self.training.save(self.schedule.round, 0)
+        if self.training:
+            self.training.begin(self.schedule.round, trained)
         for number, record in enumerate(journal):
             self.rounds.catch_up(record.round)
             self.rounds.count(record)
@@ -284,7 +295,7 @@ class DaggerLoop:
         if trained is not None and (learned := sum(number < trained for number in cut)):
             assert self.training
             trained -= learned  # what was learned stays in the weights, and is learned once more
-            self.training.save(now, trained)
+            self.training.recount(now, trained)
         self.directory.rewrite_episodes(kept)
         return trained, kept
 

@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from xrl_alignment.common.time_split import TimeSplit
 from xrl_alignment.dagger.schedule import Schedule
+from xrl_alignment.dagger.training import TrainingTime
 from xrl_alignment.experts.llm.accounting import Account
 from xrl_alignment.reflexion.base import Reflector, update_memories
 from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory
@@ -74,17 +76,17 @@ class Rounds:
         self.states += record.states
         self.unlabelled += record.unlabelled
 
-    def close(self, training_s: float) -> None:
+    def close(self, training: TrainingTime, times: TimeSplit) -> None:
         """End the round: reflect on its failures, write its results and its block in `world.log`.
 
-        `training_s` of its time went into training.
+        `times` says what the loop did since the round before.
         """
-        rollout_s = time.monotonic() - self._started - training_s
+        rollout_s = time.monotonic() - self._started - training.standstill_s
         if self.reflector:
             failed = [record.trace() for record in self._records if not record.won]
             self.memories = update_memories(failed, self.memories, self.reflector, skip_unreadable=True)
         self.directory.write_results(self.schedule.round, self._results())
-        self._log(rollout_s, training_s)
+        self._log(rollout_s, training, times)
 
     def begin_next(self) -> None:
         """Begin the next round; the memories that it begins with are saved, which says that this one is over."""
@@ -122,12 +124,15 @@ class Rounds:
         if self.account:
             self.account.start_round(self.schedule.round)
 
-    def _log(self, rollout_s: float, training_s: float) -> None:
-        """`rollout_s`: of the round's time, all that was not training until its last episode ended."""
+    def _log(self, rollout_s: float, training: TrainingTime, times: TimeSplit) -> None:
+        """`rollout_s`: of the round's time until its last episode ended, all in which the games did not stand still."""
         round, solved, total = self.schedule.round, len(self.schedule.solved), self.schedule.num_envs
         seconds = time.monotonic() - self._started
         new = self.schedule.newly_solved
-        note = f"ROLLOUT: {rollout_s:.2f} s\nTRAINING: {training_s:.2f} s"
+        training_s, split = training.seconds, times.take(seconds)
+        lines = [f"ROLLOUT: {rollout_s:.2f} s", f"TRAINING: {training_s:.2f} s"]
+        lines += [f"TIME SPLIT: {', '.join(f'{part} {value:.2f} s' for part, value in split.items())}"]
+        note = "\n".join([*lines, *training.lines])
         states, unlabelled = sum(r.states for r in self._records), sum(r.unlabelled for r in self._records)
         if states:
             share = unlabelled / states
@@ -139,6 +144,8 @@ class Rounds:
         self.directory.write_round(round, solved=solved, newly_solved=new, total=total, seconds=seconds, note=note)
         scalars = {"round/accuracy": solved / total, "round/rollout_seconds": rollout_s}
         scalars |= {"round/training_seconds": training_s, "round/seconds": seconds}
+        scalars |= {f"round/{name}": value for name, value in training.scalars.items()}
+        scalars |= {f"round/seconds_{part}": value for part, value in split.items()}
         if self._records:
             scalars["round/won"] = sum(record.won for record in self._records) / len(self._records)
         if states:

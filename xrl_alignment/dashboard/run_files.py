@@ -11,7 +11,7 @@ from typing import Any
 
 from xrl_alignment.dashboard.curves import Curve, RunningShare
 from xrl_alignment.dashboard.replay import agreement
-from xrl_alignment.dashboard.tail import Tail
+from xrl_alignment.runs.tail import Tail
 
 MAX_ROUNDS, MAX_GAMES = 10_000, 100_000  # of a journal that can be shown; a larger number is damage
 # What a line of any text can raise: JSON nested too deeply and infinite numbers (1e999) included.

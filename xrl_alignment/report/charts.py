@@ -19,6 +19,9 @@ _SIZE = (5.2, 2.9)  # inches
 RATE_LIMITS = (-0.03, 1.03)  # of a chart that shows a share: 0 and 1 stay visible
 
 
+_PART = "round/seconds_"  # the curves of a round's parts (`common.time_split`)
+
+
 class Chart(NamedTuple):
     """An image with its title; `source` is a `data:` URL."""
 
@@ -27,7 +30,7 @@ class Chart(NamedTuple):
 
 
 def charts(runs: dict[str, Path]) -> list[Chart]:
-    """Success by round, success by episode with its interval, then every scalar of the runs; a line for each run."""
+    """Success by round, success by episode with its interval, every scalar of the runs; then the time of each run."""
     metrics = {name: read_metrics(path) for name, path in runs.items()}
     found = []
     if any(read_rounds(path) for path in runs.values()):
@@ -37,6 +40,10 @@ def charts(runs: dict[str, Path]) -> list[Chart]:
     for tag in sorted({tag for curves in metrics.values() for tag in curves if not tag.startswith("round/")}):
         series = {name: thin(curves[tag]) for name, curves in metrics.items() if tag in curves}
         found.append(_chart(tag, "step", series))
+    for name, curves in metrics.items():
+        parts = {tag.removeprefix(_PART): points for tag, points in curves.items() if tag.startswith(_PART)}
+        if parts:
+            found.append(_chart(f"where a round's time goes, seconds: {name}", "round", parts))
     return found
 
 

@@ -233,6 +233,7 @@ def _rounds_table(rounds: list[dict[str, float]]) -> Table:
         "seconds",
         "rollout",
         "training",
+        "staleness",
         "missing labels",
     ]
     keys = ["ROUND", "SUCCESS", "ADDITIONAL SUCCESS", "FAIL", "TOTAL"]
@@ -241,6 +242,7 @@ def _rounds_table(rounds: list[dict[str, float]]) -> Table:
             *(f"{r.get(key, 0):.0f}" for key in keys),
             f"{r.get('ACCURACY', 0):.2f}",
             *(f"{r[key]:.1f}" if key in r else "-" for key in ("TIME", "ROLLOUT", "TRAINING")),
+            f"{r['STALENESS']:.1f}" if "STALENESS" in r else "-",
             f"{r['MISSING LABELS']:.1%}" if "MISSING LABELS" in r else "-",
         ]
         for r in rounds

@@ -19,6 +19,9 @@ output/<method>/with_bc_dpo-<enable_dpo>-tc-<enable_tc>-<timestamp>/
         trainer.pth                     weights and optimiser at some episode of the journal
         expert_calls.jsonl              what was paid for, where the expert is a language model
         server.json                     port and process id
+        learner.yaml, learned.jsonl     with run.learner=decoupled: the learner's settings, and what it has learned
+        published.safetensors           with run.learner=decoupled: the newest weights for the policy
+        learner.lock                    with run.learner=decoupled: held by the learner
         scratch                         the client's folder for pipes and temporary files, with AI2-THOR only
         lock                            held by the process that writes here
         buffer/                         shards; one that no journal line names is a killed episode's
@@ -115,19 +118,65 @@ def newest_checkpoint(directory: Path | str) -> Path | None:
     return found[-1] if found else None
 
 
-class RunDirectory:
-    """Writes and reads a run's files; holds no opinion on what a run does.
-
-    Only one process at a time may: a second one gets a RunDirectoryError.
-    """
+class RunPaths:
+    """Where a run's files are, and the content of those that are replaced as a whole; writes nothing."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.results = self.path / "logging_results"
         self.state = self.path / "state"
         self.buffer = self.state / "buffer"
+        self.journal = self.state / "episodes.jsonl"
         self.trainer = self.state / "trainer.pth"
         self.expert_calls = self.state / "expert_calls.jsonl"
+        self.learner_settings = self.state / "learner.yaml"
+        self.learned = self.state / "learned.jsonl"
+        self.published = self.state / "published.safetensors"
+
+    def checkpoint(self, round: int) -> Path:
+        """Path of the checkpoint after `round`."""
+        return self.path / f"emma_checkpoint_{round}.pth"
+
+    def environments(self) -> list[str]:
+        """Where the run's games were played so far, as `engine split`; [] in a run of an older version."""
+        content = self._read_json(
+            self.state / "environment.json",
+            {},
+            lambda content: isinstance(content, dict) and _is_texts(content.get("environments", [])),
+        )
+        return content.get("environments", [])
+
+    def memories(self) -> tuple[int, dict[str, list[str]]]:
+        """The newest saved memories and the round that they are for; (0, {}) before the first round's end."""
+        content = self._read_json(self.state / "memories.json", {"round": 0, "memories": {}}, _are_memories)
+        return content["round"], content["memories"]
+
+    def record(self, line: str | bytes) -> EpisodeRecord:
+        """What a line of the journal says."""
+        try:
+            return _record(json.loads(line))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise RunDirectoryError(f"{self.journal} is damaged: {error}") from error
+
+    def _read_json(self, path: Path, otherwise: Any, fits: Callable[[Any], bool]) -> Any:
+        """What a file holds; RunDirectoryError where that is no JSON, or is not what `fits`."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else otherwise
+        except (ValueError, RecursionError) as error:
+            raise RunDirectoryError(f"{path} is damaged: {error}") from error
+        if not fits(content):
+            raise RunDirectoryError(f"{path} is damaged: it holds other things than this program writes there")
+        return content
+
+
+class RunDirectory(RunPaths):
+    """Writes and reads a run's files; holds no opinion on what a run does.
+
+    Only one process at a time may: a second one gets a RunDirectoryError.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(path)
         for folder in (self.results, self.buffer):
             folder.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.state / "lock")
@@ -154,10 +203,6 @@ class RunDirectory:
         self._tensorboard.close()
         self._lock.close()
 
-    def checkpoint(self, round: int) -> Path:
-        """Path of the checkpoint after `round`."""
-        return self.path / f"emma_checkpoint_{round}.pth"
-
     @property
     def done(self) -> bool:
         """All rounds have ended."""
@@ -171,9 +216,8 @@ class RunDirectory:
 
     def append_episode(self, record: EpisodeRecord) -> None:
         """Add a finished episode to the journal, on disk before this returns."""
-        path = self.state / "episodes.jsonl"
-        new = not path.exists()
-        with open(path, "a", encoding="utf-8") as file:
+        new = not self.journal.exists()
+        with open(self.journal, "a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(record)) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -182,13 +226,9 @@ class RunDirectory:
 
     def episodes(self) -> list[EpisodeRecord]:
         """The journal; a half-written last line (killed while writing) is cut off, on disk as well."""
-        path = self.state / "episodes.jsonl"
-        cut_half_line(path)
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-            return [_record(json.loads(line)) for line in lines]
-        except (ValueError, TypeError, RecursionError) as error:
-            raise RunDirectoryError(f"{path} is damaged: {error}") from error
+        cut_half_line(self.journal)
+        lines = self.journal.read_text(encoding="utf-8").splitlines() if self.journal.exists() else []
+        return [self.record(line) for line in lines]
 
     def lost_shards(self, records: Sequence[EpisodeRecord]) -> dict[int, str]:
         """Which of `records` name a shard that is missing or damaged (power loss, failing disk), and what is wrong."""
@@ -203,7 +243,7 @@ class RunDirectory:
 
     def rewrite_episodes(self, records: Sequence[EpisodeRecord]) -> None:
         """Make `records` the journal; what it was is kept beside it, as `episodes.jsonl.<number>`."""
-        path, number = self.state / "episodes.jsonl", 1
+        path, number = self.journal, 1
         while (old := path.with_name(f"{path.name}.{number}")).exists():
             number += 1
         before = path.read_bytes()
@@ -224,37 +264,13 @@ class RunDirectory:
         content = {"environments": list(environments), "games_hash": games_hash}
         self._write_json(self.state / "environment.json", content)
 
-    def environments(self) -> list[str]:
-        """Where the run's games were played so far, as `engine split`; [] in a run of an older version."""
-        content = self._read_json(
-            self.state / "environment.json",
-            {},
-            lambda content: isinstance(content, dict) and _is_texts(content.get("environments", [])),
-        )
-        return content.get("environments", [])
-
     def save_memories(self, round: int, memories: dict[str, list[str]]) -> None:
         """Keep the memories with which `round` starts."""
         self._write_json(self.state / "memories.json", {"round": round, "memories": memories})
 
-    def memories(self) -> tuple[int, dict[str, list[str]]]:
-        """The newest saved memories and the round that they are for; (0, {}) before the first round's end."""
-        content = self._read_json(self.state / "memories.json", {"round": 0, "memories": {}}, _are_memories)
-        return content["round"], content["memories"]
-
     def _write_json(self, path: Path, content: Any) -> None:
         text = json.dumps(content, indent=1, ensure_ascii=False)
         write_atomically(path, lambda file: file.write(text.encode()))
-
-    def _read_json(self, path: Path, otherwise: Any, fits: Callable[[Any], bool]) -> Any:
-        """What a file holds; RunDirectoryError where that is no JSON, or is not what `fits`."""
-        try:
-            content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else otherwise
-        except (ValueError, RecursionError) as error:
-            raise RunDirectoryError(f"{path} is damaged: {error}") from error
-        if not fits(content):
-            raise RunDirectoryError(f"{path} is damaged: it holds other things than this program writes there")
-        return content
 
     # --- logs ------------------------------------------------------------------------------------------------------
 

@@ -116,15 +116,23 @@ class _Images(Sequence[np.ndarray]):
 
 
 def write_shard(
-    path: Path, transitions: Sequence[Transition] | UnfinishedTransitions, attributes: Mapping[str, Any]
+    path: Path,
+    transitions: Sequence[Transition] | UnfinishedTransitions,
+    attributes: Mapping[str, Any],
+    *,
+    staleness: Sequence[int] = (),
 ) -> None:
-    """Write an episode's transitions; the file appears under its name only when it is whole and on disk."""
+    """Write an episode's transitions; the file appears under its name only when it is whole and on disk.
+
+    `staleness` becomes a field of its own, unless it is empty: at each transition, the updates that the policy lacked.
+    """
     texts: dict[str, list[str]] = {name: [] for name in FIELDS if name != IMAGE}
     for index in range(len(transitions)):
         item = transitions[index]
         for name, rows in texts.items():
             rows.append(getattr(item, name))
-    shards.write_shard(path, {IMAGE: _Images(transitions), **texts}, attributes)
+    numbers = {"staleness": staleness} if staleness else {}
+    shards.write_shard(path, {IMAGE: _Images(transitions), **texts, **numbers}, attributes)
 
 
 def read_transition(path: Path, index: int) -> Transition:

@@ -212,6 +212,24 @@ def test_a_transition_at_which_the_model_fails_is_drawn_no_more(make, stored, ca
     assert again.buffer.refused == learner.buffer.refused
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_too_little_memory_is_no_shards_fault(make, stored, error):
+    learner = make(updates=8)
+    write_shard(stored / shard_name(0, 1, 1), [Transition(np.zeros((8, 8, 3), np.uint8), "long", "a", "a", "", "")], {})
+    learner.buffer.add_shard(shard_name(0, 1, 1))
+    forward = learner.model.forward
+
+    def failing(samples):
+        if "long" in samples["text_input"]:
+            raise error
+        return forward(samples)
+
+    learner.model.forward = failing
+    with pytest.raises(type(error)):
+        learner.learn(0)
+    assert not learner.buffer.refused
+
+
 def test_the_random_state_holds_the_gpus_generator(make, monkeypatch):
     learner = make()
     assert "cuda" not in learner.random_state()

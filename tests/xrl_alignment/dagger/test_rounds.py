@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 
@@ -55,6 +56,25 @@ def test_a_rounds_time_is_told_apart(played):
         assert parts <= seconds["round/seconds"]
     world = (played.directory.results / "world.log").read_text()
     assert re.findall(r"^(ROLLOUT|TRAINING): \d+\.\d\d s$", world, re.MULTILINE) == ["ROLLOUT", "TRAINING"] * 2
+
+
+def test_a_rounds_time_is_split_into_what_the_loop_did(make_run, scripted):
+    policy = scripted("look")
+    answer = policy.act
+    policy.act = lambda batch: (time.sleep(0.1), answer(batch))[1]
+    run = make_run(policy=policy, max_steps=2)
+    run.play()
+    world = (run.directory.results / "world.log").read_text()
+    totals = [float(seconds) for seconds in re.findall(r"^TIME: ([\d.]+) s$", world, re.MULTILINE)]
+    lines = re.findall(r"^TIME SPLIT: (.*)$", world, re.MULTILINE)
+    assert len(lines) == len(totals) == 2
+    for line, total in zip(lines, totals, strict=True):
+        parts = {name: float(seconds) for name, seconds in re.findall(r"(\w+) ([\d.]+) s", line)}
+        assert list(parts) == ["environment", "policy", "expert", "training", "waiting", "other"]
+        assert abs(sum(parts.values()) - total) < 0.1 and parts["waiting"] < 0.1
+        assert parts["policy"] >= 0.4 and parts["training"] > 0 and parts["environment"] > 0  # 4 calls a round
+    metrics = [json.loads(line) for line in (run.directory.state / "metrics.jsonl").read_text().splitlines()]
+    assert [m["step"] for m in metrics if m["tag"] == "round/seconds_policy"] == [0, 1]
 
 
 def test_a_failed_game_gets_a_memory_that_the_next_round_shows(make_run, scripted):

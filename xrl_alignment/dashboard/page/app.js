@@ -24,6 +24,7 @@ function factsOf(status) {
   add("games solved by the agent", status.solved);
   add("episodes", status.episodes);
   add("training steps", status.training_step);
+  add("updates that the policy lacks", status.learner?.staleness);
   add("sessions", status.wire?.sessions);
   add("in the queue", status.wire?.queued);
   if (status.missing_labels) add("states without a label", share(status.missing_labels));

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xrl_alignment.dashboard.tail import Tail
+from xrl_alignment.runs.tail import Tail
 
 
 def read(tail: Tail) -> list[bytes]:

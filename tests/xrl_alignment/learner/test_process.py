@@ -1,0 +1,55 @@
+"""The learner's process: errors reach the server, kills are survived, but not for ever."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from xrl_alignment.learner.process import LearnerFault, LearnerProcess
+
+
+@pytest.fixture
+def process(tmp_path):
+    (tmp_path / "state").mkdir()
+    process = LearnerProcess(tmp_path)
+    yield process
+    process.stop()
+
+
+def wait_for_end(process: LearnerProcess) -> None:
+    deadline = time.monotonic() + 100
+    while process._process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_its_error_is_the_servers(process):
+    process.start()
+    wait_for_end(process)
+    with pytest.raises(LearnerFault, match=r"ended with code 2: .* has no state/learner.yaml: start dagger_server.py"):
+        process.check(0)
+
+
+def test_a_killed_learner_is_started_again_but_not_for_ever(process):
+    process.start()
+    for learned in (0, 0, 1, 1):  # between the second and the third it has learned something
+        assert process.check(learned) == ""
+        os.kill(process._process.pid, signal.SIGKILL)
+        wait_for_end(process)
+        assert f"the learner was killed by SIGKILL after {learned} episodes; it is started again" in process.check(
+            learned
+        )
+    os.kill(process._process.pid, signal.SIGKILL)
+    wait_for_end(process)
+    with pytest.raises(LearnerFault, match="killed by SIGKILL 3 times in a row after 1 episodes: the machine may lack"):
+        process.check(1)
+    assert process.deaths == 5
+
+
+def test_it_does_not_outlive_its_server(process):
+    process.start()
+    pid = process._process.pid
+    process.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

@@ -1,0 +1,73 @@
+"""Builds the learner and its place in a run from the settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lavis.common import optims  # noqa: F401  (registers the schedulers)
+from lavis.common.registry import registry
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from xrl_alignment.builders.student import ImageProcessor
+from xrl_alignment.config.loading import shareable
+from xrl_alignment.config.schema import DaggerConfig
+from xrl_alignment.dagger.learner import Learner
+from xrl_alignment.dagger.training import Training, TrainingFiles
+from xrl_alignment.runs.played import PlayedGames, played_by_file
+from xrl_alignment.runs.replay import DPOReplayBuffer, ReplayBuffer
+
+
+def build_training(
+    config: DaggerConfig, directory: TrainingFiles, model: Blip2Emac, vis_processor: ImageProcessor
+) -> Training:
+    """Training in this process."""
+    run = config.run
+    return Training(
+        build_learner(config, directory, model, vis_processor),
+        directory,
+        train_every=run.train_every,
+        save_ckpt=run.save_ckpt,
+        state_interval_s=run.state_interval_s,
+        config=shareable(config),
+        earlier_games=games_of_weights(config.model),
+    )
+
+
+def games_of_weights(model: dict[str, Any]) -> PlayedGames:
+    """The games that the weights of a `model:` section have trained on, as far as they say it."""
+    played = PlayedGames()
+    for key in ("pretrained", "ref_pretrained"):
+        if model.get("load_pretrained", True) and model.get(key):
+            played = played.merged(played_by_file(model[key]) or PlayedGames())
+    return played
+
+
+def build_learner(
+    config: DaggerConfig, directory: TrainingFiles, model: Blip2Emac, vis_processor: ImageProcessor
+) -> Learner:
+    """The original's optimiser and schedule over the parameters that train."""
+    run = config.run
+    model.dpo_beta = run.dpo_beta
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=run.init_lr, betas=(0.9, 0.999), weight_decay=run.weight_decay)
+    scheduler = registry.get_lr_scheduler_class("linear_warmup_cosine_lr")(
+        optimizer=optimizer,
+        max_epoch=run.num_rounds,
+        min_lr=run.min_lr,
+        init_lr=run.init_lr,
+        warmup_steps=run.warmup_steps,
+        warmup_start_lr=run.warmup_lr,
+    )
+    buffer_class = DPOReplayBuffer if run.enable_dpo else ReplayBuffer
+    return Learner(
+        model=model,
+        vis_processor=vis_processor,
+        buffer=buffer_class(directory.buffer, seed=run.seed, disagreements=run.learn_from == "disagreements"),
+        optimizer=optimizer,
+        lr_scheduler=scheduler,
+        batch_size=run.batch_size,
+        accum_grad_steps=run.accum_grad_steps,
+        updates=run.train_iters_per_epoch,
+        preferences=run.enable_dpo,
+    )

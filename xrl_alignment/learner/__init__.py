@@ -1,0 +1,1 @@
+"""The learner as a process of its own (`run.learner=decoupled`): games do not wait for training."""

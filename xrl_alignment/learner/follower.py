@@ -1,0 +1,116 @@
+"""The learner's side: follows a run's journal, learns every episode once, publishes what trains.
+
+Weights are a function of the journal: episodes are learned in its order, with the random state of `trainer.pth`. So a
+killed learner goes on from there and comes to the very same weights; a run with `run.learner=inline` and the same
+journal has them, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from xrl_alignment.dagger.training import Training
+from xrl_alignment.learner.directory import LearnerDirectory
+from xrl_alignment.learner.published import Version, publish
+from xrl_alignment.runs.directory import EpisodeRecord
+
+LOOK_S = 0.02  # between two looks at a journal in which nothing is new
+PUBLISH_S = 0.5  # between two publications while more episodes wait; the last of them is published at once
+
+
+class Follower:
+    """Brings `training` to where the journal of `directory` ends, until all `num_rounds` are over."""
+
+    def __init__(self, training: Training, directory: LearnerDirectory, *, num_rounds: int) -> None:
+        self.training = training
+        self.directory = directory
+        self.num_rounds = num_rounds
+        self.round = self.episodes = 0  # the next round to end, and how many episodes are learned
+        self._waiting: deque[EpisodeRecord] = deque()
+        self._over = 0  # rounds that have ended
+        self._published: Version | None = None
+        self._published_at = 0.0
+
+    def run(self) -> None:
+        """Learn until the last round is over; then everything is saved and published.
+
+        Raises DivergedError or CheckpointError when loss, gradient or weights are not finite, and CheckpointError
+        where the saved state is not of this run.
+        """
+        self.begin()
+        while self.round < self.num_rounds:
+            if not self.advance():
+                time.sleep(LOOK_S)
+        self._publish()
+        self.training.finish(self.round, self.episodes)
+
+    def begin(self) -> None:
+        """Continue from the saved state, if there is one, and publish its weights."""
+        self._look()
+        self.training.restore(len(self._waiting))
+        self.round, self.episodes = self.training.saved or (0, 0)
+        for _ in range(self.episodes):
+            self.training.take(self._waiting.popleft())
+        self.training.begin(self.round, self.training.saved and self.episodes)
+        self._tell(0.0)
+        self._publish()
+
+    def advance(self) -> bool:
+        """Learn from the next episode, or end the round; False where there is nothing to do."""
+        self._look()
+        if self._waiting and self._waiting[0].round <= self.round:
+            self._learn(self._waiting.popleft())
+        elif self.round < self._over:
+            self._end_round()
+        else:
+            if self.training.saved != (self.round, self.episodes):
+                self.training.save_if_due(self.round, self.episodes)
+            self._publish_if_new()
+            return False
+        return True
+
+    def _look(self) -> None:
+        # In this order: when a round is said to be over, all its episodes are in the journal.
+        self._over = self.directory.rounds_over()
+        self._waiting.extend(self.directory.new_records())
+
+    def _learn(self, record: EpisodeRecord) -> None:
+        before = self.training.seconds[record.round]
+        self.episodes += 1
+        self.training.take(record)
+        self.training.update(record, self.episodes)
+        self._tell(self.training.seconds[record.round] - before)
+        self.training.save_if_due(self.round, self.episodes)
+        if time.monotonic() - self._published_at >= PUBLISH_S:
+            self._publish_if_new()
+
+    def _end_round(self) -> None:
+        if self.round == self.num_rounds - 1:
+            before, step = self.training.seconds[self.round], self.training.training_step
+            self.training.update_rest(self.round, self.episodes)
+            if self.training.training_step != step:
+                self._tell(self.training.seconds[self.round] - before)
+        self.training.end_round(self.round, self.episodes)
+        self.round += 1
+        self.training.save(self.round, self.episodes)
+
+    @property
+    def _version(self) -> Version:
+        return Version(self.episodes, self.training.training_step)
+
+    def _tell(self, seconds: float) -> None:
+        self.directory.tell(**self._version._asdict(), seconds=seconds)
+
+    def _publish_if_new(self) -> None:
+        """Publish unless that was done; a file that the server has removed was damaged.
+
+        Also after an episode from which nothing is to be learned: the policy may wait for it.
+        """
+        if self._published != self._version or not self.directory.published.exists():
+            self._publish()
+
+    def _publish(self) -> None:
+        self._published = self._version
+        publish(self.directory.published, self.training.learner.model.trainable_state_dict(), self._published)
+        self._published_at = time.monotonic()

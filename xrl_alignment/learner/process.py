@@ -1,0 +1,102 @@
+"""The learner's process as its server sees it: started, watched, started again when something kills it, stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from lavis.common.errors import EmacError
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.common.program import LIFELINE, lifeline
+
+MAX_DEATHS = 3  # in a row, without an episode learned between them
+STOP_S = 15.0
+INTERRUPTED = 130  # the exit code of a program that SIGTERM or Ctrl-C ended
+
+
+class LearnerFault(EmacError, RuntimeError):
+    """The learner has ended and cannot go on; the text holds its error."""
+
+
+class LearnerProcess:
+    """`python -m xrl_alignment.learner RUN_DIR`, with its output in `learner.log` of the run directory.
+
+    It ends with this process, however this one ends.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.log = run_dir / "learner.log"
+        self.deaths = 0  # over its whole life
+        self.finished = False  # it has learned all that the run has
+        self._deaths_here = 0
+        self._died_at = -1
+        self._process: subprocess.Popen | None = None
+        self._open = ExitStack()
+        self._line = self._open.enter_context(lifeline())
+
+    def start(self) -> None:
+        """Start it, unless it runs."""
+        if self._process is not None:
+            return
+        path = [str(REPO_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # the server may run in any folder
+        with open(self.log, "ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "xrl_alignment.learner", str(self.run_dir)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches the server, which then stops it
+                env={**os.environ, LIFELINE: str(self._line), "PYTHONPATH": os.pathsep.join(path)},
+                pass_fds=[self._line],
+            )
+
+    def check(self, learned: int) -> str:
+        """Start it again where a signal has ended it: then says so, else "". `learned`: episodes that it has learned.
+
+        Raises LearnerFault where it ended with an error, or died too often at the same episode.
+        """
+        code = self._process.poll() if self._process and not self.finished else None
+        if code is None:
+            return ""
+        if code == 0:
+            self.finished = True
+            return ""
+        if code > 0 and code != INTERRUPTED:
+            raise LearnerFault(f"the learner ended with code {code}: {self._last_words()}")
+        self._count_death(learned)
+        how = "was interrupted" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+        if self._deaths_here >= MAX_DEATHS:
+            raise LearnerFault(
+                f"the learner {how} {MAX_DEATHS} times in a row after {learned} episodes: the machine may lack memory "
+                f"(lower run.batch_size); its log: {self.log}"
+            )
+        self._process = None
+        self.start()
+        return f"the learner {how} after {learned} episodes; it is started again and goes on from its last saved state"
+
+    def stop(self) -> None:
+        """End it; a later resume goes on from its last saved state."""
+        if self._process and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._open.close()
+
+    def _count_death(self, learned: int) -> None:
+        self.deaths += 1
+        self._deaths_here = self._deaths_here + 1 if learned == self._died_at else 1
+        self._died_at = learned
+
+    def _last_words(self) -> str:
+        """The error line that it printed, or the end of its log."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        last = lines[-1] if lines else "it printed nothing"
+        return last.removeprefix("error: ")[:500] + f" (its log: {self.log})"
