@@ -180,7 +180,7 @@ NOT_KEYS = {"model.sources"}  # an attribute of the model
 
 def known_keys() -> set[str]:
     """Every `section.key` of the project's settings: of runs, offline training, the model and the policy server."""
-    ours = [(kind, kind.__name__.removesuffix("Config").removeprefix("Evaluate").lower()) for kind in SCHEMAS]
+    ours = [(kind, re.sub(r"^(Evaluate|Loop)|Config$", "", kind.__name__).lower()) for kind in SCHEMAS]
     keys = {f"{section}.{field.name}" for kind, section in ours + OTHERS for field in dataclasses.fields(kind)}
     return keys | {f"model.{key}" for key in CONFIG_DEFAULTS}
 

@@ -227,7 +227,7 @@ class RunDirectory(RunPaths):
     def episodes(self) -> list[EpisodeRecord]:
         """The journal; a half-written last line (killed while writing) is cut off, on disk as well."""
         cut_half_line(self.journal)
-        lines = self.journal.read_text(encoding="utf-8").splitlines() if self.journal.exists() else []
+        lines = self.journal.read_bytes().splitlines() if self.journal.exists() else []
         return [self.record(line) for line in lines]
 
     def lost_shards(self, records: Sequence[EpisodeRecord]) -> dict[int, str]:
