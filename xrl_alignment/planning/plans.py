@@ -52,7 +52,7 @@ class HighLevelAction:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ParsedPlan:
     """What was read from a planner's text: the actions, and the first part that is none (empty: all are known)."""
 
     actions: tuple[HighLevelAction, ...]
@@ -75,7 +75,7 @@ def read_action(text: str) -> HighLevelAction | None:
     return HighLevelAction(match["verb"], match["object"])
 
 
-def read_plan(text: str) -> Plan:
+def read_plan(text: str) -> ParsedPlan:
     """The plan in a language model's answer: actions separated by commas, semicolons, lines or `then`.
 
     Reading ends at the first part that is no high-level action: what follows it was planned for after it. Reasoning
@@ -88,11 +88,11 @@ def read_plan(text: str) -> Plan:
             continue
         action = read_action(part)
         if action is None:
-            return Plan(tuple(actions), part[:MAX_ACTION])
+            return ParsedPlan(tuple(actions), part[:MAX_ACTION])
         actions.append(action)
         if len(actions) == MAX_ACTIONS:
             break
-    return Plan(tuple(actions))
+    return ParsedPlan(tuple(actions))
 
 
 def write_plan(actions: Sequence[HighLevelAction]) -> str:
@@ -100,7 +100,7 @@ def write_plan(actions: Sequence[HighLevelAction]) -> str:
     return ", ".join(map(str, actions))
 
 
-def is_valid(plan: Plan, receptacles: Sequence[str]) -> bool:
+def is_valid(plan: ParsedPlan, receptacles: Sequence[str]) -> bool:
     """Whether the plan has an action, all are known, and all places are of the room (by name or by type)."""
     known = {*receptacles, *map(type_of, receptacles)}
     places = {action.place for action in plan.actions if action.place}

@@ -16,6 +16,7 @@ from xrl_alignment.language.feedback import OPEN, SURFACE, whole_sentences
 from xrl_alignment.language.sentences import names_in, process_ob
 
 REPORTS = ("text", "image", "both", "none")
+_NAME = re.compile(r"[a-z]+ \d+")
 
 
 @dataclass
@@ -57,9 +58,13 @@ def check_report(report: str) -> None:
 
 
 def described(text: str) -> list[str]:
-    """The objects that a description names: those of the first sentence of `text` that lists any."""
-    match = _listing(text.partition("\n>")[0])
-    return names_in(match[2]) if match else []
+    """The objects that a description names: those of the first sentence of `text` that lists any, cut off or not.
+
+    What is no name is left out: a model that has hardly learned to describe writes `a 3`, or repeats a number.
+    """
+    match = _listing(text.partition("\n>")[0].rstrip(".") + ".")
+    names = [_NAME.match(name) for name in names_in(match[2])] if match else []
+    return [name[0] for name in names if name]
 
 
 def lists_objects(feedback: str) -> bool:

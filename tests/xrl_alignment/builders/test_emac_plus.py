@@ -89,3 +89,8 @@ def test_every_ablation_changes_a_setting_that_exists() -> None:
 def test_a_planner_that_is_not_there_is_named(option: str, options) -> None:
     with pytest.raises((ConfigError, MissingFileError), match="planner.examples|planner.model"):
         run_emac_plus(DEMO, [*options, option])
+
+
+@pytest.mark.parametrize("file", sorted(DEMO.parent.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_settings_file_of_the_loop_can_be_used(file) -> None:
+    assert load_config(EmacPlusConfig, file).run.output_dir == f"output/emac_plus/{file.stem}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xrl_alignment.planning.plans import MAX_ACTIONS, HighLevelAction, Plan, is_valid, read_action, read_plan
+from xrl_alignment.planning.plans import MAX_ACTIONS, HighLevelAction, ParsedPlan, is_valid, read_action, read_plan
 
 PLAN = "go to countertop 1, take mug, clean mug 2, put mug 2 in/on cabinet 3, use desklamp 1"
 
@@ -53,4 +53,4 @@ def test_an_endless_plan_is_cut() -> None:
 )
 def test_a_plan_is_valid_if_it_can_be_meant_for_this_room(text: str, valid: bool) -> None:
     assert is_valid(read_plan(text), ("countertop 1", "cabinet 3")) is valid
-    assert not is_valid(Plan(()), ())
+    assert not is_valid(ParsedPlan(()), ())

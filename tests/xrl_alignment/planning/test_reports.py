@@ -41,6 +41,7 @@ def test_an_unknown_report_is_named() -> None:
 def test_a_description_ends_where_the_model_goes_on_to_act() -> None:
     text = "You arrive at desk 1. On the desk 1, you see a pen 1, and a cup 2."
     assert described(f"{text}\n> take pen 1\nOn the bed 1, you see a cd 1.") == ["pen 1", "cup 2"]
+    assert described("On the desk 1, you see a 3, a pen 1 1 1, a, and a cup 2, a m") == ["pen 1", "cup 2"]
     assert described("Nothing happens.") == described("") == []
 
 
