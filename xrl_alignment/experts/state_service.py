@@ -45,7 +45,7 @@ class Told(NamedTuple):
     text: str
 
 
-class Moment(NamedTuple):
+class Bookmark(NamedTuple):
     """A state of a game, the texts that led to it, and the number of steps."""
 
     state: Snapshot
@@ -77,14 +77,14 @@ class StateService:
         self._told, self._steps = Told(self._told, command, text), self._steps + 1
         return self._now(text)
 
-    def snapshot(self) -> Moment:
+    def snapshot(self) -> Bookmark:
         """The state now, with what the agent has read; a few microseconds."""
-        return Moment(self._engine.snapshot(), self._told, self._steps)
+        return Bookmark(self._engine.snapshot(), self._told, self._steps)
 
-    def restore(self, moment: Moment) -> TimeStep:
+    def restore(self, bookmark: Bookmark) -> TimeStep:
         """Go back (or forth) to a state of the same game; EnvironmentFault for one of another game."""
-        self._engine.restore(moment.state)
-        self._told, self._steps = moment.told, moment.steps
+        self._engine.restore(bookmark.state)
+        self._told, self._steps = bookmark.told, bookmark.steps
         return self._now(self._told.text)
 
     def clone(self) -> StateService:
