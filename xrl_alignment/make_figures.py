@@ -108,8 +108,8 @@ def make_figures(
     for name, content in figures.items():
         write_atomically(out / name, partial(_write, content))
     lines = [f"{out / name}" for name in figures]
-    parts = {"environment": environment, "split": split, "cfg_path": cfg_path, "options": options}
-    with closing(set_up(checkpoint=checkpoint, **parts)) as setup:
+    parts = set_up(environment=environment, split=split, checkpoint=checkpoint, cfg_path=cfg_path, options=options)
+    with closing(parts) as setup:
         number = choose_game(setup.games, game, seed=0)
         playing = setup.new_game(number)
         while not playing.over:

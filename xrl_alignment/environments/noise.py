@@ -38,16 +38,12 @@ class NoisyEnvironment:
         self._environment = environment
         self._kind, self._severity, self._seed = kind, severity, seed
         self._game, self._steps = "", 0
+        self.name = environment.name
 
     def __getattr__(self, name: str) -> Any:
         if name == "_environment":  # while it is unpickled
             raise AttributeError(name)
         return getattr(self._environment, name)
-
-    @property
-    def name(self) -> str:
-        """The engine's name."""
-        return self._environment.name
 
     def reset(self, game: Game) -> TimeStep:
         """See `Environment`."""

@@ -112,7 +112,14 @@ def without_modules(script: str) -> str:
 def recorded(game: GameInProgress, *, frames: bool = True) -> dict[str, Any]:
     """An episode as the dashboard's player reads it, with its `images` unless `frames` is false."""
     steps = [_step(move) for move in game.moves]
-    end = {"agent": None, "expert": None, "executed": "", "heard": game.moment.heard, "feedback": "", "said": []}
+    end: dict[str, Any] = {
+        "agent": None,
+        "expert": None,
+        "executed": "",
+        "heard": game.moment.heard,
+        "feedback": "",
+        "said": [],
+    }
     moments = [*(move.moment for move in game.moves), game.moment]
     facts = {"game": game.game.id, "won": game.won, "over": game.over, "actions": len(steps)}
     images = [_data_url(moment) for moment in moments] if frames else []

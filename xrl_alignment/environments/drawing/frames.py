@@ -74,7 +74,7 @@ def render_labelled(
 def objects_in_view(state: RoomState, *, size: int = 224, seed: int = 0) -> dict[str, str]:
     """The objects that a frame of `state` shows: name -> name of the receptacle that holds it."""
     _, view, ordered = _seen(state, size, seed)
-    shown = set()
+    shown: set[str] = set()
     for index, drawing in enumerate(ordered):
         own = state.contents.get(drawing.solid.key[0], ())  # what lies on a thing does not hide it
         later = [other for other in ordered[index + 1 :] if other.solid.key[0] not in own]
