@@ -14,9 +14,9 @@ import re
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import BinaryIO
-from xml.sax.saxutils import escape
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
