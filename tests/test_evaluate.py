@@ -173,3 +173,10 @@ def test_an_expert_plays_in_processes_of_their_own(household_data, tmp_path):
     command += ["--options", *options, f"run.output={tmp_path / 'result.json'}"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
     assert result(tmp_path)["first_trial"]["success"] == 1.0
+
+
+def test_the_shipped_student_solves_games_in_rooms_that_it_never_saw(program, tmp_path):
+    code, _, _ = program("run.num_envs=6", cfg="student")
+    got = result(tmp_path)["first_trial"]
+    assert code == 0 and got["games"] == 6
+    assert got["solved"] >= 5

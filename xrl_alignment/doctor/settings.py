@@ -20,7 +20,7 @@ from xrl_alignment.doctor.simulator import check_build, check_display, check_pos
 if TYPE_CHECKING:
     from xrl_alignment.config.schema import DaggerConfig, EnvironmentConfig
 
-SMALL_MODELS = ("tiny", "demo")  # model types that need no GPU
+SMALL_MODELS = ("tiny", "demo", "student")  # model types that need no GPU
 
 
 def check_settings(config: DaggerConfig, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:

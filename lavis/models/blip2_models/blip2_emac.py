@@ -134,7 +134,7 @@ class Blip2Emac(EmacGeneration):
                 model.load_vision(package_path(options["vit_weights"]))
         if options["load_pretrained"] and options["pretrained"]:
             with key_named("pretrained", options):
-                model.load_checkpoint(options["pretrained"])
+                model.load_checkpoint(package_path(options["pretrained"]))
         if options["ref_pretrained"]:
             model.set_reference(weights.read_state(options["ref_pretrained"]), source=str(options["ref_pretrained"]))
         return model

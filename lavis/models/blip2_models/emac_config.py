@@ -67,6 +67,7 @@ CONFIG_DEFAULTS: dict[str, Any] = {
 MODEL_TYPES = {
     "tiny": "configs/models/blip2/blip2_emac_tiny.yaml",
     "demo": "configs/models/blip2/blip2_emac_demo.yaml",
+    "student": "configs/models/blip2/blip2_emac_student.yaml",
     "vicuna7b": "configs/models/blip2/blip2_emac_vicuna7b.yaml",
     "vicuna13b": "configs/models/blip2/blip2_emac_vicuna13b.yaml",
 }
