@@ -174,7 +174,12 @@ def test_every_setting_is_listed(schema: type) -> None:
     assert " ".join(f"`{field.name}`" for field in dataclasses.fields(schema)) in listed
 
 
-OTHERS = [(RunSettings, "run"), (served.ServerSettings, "server"), (served.ModelSettings, "model")]
+OTHERS = [
+    (planning.PlannedEnvironmentConfig, "environment"),
+    (RunSettings, "run"),
+    (served.ServerSettings, "server"),
+    (served.ModelSettings, "model"),
+]
 NOT_KEYS = {"model.sources"}  # an attribute of the model
 
 

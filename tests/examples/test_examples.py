@@ -12,7 +12,10 @@ import pytest
 from xrl_alignment.common.paths import REPO_ROOT
 
 EXAMPLES = REPO_ROOT / "examples"
-TESTED_ELSEWHERE = {"grpo_trl": "tests/xrl_alignment/adapters/test_trl.py"}  # against the real library
+TESTED_ELSEWHERE = {  # against the real libraries
+    "grpo_trl": "tests/xrl_alignment/adapters/test_trl.py",
+    "inspect_household": "tests/xrl_alignment/adapters/test_inspect.py",
+}
 
 
 def solved(name: str, folder: Path) -> dict[str, tuple[int, int]]:

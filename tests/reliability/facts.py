@@ -15,7 +15,7 @@ import torch
 from lavis.datasets.shards import open_shard
 from xrl_alignment.runs.checkpoint import load_checkpoint
 
-_CLOCK = re.compile(r"^(TIME|ROLLOUT|TRAINING): .*$", re.MULTILINE)
+_CLOCK = re.compile(r"^(TIME|ROLLOUT|TRAINING|TIME SPLIT): .*$", re.MULTILINE)
 _WEIGHTS = ("model", "optimizer", "training_step", "episodes")
 
 

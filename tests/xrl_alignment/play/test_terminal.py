@@ -73,6 +73,8 @@ class Terminal:
 
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         environment = {**os.environ, "COLORTERM": "truecolor", "TERM": "xterm-256color", "PYTHONPATH": str(REPO_ROOT)}
+        for name in ("COLUMNS", "LINES"):  # pytest's workers set them; the size is the terminal's
+            environment.pop(name, None)
         command = [sys.executable, "-m", "xrl_alignment.play", *arguments]
         self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
         os.close(theirs)
