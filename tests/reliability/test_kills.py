@@ -18,6 +18,7 @@ def survive(*arguments: object) -> str:
     return ended.stdout
 
 
+@pytest.mark.reliability
 @pytest.mark.timeout(900)
 def test_a_few_kills_change_nothing() -> None:
     assert "kills survived in 1 runs" in survive("--runs", 1, "--kind", "bc")
