@@ -1,4 +1,4 @@
-"""Random SIGKILLs: a few in every run of the suite, two hundred with `make test-reliability` (`kills.py`)."""
+"""Random SIGKILLs, by `make test-reliability` only: a short run, and two hundred kills (`kills.py`)."""
 
 from __future__ import annotations
 
