@@ -12,7 +12,7 @@ import pytest
 from lavis.common.errors import FileError
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import DaggerConfig
-from xrl_alignment.demo import Evaluator, PeakMemory, PhaseStatus, prepare_output, table
+from xrl_alignment.demo import Evaluator, PeakMemory, PhaseStatus, gain, prepare_output, table
 from xrl_alignment.environments.games import find_games
 
 
@@ -31,6 +31,11 @@ def test_a_baseline_has_only_the_figure_that_fits_it() -> None:
     assert [line.split() for line in lines[1:]] == [
         ["expert", "4", "1.000", "0.51", "to", "1.00", "-", "6.5"], ["random", "4", "-", "-", "0.250", "20.0"],
     ]  # fmt: skip
+
+
+def test_the_gain_of_phase_two_is_counted_game_by_game() -> None:
+    summary = {"bc": {"won": {"A": False, "B": True, "C": True}}, "dpo": {"won": {"A": True, "B": False, "C": True}}}
+    assert gain(summary) == "of 3 held-out games, DPO solves 1 that cloning failed, and fails 1 that it solved"
 
 
 def test_each_phase_says_how_long_the_whole_will_still_take(capsys: pytest.CaptureFixture) -> None:

@@ -21,7 +21,7 @@ import argparse
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ from lavis.models.blip2_models.text import LlmTokenizer
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.environments.base import Game, TimeStep
 from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.household.alfworld_tables import tables
 from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.history import EpisodeTrace
@@ -162,15 +163,24 @@ class RowWriter:
         *,
         told: float = TOLD,
         captions: float = CAPTIONS,
+        skilled: float = SKILLED,
+        renamed: float = 0.0,
+        max_tokens: int = MAX_TOKENS,
     ) -> None:
         self.tokenizer = tokenizer
         self.games = games
         self.told = told
         self.captions = captions
+        self.skilled = skilled
+        self.renamed = renamed
+        self.max_tokens = max_tokens
         self.rng = random.Random(seed)
         self._environment = NativeEnvironment()
         self._expert = Explorer()
         self._reflector = RuleReflector()
+        types = sorted({kind.lower() for kinds in tables()["may_hold"].values() for kind in kinds})
+        encoded = [tokenizer.encode(f" {kind}") for kind in types]
+        self._movable = [ids[0] for ids in encoded if len(ids) == 1]
 
     def rows(self, number: int) -> list[Row]:
         """Play `number` episodes and write them, each as one row or as several moments."""
@@ -178,13 +188,14 @@ class RowWriter:
 
     def _rows(self, game: Game) -> list[Row]:
         memories = self._memories(game) if self.rng.random() < WITH_MEMORY else []
-        skilled = self.rng.random() < SKILLED
+        skilled = self.rng.random() < self.skilled
         if skilled:
             text, steps = play_skilled(self._environment, self._expert, game, self.rng, self.rng.choice(NOISE))
         else:
             text, steps, _ = wander(self._environment, game, self.rng, self.rng.choice(WANDER_STEPS))
         if self.rng.random() < self.told:
-            return [self.episode(build_prompt(text, memories, ()), steps, skilled)]
+            row = self.episode(build_prompt(text, memories, ()), steps, skilled)
+            return [self.rename(row) if self.rng.random() < self.renamed else row]
         # Above all where there is something to see.
         worth = [3 if step.reach else 1 for step in steps]
         chosen = sorted(set(self.rng.choices(range(len(steps)), worth, k=MOMENTS)))
@@ -219,7 +230,21 @@ class RowWriter:
             targets += [*answer[1:], -100]
             weights += [FEEDBACK_WEIGHT] * len(answer)
         shown = self._shown(self.rng.choice(steps).reach) if self.rng.random() < 0.5 else []
-        return Row(ids[:MAX_TOKENS], targets[:MAX_TOKENS], weights[:MAX_TOKENS], shown, skilled)
+        end = self.max_tokens
+        return Row(ids[:end], targets[:end], weights[:end], shown, skilled)
+
+    def rename(self, row: Row) -> Row:
+        """`row`, its movable objects' types exchanged at random: every type is looked for, found and passed by.
+
+        As some types are hardly ever a goal, the model would learn to find the usual ones, and not to compare names.
+        """
+        other = dict(zip(self._movable, self.rng.sample(self._movable, len(self._movable)), strict=True))
+        return replace(
+            row,
+            ids=[other.get(id, id) for id in row.ids],
+            targets=[other.get(id, id) for id in row.targets],
+            shown=[(other.get(kind, kind), number) for kind, number in row.shown],
+        )
 
     def moment(self, text: str, memories: Sequence[str], steps: Sequence[Step], skilled: bool) -> Row:
         """The last action alone, after a text that does not say what lies where; the picture does."""
@@ -227,7 +252,7 @@ class RowWriter:
         told = [(step.action, step.feedback) for step in steps[:-1]]
         before = [self.tokenizer.bos_id, *encode(build_prompt(text, memories, told, tell_objects=False))]
         answer = [*encode(last.label), self.tokenizer.eos_id]
-        before = before[-(MAX_TOKENS - len(answer)) :]
+        before = before[-(self.max_tokens - len(answer)) :]
         ids, unread = before + answer[:-1], len(before) - 1
         return Row(
             ids, [-100] * unread + answer, [0.0] * unread + [1.0] * len(answer), self._shown(last.reach), skilled
@@ -240,7 +265,7 @@ class RowWriter:
         prompt = build_prompt(text, memories, told, tell_objects=False) + shown.action
         before = [self.tokenizer.bos_id, *encode(prompt)]
         answer = [*encode(f"\n{shown.feedback}\n> "), *encode(last.label), self.tokenizer.eos_id]
-        before = before[-max(MAX_TOKENS - len(answer), 1) :]
+        before = before[-max(self.max_tokens - len(answer), 1) :]
         ids, unread = before + answer[:-1], len(before) - 1
         return Row(
             ids, [-100] * unread + answer, [0.0] * unread + [1.0] * len(answer), self._shown(last.reach), skilled
@@ -370,6 +395,10 @@ def main() -> None:
     parser.add_argument(
         "--captions", type=float, default=CAPTIONS, help=f"share of moments put into words ({CAPTIONS})"
     )
+    parser.add_argument("--skilled", type=float, default=SKILLED, help=f"share of skilled episodes ({SKILLED})")
+    parser.add_argument("--renamed", type=float, default=0.0, help="share of whole episodes with exchanged objects (0)")
+    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help=f"of an episode ({MAX_TOKENS})")
+    parser.add_argument("--official", action="store_true", help="read ALFWorld's official training games, too")
     parser.add_argument("--start", metavar="FILE", help="continue from these weights")
     arguments = parser.parse_args()
     bound_kernel_cache()
@@ -377,6 +406,16 @@ def main() -> None:
     options = {"llm_weights": arguments.start or "", "init_seed": arguments.seed, "freeze_llm": False}
     model, _ = load_student({"model_type": "tiny", **options}, torch.device("cpu"))
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
-    writer = RowWriter(model.llm_tokenizer, games, arguments.seed, told=arguments.told, captions=arguments.captions)
+    games += find_games("train") if arguments.official else []
+    writer = RowWriter(
+        model.llm_tokenizer,
+        games,
+        arguments.seed,
+        told=arguments.told,
+        captions=arguments.captions,
+        skilled=arguments.skilled,
+        renamed=arguments.renamed,
+        max_tokens=arguments.max_tokens,
+    )
     tokens = round(arguments.tokens * 1e6)
     train(model, writer, tokens=tokens, lr=arguments.lr, seed=arguments.seed, out=arguments.out)

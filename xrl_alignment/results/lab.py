@@ -54,7 +54,7 @@ class Lab:
                     future.cancel()
                 raise
 
-    # ---- the four programs ------------------------------------------------------------------------------------------
+    # ---- the programs -----------------------------------------------------------------------------------------------
 
     def collect(self, name: str, *arguments: str) -> Path:
         """The folder of a collection (`python -m xrl_alignment.collect`)."""
@@ -62,15 +62,36 @@ class Lab:
         self.step(f"data/{name}", ["-m", "xrl_alignment.collect", *arguments, "--out", str(folder)])
         return folder
 
-    def train(self, name: str, storages: Sequence[Path], start: Path | None = None, **options: Any) -> Path:
-        """The checkpoint of behavioural cloning on `storages` (`train.py`, student.yaml), from scratch or from `start`.
+    def generate(self, name: str, *arguments: str) -> Path:
+        """The folder of generated games (`python -m xrl_alignment.environments.household`)."""
+        folder = self.output / "data" / name
+        self.step(f"data/{name}", ["-m", "xrl_alignment.environments.household", *arguments, "--out", str(folder)])
+        return folder
 
-        `options` are keys of the section `run`.
+    def read(self, name: str, *arguments: str) -> Path:
+        """The language model that went on reading logs of games (`python -m xrl_alignment.make_backbone`)."""
+        weights = self.output / "students" / f"{name}.safetensors"
+        self.step(f"students/{name}", ["-m", "xrl_alignment.make_backbone", *arguments, "--out", str(weights)])
+        return weights
+
+    def train(
+        self,
+        name: str,
+        storages: Sequence[Path],
+        start: Path | None = None,
+        language_model: Path | None = None,
+        **options: Any,
+    ) -> Path:
+        """The checkpoint of behavioural cloning on `storages` (`train.py`, student.yaml).
+
+        It begins with the checkpoint `start`; without one, with the demo's frozen parts and `language_model` (else the
+        demo's). `options` are keys of the section `run`.
         """
         listed = ",".join(map(str, storages))
         from_start = {"model.pretrained": start, "model.load_pretrained": True} if start else {}
         given = (
             from_start
+            | ({"model.llm_weights": language_model} if language_model else {})
             | {f"run.{key}": value for key, value in options.items()}
             | {
                 "datasets.alfworld_cap.build_info.annotations.train.storage": f"[{listed}]",

@@ -28,7 +28,11 @@ class ResultsConfig(Section, section="results"):
     hidden_games: int = setting(0, "games in which only the image shows what lies where; 0: all", at_least(0))
     remembered_games: int = setting(1000, "games that were tried before, with a memory of that", at_least(1))
     noise: float = setting(0.1, "share of the steps in which another command than the expert's is executed")
-    batches: int = setting(2400, "batches of 32 of behavioural cloning", at_least(1))
+    read_games: int = setting(
+        4000, "generated games that the language model reads, beside the official ones", at_least(1)
+    )
+    read_tokens: float = setting(15.0, "millions of tokens that it reads", at_least(0.0))
+    batches: int = setting(1200, "batches of 32 of behavioural cloning", at_least(1))
     dagger_batches: int = setting(1200, "batches that follow on the student's own games, too", at_least(1))
     round_games: int = setting(
         600, "games in each information setting that the cloned student plays and the expert labels", at_least(1)

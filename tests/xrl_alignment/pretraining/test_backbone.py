@@ -54,6 +54,17 @@ def test_after_a_slip_the_row_teaches_what_should_have_been_done_up_to_where_the
     assert learned == "go to shelf"  # `shelf` is known after `go to`; what follows `go to desk` is not
 
 
+def test_a_renamed_episode_exchanges_objects_alike_everywhere(writer):
+    encode, decode = writer.tokenizer.encode, writer.tokenizer.decode
+    writer.rng.seed(0)
+    row = writer.episode("Find a pen.\n> ", [step("take pen 1 from desk 1", "take pen 1 from desk 1", ["pen 1"])], True)
+    renamed = writer.rename(row)
+    (pen,), (other,) = encode(" pen"), {id for id in renamed.ids} - {id for id in row.ids}
+    assert decode(renamed.ids[1:]) == decode(row.ids[1:]).replace("pen", decode([other]).strip())
+    assert renamed.targets == [other if id == pen else id for id in row.targets]
+    assert len(renamed.weights) == len(row.weights)
+
+
 def test_a_moment_teaches_one_action_that_only_the_picture_explains(writer):
     steps = [step("go to desk 1", "go to desk 1"), step("look", "take pen 1 from desk 1", ["pen 1", "mug 2"])]
     row = writer.moment("Room.\nTask.", [], steps, True)
