@@ -59,7 +59,7 @@ def test_a_renamed_episode_exchanges_objects_alike_everywhere(writer):
     writer.rng.seed(0)
     row = writer.episode("Find a pen.\n> ", [step("take pen 1 from desk 1", "take pen 1 from desk 1", ["pen 1"])], True)
     renamed = writer.rename(row)
-    (pen,), (other,) = encode(" pen"), {id for id in renamed.ids} - {id for id in row.ids}
+    (pen,), (other,) = encode(" pen"), set(renamed.ids) - set(row.ids)
     assert decode(renamed.ids[1:]) == decode(row.ids[1:]).replace("pen", decode([other]).strip())
     assert renamed.targets == [other if id == pen else id for id in row.targets]
     assert len(renamed.weights) == len(row.weights)
