@@ -120,6 +120,18 @@ def test_disagreements_alone(tmp_path):
     write_shard(tmp_path / agreed, [same], {"game": "pick/1", "won": True})
     buffer = DPOReplayBuffer(tmp_path, disagreements=True)
     for shard in (agreed, name):
+
+
+def test_a_refused_shard_beside_one_without_a_disagreement_leaves_nothing_to_draw(tmp_path):
+    agreed, other = shard_name(0, 0, 1), store(tmp_path, 0, 1, [5])
+    same = replace(transition(1), text_output_neg="label 1")
+    write_shard(tmp_path / agreed, [same], {"game": "pick/0", "won": True})
+    buffer = DPOReplayBuffer(tmp_path, disagreements=True)
+    for shard in (agreed, other):
+        buffer.add_shard(shard)
+    assert buffer.refuse(other) is False  # else `sample` would search for ever
+    with pytest.raises(ValueError, match="no shard .* can be learned from"):
+        buffer.sample(1)
         buffer.add_shard(shard)
     assert len(buffer) == 2
     assert set(buffer.sample(50)["text_output_neg"]) == {"own ü 5", "own ü 6"}
