@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import pickle
 import signal
 import time
 import traceback
@@ -78,7 +79,7 @@ def worker_process(pipe: Connection) -> None:
             reply = getattr(runner, call)(*arguments)
             try:
                 pipe.send(reply)
-            except (TypeError, AttributeError, ValueError) as error:  # what pickle raises
+            except (pickle.PicklingError, TypeError, AttributeError, ValueError) as error:  # what pickle raises
                 unsendable = TypeError(f"an episode's {reply.kind} cannot leave its worker: {error}")
                 pipe.send(WorkerReply("error", unsendable))
     runner.close()
