@@ -240,6 +240,7 @@ def _loop_settings(config: EmacPlusConfig) -> LoopSettings:
             report_severity=config.environment.report_severity,
             max_replans=planner.max_replans,
             max_steps=run.max_steps,
+            blank_frames=config.environment.blank_frames,
             seed=run.seed,
         ),
         planner=PlannerTraining(
