@@ -45,7 +45,7 @@ class RolloutRunner:
         return self.resume(None)
 
     def resume(self, answer: Any) -> WorkerReply:
-        """Go on with the answer to the last question, until there is something to report."""
+        """Continue with the answer to the last question, until there is something to report."""
         assert self._rollout is not None, "begin comes before resume"
         until = time.monotonic() + BEAT_S
         try:
