@@ -6,7 +6,7 @@
 
     DIR/
         README.md                          dataset card: counts, success, settings, versions
-        collection.json                    the settings; a second run with the same ones goes on where the first stopped
+        collection.json                    the settings; a second run with the same ones continues the first
         episodes.jsonl                     one line an episode, in the order of the games
         round000_env0012_steps013.h5       --format shards: one file for each stored episode
         annotations.json, images/          --format lavis: what LAVIS and the published ALFWorld data use
@@ -30,12 +30,12 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lavis.common.errors import ConfigError
-from lavis.common.files import locked, make_folder, remove_temporaries, write_atomically
+from lavis.common.files import locked, make_folder, remove_temporaries, write_json
 from xrl_alignment.builders.teacher import build_teacher
 from xrl_alignment.collection.card import card
 from xrl_alignment.collection.plan import EXPERTS, FORMATS, LANGUAGE_MODEL, Collected, Plan
 from xrl_alignment.collection.player import CollectingPlayer
-from xrl_alignment.collection.storage import CollectionJournal
+from xrl_alignment.collection.storage import CollectionJournal, parse_episodes
 from xrl_alignment.common.choices import BACKENDS, ENVIRONMENT_NAMES
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.common.program import run_program
@@ -80,7 +80,7 @@ def _collect(
 ) -> list[Collected]:
     _claim(plan, out)
     if (out / "README.md").is_file() and not (out / ".annotations.jsonl").is_file():
-        return _read_done(out)
+        return parse_episodes((out / "episodes.jsonl").read_bytes())[0]
     journal = CollectionJournal(out)
     known = {episode.env for episode in journal.done}
     jobs = [(env, game) for env, game in enumerate(games) if env not in known]
@@ -91,13 +91,12 @@ def _collect(
             if outcome.fault:
                 raise EnvironmentFault(
                     f"{outcome.job[1].id} cannot be played ({outcome.attempts} attempts): {outcome.fault}; "
-                    "the same command goes on from there"
+                    "the same command continues from there"
                 )
             episode, entries = outcome.value
             add(episode, entries)
             progress.advance(episode.won)
-    journal.finish(out)
-    write_atomically(out / "README.md", lambda file: file.write(card(plan, journal.done).encode()))
+    journal.finish(out, card(plan, journal.done))
     return journal.done
 
 
@@ -118,13 +117,7 @@ def _claim(plan: Plan, out: Path) -> None:
                 "use another --out"
             )
         return
-    write_atomically(path, lambda file: file.write(json.dumps(asdict(plan), indent=1).encode()))
-
-
-def _read_done(out: Path) -> list[Collected]:
-    lines = (out / "episodes.jsonl").read_text(encoding="utf-8").splitlines()
-    contents = [{key: value for key, value in json.loads(line).items() if key != "at"} for line in lines]
-    return [Collected(**content) for content in contents]
+    write_json(path, asdict(plan))
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -42,9 +42,10 @@ from xrl_alignment.environments.games import find_games, games_hash
 from xrl_alignment.evaluation.actors import Actor, ExpertActor, PolicyActor, new_expert
 from xrl_alignment.evaluation.metrics import summarise
 from xrl_alignment.evaluation.trials import play_games
-from xrl_alignment.pipeline import hand_off, run_phase
+from xrl_alignment.pipeline import hand_off, handed_options, run_phase
 from xrl_alignment.policies.uniform import RandomPolicy
 from xrl_alignment.report.page import write_report
+from xrl_alignment.rollouts.episode import STUCK_AFTER
 
 HELDOUT_GAMES = 120  # twenty of each task type
 HOPELESS_GAMES = 24  # for policies that solve nothing: each of their episodes lasts to the step limit
@@ -58,7 +59,6 @@ PHASES = {
     "evaluation after DPO, blank frames": 110,
 }
 OFFICIAL_PHASES = {"evaluation after both phases, official valid_seen": 130}  # where these games are installed
-STUCK_AFTER = 5  # repeats of an action that end an evaluation episode: a greedy policy would repeat it for ever
 
 
 class PeakMemory:
@@ -202,9 +202,9 @@ def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]
     status.begin("evaluation after behavioural cloning")
     summary["bc"] = evaluator.entry("after behavioural cloning", heldout, reference, admissible=True)
 
-    handed = [f"model.pretrained={reference}", f"model.ref_pretrained={reference}", "model.load_pretrained=true"]
     status.begin("DPO")
-    dpo_run = run_phase(dpo_config, [*options, f"run.output_dir={output / 'dpo'}", *handed])
+    dpo_options = [*options, f"run.output_dir={output / 'dpo'}", *handed_options(reference, reference)]
+    dpo_run = run_phase(dpo_config, dpo_options)
     final = hand_off(dpo_run)
     status.begin("evaluation after DPO")
     summary["dpo"] = evaluator.entry("after DPO", heldout, final, admissible=True)

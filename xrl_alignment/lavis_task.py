@@ -26,7 +26,8 @@ from lavis.tasks.base_task import BaseTask, Batches
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.student import ImageProcessor, make_policy, prompt_writer
 from xrl_alignment.common.progress import GameProgress
-from xrl_alignment.config.checks import check_numbers
+from xrl_alignment.config.checks import at_least
+from xrl_alignment.config.fields import setting
 from xrl_alignment.config.schema import EnvironmentConfig, PolicyConfig
 from xrl_alignment.environments.base import MAX_STEPS
 from xrl_alignment.environments.games import games_hash
@@ -46,13 +47,8 @@ SectionT = TypeVar("SectionT")
 class EpisodesConfig(EnvironmentConfig):
     """`run.environment`: which games on which engine, how many of them, and how long each may last."""
 
-    num_envs: int = 140
-    max_steps: int = MAX_STEPS
-
-    def __post_init__(self) -> None:
-        """Check every value's range."""
-        super().__post_init__()
-        check_numbers("environment", self, ("num_envs", "max_steps"), 1)
+    num_envs: int = setting(140, "games", at_least(1))
+    max_steps: int = setting(MAX_STEPS, "steps after which an episode ends", at_least(1))
 
 
 @registry.register_task("alfworld_episode")

@@ -102,7 +102,7 @@ def make_figures(
     cfg_path: Path | None = None,
     options: Sequence[str] = (),
 ) -> list[str]:
-    """Write `episode.gif`, `learning_curve.svg` and `loop.svg` into `out`; returns a line for each."""
+    """Write `episode.gif`, `learning_curve.svg`, `loop.svg` and the badges into `out`; returns a line for each."""
     make_folder(out)
     figures = {**badges(), "learning_curve.svg": svg(solved_so_far(runs, (7.6, 3.2))), "loop.svg": loop_figure()}
     for name, content in figures.items():

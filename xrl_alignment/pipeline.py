@@ -28,7 +28,7 @@ from pathlib import Path
 
 from lavis.common.errors import ConfigError
 from lavis.common.files import write_atomically
-from xrl_alignment.builders.environments import client_arguments
+from xrl_alignment.builders.environments import client_arguments, games_of
 from xrl_alignment.common.network import page_url
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.common.program import LIFELINE, lifeline, run_program
@@ -37,7 +37,6 @@ from xrl_alignment.config.resume import changed_settings, saved_settings
 from xrl_alignment.config.schema import DaggerConfig
 from xrl_alignment.config.token import new_token, read_token
 from xrl_alignment.doctor.settings import check_settings
-from xrl_alignment.environments import choose_games
 from xrl_alignment.runs.checkpoint import load_checkpoint
 from xrl_alignment.runs.directory import new_run_directory, newest_checkpoint
 from xrl_alignment.runs.leftovers import VARIABLE as SCRATCH_VARIABLE
@@ -73,7 +72,7 @@ def run_phase(
     config = load_config(DaggerConfig, cfg_path, options)
     if resume and (resume / "DONE").exists():
         return resume
-    check_games(config)
+    games_of(config.environment, config.run.num_envs)  # found, or generated, before anything starts
     directory = resume or new_run_directory(
         config.run.output_dir, enable_dpo=config.run.enable_dpo, enable_tc=config.run.enable_tc
     )
@@ -132,20 +131,6 @@ def check_needs(cfg_paths: Sequence[str], options: Sequence[str], say: Callable[
         lines = list(dict.fromkeys(missing))  # both phases usually lack the same
         between = " " if len(lines) == 1 else "\n  "
         raise MissingNeedsError(between.join(["nothing was started, for this machine lacks", *lines]))
-
-
-def check_games(config: DaggerConfig) -> None:
-    """Find (or generate) the games that the client will play; EnvironmentFault where there are none."""
-    environment = config.environment
-    choose_games(
-        environment.name,
-        environment.split,
-        num=config.run.num_envs,
-        data=environment.data or None,
-        seed=environment.seed,
-        num_train=environment.num_train,
-        num_heldout=environment.num_heldout,
-    )
 
 
 def client_command(config: DaggerConfig) -> list[str]:

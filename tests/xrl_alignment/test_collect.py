@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -162,6 +163,17 @@ def test_goes_on_after_an_interruption(games: list[Game], tmp_path: Path, monkey
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
     monkeypatch.setattr(module, "CollectingPlayer", None)  # all is done: nothing is played again
     assert len(collect(plan, games, tmp_path / "cut")) == 4
+
+
+def test_annotations_survive_an_end_before_the_card_is_written(games: list[Game], tmp_path: Path) -> None:
+    plan = Plan(format="lavis", frames=False)
+    (tmp_path / "README.md" / "no card").mkdir(parents=True)
+    with pytest.raises(FileError, match="README.md could not be written"):
+        collect(plan, games[:1], tmp_path)
+    made = (tmp_path / "annotations.json").read_bytes()
+    shutil.rmtree(tmp_path / "README.md")
+    collect(plan, games[:1], tmp_path)
+    assert (tmp_path / "annotations.json").read_bytes() == made
 
 
 def test_labels_and_texts_only(household_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

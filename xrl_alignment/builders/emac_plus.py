@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from lavis.models.blip2_models.emac_config import MODEL_TYPES, package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+from xrl_alignment.builders.teacher import build_endpoint
 from xrl_alignment.common.versions import versions
 from xrl_alignment.config.loading import load_config, shareable, to_yaml
 from xrl_alignment.config.planning import EmacPlusConfig, LoopRunConfig, PlannerConfig
-from xrl_alignment.config.resume import refuse_changes
+from xrl_alignment.config.resume import refuse_changes, settings_in
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games, games_hash
 from xrl_alignment.planning.agent import AgentTraining, LearningAgent
@@ -38,6 +40,7 @@ from xrl_alignment.planning.planners.local import LocalPlanner
 from xrl_alignment.planning.player import PlanSettings
 
 SUMMARY = "summary.json"
+CALLS = "planner_calls.jsonl"
 _CHANGES: dict[str, dict[str, Any]] = {  # ablation -> settings of the planner
     "no_replanning": {
         "replan_rejected": False,
@@ -53,19 +56,20 @@ _CHANGES: dict[str, dict[str, Any]] = {  # ablation -> settings of the planner
     "no_planner_learning": {"learn": False},
     "no_dpo": {"dpo_epochs": 0},
 }
+_ACTORS = ("planner", "agent")
 _NO_REPLANNING = Triggers(rejected=False, not_found=False, seen=False, exhausted=False)
 
 
 def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None = None) -> Path:
     """Run the loop of a settings file to its summary, which is printed as a table; returns the folder.
 
-    `resume` is the folder of a loop that was stopped; it goes on where it was, with the same settings. Raises
-    ConfigError where they differ.
+    `resume` is the folder of a loop that was stopped; it continues with the same settings. Raises ConfigError
+    where they differ.
     """
     config = load_config(EmacPlusConfig, cfg_path, options)
     folder = resume or new_folder(config.run.output_dir)
     if resume:
-        refuse_changes(load_config(EmacPlusConfig, _settings_file(resume)), config, resume)
+        refuse_changes(settings_in(resume, EmacPlusConfig), config, resume)
     with locked(folder / ".lock", folder):
         if not resume:
             text = to_yaml(config).encode()
@@ -82,8 +86,7 @@ def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None 
 def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dict[str, Any]:
     """The loop, its evaluations and its ablations; returns what the summary holds."""
     heldout, training = _eval_games(config), _training_games(config)
-    loop = build_loop(config, folder, quiet=quiet)
-    try:
+    with closing(build_loop(config, folder, quiet=quiet)) as loop:
         summary = {f"{who}_before": loop.evaluate(f"{who}_before", heldout, agent=who == "agent") for who in _ACTORS}
         loop.run(training)
         summary |= {f"{who}_after": loop.evaluate(f"{who}_after", heldout, agent=who == "agent") for who in _ACTORS}
@@ -93,11 +96,8 @@ def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dic
                 summary[f"{who}_after_valid_seen"] = loop.evaluate(f"{who}_valid_seen", games, agent=who == "agent")
         summary |= _noisy(config, loop, heldout)
         identity = loop.planner.identity
-    finally:
-        loop.planner.close()
-        loop.agent.policy.close()
     for name in config.run.ablations:
-        summary[name] = _ablation(name, config, folder / "ablations" / name, training, heldout, quiet)
+        summary[name] = _ablation(name, config, folder, training, heldout, quiet)
     facts = {
         "seed": config.run.seed,
         "planner": identity,
@@ -108,11 +108,12 @@ def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dic
     return summary | facts
 
 
-_ACTORS = ("planner", "agent")
+def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False, calls: Path | None = None) -> Loop:
+    """A loop in `folder` with its planner, trainer and agent. Raises what the models and the endpoint raise.
 
-
-def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> Loop:
-    """A loop in `folder` with its planner, trainer and agent. Raises what the models and the endpoint raise."""
+    `calls` is the file of what calls to the planner's endpoint cost (None: one in `folder`): loops that share it share
+    their limits.
+    """
     run, planner = config.run, config.planner
     device = pick_device(run.device)
     set_seed(run.seed)
@@ -125,11 +126,11 @@ def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> 
         write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects),
         max_batch=run.max_batch,
     )
-    trainer = local_planner(planner, planner.trainer or planner.model, run, device) if _learns(planner) else None
+    trainer = local_planner(planner, run, device) if planner.name == "local" or planner.trainer else None
     return Loop(
         folder,
         _loop_settings(config),
-        planner=_planner(planner, trainer, folder),
+        planner=_planner(planner, trainer, folder, calls or folder / CALLS),
         trainer=trainer if planner.learn else None,
         agent=agent,
         make_environment=environment_factory(config.environment, run.max_steps),
@@ -137,48 +138,33 @@ def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> 
     )
 
 
-def _learns(planner: PlannerConfig) -> bool:
-    return planner.name == "local" or bool(planner.trainer)
-
-
-def _planner(settings: PlannerConfig, trainer: LocalPlanner | None, folder: Path) -> Planner:
+def _planner(settings: PlannerConfig, trainer: LocalPlanner | None, folder: Path, calls: Path) -> Planner:
     if settings.name == "explorer":
         return ExplorerPlanner()
     if settings.name == "local":
         assert trainer is not None
         return trainer
-    from xrl_alignment.experts.llm.accounting import Account
-    from xrl_alignment.experts.llm.answer_cache import AnswerCache
-    from xrl_alignment.experts.llm.endpoint import Endpoint
     from xrl_alignment.experts.llm.tokens import counter_for
 
-    endpoint = Endpoint(
-        model=settings.model,
-        base_url=settings.base_url,
-        api=settings.api,
-        key_variable=settings.key_variable,
-        timeout_s=settings.timeout_s,
-        max_attempts=settings.max_attempts,
-        concurrency=settings.concurrency,
-        account=Account(),
-        cache=AnswerCache(Path(settings.cache) if settings.cache else folder / "planner_answers.sqlite"),
-    )
-    endpoint.count = counter_for(settings.model, settings.tokenizer)
+    endpoint = build_endpoint(settings, Path(settings.cache) if settings.cache else folder / "planner_answers.sqlite")
+    endpoint.account.keep(calls)
+    endpoint.count = counter_for(settings.model, settings.tokenizer, section=settings.section)
     return EndpointPlanner(
         endpoint,
         examples=_examples(settings),
         context_tokens=settings.context_tokens,
         max_answer_tokens=settings.max_answer_tokens,
         temperature=settings.temperature,
-        timeout_s=settings.timeout_s,
     )
 
 
-def local_planner(settings: PlannerConfig, name: str, run: LoopRunConfig, device: torch.device) -> LocalPlanner:
-    """The language model `name` (`tiny`: the demo's, else a folder or hub id) with an untrained adapter."""
-    tokenizer = load_llm_tokenizer(package_path(name), "planner.model")
+def local_planner(settings: PlannerConfig, run: LoopRunConfig, device: torch.device) -> LocalPlanner:
+    """The `trainer`, or else the `model` (`tiny`: the demo's, else a folder or hub id) with an untrained adapter."""
+    key = "planner.trainer" if settings.trainer else "planner.model"
+    name = settings.trainer or settings.model
+    tokenizer = load_llm_tokenizer(package_path(name), key)
     return LocalPlanner(
-        _language_model(name).to(device),  # type: ignore[arg-type]  # transformers wraps `to` without its types
+        _language_model(name, key).to(device),  # type: ignore[arg-type]  # transformers wraps `to` without its types
         tokenizer,
         rank=settings.lora_rank,
         alpha=settings.lora_alpha,
@@ -190,12 +176,12 @@ def local_planner(settings: PlannerConfig, name: str, run: LoopRunConfig, device
     )
 
 
-def _language_model(name: str) -> PreTrainedModel:
+def _language_model(name: str, key: str) -> PreTrainedModel:
     if name != "tiny":
         try:
             return AutoModelForCausalLM.from_pretrained(name)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"planner.model={name} is no language model: {first_sentence(error)}") from error
+            raise ConfigError(f"{key}={name} is no language model: {first_sentence(error)}") from error
     demo = load_yaml(LIBRARY_ROOT / MODEL_TYPES["demo"]).model
     sizes = OmegaConf.to_container(demo.llm_config)
     assert isinstance(sizes, dict)
@@ -240,6 +226,7 @@ def _loop_settings(config: EmacPlusConfig) -> LoopSettings:
             report_severity=config.environment.report_severity,
             max_replans=planner.max_replans,
             max_steps=run.max_steps,
+            blank_frames=config.environment.blank_frames,
             seed=run.seed,
         ),
         planner=PlannerTraining(
@@ -283,13 +270,10 @@ def _ablation(
     """The agent's figures after a loop of its own with one thing changed, and the planner's success beside them."""
     planner = dataclasses.replace(config.planner, **_CHANGES[name])
     run = dataclasses.replace(config.run, bc_rounds=config.run.num_rounds) if name == "no_dpo" else config.run
-    loop = build_loop(dataclasses.replace(config, planner=planner, run=run), folder, quiet=quiet)
-    try:
+    changed = dataclasses.replace(config, planner=planner, run=run)
+    with closing(build_loop(changed, folder / "ablations" / name, quiet=quiet, calls=folder / CALLS)) as loop:
         loop.run(training)
         figures = {who: loop.evaluate(f"{who}_after", heldout, agent=who == "agent") for who in _ACTORS}
-    finally:
-        loop.planner.close()
-        loop.agent.policy.close()
     return figures["agent"] | {"planner_success": figures["planner"]["success"]}
 
 
@@ -300,10 +284,3 @@ def _training_games(config: EmacPlusConfig) -> list[Game]:
 
 def _eval_games(config: EmacPlusConfig) -> list[Game]:
     return games_of(dataclasses.replace(config.environment, split=config.run.eval_split), config.run.num_eval)
-
-
-def _settings_file(folder: Path) -> Path:
-    path = folder / "config.yaml"
-    if not path.is_file():
-        raise ConfigError(f"{folder} is not the folder of a loop: it has no config.yaml")
-    return path

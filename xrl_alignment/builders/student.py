@@ -1,4 +1,4 @@
-"""Builds the parts that the root programs share from their settings: model, policy, games, environments."""
+"""Builds the model, its policy and its prompt writer from their settings."""
 
 from __future__ import annotations
 

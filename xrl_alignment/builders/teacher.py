@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xrl_alignment.common.paths import REPO_ROOT
-from xrl_alignment.config.schema import ExpertConfig, ReflexionConfig
+from xrl_alignment.config.schema import EndpointConfig, ExpertConfig, ReflexionConfig
 from xrl_alignment.environments.games import cache_root
 from xrl_alignment.experts.llm.accounting import Account, Pace, Prices
 from xrl_alignment.experts.llm.answer_cache import AnswerCache
@@ -82,15 +82,18 @@ def answers_file(setting: str) -> Path | None:
     return before if before.is_file() else cache_root() / before.name
 
 
-def _teacher(settings: ExpertConfig, thinking: bool) -> Teacher:
+def build_endpoint(settings: EndpointConfig, cache: Path | None) -> Endpoint:
+    """The endpoint of a section's settings, with its prices and limits; answers are kept in the file `cache`.
+
+    Raises EndpointFault (no key, no model) or ConfigError (address, cache).
+    """
     from xrl_alignment.experts.llm.endpoint import Endpoint
-    from xrl_alignment.experts.llm.teacher import Teacher
-    from xrl_alignment.experts.llm.tokens import counter_for
 
     prices = Prices(
         settings.price_prompt, settings.price_cached_prompt or settings.price_prompt, settings.price_completion
     )
-    endpoint = Endpoint(
+    return Endpoint(
+        section=settings.section,
         model=settings.model,
         base_url=settings.base_url,
         api=settings.api,
@@ -100,9 +103,21 @@ def _teacher(settings: ExpertConfig, thinking: bool) -> Teacher:
         max_attempts=settings.max_attempts,
         concurrency=settings.concurrency,
         pace=Pace(settings.calls_per_minute),
-        account=Account(prices=prices, max_calls=settings.max_calls, max_cost_usd=settings.max_cost_usd),
-        cache=AnswerCache(answers_file(settings.cache)),
+        account=Account(
+            prices=prices,
+            max_calls=settings.max_calls,
+            max_cost_usd=settings.max_cost_usd,
+            section=settings.section,
+        ),
+        cache=AnswerCache(cache, section=settings.section),
     )
+
+
+def _teacher(settings: ExpertConfig, thinking: bool) -> Teacher:
+    from xrl_alignment.experts.llm.teacher import Teacher
+    from xrl_alignment.experts.llm.tokens import counter_for
+
+    endpoint = build_endpoint(settings, answers_file(settings.cache))
     examples = load_prompts(settings.prompts or PROMPTS / "alfworld_3prompts.json")
     endpoint.count = counter_for(settings.model, settings.tokenizer)  # last, for it logs what it chose
     return Teacher(

@@ -45,7 +45,7 @@ def sync_images(out: Path, entries: Sequence[Mapping[str, str]]) -> None:
 
 
 class CollectionJournal:
-    """`episodes.jsonl` and the growing annotations: what is done, and where to go on after a crash.
+    """`episodes.jsonl` and the growing annotations: what is done, and where to continue after a crash.
 
     A line stands in `episodes.jsonl` only when its data is written; `at` in it is the length of the annotations then.
     """
@@ -53,15 +53,9 @@ class CollectionJournal:
     def __init__(self, out: Path) -> None:
         self._episodes = out / "episodes.jsonl"
         self._annotations = out / ".annotations.jsonl"
-        self.done: list[Collected] = []
-        whole, at = b"", 0
-        if self._episodes.is_file():
-            whole = self._episodes.read_bytes().rpartition(b"\n")[0]
-            whole += b"\n" if whole else b""
-            for line in whole.splitlines():
-                content = json.loads(line)
-                at = content.pop("at")
-                self.done.append(Collected(**content))
+        content = self._episodes.read_bytes() if self._episodes.is_file() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        self.done, at = parse_episodes(whole)
         for path, length in ((self._episodes, len(whole)), (self._annotations, at)):
             with open(path, "ab") as file:
                 file.truncate(length)
@@ -84,12 +78,23 @@ class CollectionJournal:
 
             yield add
 
-    def finish(self, out: Path) -> None:
-        """Make `annotations.json`, one JSON list, of the lines; nothing where there are none."""
+    def finish(self, out: Path, card: str) -> None:
+        """Make `annotations.json`, one JSON list, of the lines (nothing without any), and the card `README.md`.
+
+        The lines are removed last: with them there, a run after a crash does this again.
+        """
         if self._annotations.stat().st_size:
             with open(self._annotations, "rb") as lines:
                 write_list(out / "annotations.json", (line.strip() for line in lines))
+        write_atomically(out / "README.md", lambda file: file.write(card.encode()))
         self._annotations.unlink()
+
+
+def parse_episodes(lines: bytes) -> tuple[list[Collected], int]:
+    """What the lines of `episodes.jsonl` hold, and the last `at`."""
+    contents = [json.loads(line) for line in lines.splitlines()]
+    at = [content.pop("at") for content in contents]
+    return [Collected(**content) for content in contents], at[-1] if at else 0
 
 
 def write_list(path: Path, entries: Iterator[bytes]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 
-def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's score interval (Wilson 1927) of a success rate, 95 % by default; (0, 1) without trials."""
+def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
+    """Wilson's score interval (Wilson 1927) of a success rate, 95 %; (0, 1) without trials."""
     if trials == 0:
         return 0.0, 1.0
-    rate = successes / trials
+    rate, z = successes / trials, 1.96
     centre = rate + z * z / (2 * trials)
     spread = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
     scale = 1 + z * z / trials

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import typing
 from typing import Any, ClassVar, NamedTuple
 
@@ -67,8 +68,11 @@ class Section:
 
 
 def settings_of(schema: Section | type[Section]) -> dict[str, Setting]:
-    """The settings of a section by name; fields made without `setting` are left out."""
-    return {field.name: field.metadata[_KEY] for field in dataclasses.fields(schema) if _KEY in field.metadata}
+    """The settings of a section by name, its own before inherited ones; fields made without `setting` are left out."""
+    own = inspect.get_annotations(schema if isinstance(schema, type) else type(schema))
+    place = {name: number for number, name in enumerate(own)}
+    fields = sorted(dataclasses.fields(schema), key=lambda field: place.get(field.name, len(place)))
+    return {field.name: field.metadata[_KEY] for field in fields if _KEY in field.metadata}
 
 
 def sections_of(schema: type) -> list[type[Section]]:

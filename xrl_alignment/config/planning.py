@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from xrl_alignment.config.checks import DEVICE, SECONDS, at_least, check, check_has_effect, list_of, named, one_of
+from xrl_alignment.config.checks import DEVICE, at_least, check, check_has_effect, list_of, named, one_of
 from xrl_alignment.config.fields import Section, setting
-from xrl_alignment.config.schema import ABOVE_ZERO, APIS, PROBABILITIES, SEVERITY, EnvironmentConfig, PolicyConfig
+from xrl_alignment.config.schema import (
+    ABOVE_ZERO,
+    PROBABILITIES,
+    SEVERITY,
+    EndpointConfig,
+    EnvironmentConfig,
+    PolicyConfig,
+)
 
 ABLATIONS = (
     "no_replanning",
@@ -91,8 +98,8 @@ class PlannedEnvironmentConfig(EnvironmentConfig):
 
 
 @dataclass
-class PlannerConfig(Section, section="planner"):
-    """Who plans, when it is asked again, what it is told, and how it learns."""
+class PlannerConfig(EndpointConfig, section="planner"):
+    """Who plans, when it is asked again, what it is told, how it learns; from `api` on: how an endpoint is asked."""
 
     name: str = setting(
         "local",
@@ -139,16 +146,7 @@ class PlannerConfig(Section, section="planner"):
     max_examples: int = setting(4000, "plans that are learned from, the newest", at_least(1))
     context_tokens: int = setting(1024, "the model's context: tokens of prompt and plan together", at_least(2))
     max_answer_tokens: int = setting(64, "tokens of a plan, at most", at_least(1))
-    temperature: float = setting(0.0, "`endpoint`: sampling temperature; `local` plans greedily", at_least(0))
     base_url: str = setting("", "`endpoint`: its address; empty: OpenAI's own", may_change=True)
-    api: str = setting("chat", "`endpoint`: its interface; `completion` is OpenAI's legacy one", one_of(*APIS))
-    key_variable: str = setting(
-        "OPENAI_API_KEY", "`endpoint`: environment variable that holds the key", may_change=True
-    )
-    tokenizer: str = setting("", "`endpoint`: folder of the tokenizer that counts tokens; empty: an estimate")
-    timeout_s: float = setting(60.0, "`endpoint`: seconds that one call may take", SECONDS, may_change=True)
-    max_attempts: int = setting(20, "`endpoint`: how often a failing call is tried", at_least(1), may_change=True)
-    concurrency: int = setting(32, "`endpoint`: calls that run at once, at most", at_least(1), may_change=True)
     cache: str = setting(
         "",
         "`endpoint`: file in which answers are kept; empty: `planner_answers.sqlite` in the run's folder",
@@ -156,7 +154,8 @@ class PlannerConfig(Section, section="planner"):
     )
 
     def check_combinations(self) -> None:
-        """A trainer is for an endpoint."""
+        """A trainer is for an endpoint; a limit in dollars needs prices."""
+        super().check_combinations()
         check_has_effect(
             "planner.trainer", self.trainer, not self.trainer or self.name == "endpoint", "planner.name=endpoint"
         )

@@ -6,6 +6,7 @@ A field of the schema says it by `may_change` (`fields.setting`).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,12 +32,17 @@ def free_keys(program: type) -> frozenset[str]:
 FREE_KEYS = free_keys(DaggerConfig)
 
 
-def saved_settings(run_dir: Path, options: list[str] | tuple[str, ...] = ()) -> DaggerConfig:
+def saved_settings(run_dir: Path, options: Sequence[str] = ()) -> DaggerConfig:
     """The settings that `run_dir` was started with, `options` laid over them; ConfigError where it has none."""
+    return settings_in(run_dir, DaggerConfig, options)
+
+
+def settings_in(run_dir: Path, schema: type[SettingsT], options: Sequence[str] = ()) -> SettingsT:
+    """As `saved_settings`, of any program that writes `config.yaml` into its folder."""
     path = run_dir / "config.yaml"
     if not path.is_file():
         raise ConfigError(f"{run_dir} is not a run directory: it has no config.yaml")
-    return load_config(DaggerConfig, path, options)
+    return load_config(schema, path, options)
 
 
 def changed_settings(saved: SettingsT, wanted: SettingsT) -> list[str]:

@@ -214,22 +214,9 @@ class EnvironmentConfig(Section, section="environment"):
 
 
 @dataclass
-class ExpertConfig(Section, section="expert"):
-    """The source of labels. All but `name` is for `openai`, a language model behind an endpoint (docs/teacher.md)."""
+class EndpointConfig(Section):
+    """A language model behind an endpoint with OpenAI's interface: how it is asked, and what that may cost."""
 
-    name: str = setting(
-        "explorer",
-        "who labels; `client` takes the label that comes with the client's message, whatever expert made it; "
-        "`openai` is a language model behind an endpoint with OpenAI's interface; `module:Class`: your own",
-        one_of_or_class(*EXPERT_NAMES),
-    )
-    max_missing_labels: float = setting(
-        0.5,
-        "share of a round's states for which the expert may have no label; above it the run stops and can be resumed "
-        "(where a label is missing, the policy's own action takes its place, as in the original); 1: never stop",
-        between(0, 1),
-        may_change=True,
-    )
     base_url: str = setting("", "the endpoint; empty: OpenAI's own")
     model: str = setting("", "the model's name at the endpoint")
     api: str = setting("chat", "interface of the endpoint; `completion` is OpenAI's legacy one", one_of(*APIS))
@@ -237,11 +224,7 @@ class ExpertConfig(Section, section="expert"):
     key_variable: str = setting(
         "OPENAI_API_KEY", "environment variable that holds the key; it is read from nowhere else", may_change=True
     )
-    prompts: str = setting("", "file with the worked examples; empty: the one in `prompts/`")
-    reflection_examples: str = setting("", "file with the examples of memories; empty: the one in `prompts/`")
     temperature: float = setting(0.0, "sampling temperature", at_least(0))
-    max_answer_tokens: int = setting(256, "tokens of an answer, at most", at_least(1))
-    context_tokens: int = setting(8192, "the model's context: tokens of prompt and answer together", at_least(1))
     tokenizer: str = setting(
         "", "folder of the tokenizer that counts tokens; empty: found by the model's name, else an estimate"
     )
@@ -250,13 +233,6 @@ class ExpertConfig(Section, section="expert"):
     concurrency: int = setting(32, "calls that run at once, at most", at_least(1), may_change=True)
     calls_per_minute: float = setting(
         0.0, "calls that begin in a minute, at most; 0: no limit", at_least(0), may_change=True
-    )
-    cache: str = setting(
-        "auto",
-        "file in which answers are kept; `auto`: `expert_answers.sqlite` in the project's cache folder "
-        "(`$XDG_CACHE_HOME/emac`, else `~/.cache/emac`), or in `output/` where an older version has left one; empty: "
-        "they are not kept",
-        may_change=True,
     )
     max_calls: int = setting(
         0, "calls, repeated ones included, after which the run pauses; 0: no limit", at_least(0), may_change=True
@@ -275,15 +251,45 @@ class ExpertConfig(Section, section="expert"):
         may_change=True,
     )
     price_completion: float = setting(0.0, "US dollars for a million answer tokens", at_least(0), may_change=True)
-    ground: bool = setting(
-        False, "an answer that is nearly an admissible command becomes that command (docs/teacher.md)"
-    )
 
     def check_combinations(self) -> None:
         """A limit in dollars needs prices."""
         valid = not self.max_cost_usd or self.price_prompt > 0 or self.price_completion > 0
-        condition = "expert.price_prompt or expert.price_completion is set"
-        check_has_effect("expert.max_cost_usd", self.max_cost_usd, valid, condition)
+        condition = f"{self.section}.price_prompt or {self.section}.price_completion is set"
+        check_has_effect(f"{self.section}.max_cost_usd", self.max_cost_usd, valid, condition)
+
+
+@dataclass
+class ExpertConfig(EndpointConfig, section="expert"):
+    """The source of labels. All but `name` is for `openai`, a language model behind an endpoint (docs/teacher.md)."""
+
+    name: str = setting(
+        "explorer",
+        "who labels; `client` takes the label that comes with the client's message, whatever expert made it; "
+        "`openai` is a language model behind an endpoint with OpenAI's interface; `module:Class`: your own",
+        one_of_or_class(*EXPERT_NAMES),
+    )
+    max_missing_labels: float = setting(
+        0.5,
+        "share of a round's states for which the expert may have no label; above it the run stops and can be resumed "
+        "(where a label is missing, the policy's own action takes its place, as in the original); 1: never stop",
+        between(0, 1),
+        may_change=True,
+    )
+    prompts: str = setting("", "file with the worked examples; empty: the one in `prompts/`")
+    reflection_examples: str = setting("", "file with the examples of memories; empty: the one in `prompts/`")
+    max_answer_tokens: int = setting(256, "tokens of an answer, at most", at_least(1))
+    context_tokens: int = setting(8192, "the model's context: tokens of prompt and answer together", at_least(1))
+    cache: str = setting(
+        "auto",
+        "file in which answers are kept; `auto`: `expert_answers.sqlite` in the project's cache folder "
+        "(`$XDG_CACHE_HOME/emac`, else `~/.cache/emac`), or in `output/` where an older version has left one; empty: "
+        "they are not kept",
+        may_change=True,
+    )
+    ground: bool = setting(
+        False, "an answer that is nearly an admissible command becomes that command (docs/teacher.md)"
+    )
 
 
 @dataclass

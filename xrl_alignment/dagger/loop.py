@@ -200,7 +200,7 @@ class DaggerLoop:
         return record
 
     def update(self, record: EpisodeRecord) -> None:
-        """Let the learner take the stored episode and, if it is its turn, train."""
+        """Let the learner take the stored episode and, if training is due, train."""
         if self.training:
             with self.times.part("training"):
                 self.training.take(record)

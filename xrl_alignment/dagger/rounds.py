@@ -17,8 +17,8 @@ from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory
 class Rounds:
     """Counts the episodes of every round and ends it.
 
-    `reflector` None: failed games get no memories. `account` is what the expert's calls cost, where they do. `say` is
-    told what a round's time went into.
+    `reflector` None: failed games get no memories. `account` None: the expert's calls cost nothing. `say` is told what
+    a round's time went into.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class Rounds:
         self._games_noted = len(self.schedule.games)
 
     def catch_up(self, round: int) -> None:
-        """Go on to `round`: everything that ends the rounds before it is on disk."""
+        """Skip to `round`: everything that ends the rounds before it is on disk."""
         while self.schedule.round < round:
             self._next()
 
     def restore_memories(self) -> None:
-        """Go on to the round that the saved memories are for, and write its log anew.
+        """Skip to the round that the saved memories are for, and write its log anew.
 
         The log may lack the last episode: a kill can come between journal and log.
         """

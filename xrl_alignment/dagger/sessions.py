@@ -166,7 +166,7 @@ class Sessions:
         item.reply({"kind": "welcome", "expert": self.client_expert, **size})
 
     def _refuse(self, item: PendingRequest, reason: str) -> None:
-        """Answer with an error, and tell the server's user: the run goes on waiting for a client that fits."""
+        """Answer with an error, and tell the server's user: the run still waits for a client that fits."""
         reason = plain(reason)  # it may quote what the client sent
         self._log.error(f"Refused a client: {reason}")
         self.say(f"refused a client: {reason}")
@@ -205,7 +205,7 @@ class Sessions:
             episode = self._begin(session, observation)
         elif episode := self._episodes.get(session):
             episode.receive(observation)
-        if episode is None:  # no use for this game, or an episode that is here no more: the client goes on
+        if episode is None:  # no use for this game, or an episode that is here no more: the client continues
             why = self._forgotten.pop(session, "")
             _answer_end(item, why)
             return Arrival()

@@ -62,7 +62,7 @@ class Trainer(Protocol):
         """Learn from a stored episode as well from now on."""
 
     def update(self, record: EpisodeRecord, episodes: int) -> None:
-        """Train if it is the turn; `record` is the newest episode."""
+        """Train if training is due; `record` is the newest episode."""
 
     def update_rest(self, round: int, episodes: int) -> None:
         """Train once more at the end of the run, in its last `round`, if episodes came after the last turn."""
@@ -170,7 +170,7 @@ class Training:
                 self.games = self.games.merged(PlayedGames((record.game,)))
 
     def update(self, record: EpisodeRecord, episodes: int) -> None:
-        """Train if it is the turn: `episodes` have ended, `record` is the newest."""
+        """Train if training is due: `episodes` have ended, `record` is the newest."""
         if record.shard and episodes % self.train_every == 0:
             self._learn(record.round)
 

@@ -138,8 +138,8 @@ class DecoupledTraining:
     def catch_up(self, answers: int, stopped: Callable[[], bool]) -> None:
         """Swap in the newest weights; wait while they are too old.
 
-        Raises LearnerFault where the learner cannot go on, and PublishedError where what it publishes is damaged again
-        and again.
+        Raises LearnerFault where the learner cannot continue, and PublishedError where what it publishes is damaged
+        again and again.
         """
         began = time.monotonic()
         self._look()

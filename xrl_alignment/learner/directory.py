@@ -33,6 +33,8 @@ class LearnerDirectory(RunPaths):
         super().__init__(path)
         self._lock = _locked(self, patience_s)
         self._tail = Tail(self.journal)
+        self._seen = (0, 0)  # the saved memories that were read last: inode, time
+        self._over = 0  # the round that they are for
         cut_half_line(self.learned)
         self._learned = open(self.learned, "a", buffering=1, encoding="utf-8")
         self.logger = logging.Logger("learner", logging.INFO)
@@ -48,8 +50,15 @@ class LearnerDirectory(RunPaths):
         return (self.record(line) for _, line in self._tail.lines())
 
     def rounds_over(self) -> int:
-        """How many rounds have ended; every episode of theirs is in the journal."""
-        return self.memories()[0]
+        """How many rounds have ended; every episode of theirs is in the journal. Reads the file only when it is new."""
+        try:
+            stat = (self.state / "memories.json").stat()
+        except FileNotFoundError:
+            return 0
+        if (stat.st_ino, stat.st_mtime_ns) != self._seen:
+            self._seen = (stat.st_ino, stat.st_mtime_ns)
+            self._over = self.memories()[0]
+        return self._over
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         """Tell the server one point of a curve."""

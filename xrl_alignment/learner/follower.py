@@ -1,7 +1,7 @@
 """The learner's side: follows a run's journal, learns every episode once, publishes what trains.
 
 Weights are a function of the journal: episodes are learned in its order, with the random state of `trainer.pth`. So a
-killed learner goes on from there and comes to the very same weights; a run with `run.learner=inline` and the same
+killed learner continues from there and comes to the very same weights; a run with `run.learner=inline` and the same
 journal has them, too.
 """
 

@@ -19,7 +19,7 @@ INTERRUPTED = 130  # the exit code of a program that SIGTERM or Ctrl-C ended
 
 
 class LearnerFault(EmacError, RuntimeError):
-    """The learner has ended and cannot go on; the text holds its error."""
+    """The learner has ended and cannot continue; the text holds its error."""
 
 
 class LearnerProcess:
@@ -77,10 +77,10 @@ class LearnerProcess:
             )
         self._process = None
         self.start()
-        return f"the learner {how} after {learned} episodes; it is started again and goes on from its last saved state"
+        return f"the learner {how} after {learned} episodes; it is started again, from its last saved state"
 
     def stop(self) -> None:
-        """End it; a later resume goes on from its last saved state."""
+        """End it; a later resume continues from its last saved state."""
         if self._process and self._process.poll() is None:
             self._process.terminate()
             try:

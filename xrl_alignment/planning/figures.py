@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,12 +19,10 @@ def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
     """
     results: list[EpisodeResult] = [one.result for one in played]
     calls = [call for one in played for call in one.calls]
-    sight, triggers, ended = Sight(), dict[str, int](), dict[str, int]()
+    sight, triggers = Sight(), Counter[str]()
     for one in played:
         sight.merge(one.sight)
-        ended[one.ended] = ended.get(one.ended, 0) + 1
-        for trigger, number in one.triggers.items():
-            triggers[trigger] = triggers.get(trigger, 0) + number
+        triggers.update(one.triggers)
     summary, solved = summarise(results), sum(result.won for result in results)
     tokens = sum(call["tokens"] for call in calls)
     return {
@@ -37,7 +36,7 @@ def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
         "actions": sum(result.actions for result in results),
         "valid_plans": sum(call["valid"] for call in calls) / len(calls) if calls else None,
         "replans": {name: number for name, number in sorted(triggers.items()) if name != "start"},
-        "ended": dict(sorted(ended.items())),
+        "ended": dict(sorted(Counter(one.ended for one in played).items())),
         "sight_precision": sight.precision,
         "sight_recall": sight.recall,
         "mean_steps": summary["mean_steps"],

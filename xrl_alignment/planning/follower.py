@@ -1,11 +1,11 @@
-"""Follows one episode with a plan: which high-level action is the turn, and when the planner is asked again."""
+"""Follows one episode with a plan: which high-level action comes next, and when the planner is asked again."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from xrl_alignment.environments.noise import word_noise
 from xrl_alignment.language.prompt import opening
@@ -29,11 +29,6 @@ class Triggers:
     exhausted: bool = True  # the plan is used up and the game not won
     every: int = 0  # so many steps since the last plan
 
-    @property
-    def any(self) -> bool:
-        """Whether there is any replanning."""
-        return any(getattr(self, one.name) for one in fields(self))
-
 
 @dataclass
 class PlanCall:
@@ -54,7 +49,7 @@ class PlanCall:
 
 @dataclass
 class _Current:
-    """The high-level action that is the turn, and what was heard and seen since it began."""
+    """The current high-level action, and what was heard and seen since it began."""
 
     action: HighLevelAction
     heard: list[str] = field(default_factory=list)
@@ -64,8 +59,8 @@ class _Current:
 class PlanFollower:
     """Follows one episode. In turn: `question` and `take` while a plan is due, then `command`, then `observe`.
 
-    `report` is one of `reports.REPORTS`, with word noise of `report_severity`, drawn by `draw`. After `max_replans`
-    plans besides the first the planner is asked no more, and `stopped` says so; what is left of the plan is followed.
+    `report` is that of `write_report`, with word noise of `report_severity`, drawn by `draw`. After `max_replans` plans
+    besides the first the planner is asked no more, and `stopped` says so; what is left of the plan is followed.
     """
 
     def __init__(
@@ -102,7 +97,7 @@ class PlanFollower:
 
     @property
     def action(self) -> HighLevelAction | None:
-        """The high-level action that is the turn."""
+        """The current high-level action."""
         return self._now.action if self._now else None
 
     @property
@@ -160,7 +155,7 @@ class PlanFollower:
         return self.report in ("image", "both") and lists_objects(feedback)
 
     def _advance(self) -> None:
-        """Go on to the first action that needs a command, or to the reason for a new plan."""
+        """Find the first action that needs a command, or the reason for a new plan."""
         self.command = None
         while self._now or self._waiting:
             if self._now is None:
@@ -189,7 +184,7 @@ class PlanFollower:
         self._ask("exhausted")
 
     def _came_into_view(self) -> bool:
-        """Whether the plan goes on searching for what has been seen in the meantime."""
+        """Whether the plan still searches for what has been seen in the meantime."""
         searching = bool(self._waiting) and self._waiting[0].verb == "go to"
         return searching and bool(self._sought) and self._controller.find(self._sought) is not None
 
@@ -210,7 +205,7 @@ class PlanFollower:
         self._end(words_of(refusal, self._now.action, self._controller.receptacles))
 
     def _end(self, note: str = "") -> None:
-        """The action that is the turn is over: it goes into the history with its report."""
+        """The current action is over: it goes into the history with its report."""
         assert self._now is not None
         report = write_report(self.report, self._now.heard, self._now.seen, note)
         self.history.append((str(self._now.action), self._noisy(report)))

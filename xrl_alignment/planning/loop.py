@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lavis.common.files import make_folder, write_json
+from lavis.common.files import make_folder, remove_temporaries, write_json
 from lavis.common.progress import Bar
 from xrl_alignment.common.progress import GameProgress
 from xrl_alignment.dagger.learner import TrainingMetrics
@@ -76,6 +76,13 @@ class Loop:
         self.make_environment = make_environment
         self.quiet = quiet
         make_folder(folder / "buffer")
+        for written in (folder, folder / "buffer", folder / "evaluations"):
+            remove_temporaries(written)  # of a killed loop
+
+    def close(self) -> None:
+        """Close planner and policy."""
+        self.planner.close()
+        self.agent.policy.close()
 
     # ---- rounds -----------------------------------------------------------------------------------------------------
 

@@ -58,9 +58,6 @@ class ParsedPlan:
     actions: tuple[HighLevelAction, ...]
     unknown: str = ""
 
-    def __str__(self) -> str:
-        return write_plan(self.actions)
-
 
 def read_action(text: str) -> HighLevelAction | None:
     """The high-level action that `text` states, None where it is none."""

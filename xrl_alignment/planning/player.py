@@ -1,6 +1,6 @@
 """Plays games with a planner: the agent acts by its plan, or the controller does (the planner alone).
 
-The acting model reads the high-level action that is the turn as the newest thought of its prompt, in ReAct's form:
+The acting model reads the current high-level action as the newest thought of its prompt, in ReAct's form:
 
     > think: clean mug 1
     OK.
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xrl_alignment.environments.base import MAX_STEPS, Environment, Game, TimeStep
+from xrl_alignment.environments.drawing.frames import BLANK_FRAME
 from xrl_alignment.environments.reuse import ReusedEnvironments
 from xrl_alignment.evaluation.metrics import EpisodeResult
 from xrl_alignment.language.prompt import build_prompt
@@ -27,10 +28,8 @@ from xrl_alignment.planning.follower import PlanFollower, Triggers
 from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion
 from xrl_alignment.planning.reports import Sight, described
 from xrl_alignment.policies.base import Policy, PolicyInput
-from xrl_alignment.rollouts.episode import THOUGHT_FEEDBACK, Episode
+from xrl_alignment.rollouts.episode import STUCK_AFTER, THOUGHT_FEEDBACK, Episode
 from xrl_alignment.runs.transitions import Transition
-
-STUCK_AFTER = 5  # repeats of an action that end an episode: a greedy policy would repeat it for ever
 
 
 class ActQuestion(NamedTuple):
@@ -48,13 +47,14 @@ class SightQuestion(NamedTuple):
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """How games are played with a planner: triggers, reports, noise on reports, the cap on replanning, step limit."""
+    """How games are played with a planner: triggers, reports and noise on them, limits, what frames the agent gets."""
 
     triggers: Triggers = field(default_factory=Triggers)
     report: str = "text"
     report_severity: int = 0
     max_replans: int = 15
     max_steps: int = MAX_STEPS
+    blank_frames: bool = False
     seed: int = 0
 
 
@@ -138,7 +138,7 @@ class PlanningPlayer:
                 seen = None
                 if follower.describes(now.text):
                     prompt = self.write_prompt(episode.text, (), episode.steps[:-1]) + action
-                    seen = described((yield SightQuestion(prompt, environment.render())))
+                    seen = described((yield SightQuestion(prompt, self._frame(environment))))
                 follower.observe(action, now.text, seen)
         return _played(episode, follower, settings.max_steps, transitions)
 
@@ -160,7 +160,7 @@ class PlanningPlayer:
         if not self.agent and not self.store:
             assert label is not None
             return label, None
-        image, prompt = environment.render(), self._prompt(episode, follower)
+        image, prompt = self._frame(environment), self._prompt(episode, follower)
         own = ""
         if self.agent and (self.preferences or not assisted):
             own = yield ActQuestion(PolicyInput(prompt, image, now.admissible_commands, episode.game))
@@ -168,6 +168,9 @@ class PlanningPlayer:
         if not self.store or label is None:
             return action, None
         return action, Transition(image, prompt, label, own, action, "")
+
+    def _frame(self, environment: Environment) -> np.ndarray:
+        return BLANK_FRAME if self.settings.blank_frames else environment.render()
 
     def _prompt(self, episode: Episode, follower: PlanFollower) -> str:
         return self.write_prompt(episode.text, (), instructed(episode.steps, str(follower.action or "")))
@@ -213,7 +216,7 @@ class Answerer:
 
 
 def instructed(steps: Sequence[tuple[str, str]], action: str) -> list[tuple[str, str]]:
-    """The steps that the acting model reads, the high-level `action` that is the turn as the newest thought."""
+    """The steps that the acting model reads, the current high-level `action` as the newest thought."""
     return [*steps, (f"think: {action}", THOUGHT_FEEDBACK)] if action else list(steps)
 
 

@@ -10,12 +10,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.experts.belief import Belief
 from xrl_alignment.language.feedback import OPEN, SURFACE, whole_sentences
 from xrl_alignment.language.sentences import names_in, process_ob
 
-REPORTS = ("text", "image", "both", "none")
 _NAME = re.compile(r"[a-z]+ \d+")
 
 
@@ -51,12 +49,6 @@ class Sight:
         return self.right / self.there if self.there else None
 
 
-def check_report(report: str) -> None:
-    """ConfigError for a report that does not exist."""
-    if report not in REPORTS:
-        raise ConfigError(unknown("report", report, REPORTS))
-
-
 def described(text: str) -> list[str]:
     """The objects that a description names: those of the first sentence of `text` that lists any, cut off or not.
 
@@ -78,7 +70,7 @@ def in_view(belief: Belief) -> list[str]:
 
 
 def write_report(report: str, heard: Sequence[str], seen: Sequence[str] | None, note: str = "") -> str:
-    """The report on one high-level action.
+    """The report on one high-level action; `report` is `text`, `image`, `both` or `none`.
 
     `heard` are the engine's answers to its commands, oldest first; those that list objects count, and the last one.
     `seen` are the objects that the agent's last description names, None where there was nothing to describe. `note`

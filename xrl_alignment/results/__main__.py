@@ -4,7 +4,7 @@
     python -m xrl_alignment.results --cfg-path configs/results/quick.yaml
 
 Every experiment consists of steps, each one of the project's programs; `results.output` keeps their data, checkpoints,
-figures and logs. A step that is done is not run again, so a run that was stopped goes on with the same command.
+figures and logs. A step that is done is not run again, so a run that was stopped continues with the same command.
 `results.json` there holds all figures; the page is made from it.
 """
 

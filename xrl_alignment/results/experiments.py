@@ -27,7 +27,7 @@ INFORMATION = {
 
 
 class Arm(NamedTuple):
-    """A way to go on from the cloned student: the keys in which it differs from the others."""
+    """A way to continue from the cloned student: the keys in which it differs from the others."""
 
     name: str
     options: dict[str, Any]
@@ -144,7 +144,7 @@ def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 
 
 def phase_two(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
-    """What DPO adds to cloning: from the same weights, with the same games and updates, four ways to go on."""
+    """What DPO adds to cloning: each of ARMS, from the same weights, with the same games and updates."""
 
     def one(games: int, seed: int) -> dict[str, dict[str, Any]]:
         name = f"regime{games}-seed{seed}"

@@ -1,4 +1,4 @@
-"""Runs the project's programs as steps that are done once: a killed `make results` goes on where it stopped."""
+"""Runs the project's programs as steps that are done once: a killed `make results` continues where it stopped."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from typing import Any
 from lavis.common.errors import EmacError
 from lavis.common.files import write_json
 from xrl_alignment.common.paths import REPO_ROOT
-from xrl_alignment.pipeline import hand_off
+from xrl_alignment.pipeline import hand_off, tail
 
 CONFIGS = REPO_ROOT / "configs" / "results"
-TAIL_LINES = 15
 
 
 class StepError(EmacError, RuntimeError):
@@ -177,8 +176,7 @@ class Lab:
             ).returncode
         seconds = time.monotonic() - began
         if code:
-            end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
-            raise StepError(f"{name} ended with code {code}; the end of {log}:\n{end}")
+            raise StepError(f"{name} ended with code {code}; the end of {log}:\n{tail(log)}")
         self.say(f"{name}: {seconds:.0f} s")
         return seconds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from xrl_alignment.config.checks import Rule, at_least, list_of
+from xrl_alignment.config.checks import Rule, at_least, between, list_of
 from xrl_alignment.config.fields import Section, setting
 
 EXPERIMENTS = ("student", "phase_two", "reflexion", "images", "ablations")
@@ -27,11 +27,13 @@ class ResultsConfig(Section, section="results"):
     blank_games: int = setting(1500, "the same, black frames", at_least(1))
     hidden_games: int = setting(0, "games in which only the image shows what lies where; 0: all", at_least(0))
     remembered_games: int = setting(1000, "games that were tried before, with a memory of that", at_least(1))
-    noise: float = setting(0.1, "share of the steps in which another command than the expert's is executed")
+    noise: float = setting(
+        0.1, "share of the steps in which another command than the expert's is executed", between(0, 1)
+    )
     read_games: int = setting(
         4000, "generated games that the language model reads, beside the official ones", at_least(1)
     )
-    read_tokens: float = setting(15.0, "millions of tokens that it reads", at_least(0.0))
+    read_tokens: float = setting(13.0, "millions of tokens that it reads", at_least(0.0))
     batches: int = setting(1200, "batches of 32 of behavioural cloning", at_least(1))
     dagger_batches: int = setting(1200, "batches that follow on the student's own games, too", at_least(1))
     round_games: int = setting(

@@ -131,7 +131,7 @@ class JobBoard:
         return self._due == len(self.jobs)
 
     def pick(self, number: int) -> int | None:
-        """A job for worker `number`: one whose key it has loaded, else one that nobody has loaded, else any."""
+        """A job for worker `number`: the first whose key it has loaded, or nobody has; else the first of all."""
         if not self.waiting:
             return None
         mine = (index for index in self.waiting if self.homes.get(self.keys[index], number) == number)

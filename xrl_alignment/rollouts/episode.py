@@ -12,6 +12,7 @@ from xrl_alignment.language.prompt import opening
 from xrl_alignment.language.sentences import NOTHING_HAPPENS
 
 THOUGHT_FEEDBACK = "OK."  # ReAct's answer to a thought (Yao et al. 2023)
+STUCK_AFTER = 5  # repeats of an action that end an evaluation's episode: a greedy policy would repeat it for ever
 
 
 @dataclass(kw_only=True)

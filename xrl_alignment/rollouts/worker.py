@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import pickle
 import signal
 import time
 import traceback
@@ -44,7 +45,7 @@ class RolloutRunner:
         return self.resume(None)
 
     def resume(self, answer: Any) -> WorkerReply:
-        """Go on with the answer to the last question, until there is something to report."""
+        """Continue with the answer to the last question, until there is something to report."""
         assert self._rollout is not None, "begin comes before resume"
         until = time.monotonic() + BEAT_S
         try:
@@ -78,7 +79,7 @@ def worker_process(pipe: Connection) -> None:
             reply = getattr(runner, call)(*arguments)
             try:
                 pipe.send(reply)
-            except (TypeError, AttributeError, ValueError) as error:  # what pickle raises
+            except (pickle.PicklingError, TypeError, AttributeError, ValueError) as error:  # what pickle raises
                 unsendable = TypeError(f"an episode's {reply.kind} cannot leave its worker: {error}")
                 pipe.send(WorkerReply("error", unsendable))
     runner.close()

@@ -86,13 +86,13 @@ def save_checkpoint(
     return path
 
 
-def load_checkpoint(path: Path | str, map_location: str | torch.device = "cpu") -> dict[str, Any]:
-    """Read a checkpoint file as written by `save_checkpoint`.
+def load_checkpoint(path: Path | str) -> dict[str, Any]:
+    """Read a checkpoint file as written by `save_checkpoint`, to the CPU.
 
     Raises MissingFileError, or CheckpointError when the file is truncated, is not a checkpoint of ours or comes from
     a newer version of the format.
     """
-    content = _read(Path(path), map_location)
+    content = _read(Path(path))
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         keys = ", ".join(map(str, list(content)[:5])) if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not an EMAC+ run checkpoint; it holds: {keys}")
@@ -118,7 +118,7 @@ def check_base(model: Blip2Emac, path: Path | str) -> None:
     """
     if Path(path).suffix == ".safetensors":
         return
-    content = _read(Path(path), "cpu")
+    content = _read(Path(path))
     if isinstance(content, dict) and content.get("format") == FORMAT:
         _check_types(content, path)
         _refuse_other_base(model, content, path)
@@ -141,8 +141,8 @@ def _refuse_not_finite(path: Path, model: Blip2Emac, optimizer: torch.optim.Opti
         (name, value) for name, value in model.named_parameters() if value.requires_grad
     ]
     if optimizer:
-        states = (state for state in optimizer.state.values())
-        tensors += [("the optimiser", value) for state in states for value in state.values() if torch.is_tensor(value)]
+        values = (value for state in optimizer.state.values() for value in state.values())
+        tensors += [("the optimiser", value) for value in values if torch.is_tensor(value)]
     finite = torch.stack([torch.isfinite(value.detach()).all().cpu() for _, value in tensors] or [torch.tensor(True)])
     if not finite.all():
         name = tensors[int(finite.int().argmin())][0]
@@ -165,10 +165,10 @@ def _base_files(content: dict[str, Any]) -> str:
     return f" ({' '.join(named)})" if named else ""
 
 
-def _read(path: Path, map_location: str | torch.device) -> Any:
+def _read(path: Path) -> Any:
     if not path.is_file():
         raise MissingFileError(f"no checkpoint at {path}")
     try:
-        return torch.load(path, map_location=map_location, weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch and pickle raise many kinds for a file that is cut off or foreign
         raise CheckpointError(f"{path} cannot be read as a checkpoint: {why_unreadable(path, error)}") from error

@@ -42,7 +42,16 @@ from typing import Any, TextIO
 from torch.utils.tensorboard import SummaryWriter
 
 from lavis.common.errors import EmacError
-from lavis.common.files import LockedError, locked, new_folder, remove_temporaries, sync, write_atomically
+from lavis.common.files import (
+    LockedError,
+    locked,
+    make_folder,
+    new_folder,
+    remove_temporaries,
+    sync,
+    write_atomically,
+    write_json,
+)
 from lavis.datasets.shards import ShardError, check_shard
 from xrl_alignment.language.history import EnvironmentHistory, EpisodeTrace
 
@@ -178,7 +187,7 @@ class RunDirectory(RunPaths):
     def __init__(self, path: Path | str) -> None:
         super().__init__(path)
         for folder in (self.results, self.buffer):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         self._lock = _locked(self.state / "lock")
         for folder in (self.path, self.results, self.state, self.buffer):
             remove_temporaries(folder)
@@ -253,7 +262,7 @@ class RunDirectory(RunPaths):
 
     def save_games(self, games: Sequence[str]) -> None:
         """Keep the run's games in their order."""
-        self._write_json(self.state / "games.json", list(games))
+        write_json(self.state / "games.json", list(games))
 
     def games(self) -> list[str]:
         """The run's games in their order, as far as they are known."""
@@ -262,15 +271,11 @@ class RunDirectory(RunPaths):
     def save_environments(self, environments: Sequence[str], games_hash: str) -> None:
         """Keep where the run's games are played: `engine split` of each kind of client, and the game list's hash."""
         content = {"environments": list(environments), "games_hash": games_hash}
-        self._write_json(self.state / "environment.json", content)
+        write_json(self.state / "environment.json", content)
 
     def save_memories(self, round: int, memories: dict[str, list[str]]) -> None:
         """Keep the memories with which `round` starts."""
-        self._write_json(self.state / "memories.json", {"round": round, "memories": memories})
-
-    def _write_json(self, path: Path, content: Any) -> None:
-        text = json.dumps(content, indent=1, ensure_ascii=False)
-        write_atomically(path, lambda file: file.write(text.encode()))
+        write_json(self.state / "memories.json", {"round": round, "memories": memories})
 
     # --- logs ------------------------------------------------------------------------------------------------------
 
@@ -305,7 +310,7 @@ class RunDirectory(RunPaths):
 
     def write_results(self, round: int, results: dict[str, dict[str, Any]]) -> None:
         """Write `env_results_trial_<round>.json`: `env_<i>` → game, type, is_success, path_length, memory."""
-        self._write_json(self.results / f"env_results_trial_{round}.json", results)
+        write_json(self.results / f"env_results_trial_{round}.json", results)
 
 
 def _record(line: Any) -> EpisodeRecord:

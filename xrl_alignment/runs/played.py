@@ -18,7 +18,7 @@ class PlayedGames:
     environments: tuple[str, ...] = ()
 
     def merged(self, other: PlayedGames) -> PlayedGames:
-        """The games of both; a second phase goes on with the weights of the first, so it has trained on its games."""
+        """The games of both; a second phase continues with the weights of the first, so it has trained on its games."""
         return PlayedGames(
             tuple(sorted({*self.games, *other.games})), tuple(sorted({*self.environments, *other.environments}))
         )

@@ -42,7 +42,7 @@ class ReplayBuffer:
         self.random = np.random.default_rng(seed)
         self.drawn: list[Place] = []  # the last batch: shard and transition of each sample
         self.refused: set[str] = set()  # shards that cannot be learned from; a checkpoint keeps them
-        self._names: list[str] = []  # every shard ever added
+        self._names: list[str] = []  # every shard ever added that has a transition to draw
         self._ends: list[int] = []  # transitions up to and including each shard
         self._rows: dict[str, list[int]] = {}  # with `disagreements`: which of a shard's transitions count
         self._gone = 0  # so many shards have left the index
@@ -59,7 +59,8 @@ class ReplayBuffer:
         steps = int(match.group(3))
         if self.disagreements:
             self._rows[name] = self._disagreements(name, steps)
-            steps = len(self._rows[name])
+            if not (steps := len(self._rows[name])):
+                return  # nothing of it can be drawn
         self._names.append(name)
         self._ends.append((self._ends[-1] if self._ends else 0) + steps)
         while len(self) > self.capacity and self._gone < len(self._names) - 1:

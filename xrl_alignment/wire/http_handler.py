@@ -27,7 +27,6 @@ from xrl_alignment.wire.pages import PAGE_HEADERS, ActivePages, EventStream, Pag
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_BODY = 20 << 20  # a 300×300 frame is 1.5 MB in v1, the largest one allowed 16 MB
 _CHUNK = 1 << 16  # bytes of a body that are read at once
 # Bytes that decoding takes for each byte, at most: of a v1 image that is not written plainly, of a v2 header.
 _DECODING_V1, _DECODING_V2 = 12, 24
@@ -38,7 +37,7 @@ _LARGEST_IMAGE = 3 * MAX_PIXELS
 class Limits:
     """How much time and memory one client may take. Times in seconds, sizes in bytes."""
 
-    max_body: int = DEFAULT_MAX_BODY
+    max_body: int = 20 << 20  # a 300×300 frame is 1.5 MB in v1, the largest one allowed 16 MB
     idle_s: float = 900.0  # between two requests on one connection: a simulator may take minutes to load a room
     header_s: float = 10.0  # for the headers; also for the first request of a connection to begin
     max_head: int = 32 << 10  # of a request's first line and headers

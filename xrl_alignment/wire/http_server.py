@@ -21,7 +21,7 @@ from lavis.common.errors import ConfigError, EmacError
 from xrl_alignment.common.network import is_loopback, process_on_port
 from xrl_alignment.wire.admission import ByteBudget, PendingRequest, RequestQueue, SessionAdmission
 from xrl_alignment.wire.connections import OpenConnections
-from xrl_alignment.wire.http_handler import DEFAULT_MAX_BODY, HandlerContext, Limits, RequestHandler
+from xrl_alignment.wire.http_handler import HandlerContext, Limits, RequestHandler
 from xrl_alignment.wire.pages import Pages
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,6 @@ class DaggerHTTPServer(PageServer):
         host: str,
         port: int,
         token: str = "",
-        max_body: int = DEFAULT_MAX_BODY,
         queue_limit: int = DEFAULT_QUEUE_LIMIT,
         status: Callable[[], Mapping[str, Any]] = dict,
         *,
@@ -121,7 +120,6 @@ class DaggerHTTPServer(PageServer):
         self._admission = SessionAdmission(self._queue, session_timeout_s)
         self._silence_check_s = session_timeout_s / 4
         self._run_status = status
-        limits = limits or Limits(max_body=max_body)
         super().__init__(host, port, token, self.status, limits=limits, admission=self._admission)
 
     def status(self) -> dict[str, Any]:

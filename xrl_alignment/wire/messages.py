@@ -67,10 +67,7 @@ class Observation:
     @property
     def admissible_commands(self) -> list[str]:
         """`information["admissible_commands"]` as a flat list (ALFWorld's infos nest it once); empty where absent."""
-        value = self.information.get("admissible_commands") or []
-        if len(value) == 1 and isinstance(value[0], (list, tuple)):
-            value = value[0]
-        return [str(command) for command in value]
+        return [str(command) for command in _commands(self.information) or []]
 
     def without_content(self) -> Observation:
         """This observation without image and texts."""
@@ -129,9 +126,7 @@ def check_observation(observation: Observation) -> Observation:
     won = _unbatched(observation.information.get("won"))
     if won is not None and not isinstance(won, bool):
         raise ProtocolError(f"field information.won must be true or false, not {type(won).__name__}")
-    commands = observation.information.get("admissible_commands")
-    if isinstance(commands, (list, tuple)) and len(commands) == 1 and isinstance(commands[0], (list, tuple)):
-        commands = commands[0]
+    commands = _commands(observation.information)
     if commands is None:
         return observation
     if not isinstance(commands, (list, tuple)) or not all(isinstance(command, str) for command in commands):
@@ -177,6 +172,12 @@ def md5_hex(body: bytes) -> str:
 def brief(error: BaseException) -> str:
     """An error's type and text, cut to 120 characters: the text may quote what the other side sent."""
     return f"{type(error).__name__}: {error}"[:120]
+
+
+def _commands(information: dict[str, Any]) -> Any:
+    commands = information.get("admissible_commands")
+    nested = isinstance(commands, (list, tuple)) and len(commands) == 1 and isinstance(commands[0], (list, tuple))
+    return commands[0] if nested else commands
 
 
 def _unbatched(value: Any) -> Any:

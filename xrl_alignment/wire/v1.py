@@ -24,7 +24,7 @@ from xrl_alignment.wire.messages import (
     check_observation,
 )
 
-SKIP = "SKIP"  # the reply when this game is solved already: the client goes on to the next one
+SKIP = "SKIP"  # the reply when this game is solved already: the client continues with the next one
 
 MAX_NESTING = 32  # brackets inside brackets in that literal; ALFWorld's infos need three
 _PARSER = threading.Lock()  # one text at a time: its syntax tree takes up to 500 bytes for each value
@@ -76,10 +76,9 @@ def decode(body: bytes) -> Observation:
     )
 
 
-def encode_reply(action: str | Sequence[str] | None) -> bytes:
-    """`['go to desk 1']` for an action, `[]` for None (after a final observation)."""
-    actions = [] if action is None else [action] if isinstance(action, str) else list(action)
-    return repr(actions).encode()
+def encode_reply(actions: Sequence[str]) -> bytes:
+    """`['go to desk 1']` for one action, `[]` for none (after a final observation)."""
+    return repr(list(actions)).encode()
 
 
 def decode_reply(body: bytes) -> list[str]:

@@ -7,12 +7,15 @@ import sys
 
 import pytest
 
+from benchmarks._endpoint import FakeEndpoint
 from lavis.common.errors import ConfigError, MissingFileError
 from xrl_alignment import pipeline
 from xrl_alignment.builders.emac_plus import _CHANGES, run_emac_plus
+from xrl_alignment.common.errors import BudgetSpent, EndpointFault
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.loading import is_emac_plus, load_config
 from xrl_alignment.config.planning import ABLATIONS, EmacPlusConfig
+from xrl_alignment.experts.llm.accounting import Prices, read_calls
 
 DEMO = REPO_ROOT / "configs" / "emac_plus" / "demo.yaml"
 SMALL = (
@@ -72,6 +75,7 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
         ("planner.report=smell", "planner.report: 'smell' is not one of text, image, both, none"),
         ("environment.report_severity=5", "environment.report_severity: 5 is not a number from 0 to 4"),
         ("planner.reprt=text", "did you mean 'planner.report'"),
+        ("planner.max_cost_usd=1", "planner.max_cost_usd: 1.0 has no effect unless planner.price_prompt or planner"),
     ],
 )
 def test_settings_that_cannot_be_used_are_named(option: str, text: str) -> None:
@@ -85,10 +89,33 @@ def test_every_ablation_changes_a_setting_that_exists() -> None:
     assert all(hasattr(config.planner, key) for changes in _CHANGES.values() for key in changes)
 
 
-@pytest.mark.parametrize("option", ["planner.examples=none.txt", "planner.model=no/such/model"])
-def test_a_planner_that_is_not_there_is_named(option: str, options) -> None:
-    with pytest.raises((ConfigError, MissingFileError), match="planner.examples|planner.model"):
-        run_emac_plus(DEMO, [*options, option])
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["planner.examples=none.txt"],
+        ["planner.model=no/such/model"],
+        ["planner.trainer=no/such/model", "planner.name=endpoint"],
+        ["planner.base_url=nowhere", "planner.name=endpoint"],
+        ["planner.tokenizer=no/such", "planner.name=endpoint", "planner.base_url=http://127.0.0.1:9/v1"],
+    ],
+)
+def test_a_planner_that_is_not_there_is_named(given: list[str], options) -> None:
+    with pytest.raises((ConfigError, MissingFileError, EndpointFault), match=given[0].partition("=")[0]):
+        run_emac_plus(DEMO, [*options, *given])
+
+
+def test_a_planner_behind_an_endpoint_has_the_limits_of_a_teacher(options, tmp_path) -> None:
+    """Prices, limits and their file as for `expert`; a resume with a raised limit continues."""
+    with FakeEndpoint(lambda prompt: "go to desk 1") as server:
+        given = [*options, "planner.name=endpoint", "planner.learn=false", f"planner.base_url={server.url}"]
+        given += ["planner.price_prompt=1", "planner.max_cost_usd=3", "planner.max_calls=1", "model.model_type=tiny"]
+        with pytest.raises(BudgetSpent, match=r"the planner's budget is spent: 1 calls.* planner.max_calls=1"):
+            run_emac_plus(DEMO, given)
+        assert len(server.requests) == 1
+        folder = run_emac_plus(DEMO, [*given, "planner.max_calls=50", "run.ablations=[no_reports]"], tmp_path / "loop")
+        assert json.loads((folder / "summary.json").read_text())["no_reports"]["games"] == 1
+        by_round, prices = read_calls(folder / "planner_calls.jsonl")
+        assert by_round[0].calls == len(server.requests) and prices == Prices(1.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("file", sorted(DEMO.parent.glob("*.yaml")), ids=lambda path: path.name)

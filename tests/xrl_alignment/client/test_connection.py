@@ -14,6 +14,7 @@ from xrl_alignment.client.play import play
 from xrl_alignment.client.report import ClientReport
 from xrl_alignment.environments import make_environment
 from xrl_alignment.wire import v2
+from xrl_alignment.wire.http_handler import Limits
 from xrl_alignment.wire.messages import md5_hex
 
 
@@ -90,7 +91,7 @@ def test_refusals_name_the_server_and_the_reason(master, games):
     with pytest.raises(ClientError, match="the games are too few"):
         play(master(welcome={"kind": "error", "reason": "the games are too few"}).url, native, games, report=quiet())
     with pytest.raises(ClientError, match=r"\(413\)"):
-        play(master(max_body=500).url, native, games, report=quiet())
+        play(master(limits=Limits(max_body=500)).url, native, games, report=quiet())
 
 
 def test_another_kind_of_server_is_told_apart(games):

@@ -36,6 +36,7 @@ class Program:
 def test_description_and_default_stand_beside_each_other() -> None:
     described = settings_of(Small)
     assert list(described) == ["size", "names"] and described["size"].help == "how large"
+    assert list(settings_of(Wider)) == ["more", "size", "names"]  # its own first
     assert [setting.may_change for setting in described.values()] == [False, True]
     first, second = Small(), Small()
     first.names.append("b")

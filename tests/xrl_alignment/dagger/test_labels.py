@@ -1,5 +1,6 @@
 """Missing labels: refused at the first step, counted, and above a limit the end of the run."""
 
+import contextlib
 import json
 
 import pytest
@@ -102,9 +103,8 @@ def test_missing_labels_are_counted_everywhere(client_run):
 
 def test_too_many_missing_labels_stop_the_run_and_a_resume_ends_it(client_run, make_run):
     run = client_run(max_steps=6, label_guard=LabelGuard(0.5))
-    with pytest.raises(ClientError):
+    with contextlib.suppress(ClientError):  # the client may hear of the end, or not
         run.play(expert=lambda environment: Sparse(3))
-        raise ClientError(str(run.error))  # the client may have heard of the end, or not
     assert isinstance(run.error, MissingLabelsError) and "8 of 12 states of round 1" in str(run.error)
     assert f"--resume {run.directory.path}" in str(run.error) and not run.directory.done
     assert "expert.max_missing_labels=0.5" in run.log

@@ -33,3 +33,16 @@ def test_a_half_written_line_of_the_journal_is_read_when_it_is_whole(run):
     run.journal.write_bytes(line + line)
     assert [record.env for record in learner.new_records()] == [1] and list(learner.new_records()) == []
     learner.close()
+
+
+def test_memories_are_read_once_for_each_round(run, monkeypatch):
+    """The learner looks fifty times a second, and the memories of 3,553 games are megabytes."""
+    reads, read = [], LearnerDirectory.memories
+    monkeypatch.setattr(LearnerDirectory, "memories", lambda self: (reads.append(self), read(self))[1])
+    learner = LearnerDirectory(run.path)
+    assert [learner.rounds_over() for _ in range(3)] == [0, 0, 0]
+    for round in (1, 2):
+        run.save_memories(round, {"g/1": ["Look."]})
+        assert [learner.rounds_over() for _ in range(3)] == [round] * 3
+    assert len(reads) == 2
+    learner.close()

@@ -56,7 +56,7 @@ def weights(loop: Loop) -> dict:
     return loop.agent.model.trainable_state_dict()
 
 
-def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(make_loop, games, monkeypatch) -> None:
+def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(make_loop, games, monkeypatch, tmp_path) -> None:
     whole = make_loop("whole")
     assert whole.trainer
     before, first = whole.trainer.identity, {name: value.clone() for name, value in weights(whole).items()}
@@ -80,7 +80,9 @@ def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(make_loop
                 patched.setattr(loop_module, "train_planner", dying(loop_module.train_planner, 1))
             with pytest.raises(Killed):
                 loop.run(games[:3])
+    (tmp_path / "killed" / "buffer" / ".round001_env0000_steps003.h5.4711.tmp").write_bytes(b"half")
     again = make_loop("killed")
+    assert not list((tmp_path / "killed" / "buffer").glob(".*"))
     again.run(games[:3])
     assert again.trainer and again.trainer.identity == whole.trainer.identity
     assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(again).items())

@@ -73,6 +73,20 @@ def test_descriptions_are_asked_of_the_frame_after_the_action(games) -> None:
     assert any("I see unicorn 1." in report for call in played.calls for _, report in call["history"])
 
 
+def test_blank_frames_are_what_the_agent_acts_on_and_describes(games, scripted) -> None:
+    policy, images = scripted("look"), []
+
+    def describe(prompts, frames):
+        images.extend(frames)
+        return [""] * len(prompts)
+
+    settings = PlanSettings(report="image", max_steps=6, blank_frames=True)
+    for agent in (True, False):
+        play(games[:1], Answerer(ExplorerPlanner(), policy, describe), settings, agent=agent)
+    assert images and policy.inputs
+    assert not any(image.any() for image in [*images, *(asked.image for asked in policy.inputs)])
+
+
 def test_a_record_is_plain_and_holds_what_the_planner_learns_from(games) -> None:
     record = play(games[:1], Answerer(ExplorerPlanner()))[0].record()
     assert record["result"]["won"] and record["goal"].startswith("You are in the middle")

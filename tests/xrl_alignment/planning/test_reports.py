@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lavis.common.errors import ConfigError
 from xrl_alignment.experts.belief import Belief
-from xrl_alignment.planning.reports import Sight, check_report, described, in_view, lists_objects, write_report
+from xrl_alignment.planning.reports import Sight, described, in_view, lists_objects, write_report
 
 HEARD = [
     "You arrive at desk 1. On the desk 1, you see a pen 1.",
@@ -31,11 +30,6 @@ def test_each_kind_of_report(report: str, text: str) -> None:
 def test_seeing_nothing_is_a_report_and_no_description_is_none() -> None:
     assert write_report("image", HEARD, []) == "I see nothing."
     assert write_report("image", HEARD, None) == "" and write_report("text", [], None) == ""
-
-
-def test_an_unknown_report_is_named() -> None:
-    with pytest.raises(ConfigError, match="unknown report 'txt': did you mean 'text'"):
-        check_report("txt")
 
 
 def test_a_description_ends_where_the_model_goes_on_to_act() -> None:

@@ -50,6 +50,7 @@ def test_sizes_of_the_full_and_of_the_quick_run() -> None:
     [
         ("results.experiments=[studnet]", "results.experiments: .*student"),
         ("results.seeds=[]", "results.seeds: "),
+        ("results.noise=2", "results.noise: 2.0 is not a number from 0 to 1"),
         ("results.batchs=3", "unknown key 'results.batchs': did you mean 'results.batches'"),
     ],
 )

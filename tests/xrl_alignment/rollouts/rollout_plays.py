@@ -112,11 +112,14 @@ class Counting:
 
 
 class Unsendable:
-    """Returns what cannot leave its process."""
+    """Returns what cannot leave its process: a function by a name that is not its own, or without one."""
 
     def __call__(self, job):
         yield None
-        return lambda: job
+        return NAMELESS if job else lambda: job
+
+
+NAMELESS = lambda: None  # noqa: E731  # pickle looks for `<lambda>`
 
 
 class Loading:

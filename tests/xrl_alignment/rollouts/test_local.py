@@ -114,9 +114,10 @@ class Deadly:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_result_that_cannot_be_sent_is_an_error(plays, local):
+@pytest.mark.parametrize("job", [0, 1])
+def test_a_result_that_cannot_be_sent_is_an_error(plays, local, job):
     with pytest.raises(TypeError, match="an episode's done cannot leave its worker"):
-        list(local.run(plays.Unsendable(), [0]))
+        list(local.run(plays.Unsendable(), [job]))
 
 
 def test_a_third_of_the_workers_is_killed_at_random(plays, tmp_path):

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from lavis.common.errors import FileError
 from xrl_alignment.runs.directory import (
     EpisodeRecord,
     RunDirectory,
@@ -113,6 +114,12 @@ def test_a_damaged_file_of_the_state_is_named(directory, name, read):
     (directory.state / name).write_text("{")
     with pytest.raises(RunDirectoryError, match=f"{name} is damaged"):
         getattr(directory, read)()
+
+
+def test_a_file_where_a_folder_should_be_is_named(tmp_path):
+    (tmp_path / "logging_results").touch()
+    with pytest.raises(FileError, match="the folder .*logging_results could not be made: File exists"):
+        RunDirectory(tmp_path)
 
 
 def test_a_second_process_is_refused_and_told_who_writes(directory):

@@ -8,20 +8,9 @@ import numpy as np
 import pytest
 
 from lavis.datasets.shards import ShardError
+from tests.xrl_alignment.runs.stored import store, transition
 from xrl_alignment.runs.replay import DPOReplayBuffer, ReplayBuffer
-from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
-
-
-def transition(number: int, side: int = 8) -> Transition:
-    image = np.full((side, side, 3), number, np.uint8)
-    return Transition(image, f"prompt {number}", f"label {number}", f"own ü {number}", f"done {number}", "heard")
-
-
-def store(folder, round: int, env: int, numbers) -> str:
-    numbers = list(numbers)
-    name = shard_name(round, env, len(numbers))
-    write_shard(folder / name, [transition(n) for n in numbers], {"game": f"pick/{env}", "won": True})
-    return name
+from xrl_alignment.runs.transitions import shard_name, write_shard
 
 
 def test_samples_come_from_every_shard_alike(tmp_path):
@@ -131,3 +120,15 @@ def test_disagreements_of_a_shard_that_cannot_be_read(tmp_path, caplog):
     buffer.add_shard(shard_name(0, 0, 4))
     assert len(buffer) == 0
     assert "nothing is learned from" in caplog.text
+
+
+def test_a_refused_shard_beside_one_without_a_disagreement_leaves_nothing_to_draw(tmp_path):
+    agreed, other = shard_name(0, 0, 1), store(tmp_path, 0, 1, [5])
+    same = replace(transition(1), text_output_neg="label 1")
+    write_shard(tmp_path / agreed, [same], {"game": "pick/0", "won": True})
+    buffer = DPOReplayBuffer(tmp_path, disagreements=True)
+    for shard in (agreed, other):
+        buffer.add_shard(shard)
+    assert buffer.refuse(other) is False  # else `sample` would search for ever
+    with pytest.raises(ValueError, match="no shard .* can be learned from"):
+        buffer.sample(1)

@@ -7,19 +7,8 @@ import numpy as np
 import pytest
 
 from lavis.common.files import remove_temporaries
-from xrl_alignment.runs.transitions import Transition, UnfinishedTransitions, read_transition, shard_name, write_shard
-
-
-def transition(number: int, side: int = 8) -> Transition:
-    image = np.full((side, side, 3), number, np.uint8)
-    return Transition(image, f"prompt {number}", f"label {number}", f"own ü {number}", f"done {number}", "heard")
-
-
-def store(folder, round: int, env: int, numbers) -> str:
-    numbers = list(numbers)
-    name = shard_name(round, env, len(numbers))
-    write_shard(folder / name, [transition(n) for n in numbers], {"game": f"pick/{env}", "won": True})
-    return name
+from tests.xrl_alignment.runs.stored import store, transition
+from xrl_alignment.runs.transitions import Transition, UnfinishedTransitions, read_transition, write_shard
 
 
 def test_a_shard_reads_back_what_was_written(tmp_path):

@@ -103,8 +103,8 @@ def test_v1_image_of_wrong_shape_or_range(image):
 
 
 def test_v1_reply():
-    assert v1.encode_reply("go to desk 1") == b"['go to desk 1']"
-    assert v1.encode_reply(None) == b"[]" and v1.encode_reply(["SKIP"]) == b"['SKIP']"
+    assert v1.encode_reply(["go to desk 1"]) == b"['go to desk 1']"
+    assert v1.encode_reply([]) == b"[]" and v1.encode_reply(["SKIP"]) == b"['SKIP']"
     assert v1.decode_reply(b"['go to desk 1']") == ["go to desk 1"]
     for wrong in (b"go", b"[1]", b"('a',)", b"\xff"):
         with pytest.raises(ProtocolError, match="reply"):

@@ -75,9 +75,13 @@ class Account:
     """Counts what may have been paid for, in total and by round, and refuses an attempt that could exceed a limit.
 
     A limit of 0 is none. Attempts are kept in memory, and in a file after `keep`. Safe to use from many threads.
+    `section` is that of the settings which hold the limits, for messages.
     """
 
-    def __init__(self, *, prices: Prices | None = None, max_calls: int = 0, max_cost_usd: float = 0.0) -> None:
+    def __init__(
+        self, *, prices: Prices | None = None, max_calls: int = 0, max_cost_usd: float = 0.0, section: str = "expert"
+    ) -> None:
+        self.section = section
         self.prices = prices or Prices()
         self.max_calls = max_calls
         self.max_cost_usd = max_cost_usd
@@ -211,10 +215,10 @@ class Account:
 
     def _spent(self) -> str:
         total = self.figures()
-        limits = [f"expert.max_calls={self.max_calls}"] if self.max_calls else []
-        limits += [f"expert.max_cost_usd={self.max_cost_usd:g}"] if self.max_cost_usd else []
+        limits = [f"{self.section}.max_calls={self.max_calls}"] if self.max_calls else []
+        limits += [f"{self.section}.max_cost_usd={self.max_cost_usd:g}"] if self.max_cost_usd else []
         return (
-            f"the expert's budget is spent: {total['calls']} calls, {_money(total)}, and the next call "
+            f"the {self.section}'s budget is spent: {total['calls']} calls, {_money(total)}, and the next call "
             f"could go over {' or '.join(limits)}; raise it to go on"
         )
 

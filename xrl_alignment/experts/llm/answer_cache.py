@@ -28,10 +28,11 @@ def request_key(request: Mapping[str, Any]) -> str:
 class AnswerCache:
     """Answers (JSON objects) by request key; `path` None keeps them in memory. Safe to use from many threads.
 
-    Raises ConfigError for a file that cannot be such a cache, FileError where it cannot be read or written later.
+    `section` is that of the settings, for messages. Raises ConfigError for a file that cannot be such a cache,
+    FileError where it cannot be read or written later.
     """
 
-    def __init__(self, path: Path | str | None) -> None:
+    def __init__(self, path: Path | str | None, *, section: str = "expert") -> None:
         self.path = path
         self._lock = threading.Lock()
         self._asking: dict[str, Future[dict[str, Any]]] = {}
@@ -44,7 +45,7 @@ class AnswerCache:
             self._base.execute("PRAGMA synchronous=NORMAL")
             self._base.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT) WITHOUT ROWID")
         except (sqlite3.DatabaseError, OSError) as error:
-            message = f"answer cache {path} cannot be used ({error}): name another file in expert.cache"
+            message = f"answer cache {path} cannot be used ({error}): name another file in {section}.cache"
             raise ConfigError(message) from error
 
     def __len__(self) -> int:

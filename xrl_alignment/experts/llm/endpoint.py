@@ -67,7 +67,8 @@ class Endpoint:
     """Asks one model. Safe to use from many threads; `pool` runs up to `concurrency` calls at the same time.
 
     The API key comes only from the environment variable `key_variable`; it is required without `base_url` (then the
-    address is OpenAI's). `api_version` selects an Azure deployment of the older kind. Raises EndpointFault.
+    address is OpenAI's). `api_version` selects an Azure deployment of the older kind. `section` is that of the
+    settings, for messages. Raises EndpointFault.
     """
 
     def __init__(
@@ -87,9 +88,11 @@ class Endpoint:
         count: Callable[[str], int] = estimate,
         sleep: Callable[[float], Any] | None = None,
         environ: Mapping[str, str] = os.environ,
+        section: str = "expert",
     ) -> None:
         if not model:
-            raise EndpointFault("expert.model is empty: set expert.model to a model that the endpoint serves")
+            raise EndpointFault(f"{section}.model is empty: set {section}.model to a model that the endpoint serves")
+        self.section = section
         self.model = model
         self.api = api
         self.key_variable = key_variable
@@ -104,7 +107,7 @@ class Endpoint:
         self._sleep: Callable[[float], Any] = self._closing.wait if sleep is None else sleep
         self._has_answered = False  # anything, at this address
         self._unsupported: set[str] = set()  # parameters that the model rejects
-        self._client = _client(base_url, api_version, environ.get(key_variable, ""), key_variable, timeout_s)
+        self._client = self._connect(base_url, api_version, environ.get(key_variable, ""))
         self.address = str(self._client.base_url)
 
     def complete(
@@ -134,11 +137,37 @@ class Endpoint:
             self.account.count("cache_hits")
         return Completion(**answer)
 
+    def post(self, path: str, body: Mapping[str, Any]) -> str:
+        """Send `body` to `path` below the address, with the key; returns why the server does not take it, else ""."""
+        try:
+            self._client.post(path, cast_to=str, body=body)
+        except openai.APIStatusError as error:
+            return f"status {error.status_code}: {error.response.text}"[:300]
+        except openai.APIError as error:
+            return str(error.__cause__ or error)
+        return ""
+
     def close(self) -> None:
         """End waiting times and connections; calls in progress fail."""
         self._closing.set()
         self.pool.shutdown()
         self._client.close()
+
+    def _connect(self, base_url: str, api_version: str, key: str) -> openai.OpenAI:
+        if not key and not base_url:
+            raise EndpointFault(
+                f"no key: set the environment variable {self.key_variable} (or {self.section}.base_url to your own "
+                "server)"
+            )
+        if base_url and not base_url.startswith(("http://", "https://")):
+            raise EndpointFault(
+                f"{self.section}.base_url {base_url!r} is not an address that begins with http:// or https://"
+            )
+        # Local servers need no key, but the library does. Retries are ours (`Retrying`), so that they are counted.
+        options: dict[str, Any] = {"api_key": key or "none", "timeout": self.timeout_s, "max_retries": 0}
+        if api_version:
+            return openai.AzureOpenAI(azure_endpoint=base_url, api_version=api_version, **options)
+        return openai.OpenAI(base_url=base_url or None, **options)
 
     def _pay(self, request: Mapping[str, Any]) -> Completion:
         attempts = Retrying(
@@ -217,7 +246,7 @@ class Endpoint:
         if status == 400 and (code in _FILTER_CODES or "content_filter" in str(error.body)):
             return Completion("", filtered="content filter")
         if status == 400 and (code == "context_length_exceeded" or "maximum context length" in text):
-            raise PromptTooLong(f"the prompt is too long for {self.model}: {text}; lower expert.context_tokens")
+            raise PromptTooLong(f"the prompt is too long for {self.model}: {text}; lower {self.section}.context_tokens")
         if status == 400 and code in ("unsupported_parameter", "unsupported_value") and error.param:
             if error.param not in self._unsupported:
                 _log.warning("%s does not accept the parameter %s; it is left out from now on", self.model, error.param)
@@ -231,24 +260,10 @@ class Endpoint:
             raise EndpointFault(f"{self.address} refuses the key ({status}): check {self.key_variable}")
         if status == 404:
             raise EndpointFault(
-                f"{self.address} has no model {self.model!r}, or is a wrong address (404): check expert.model, "
-                f"expert.base_url and expert.api ({text})"
+                f"{self.address} has no model {self.model!r}, or is a wrong address (404): check "
+                f"{self.section}.model, {self.section}.base_url and {self.section}.api ({text})"
             )
         raise EndpointFault(f"{self.address} refuses the request ({status}): {text}")
-
-
-def _client(base_url: str, api_version: str, key: str, key_variable: str, timeout_s: float) -> openai.OpenAI:
-    if not key and not base_url:
-        raise EndpointFault(
-            f"no key: set the environment variable {key_variable} (or expert.base_url to your own server)"
-        )
-    if base_url and not base_url.startswith(("http://", "https://")):
-        raise EndpointFault(f"expert.base_url {base_url!r} is not an address that begins with http:// or https://")
-    # Local servers need no key, but the library does. Retries are ours (`Retrying`), so that they are counted.
-    options: dict[str, Any] = {"api_key": key or "none", "timeout": timeout_s, "max_retries": 0}
-    if api_version:
-        return openai.AzureOpenAI(azure_endpoint=base_url, api_version=api_version, **options)
-    return openai.OpenAI(base_url=base_url or None, **options)
 
 
 def _fault(state: RetryCallState) -> _TemporaryFault:

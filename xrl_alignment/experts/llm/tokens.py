@@ -20,18 +20,19 @@ def estimate(text: str) -> int:
     return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
-def counter_for(model: str, tokenizer: str = "") -> Callable[[str], int]:
+def counter_for(model: str, tokenizer: str = "", *, section: str = "expert") -> Callable[[str], int]:
     """A function that counts the tokens of a text for `model`; the log says once which of these it uses:
 
     `tokenizer`, a name or folder that Transformers can load without a network; else tiktoken's table for an OpenAI
     model (tiktoken downloads it at first use; we wait ten seconds at most); else a local tokenizer by the model's own
-    name; else the estimate. Raises ConfigError for a `tokenizer` that cannot be loaded.
+    name; else the estimate. Raises ConfigError, which names the setting of `section`, for a `tokenizer` that cannot be
+    loaded.
     """
     if tokenizer:
         encode = _local_tokenizer(tokenizer)
         if encode is None:
             raise ConfigError(
-                f"expert.tokenizer {tokenizer!r} cannot be loaded: name a folder with a tokenizer's files"
+                f"{section}.tokenizer {tokenizer!r} cannot be loaded: name a folder with a tokenizer's files"
             )
         return token_counter(encode)
     if encode := _tiktoken_encoding(model):

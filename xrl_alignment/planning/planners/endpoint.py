@@ -6,26 +6,22 @@ and asks that name from then on. Other servers know adapters by their folder (`t
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lavis.common.errors import ConfigError
 from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.planning.planners.base import SYSTEM, PlanAnswer, Planner, PlanQuestion, plan_prompt
 
 if TYPE_CHECKING:  # the client library takes a second to import
     from xrl_alignment.experts.llm.endpoint import Endpoint
 
-HANDOVERS = ("vllm", "folder", "none")
-
 
 class EndpointPlanner(Planner):
     """Asks one model; calls run at the same time. `examples` are shown before each question.
 
-    `context_tokens` is the model's context, for prompt and answer together.
+    `context_tokens` is the model's context, for prompt and answer together; ConfigError where no prompt would fit.
     """
 
     def __init__(
@@ -36,15 +32,17 @@ class EndpointPlanner(Planner):
         context_tokens: int = 8192,
         max_answer_tokens: int = 128,
         temperature: float = 0.0,
-        timeout_s: float = 60.0,
     ) -> None:
+        from xrl_alignment.experts.llm.endpoint import PROMPT_OVERHEAD
+
         self.endpoint = endpoint
         self.examples = examples
         self.max_answer_tokens = max_answer_tokens
         self.temperature = temperature
-        self.timeout_s = timeout_s
         self._system = SYSTEM if endpoint.api == "chat" else ""
-        self._budget = context_tokens - max_answer_tokens - endpoint.count(self._system)
+        self._budget = context_tokens - max_answer_tokens - PROMPT_OVERHEAD - endpoint.count(self._system)
+        if self._budget < 1:
+            raise ConfigError(f"planner.context_tokens={context_tokens} leaves no room for a prompt")
         self.identity = endpoint.model
 
     def plan_all(self, questions: Sequence[PlanQuestion]) -> list[PlanAnswer]:
@@ -80,16 +78,9 @@ class EndpointPlanner(Planner):
         return PlanAnswer(completion.text, self.identity, read, self.endpoint.count(completion.text))
 
     def _load_into_vllm(self, name: str, folder: Path) -> None:
-        address = f"{self.endpoint.address.rstrip('/')}/load_lora_adapter"
-        body = json.dumps({"lora_name": name, "lora_path": str(folder.resolve())}).encode()
-        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})  # noqa: S310  # base_url is checked to be http(s)
-        try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s):  # noqa: S310  # nosec B310
-                return
-        except (urllib.error.URLError, TimeoutError) as error:
-            if isinstance(error, urllib.error.HTTPError) and b"already been loaded" in error.read():
-                return  # before the loop was killed
+        refusal = self.endpoint.post("/load_lora_adapter", {"lora_name": name, "lora_path": str(folder.resolve())})
+        if refusal and "already been loaded" not in refusal:  # before the loop was killed
             raise EndpointFault(
-                f"{address} does not take the adapter {folder} ({error}): start vLLM with --enable-lora and "
+                f"{self.endpoint.address} refuses the adapter {folder} ({refusal}): start vLLM with --enable-lora and "
                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, or set planner.handover"
-            ) from error
+            )

@@ -73,7 +73,7 @@ def train_planner(
     """Train the adapter; returns the last epoch's mean loss of each stage that had examples (`supervised`, `dpo`).
 
     `report` is called after each update with stage, updates done and in all, and loss. Of more than `max_examples` the
-    newest count. Raises DivergedError before a loss that is not finite reaches the weights.
+    newest count. Raises DivergedError before a loss or gradient that is not finite reaches the weights.
     """
     examples = list(dict.fromkeys(examples))[-settings.max_examples :]
     pairs = [one for one in examples if one.rejected]
@@ -123,11 +123,12 @@ def _train(
             for group in optimizer.param_groups:
                 group["lr"] = stage.lr * (1 - done / total)
             loss = loss_of(planner, order[start : start + settings.batch_size])
-            if not torch.isfinite(loss):
-                raise DivergedError(f"the planner's loss ({stage.name}) is {loss.item()}: lower planner.lr")
             optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+            norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+            for what, value in (("loss", loss), ("gradient's norm", norm)):
+                if not torch.isfinite(value):
+                    raise DivergedError(f"the planner's {what} ({stage.name}) is {value.item()}: lower planner.lr")
             optimizer.step()
             done += 1
             mean += loss.item() / batches

@@ -132,8 +132,9 @@ class LocalPlanner(Planner):
         if folder.exists():
             return
         make_folder(folder.parent)
+        for left in folder.parent.glob(f".{folder.name}.*.tmp"):  # by a killed process
+            shutil.rmtree(left, ignore_errors=True)
         temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
         self.model.save_pretrained(str(temporary), save_embedding_layers=False)  # looks for nothing in the network
         write_json(temporary / NOTE, {"base": self.base_hash, "adapter": self.identity, **(facts or {})})
         for file in temporary.iterdir():

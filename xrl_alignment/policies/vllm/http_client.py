@@ -44,9 +44,9 @@ class VllmHttpClient:
 
         def ask(client: openai.OpenAI) -> Any:
             create: Callable[..., Any] = client.completions.create  # `prompt=None` is vLLM's, not OpenAI's
-            return create(model=model, prompt=None, temperature=0, extra_body=body, timeout=self._timeout_s)
+            return create(model=model, prompt=None, temperature=0, extra_body=body)
 
-        reply = self._ask(url, ask)
+        reply = self._ask(url, ask, self._timeout_s, " (policy.timeout_s)")
         choices = sorted(reply.choices, key=lambda choice: choice.index)
         if len(choices) != len(prompts) or any(getattr(choice, "token_ids", None) is None for choice in choices):
             raise InferenceEngineFault(
@@ -56,7 +56,7 @@ class VllmHttpClient:
 
     def model_at(self, url: str) -> str:
         """Name of the model that the server at `url` serves."""
-        reply = self._ask(url, lambda client: client.models.list(timeout=CHECK_TIMEOUT_S))
+        reply = self._ask(url, lambda client: client.models.list(), CHECK_TIMEOUT_S)
         if not reply.data:
             raise InferenceEngineFault(f"{url} serves no model")
         self._models[url] = str(reply.data[0].id)
@@ -67,13 +67,13 @@ class VllmHttpClient:
         for client in self._clients.values():
             client.close()
 
-    def _ask(self, url: str, call: Callable[[openai.OpenAI], Any]) -> Any:
+    def _ask(self, url: str, call: Callable[[openai.OpenAI], Any], timeout_s: float, setting: str = "") -> Any:
         if url not in self._clients:
             self._clients[url] = openai.OpenAI(base_url=url, api_key=self._key, max_retries=0)
         try:
-            return call(self._clients[url])
+            return call(self._clients[url].with_options(timeout=timeout_s))
         except openai.APITimeoutError as error:
-            raise ServerUnavailable(f"no answer within {self._timeout_s:.0f} s (policy.timeout_s)") from error
+            raise ServerUnavailable(f"no answer within {timeout_s:g} s{setting}") from error
         except openai.APIConnectionError as error:
             raise ServerUnavailable(f"no connection ({error.__cause__ or error})") from error
         except openai.APIStatusError as error:

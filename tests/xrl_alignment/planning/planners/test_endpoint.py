@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from benchmarks._endpoint import FakeEndpoint
+from lavis.common.errors import ConfigError
 from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.experts.llm.answer_cache import AnswerCache
 from xrl_alignment.experts.llm.endpoint import Endpoint
@@ -24,8 +25,9 @@ def connect():
 
     def connect(url: str, cache=None, **options) -> EndpointPlanner:
         endpoint = Endpoint(
-            model="m", base_url=url, environ={}, sleep=lambda seconds: None, max_attempts=2, cache=AnswerCache(cache)
-        )
+            model="m", base_url=url, environ={"OPENAI_API_KEY": "k"}, sleep=lambda seconds: None, max_attempts=2,
+            cache=AnswerCache(cache),
+        )  # fmt: skip
         opened.append(EndpointPlanner(endpoint, **options))
         return opened[-1]
 
@@ -55,7 +57,10 @@ def test_a_server_that_goes_away_keeps_the_answers_that_came(connect, tmp_path) 
 
 
 class _Vllm(BaseHTTPRequestHandler):
-    """vLLM's answer to `POST /v1/load_lora_adapter`: 200, or 400 for a name that is loaded; 404 where it is off."""
+    """vLLM's answer to `POST /v1/load_lora_adapter`: 200, or 400 for a name that is loaded; 404 where it is off.
+
+    As vLLM with `--api-key` it refuses a request without the key.
+    """
 
     loaded: list[dict] = []
     off = False
@@ -63,10 +68,11 @@ class _Vllm(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         known = body in self.loaded
-        self.send_response(404 if self.off else 400 if known else 200)
+        key = self.headers["Authorization"] == "Bearer k"
+        self.send_response(401 if not key else 404 if self.off else 400 if known else 200)
         self.end_headers()
         self.wfile.write(b"The lora adapter has already been loaded." if known else b"")
-        if not known and not self.off and self.path == "/v1/load_lora_adapter":
+        if key and not known and not self.off and self.path == "/v1/load_lora_adapter":
             self.loaded.append(body)
 
     def log_message(self, *args: object) -> None:
@@ -93,3 +99,8 @@ def test_an_adapter_is_handed_to_vllm_by_name(connect, tmp_path, monkeypatch) ->
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_context_without_room_is_refused(connect) -> None:
+    with pytest.raises(ConfigError, match="planner.context_tokens=300 leaves no room for a prompt"):
+        connect("http://127.0.0.1:9/v1", context_tokens=300)

@@ -85,3 +85,12 @@ def test_nothing_to_learn_from_and_a_loss_that_is_not_finite(local_planner) -> N
             value.data.fill_(float("nan"))
     with pytest.raises(DivergedError, match="supervised.*lower planner.lr"):
         train_planner(planner, [PlanExample(QUESTION, CHOSEN)], PlannerTraining())
+
+
+def test_a_gradient_that_is_not_finite_does_not_reach_the_weights(local_planner) -> None:
+    planner = local_planner()
+    weight = next(value for name, value in planner.model.named_parameters() if "lora_B" in name)
+    weight.register_hook(lambda gradient: gradient / 0.0)  # an overflow in the backward pass
+    with pytest.raises(DivergedError, match="gradient's norm .supervised."):
+        train_planner(planner, [PlanExample(QUESTION, CHOSEN)], PlannerTraining(epochs=1))
+    assert all(value.isfinite().all() for value in planner.adapter().values())

@@ -49,11 +49,10 @@ def test_admissible_without_commands_is_a_clear_error(make):
 
 def test_a_batch_over_the_limit_is_answered_in_parts_and_in_order(make, student, monkeypatch):
     sizes = []
-    answer = student[0].generate
 
     def counted(samples, **options):
         sizes.append(len(samples["prompt"]))
-        return [f"look {len(sizes)}"] * len(samples["prompt"]) or answer(samples, **options)
+        return [f"look {len(sizes)}"] * len(samples["prompt"])
 
     monkeypatch.setattr(student[0], "generate", counted)
     assert make(max_batch=2).act(inputs(5)) == ["look 1"] * 2 + ["look 2"] * 2 + ["look 3"]
