@@ -21,7 +21,8 @@ from lavis.common.registry import registry
 OWN_DISTRIBUTION = "emac-plus"
 OLDEST_PYTHON = (3, 10)
 NEEDED = ("numpy", "omegaconf", "torch", "transformers")  # by every program but these:
-LIGHT_PROGRAMS = ("xrl_alignment.doctor", "xrl_alignment.environments")  # reports what is missing; needs no extra
+# The first reports what is missing; the others need no extra.
+LIGHT_PROGRAMS = ("xrl_alignment.doctor", "xrl_alignment.environments", "xrl_alignment.play")
 _CACHE_ROOT = re.compile(r"^ +cache_root: *([^#\n]+?) *(?:#.*)?$", re.MULTILINE)
 
 

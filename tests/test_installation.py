@@ -65,14 +65,18 @@ print("won", now.won)
     assert run_light(PLAY + code, tmp_path) == "won True\n"
 
 
-def test_the_generators_program_needs_no_extra(tmp_path):
+GENERATE = ["xrl_alignment.environments.household", "--out", ".", "--num-train", "1", "--num-heldout", "1"]
+WATCH = ["xrl_alignment.play", "--env", "native", "--split", "household_train", "--data", ".", "--player", "expert"]
+
+
+def test_the_generators_program_and_play_need_no_extra(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(f"LIGHT = {LIGHT}\n{BLOCK}")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPO_ROOT)])}
-    program = [sys.executable, "-m", "xrl_alignment.environments.household"]
-    arguments = ["--out", str(tmp_path), "--num-train", "1", "--num-heldout", "0"]
-    done = subprocess.run([*program, *arguments], env=environment, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert len(list(tmp_path.rglob("game.tw-pddl"))) == 1
+    for arguments, said in ((GENERATE, "games: "), ([*WATCH, "--delay", "0"], ", solved in ")):
+        command = [sys.executable, "-m", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0 and said in done.stdout, done.stderr
+    assert len(list(tmp_path.rglob("game.tw-pddl"))) == 2
 
 
 def test_the_engine_needs_the_standard_library_only(tmp_path):

@@ -77,7 +77,7 @@ class Connection:
     def _connect(self) -> None:
         try:
             self._http.connect()  # http.client sets TCP_NODELAY
-        except socket.gaierror as error:
+        except (socket.gaierror, UnicodeError) as error:  # no such name, or one that cannot be: `a..b`
             raise ClientError(f"no host is called {self._http.host}: check --host") from error
         except OSError as error:
             raise Unreachable(str(error)) from error

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from xrl_alignment.common.program import run_program
 from xrl_alignment.doctor.files import check_config_weights, check_games, check_weights
 from xrl_alignment.doctor.finding import Finding
 from xrl_alignment.doctor.machine import (
@@ -60,7 +60,7 @@ def diagnose(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield check_port(arguments.port)
     yield from check_keys(os.environ)
     yield from check_extras()
-    if arguments.thor:
+    if arguments.thor and not missing:
         yield from _diagnose_thor(arguments.data, arguments.timeout)
 
 
@@ -103,4 +103,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

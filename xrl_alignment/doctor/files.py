@@ -70,11 +70,12 @@ def _check_hub(name: str, what: str) -> Finding:
 def check_config_weights(cfg_path: str) -> Iterator[Finding]:
     """Every file of weights that a config names under `model:`; a config that cannot be read is one `fail`."""
     from lavis.common.errors import ConfigError
-    from xrl_alignment.config.loading import load_config
+    from xrl_alignment.config.loading import is_emac_plus, load_config
+    from xrl_alignment.config.planning import EmacPlusConfig
     from xrl_alignment.config.schema import DaggerConfig, EvaluateConfig
 
     try:
-        model = load_config(DaggerConfig, cfg_path).model
+        model = load_config(EmacPlusConfig if is_emac_plus(cfg_path) else DaggerConfig, cfg_path).model
     except ConfigError as error:  # it may be a file for evaluate.py
         try:
             model = load_config(EvaluateConfig, cfg_path).model

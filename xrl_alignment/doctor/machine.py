@@ -19,6 +19,7 @@ from xrl_alignment.doctor.finding import Finding
 OLDEST_PYTHON = (3, 10)
 LIBRARIES = {
     "alfworld": "alfworld",
+    "filelock": "filelock",
     "gymnasium": "gymnasium",
     "h5py": "h5py",
     "jinja2": "jinja2",
@@ -30,11 +31,13 @@ LIBRARIES = {
     "psutil": "psutil",
     "rich": "rich",
     "safetensors": "safetensors",
+    "tenacity": "tenacity",
     "tensorboard": "tensorboard",
     "textworld": "textworld",
     "tokenizers": "tokenizers",
     "torch": "torch",
     "transformers": "transformers",
+    "yaml": "pyyaml",
 }
 EXTRAS = {
     "ray": ("ray", "rollouts on many machines"),

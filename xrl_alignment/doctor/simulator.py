@@ -76,12 +76,14 @@ def check_poses(data: str | None = None, only: str = "") -> Finding:
 
 
 def check_display(environ: Mapping[str, str], sockets: Path | None = None, *, started: bool = False) -> Finding:
-    """An X display to render on: `DISPLAY` and the socket of that server.
+    """An X display to render on, which only Linux needs: `DISPLAY` and the socket of that server.
 
     `started`: where there is none the program starts one with xvfb-run.
     """
     from xrl_alignment.environments.thor import X_SOCKETS, display_fault
 
+    if not sys.platform.startswith("linux"):
+        return Finding("ok", "display", f"{sys.platform} needs none")
     display = environ.get("DISPLAY", "")
     helper = shutil.which("xvfb-run")
     if not display and started and helper:
@@ -125,7 +127,7 @@ def check_pipes(folder: Path = Path("/tmp/ai2thor-fifo")) -> Finding:  # nosec B
 
 
 def check_frame(timeout_s: float = FRAME_TIMEOUT, program: str = _FRAME_PROGRAM) -> Finding:
-    """Renders one frame in a process of its own; after `timeout_s` seconds that process and its children are killed."""
+    """Render one frame in a process of its own; it and its children are killed after `timeout_s` seconds, or Ctrl-C."""
     process = subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
@@ -137,11 +139,13 @@ def check_frame(timeout_s: float = FRAME_TIMEOUT, program: str = _FRAME_PROGRAM)
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
         return Finding(
             "fail", "thor frame", f"none within {timeout_s:.0f} s", "see the display and the Unity log above"
         )
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     words = next((line.split() for line in reversed(lines) if line.startswith("frame ")), None)
     if process.returncode or words is None:

@@ -25,8 +25,7 @@ class EnvironmentHistory:
     """The ReAct text of one episode for an LLM expert: examples, memories, opening, then actions and observations.
 
     `history` are dicts with `label` (`action`, `observation` or `human_edit`) and `value`. The episode counts as
-    exhausted once the same action came `repeat_limit` times in a row (2: the original's rule, which its server never
-    asks for; 0: never).
+    exhausted once the same action came twice in a row: the original's rule, which its server never asks for.
     """
 
     def __init__(
@@ -35,17 +34,9 @@ class EnvironmentHistory:
         start_info: str,
         memory: Sequence[str] = (),
         history: Iterable[dict[str, str]] = (),
-        *,
-        repeat_limit: int = 2,
     ) -> None:
-        if repeat_limit < 0 or repeat_limit == 1:
-            raise ValueError(f"repeat_limit is {repeat_limit}; use 0 (off) or at least 2 (the same action twice)")
-        self._repeat_limit = repeat_limit
         self._query = _query(base_query, start_info, memory)
-        self._history: list[dict[str, str]] = []
-        self._last_action: str | None = None
-        self._repeats = 0
-        self._is_exhausted = False
+        self.reset()
         for item in history:
             self.add(item["label"], item["value"])
 
@@ -54,22 +45,18 @@ class EnvironmentHistory:
         if label not in _FORMS:
             raise ValueError(f"history label {label!r} is unknown; use one of {', '.join(_FORMS)}")
         self._history.append({"label": label, "value": value})
-        if label != "action":
-            return
-        self._repeats = self._repeats + 1 if value == self._last_action else 1
-        self._last_action = value
-        if self._repeat_limit and self._repeats >= self._repeat_limit:
-            self._is_exhausted = True
+        if label == "action":
+            self._is_exhausted |= value == self._last_action
+            self._last_action = value
 
     def check_is_exhausted(self) -> bool:
-        """True once the same action came `repeat_limit` times in a row."""
+        """True once the same action came twice in a row."""
         return self._is_exhausted
 
     def reset(self) -> None:
         """Forget all actions and observations; examples, memories and opening stay."""
-        self._history = []
-        self._last_action = None
-        self._repeats = 0
+        self._history: list[dict[str, str]] = []
+        self._last_action: str | None = None
         self._is_exhausted = False
 
     def __str__(self) -> str:

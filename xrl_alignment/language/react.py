@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lavis.common.errors import ConfigError, MissingFileError
+from lavis.common.errors import ConfigError, FileError, MissingFileError
 from xrl_alignment.common.errors import PromptTooLong
 from xrl_alignment.language.history import EnvironmentHistory, EpisodeTrace
 from xrl_alignment.language.prompt import GAP, MEMORIES_SHOWN, newest_that_fit, opening
@@ -42,15 +42,12 @@ def prompt_name(task_type: str) -> str:
 def load_prompts(path: Path | str) -> dict[str, list[str]]:
     """Three ReAct examples for each ALFWorld task type, from the keys `react_<name>_<0..2>` of a JSON file.
 
-    Raises MissingFileError for a missing file, ConfigError for one that is no JSON object of strings or lacks a task
-    type; the message names file and key.
+    Raises MissingFileError for a missing file, FileError for one that cannot be read, ConfigError for one that is no
+    JSON object of strings or lacks a task type; the message names file and key.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        message = f"prompts file {path} does not exist; python -m xrl_alignment.make_prompts writes one"
-        raise MissingFileError(message) from error
-    except ValueError as error:  # json.JSONDecodeError and UnicodeDecodeError are ValueErrors
+        content = json.loads(_read("prompts file", path))
+    except json.JSONDecodeError as error:
         raise ConfigError(f"prompts file {path} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"prompts file {path} holds a {type(content).__name__}; expected an object of named examples")
@@ -66,15 +63,23 @@ def _examples(content: dict, task_type: str, path: Path | str) -> list[str]:
 
 
 def load_reflection_examples(path: Path | str) -> str:
-    """The text of the two reflection examples; MissingFileError or ConfigError (empty) names the file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8").strip()
-    except FileNotFoundError as error:
-        message = f"reflection examples {path} do not exist; python -m xrl_alignment.make_prompts writes them"
-        raise MissingFileError(message) from error
+    """The text of the two reflection examples; errors as `load_prompts`, ConfigError also for an empty file."""
+    text = _read("reflection examples", path).strip()
     if not text:
         raise ConfigError(f"reflection examples {path} are empty; python -m xrl_alignment.make_prompts writes them")
     return text
+
+
+def _read(what: str, path: Path | str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        message = f"{what}: {path} does not exist; python -m xrl_alignment.make_prompts writes it"
+        raise MissingFileError(message) from error
+    except OSError as error:
+        raise FileError(f"{what}: {path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{what}: {path} is no text: {error}") from error
 
 
 def few_shot_query(examples: Sequence[str], memories: Sequence[str] = ()) -> str:
@@ -105,7 +110,7 @@ def react_prompt(
     memories, opening and the newest step always stay, and no line is cut. Raises PromptTooLong where these are over
     the budget.
     """
-    head = str(EnvironmentHistory(few_shot_query(examples, memories), opening(start), memories, repeat_limit=0))
+    head = str(EnvironmentHistory(few_shot_query(examples, memories), opening(start), memories))
     turns = [f"> {action}\n{process_ob(feedback).strip()}\n" for action, feedback in steps]
     if budget is None:
         return "".join((head, *turns, "> "))

@@ -118,6 +118,12 @@ def parse_opening(text: str) -> tuple[list[str], str]:
     return names_in(room) if room else [], task
 
 
+def task_sentence(opening: str) -> str:
+    """The line that says what is to be done, `Your task is to: …`, else the last one; empty for an empty text."""
+    lines = opening[max(0, opening.find(_TASK)) :].splitlines()
+    return lines[0 if _TASK in opening else -1] if lines else ""
+
+
 def _room(line: str) -> str:
     """The list after the first `you see ` of a line; empty where there is none, or no full stop ends it."""
     start = line.find(_ROOM) + len(_ROOM)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
+from xrl_alignment.language.sentences import task_sentence
 from xrl_alignment.play.game import EXPERT, POLICY, YOU, Moment, Move
-from xrl_alignment.play.screen import task_of
 
 WIDTH, HEIGHT = 720, 336
 _MARGIN = 16
@@ -53,7 +53,7 @@ def end_card(opening: str, moment: Moment, number: int, *, won: bool, over: bool
 def _head(opening: str, number: int, moment: Moment) -> list[Line]:
     heard = " ".join(moment.heard.split()) if number > 1 else " ".join(opening.split("\n")[:-1])
     step = Line(f"step {number}", 13, _QUIET, 1)
-    return [Line(task_of(opening), 17, _TEXT, 3, 0), step, Line(heard, 15, _QUIET, 6, 4)]
+    return [Line(task_sentence(opening), 17, _TEXT, 3, 0), step, Line(heard, 15, _QUIET, 6, 4)]
 
 
 def _card(moment: Moment, lines: list[Line]) -> Image.Image:

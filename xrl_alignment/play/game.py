@@ -135,12 +135,14 @@ class GameInProgress:
 def look(environment: Environment) -> tuple[np.ndarray, tuple[str, ...], str]:
     """The frame, the names that it shows from left to right, and what the agent holds.
 
-    Only rendered frames are told: AI2-THOR's image and an environment of one's own have no names.
+    Only rendered frames are told: AI2-THOR's image and an environment of one's own have no names, nor has a frame
+    without `environment.show_ids`.
     """
     frame = environment.render()
     room_state = getattr(environment, "room_state", None)
     if room_state is None:
         return frame, (), ""
     state = room_state()
-    labels = sorted(render_labelled(state)[1], key=lambda label: label.column)
+    written = render_labelled(state, show_ids=getattr(environment, "show_ids", True))[1]
+    labels = sorted(written, key=lambda label: label.column)
     return frame, tuple(dict.fromkeys(label.name for label in labels)), state.names.get(state.held or "", "")

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lavis.common.errors import ConfigError, unknown
+from xrl_alignment.language.sentences import task_sentence
 from xrl_alignment.play.game import EXPERT, POLICY, GameInProgress, Moment, Move
 
 FRAMES = ("auto", "blocks", "text")  # how a frame is shown
@@ -32,7 +33,7 @@ def show_as(wanted: str, console: Console) -> str:
     return "blocks" if console.is_terminal and console.color_system in ("truecolor", "256") else "text"
 
 
-def picture(frame: np.ndarray, columns: int) -> Segments:
+def half_blocks(frame: np.ndarray, columns: int) -> Segments:
     """`frame` (uint8, H × W × 3) in half-block characters: `columns` wide, each character two pixels, one above."""
     height = max(2, round(columns * frame.shape[0] / frame.shape[1] / 2) * 2)
     small = np.asarray(Image.fromarray(frame).resize((columns, height), Image.Resampling.BOX))
@@ -67,7 +68,7 @@ def game_screen(game: GameInProgress, console: Console, frame: str, *, last: Mov
     grid = Table.grid(padding=(0, 2))
     grid.add_column(width=columns, no_wrap=True)
     grid.add_column(ratio=1)
-    grid.add_row(picture(moment.frame, columns), beside)
+    grid.add_row(half_blocks(moment.frame, columns), beside)
     return grid
 
 
@@ -90,14 +91,9 @@ def clean(text: str, style: str = "") -> Text:
     return Text("".join(shown), style)
 
 
-def task_of(opening: str) -> str:
-    """The sentence that says what is to be done."""
-    at = opening.find("Your task is to")
-    return opening[at:].splitlines()[0] if at >= 0 else opening.splitlines()[-1] if opening else ""
-
-
 def _head(game: GameInProgress) -> RenderableType:
-    return Panel(clean(task_of(game.opening)), title=f"step {len(game.moves) + 1}", title_align="left", style="bold")
+    task = clean(task_sentence(game.opening))
+    return Panel(task, title=f"step {len(game.moves) + 1}", title_align="left", style="bold")
 
 
 def _heard(moment: Moment) -> Text:

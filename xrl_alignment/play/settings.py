@@ -14,13 +14,18 @@ from lavis.common.errors import ConfigError
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.environments import choose_games, make_environment
 from xrl_alignment.environments.base import Environment, Game
+from xrl_alignment.environments.drawing.frames import BLANK_FRAME
 from xrl_alignment.environments.gym_env import GENERATED
-from xrl_alignment.evaluation.actors import PolicyActor
+from xrl_alignment.evaluation.actors import PolicyActor, PolicyQuestion
 from xrl_alignment.experts import Expert, make_expert
 from xrl_alignment.play.game import GameInProgress, Suggest
 
 if TYPE_CHECKING:  # settings and models are in the extra `train`; games and experts need none
     from xrl_alignment.config.schema import EvaluateConfig
+
+
+_OF_FRAMES = ("show_ids", "image_noise", "image_severity", "seed")  # settings `environment.…` of the frames
+_SHOWN = (*_OF_FRAMES, "blank_frames", "tell_objects")  # what a policy is shown of its games
 
 
 @dataclass
@@ -55,16 +60,18 @@ def set_up(
 ) -> Setup:
     """Games, environment, expert ("none": without) and, with `checkpoint`, `cfg_path` or `options`, a policy.
 
-    `cfg_path` and `options` are settings as `evaluate.py` reads them; a checkpoint of a run brings its own.
+    `cfg_path` and `options` are settings as `evaluate.py` reads them; a checkpoint of a run brings its own. Of their
+    `environment:` section counts what a policy is shown (`_SHOWN`), not which games.
     """
     split = split or ("household_heldout" if environment == "household" else "valid_seen")
     games = choose_games(environment, split, data=data, num_train=GENERATED, num_heldout=GENERATED)
     with contextlib.ExitStack() as cleanup:
-        beside = expert if expert in CLIENT_EXPERTS else None
-        engine = make_environment(environment, expert=beside)
-        cleanup.callback(engine.close)
         wanted = bool(checkpoint or cfg_path or any(option.startswith("model.") for option in options))
         config = read_settings(checkpoint, cfg_path, options) if wanted or options or expert == "openai" else None
+        beside = expert if expert in CLIENT_EXPERTS else None
+        frames = {key: getattr(config.environment, key) for key in _OF_FRAMES} if config else {}
+        engine = make_environment(environment, expert=beside, **frames)
+        cleanup.callback(engine.close)
         parts = expert_options(config, cleanup) if config and expert == "openai" else {}
         suggest = load_policy(config, cleanup) if config and wanted else None
         new_expert = None if expert == "none" else (lambda: make_expert(expert, environment=engine, **parts))
@@ -98,7 +105,7 @@ def read_settings(checkpoint: Path | None, cfg_path: Path | None, options: Seque
 
 
 def stored_settings(checkpoint: Path) -> list[str]:
-    """The settings of the run that wrote a checkpoint, as options: of its model, its policy, and what a prompt tells.
+    """The settings of the run that wrote a checkpoint, as options: of its model, its policy, and what that was shown.
 
     ConfigError where the file does not hold any.
     """
@@ -114,8 +121,7 @@ def stored_settings(checkpoint: Path) -> list[str]:
     sections = {"model": dict(config["model"]), "policy": dict(config.get("policy") or {})}
     for reference in ("ref_pretrained", "pretrained"):
         sections["model"].pop(reference, None)
-    told = config.get("environment", {}).get("tell_objects", True)
-    sections["environment"] = {"tell_objects": told}
+    sections["environment"] = {key: value for key, value in config.get("environment", {}).items() if key in _SHOWN}
     return [
         f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"
         for section, values in sections.items()
@@ -133,7 +139,12 @@ def load_policy(config: EvaluateConfig, cleanup: contextlib.ExitStack) -> Sugges
     policy = make_policy(config.policy, model, vis_processor, max_batch=1)
     cleanup.callback(policy.close)
     actor = PolicyActor(policy=policy, write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects))
-    return lambda question: actor.answer([question])[0]
+
+    def suggest(question: PolicyQuestion) -> str:
+        seen = question._replace(image=BLANK_FRAME) if config.environment.blank_frames else question
+        return actor.answer([seen])[0]
+
+    return suggest
 
 
 def expert_options(config: EvaluateConfig, cleanup: contextlib.ExitStack) -> dict[str, Any]:

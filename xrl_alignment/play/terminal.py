@@ -13,8 +13,9 @@ from typing import TextIO
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from xrl_alignment.language.sentences import task_sentence
 from xrl_alignment.play.game import EXPERT, POLICY, YOU, GameInProgress, Move
-from xrl_alignment.play.screen import clean, commands_list, game_screen, move_line, task_of
+from xrl_alignment.play.screen import clean, commands_list, game_screen, move_line
 
 HELP = "a command (Tab completes) or its number; e: the expert's, p: the policy's; auto: it plays on; list; quit"
 WATCHING = "any key: you take over; q: quit"
@@ -137,7 +138,7 @@ def summary_line(game: GameInProgress) -> str:
     compared = [move for move in game.moves if move.player != EXPERT and move.moment.label]
     agreed = sum(move.action == move.moment.label for move in compared)
     agreement = f", {agreed} of {len(compared)} as the expert" if compared else ""
-    return f"{end} in {len(game.moves)} steps{agreement}: {task_of(game.opening)}"
+    return f"{end} in {len(game.moves)} steps{agreement}: {task_sentence(game.opening)}"
 
 
 @contextlib.contextmanager

@@ -65,7 +65,7 @@ def play(
         now = environment.step(episode.act(label.action))
         episode.hear(now.text, won=now.won, done=now.done)
         expert.observe(label.action, now.text)
-    return EpisodeTrace(game.id, game.task_type, episode.text, tuple(episode.steps), episode.won)
+    return episode.trace()
 
 
 def react_examples(games: Iterable[Game], environment: Environment) -> dict[str, str]:

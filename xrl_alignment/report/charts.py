@@ -17,8 +17,6 @@ from xrl_alignment.report.run_data import EPISODE_WINDOW, Points, read_metrics, 
 
 _SIZE = (5.2, 2.9)  # inches
 RATE_LIMITS = (-0.03, 1.03)  # of a chart that shows a share: 0 and 1 stay visible
-
-
 _PART = "round/seconds_"  # the curves of a round's parts (`common.time_split`)
 
 
@@ -121,6 +119,6 @@ def _chart(title: str, x_label: str, series: dict[str, Points]) -> Chart:
 def svg(figure: Figure) -> bytes:
     """`figure` as SVG; the same data gives the same bytes."""
     buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "emac"}):  # the same data gives the same bytes
+    with matplotlib.rc_context({"svg.hashsalt": "emac"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()

@@ -38,7 +38,7 @@ class FinishedEpisode:
 
 
 def read_episodes(run: Path) -> list[FinishedEpisode]:
-    """The episodes of the journal; [] where there is none, ReportError where a line is no object."""
+    """The episodes of the journal; [] where there is none, ReportError where a line is no episode."""
     path = run / "state" / "episodes.jsonl"
     return [_episode(line, path) for line in read_json_lines(path)]
 
@@ -128,9 +128,7 @@ def best_and_worst(episodes: Sequence[FinishedEpisode], each: int) -> list[tuple
     return [*((f"solved in {episode.actions} actions", episode) for episode in best), *turns[:each]]
 
 
-def _episode(line: Any, path: Path) -> FinishedEpisode:
-    if not isinstance(line, dict):
-        raise ReportError(f"{path} is damaged: a line is no object")
+def _episode(line: dict[str, Any], path: Path) -> FinishedEpisode:
     try:
         game, won = str(line.get("game", "")), bool(line.get("won", False))
         steps = tuple((str(action), str(feedback)) for action, feedback in line.get("steps", ()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,9 +171,9 @@ def side_by_side(runs: dict[str, Path]) -> Table:
         rounds, episodes = read_rounds(path), read_episodes(path)
         solved = {episode.game for episode in episodes if episode.solved}
         seconds = [sum(r.get(key, 0.0) for r in rounds) for key in ("TIME", "ROLLOUT", "TRAINING")]
-        usd = [cost.usd for cost in read_costs(path) if cost.usd is not None]
+        usd = _total_usd(read_costs(path))
         games = f"{len(solved)} of {len({episode.game for episode in episodes})}"
-        figures = [*(f"{value:.0f}" for value in seconds), number(sum(usd) if usd else None, 4)]
+        figures = [*(f"{value:.0f}" for value in seconds), usd]
         rows.append([name, str(len(rounds)), str(len(episodes)), games, *figures])
     head = ["run", "rounds", "episodes", "games solved alone", "seconds", "of them rollout", "training", "USD"]
     return Table(head, rows)
@@ -241,9 +241,8 @@ def _rounds_table(rounds: list[dict[str, float]]) -> Table:
         [
             *(f"{r.get(key, 0):.0f}" for key in keys),
             f"{r.get('ACCURACY', 0):.2f}",
-            *(f"{r[key]:.1f}" if key in r else "-" for key in ("TIME", "ROLLOUT", "TRAINING")),
-            f"{r['STALENESS']:.1f}" if "STALENESS" in r else "-",
-            f"{r['MISSING LABELS']:.1%}" if "MISSING LABELS" in r else "-",
+            *(number(r.get(key), 1) for key in ("TIME", "ROLLOUT", "TRAINING", "STALENESS")),
+            f"{r['MISSING LABELS']:.1%}" if "MISSING LABELS" in r else number(None),
         ]
         for r in rounds
     ]
@@ -257,9 +256,13 @@ def _cost_table(costs: list[RoundCost]) -> Table:
         usage = sum((cost.usage for cost in part), Usage())
         known = [cost.known for cost in part if cost.known is not None]
         tokens = [usage.calls, usage.prompt, usage.cached, usage.completion]
-        usd = [cost.usd for cost in part if cost.usd is not None]
-        rows.append([label, *map(str, tokens), number(sum(usd) if usd else None, 4), number(sum(known) or None)])
+        rows.append([label, *map(str, tokens), _total_usd(part), number(sum(known) or None)])
     return Table(head, rows if costs else [], text_columns=0)
+
+
+def _total_usd(costs: Sequence[RoundCost]) -> str:
+    known = [cost.usd for cost in costs if cost.usd is not None]
+    return number(sum(known) if known else None, 4)
 
 
 def _shown(index: int, step: Transition) -> ShownStep:

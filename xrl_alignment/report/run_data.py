@@ -43,14 +43,20 @@ def find_runs(run_dir: Path) -> dict[str, Path]:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file, [] where there is none; a last line cut off by a crash is left out."""
+    """The objects of a JSON-lines file, [] where there is none; a last line cut off by a crash is left out.
+
+    Raises ReportError where another line is no object.
+    """
     if not path.exists():
         return []
     try:
         text = path.read_text(encoding="utf-8")
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
     except ValueError as error:
         raise ReportError(f"{path} is damaged: {error}") from error
+    if not all(isinstance(line, dict) for line in lines):
+        raise ReportError(f"{path} is damaged: a line is no object")
+    return lines
 
 
 def read_summary(path: Path) -> dict[str, Any]:
@@ -65,10 +71,17 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def read_metrics(run: Path) -> dict[str, Points]:
-    """The curves of a run by tag, as (step, value); of a step that a resume repeated, the last value counts."""
+    """The curves of a run by tag, as (step, value); of a step that a resume repeated, the last value counts.
+
+    Raises ReportError where a line lacks one of them.
+    """
+    path = run / "state" / "metrics.jsonl"
     curves: dict[str, dict[float, float]] = {}
-    for line in read_json_lines(run / "state" / "metrics.jsonl"):
-        curves.setdefault(line["tag"], {})[line["step"]] = line["value"]
+    for line in read_json_lines(path):
+        try:
+            curves.setdefault(str(line["tag"]), {})[float(line["step"])] = float(line["value"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ReportError(f"{path} is damaged: {type(error).__name__} {error} in {str(line)[:80]}") from error
     return {tag: sorted(points.items()) for tag, points in curves.items()}
 
 
@@ -151,9 +164,8 @@ class WindowShare(NamedTuple):
 
 def running_success(run: Path, window: int = EPISODE_WINDOW) -> list[WindowShare]:
     """After each training episode: the share of the last `window` episodes that the policy solved by itself."""
-    solved = [
-        float(r["won"] and not r.get("assisted", False)) for r in read_json_lines(run / "state" / "episodes.jsonl")
-    ]
+    episodes = read_json_lines(run / "state" / "episodes.jsonl")
+    solved = [float(bool(r.get("won")) and not r.get("assisted")) for r in episodes]
     last = [solved[max(0, end - window) : end] for end in range(1, len(solved) + 1)]
     return [
         WindowShare(float(number), sum(part) / len(part), *wilson_interval(int(sum(part)), len(part)))

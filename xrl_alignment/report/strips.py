@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import NamedTuple
 from PIL import Image
 
 from lavis.datasets.shards import ShardError, open_shard
+from xrl_alignment.language.sentences import task_sentence
+from xrl_alignment.report.charts import data_url
 from xrl_alignment.report.episodes import FinishedEpisode
 from xrl_alignment.runs.transitions import Transition, read_transition
 
@@ -40,7 +41,7 @@ class FilmStrip(NamedTuple):
 def film_strip(run: Path, why: str, episode: FinishedEpisode) -> FilmStrip:
     """The strip of an episode; without frames, and with a notice, where its shard cannot be read."""
     title = f"{why}: {episode.game}, round {episode.round}"
-    task = episode.trace.opening[episode.trace.opening.find("Your task is to") :]
+    task = task_sentence(episode.trace.opening)
     path = run / "state" / "buffer" / Path(episode.shard).name  # a journal of anyone cannot lead out of the run
     try:
         count = open_shard(path).steps
@@ -64,5 +65,4 @@ def _step(index: int, step: Transition) -> StripStep:
     height = max(1, round(image.height * _WIDTH / image.width))
     jpeg = io.BytesIO()
     image.resize((_WIDTH, height), Image.Resampling.BOX).save(jpeg, "JPEG", quality=_QUALITY)
-    frame = f"data:image/jpeg;base64,{base64.b64encode(jpeg.getvalue()).decode('ascii')}"
-    return StripStep(index + 1, frame, step.text_output, step.executed, step.feedback)
+    return StripStep(index + 1, data_url("jpeg", jpeg.getvalue()), step.text_output, step.executed, step.feedback)

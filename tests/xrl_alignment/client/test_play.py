@@ -1,6 +1,5 @@
 """Several workers and programs at once: arguments, failures, joining in the middle of a round."""
 
-import io
 import itertools
 import json
 import subprocess
@@ -9,35 +8,12 @@ import time
 
 import pytest
 
+from tests.xrl_alignment.client.playing import SlowEnvironment, native, quiet
 from xrl_alignment.client.play import play
-from xrl_alignment.client.report import ClientReport
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.common.paths import REPO_ROOT
-from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.wire.messages import Bye
-
-
-def native():
-    return make_environment("native")
-
-
-def quiet() -> ClientReport:
-    return ClientReport(io.StringIO())
-
-
-class SlowEnvironment:
-    """The native engine with a pause before each step."""
-
-    def __init__(self, pause_s: float) -> None:
-        self._environment, self._pause_s = native(), pause_s
-
-    def step(self, action):
-        time.sleep(self._pause_s)
-        return self._environment.step(action)
-
-    def __getattr__(self, name):
-        return getattr(self._environment, name)
 
 
 @pytest.mark.parametrize(

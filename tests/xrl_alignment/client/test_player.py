@@ -1,19 +1,8 @@
 """What an observation carries: the frame, the expert beside the environment."""
 
-import io
-
+from tests.xrl_alignment.client.playing import native, quiet
 from xrl_alignment.client.play import play
-from xrl_alignment.client.report import ClientReport
-from xrl_alignment.environments import make_environment
 from xrl_alignment.experts import make_expert
-
-
-def native():
-    return make_environment("native")
-
-
-def quiet() -> ClientReport:
-    return ClientReport(io.StringIO())
 
 
 def test_v2_frames_arrive_as_they_were_drawn(master, games):

@@ -1,15 +1,9 @@
 """The numbered messages of wire v2, and leaving."""
 
-import io
-
+from tests.xrl_alignment.client.playing import quiet
 from xrl_alignment.client.connection import Connection, RetryingConnection
-from xrl_alignment.client.report import ClientReport
 from xrl_alignment.client.session import ClientSession
 from xrl_alignment.wire.messages import Bye
-
-
-def quiet() -> ClientReport:
-    return ClientReport(io.StringIO())
 
 
 def test_the_stop_that_asks_for_a_goodbye_does_not_cut_it_off(master, games, monkeypatch):

@@ -11,35 +11,13 @@ from functools import partial
 import numpy as np
 import pytest
 
+from tests.xrl_alignment.client.playing import SlowEnvironment, native, quiet
 from xrl_alignment.client.connection import ClientError
 from xrl_alignment.client.play import play
 from xrl_alignment.client.report import ClientReport
 from xrl_alignment.common.errors import EnvironmentFault
-from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.wire.messages import Bye, Next
-
-
-def native():
-    return make_environment("native")
-
-
-def quiet() -> ClientReport:
-    return ClientReport(io.StringIO())
-
-
-class SlowEnvironment:
-    """The native engine with a pause before each step."""
-
-    def __init__(self, pause_s: float) -> None:
-        self._environment, self._pause_s = native(), pause_s
-
-    def step(self, action):
-        time.sleep(self._pause_s)
-        return self._environment.step(action)
-
-    def __getattr__(self, name):
-        return getattr(self._environment, name)
 
 
 def test_workers_that_wait_for_other_clients_games_say_so_once(master, games, monkeypatch):

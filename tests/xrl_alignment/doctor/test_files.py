@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.doctor import files
 
 
@@ -39,6 +41,12 @@ def test_config_weights_are_checked_and_a_wrong_config_is_one_line(tmp_path):
     bad.write_text("run:\n  num_rouns: 3\n")
     (finding,) = files.check_config_weights(str(bad))
     assert finding.level == "fail" and "num_rouns" in finding.detail
+
+
+@pytest.mark.parametrize("name", ["dagger/demo_bc", "evaluate/student", "emac_plus/demo"])
+def test_every_kind_of_config_is_read(name):
+    findings = list(files.check_config_weights(str(REPO_ROOT / "configs" / f"{name}.yaml")))
+    assert not [finding for finding in findings if finding.level != "ok"]
 
 
 def test_games_missing_and_found(tmp_path, household_data, monkeypatch):

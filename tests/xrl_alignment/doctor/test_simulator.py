@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import shutil
+import sys
+import threading
 from pathlib import Path
+
+import pytest
 
 from tests.split_inference.servers import alive, wait_until
 from xrl_alignment.doctor import simulator
@@ -22,12 +27,14 @@ def test_object_poses_are_looked_for(household_data, tmp_path, alfworld_data):
     assert simulator.check_poses(str(alfworld_data)).level == "ok"
 
 
-def test_display(tmp_path):
+def test_display(tmp_path, monkeypatch):
     assert simulator.check_display({}).level == "fail"
     assert simulator.check_display({"DISPLAY": ":7"}, tmp_path).level == "fail"
     (tmp_path / "X7").touch()
     assert simulator.check_display({"DISPLAY": ":7.0"}, tmp_path).level == "ok"
     assert simulator.check_display({"DISPLAY": "far:1"}, tmp_path).level == "ok"
+    monkeypatch.setattr(sys, "platform", "darwin")  # as `environments.thor.require_simulator` says
+    assert simulator.check_display({}).level == "ok"
 
 
 def test_a_program_that_starts_a_display_needs_xvfb_run(tmp_path, monkeypatch):
@@ -67,7 +74,8 @@ def test_frame_rendered_crashed_and_hung():
     assert crashed.level == "fail" and "cannot open display" in crashed.detail
 
 
-def test_hung_frame_is_stopped_with_its_children(tmp_path):
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_hung_frame_is_stopped_with_its_children(tmp_path, interrupted):
     mark = tmp_path / "child"
     program = (
         "import subprocess, sys, time\n"
@@ -75,8 +83,13 @@ def test_hung_frame_is_stopped_with_its_children(tmp_path):
         f"open({str(mark)!r}, 'w').write(str(child.pid))\n"
         "time.sleep(3600)"
     )
-    finding = simulator.check_frame(3, program)  # a child that lived on would hold its output open, and this test up
-    assert finding.level == "fail" and "none within" in finding.detail
+    if interrupted:  # Ctrl-C once the child is there
+        threading.Thread(target=lambda: (wait_until(mark.exists), _thread.interrupt_main())).start()
+        with pytest.raises(KeyboardInterrupt):
+            simulator.check_frame(60, program)
+    else:
+        finding = simulator.check_frame(3, program)  # a child that lived on would hold its output open
+        assert finding.level == "fail" and "none within" in finding.detail
     if mark.exists() and mark.read_text() and Path("/proc").is_dir():
         wait_until(lambda: not alive(int(mark.read_text())))
 

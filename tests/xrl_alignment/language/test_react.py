@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lavis.common.errors import ConfigError, FileError
 from xrl_alignment.language.commands import is_thought, normalise
 from xrl_alignment.language.history import EnvironmentHistory, EpisodeTrace
 from xrl_alignment.language.react import (
@@ -102,6 +103,15 @@ def test_missing_and_empty_files(tmp_path):
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises(ValueError, match="empty.txt"):
         load_reflection_examples(tmp_path / "empty.txt")
+
+
+@pytest.mark.parametrize("load", [load_prompts, load_reflection_examples])
+def test_a_folder_and_a_file_of_bytes_are_named(tmp_path, load):
+    with pytest.raises(FileError, match=f"{tmp_path} cannot be read: Is a directory"):
+        load(tmp_path)
+    (tmp_path / "weights.bin").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="weights.bin is no text"):
+        load(tmp_path / "weights.bin")
 
 
 def test_two_examples_once_there_are_memories():

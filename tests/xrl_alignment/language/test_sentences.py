@@ -10,6 +10,7 @@ from xrl_alignment.language.sentences import (
     parse_opening,
     parse_task,
     process_ob,
+    task_sentence,
     type_of,
     without_objects,
 )
@@ -80,6 +81,12 @@ def test_opening():
     assert parse_opening(OPENING) == (["cabinet 2", "cabinet 1", "desk 1"], "put some mug on desk")
     assert parse_opening("hello") == ([], "")
     assert parse_opening("Your task is to: put a Mug in desk.") == ([], "put a mug in desk")
+
+
+def test_the_task_is_its_line_else_the_last():
+    assert task_sentence(OPENING) == "Your task is to: put some mug on desk."
+    assert task_sentence("A room. Your task is to: dance.\nGo!") == "Your task is to: dance."
+    assert (task_sentence("A room.\nDance."), task_sentence("")) == ("Dance.", "")
 
 
 def test_listings():

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from lavis.common.errors import ConfigError
-from xrl_alignment.play.screen import clean, commands_list, frame_columns, game_screen, move_line, picture, show_as
+from xrl_alignment.play.screen import clean, commands_list, frame_columns, game_screen, half_blocks, move_line, show_as
 
 
 def console(width: int = 120, height: int = 40, *, colours: str | None = "truecolor") -> Console:
@@ -28,7 +28,7 @@ def shown(what, **size) -> str:
 def test_a_frame_has_two_pixels_in_each_character():
     frame = np.zeros((4, 4, 3), np.uint8)
     frame[0, 0], frame[1, 0], frame[3, 3] = (255, 0, 0), (0, 255, 0), (1, 2, 3)
-    lines = shown(picture(frame, 4)).splitlines()
+    lines = shown(half_blocks(frame, 4)).splitlines()
     assert len(lines) == 2 and lines[0].count("▀") == lines[1].count("▀") == 4
     assert lines[0].startswith("\x1b[38;2;255;0;0;48;2;0;255;0m▀")
     assert lines[1].rstrip("\x1b[0m").endswith("48;2;1;2;3m▀")

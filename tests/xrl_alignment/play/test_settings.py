@@ -9,6 +9,7 @@ from lavis.common.errors import ConfigError
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.config.loading import load_config, shareable
 from xrl_alignment.config.schema import DaggerConfig
+from xrl_alignment.evaluation.actors import PolicyActor
 from xrl_alignment.play.settings import choose_game, read_settings, set_up
 from xrl_alignment.runs.checkpoint import save_checkpoint
 
@@ -38,19 +39,31 @@ def test_an_expert_may_be_absent_but_not_unknown(games):
         set_up(**games, expert="explorr")
 
 
-def test_a_checkpoint_plays_with_the_settings_of_its_run(games, tmp_path):
+def test_a_checkpoint_plays_with_the_settings_of_its_run(games, tmp_path, monkeypatch):
     options = ["model.model_type=tiny", "model.max_txt_len=200", "policy.num_beams=1", "policy.max_length=9"]
-    config = load_config(DaggerConfig, None, [*options, "environment.tell_objects=false"])
+    shown = ["environment.tell_objects=false", "environment.show_ids=false", "environment.blank_frames=true"]
+    config = load_config(DaggerConfig, None, [*options, *shown])
     model, _ = load_student({"arch": "blip2_emac", "model_type": "tiny"}, torch.device("cpu"))
     path = save_checkpoint(tmp_path / "emma_checkpoint_0.pth", model=model, config=shareable(config))
     read = read_settings(path, None, ["policy.max_length=8"])
     assert (read.model["model_type"], read.model["max_txt_len"], read.model["pretrained"]) == ("tiny", 200, str(path))
     assert (read.policy.num_beams, read.policy.max_length) == (1, 8) and not read.environment.tell_objects
+    answer, asked = PolicyActor.answer, []
+    monkeypatch.setattr(PolicyActor, "answer", lambda actor, said: asked.extend(said) or answer(actor, said))
     setup = set_up(**games, checkpoint=path)
     game = setup.new_game(1)
     assert game.players == ("you", "expert", "policy") and game.moment.policy
-    assert game.play("policy").action == game.moves[0].moment.policy or game.moves[0].feedback
+    assert game.moment.frame.any() and not game.moment.names and not any(one.image.any() for one in asked)
+    assert game.play("policy").action == game.moves[0].moment.policy
     setup.close()
+
+
+@pytest.mark.parametrize("setting", ["show_ids=false", "image_severity=4"])
+def test_frames_are_those_of_the_settings(games, setting):
+    plain, other = set_up(**games), set_up(**games, options=[f"environment.{setting}"])
+    (first, second) = (setup.new_game(1).moment for setup in (plain, other))
+    assert (first.frame != second.frame).any() and first.names
+    assert second.names == (() if "ids" in setting else first.names)
 
 
 def test_a_checkpoint_of_another_kind_asks_for_settings(games, tmp_path):

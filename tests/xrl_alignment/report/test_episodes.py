@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,8 @@ def test_the_best_and_the_worst_become_film_strips(tmp_path: Path):
         "data:image/jpeg;base64,"
     )
     assert strip.task == "Your task is to: put a mug in desk." and GAMES[0] in strip.title
+    without_task = replace(chosen[0][1], trace=replace(chosen[0][1].trace, opening="A room.\nPut a mug in desk."))
+    assert film_strip(run, "", without_task).task == "Put a mug in desk."
     next((run / "state" / "buffer").glob("round000_env0000*")).unlink()
     assert film_strip(run, *chosen[0]).notice.startswith("The frames of this episode are missing")
 

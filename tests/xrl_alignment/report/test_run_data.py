@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.xrl_alignment.report.runs import make_run
-from xrl_alignment.report.run_data import find_runs, read_metrics, read_rounds, running_success, sample_steps, thin
+from xrl_alignment.report.run_data import (
+    ReportError,
+    find_runs,
+    read_metrics,
+    read_rounds,
+    running_success,
+    sample_steps,
+    thin,
+)
 
 
 def test_readers(tmp_path: Path) -> None:
@@ -33,6 +41,23 @@ def test_damaged_shard_is_left_out(tmp_path: Path) -> None:
     shard = next((run / "state" / "buffer").glob("*.h5"))
     shard.write_bytes(shard.read_bytes()[:100])
     assert sample_steps(run) == []
+
+
+@pytest.mark.parametrize("line", ["[1]", "{}", '{"tag": "a", "step": 1}', '{"tag": "a", "step": 1, "value": null}'])
+def test_lines_of_another_kind_are_damage(tmp_path: Path, line: str) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "state" / "metrics.jsonl").write_text(f"{line}\n")
+    with pytest.raises(ReportError, match="metrics.jsonl is damaged"):
+        read_metrics(run)
+
+
+def test_an_episode_that_does_not_say_how_it_ended_is_not_solved(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "state" / "episodes.jsonl").write_text("{}\n")
+    assert [point[:2] for point in running_success(run)] == [(1.0, 0.0)]
+    (run / "state" / "episodes.jsonl").write_text("[1]\n")
+    with pytest.raises(ReportError, match="episodes.jsonl is damaged"):
+        running_success(run)
 
 
 @pytest.mark.parametrize("count", [0, 1, 399, 400, 401, 5000])

@@ -22,6 +22,7 @@ from typing import Any
 
 from lavis.common.errors import MissingExtraError
 from lavis.common.files import write_atomically
+from xrl_alignment.common.program import run_program
 from xrl_alignment.language.sentences import TASK_TYPES
 
 GRID = 0.25  # metres between neighbouring standing points
@@ -86,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -28,7 +28,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from lavis.common.errors import EmacError, FileError, unknown
+from lavis.common.errors import EmacError, FileError, missing_extra, unknown
 from lavis.common.files import write_json
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import MAX_STEPS, Game
@@ -42,6 +42,7 @@ from xrl_alignment.language.sentences import NOTHING_HAPPENS, TASK_TYPES
 SPLITS = {"household_train": False, "household_heldout": True}  # name -> held-out rooms?
 VERSION = 3  # of the generator: another version makes other games from the same seed
 VERIFY = ("native", "planner", "none")
+_MAKING = ".making-"
 
 
 def solves(path: Path, commands: list[str]) -> bool:
@@ -59,8 +60,10 @@ def solves(path: Path, commands: list[str]) -> bool:
 
 def planner_solves(path: Path) -> bool:
     """Whether Fast Downward (through TextWorld) finds a plan for the game in file `path`; slow, up to a second."""
-    import textworld
-
+    try:
+        import textworld
+    except ModuleNotFoundError as error:
+        raise missing_extra("textworld", error) from None
     environment = textworld.start(str(path), textworld.EnvInfos(policy_commands=True))
     try:
         return 0 < len(environment.reset()["policy_commands"] or ()) <= MAX_STEPS
@@ -129,7 +132,9 @@ def generate(
 
 def _make(out: Path, manifest: Path, request: dict[str, Any], progress: Callable[[int, int], None] | None) -> None:
     """Make both splits beside the old ones, then put them in their place."""
-    with tempfile.TemporaryDirectory(dir=out, prefix=".making-") as making:
+    for left in out.glob(f"{_MAKING}*"):  # of a process that was killed: nobody else is at work here
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=_MAKING) as making:
         _make_splits(Path(making), request, progress)
         write_json(manifest, {})  # whoever is killed from here on leaves a folder to be made again
         for name in SPLITS:

@@ -86,7 +86,10 @@ class NativeEnvironment:
         return self._playing().snapshot(), self._steps
 
     def restore(self, state: tuple[Snapshot, int]) -> TimeStep:
-        """Go back (or forth) to a state of the same game; the time step's text is empty."""
+        """Go back (or forth) to a state of the same game; the time step's text is empty.
+
+        EnvironmentFault for a state of another game.
+        """
         snapshot, steps = state
         self._playing().restore(snapshot)
         self._steps = steps

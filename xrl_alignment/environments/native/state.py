@@ -21,6 +21,7 @@ class Snapshot(NamedTuple):
     states: tuple[frozenset[str], ...]
     traces: frozenset[Fact]
     won: bool | None
+    names: dict[str, str]  # of the game's things: rooms have many games, which differ in them
 
 
 class Menu(NamedTuple):
@@ -92,15 +93,14 @@ class GameState:
         """The state now; `restore` of this game or of a `clone` takes it."""
         states = tuple(frozenset(getattr(self, attribute)) for attribute in STATES.values())
         lying, parted, traces = frozenset(self.lying), frozenset(self.parted), frozenset(self.traces)
-        return Snapshot(
-            self.location, self.held, self.contents.copy(), lying, parted, states, traces, self.goal_reached
-        )
+        contents, names = self.contents.copy(), self.world.names
+        return Snapshot(self.location, self.held, contents, lying, parted, states, traces, self.goal_reached, names)
 
     def restore(self, state: Snapshot) -> None:
         """Go back (or forth) to a state of the same game; EnvironmentFault for one of another game."""
-        if state.contents.keys() != self.contents.keys():
+        if state.names is not self.world.names and state.names != self.world.names:
             raise EnvironmentFault("the snapshot belongs to another game; restore it where that game is loaded")
-        self.location, self.held, contents, lying, parted, states, traces, self.goal_reached = state
+        self.location, self.held, contents, lying, parted, states, traces, self.goal_reached, _ = state
         self.contents = contents.copy()
         self.lying, self.parted, self.traces = set(lying), set(parted), set(traces)
         for attribute, names in zip(STATES.values(), states, strict=True):

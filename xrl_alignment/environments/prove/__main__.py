@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from lavis.common.errors import ConfigError
 from lavis.common.files import write_atomically
 from lavis.common.progress import Bar
 from xrl_alignment.common.errors import EnvironmentFault
@@ -24,6 +25,8 @@ DEFAULT_STEPS = 60
 def main(arguments: list[str] | None = None) -> int:
     """Run the proof; 0 without mismatches, 1 with. Raises an EmacError where it cannot run."""
     options = _parse(arguments)
+    if options.games < 1 or options.steps < 0:
+        raise ConfigError(f"--games {options.games} --steps {options.steps}: at least 1 game, and no negative number")
     paths = find_all(data_root(options.data), options.seed)
     return prove(paths if options.all else paths[: options.games], options, found=len(paths))
 

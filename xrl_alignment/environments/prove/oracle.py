@@ -48,10 +48,6 @@ class Oracle:
         self._env.load(str(path))
         return self._answer(self._env.reset())
 
-    def restart(self) -> EngineAnswer:
-        """Begin the loaded game anew."""
-        return self._answer(self._env.reset())
-
     def step(self, command: str) -> EngineAnswer:
         """Carry out `command`."""
         return self._answer(self._env.step(command)[0])
@@ -98,7 +94,7 @@ def shortcuts() -> Iterator[None]:
         return texts[key]
 
     def load_translation(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> Any:
-        texts.clear()  # a new game, or the same one begun anew
+        texts.clear()  # a new game
         return remembered_translation(domain, problem)
 
     def shallow(context: dict[str, Any]) -> dict[str, Any]:

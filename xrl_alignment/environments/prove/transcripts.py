@@ -46,7 +46,7 @@ GARBAGE = (
 
 
 class Transcript(NamedTuple):
-    """What TextWorld answered: `rows` of command, hash of the text, won, hash of the commands, hash of the facts."""
+    """What TextWorld answered: a row (`row`) for the reset, and one for each step."""
 
     game: str  # <task folder>/<trial folder>
     rows: list[list]
@@ -190,7 +190,7 @@ def _wander(rng: random.Random, commands: list[str]) -> str:
 
 
 def row(command: str, answer: EngineAnswer, admissible: bool) -> list:
-    """A row of a transcript: see `Transcript`; the last entry says whether the command was admissible."""
+    """Command, hash of the text, won, hash of the commands, hash of the facts, whether the command was admissible."""
     commands, facts = digest(answer.commands), digest(sorted(answer.facts))
     return [command, digest(answer.text), answer.won, commands, facts, admissible]
 

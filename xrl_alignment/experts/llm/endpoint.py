@@ -328,4 +328,6 @@ def _read(document: Mapping[str, Any], api: str) -> tuple[Completion, Usage]:
         text = "".join(part.get("text", "") for part in text)
     if reason == "content_filter" or message.get("refusal"):
         return Completion("", filtered=message.get("refusal") or "content filter"), usage
+    if not isinstance(text, str | None):
+        raise TypeError(f"its text is a {type(text).__name__}")
     return Completion(text or "", cut=reason == "length"), usage

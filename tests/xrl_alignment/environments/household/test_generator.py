@@ -2,11 +2,12 @@
 
 import json
 import re
+import sys
 from collections import Counter
 
 import pytest
 
-from lavis.common.errors import FileError
+from lavis.common.errors import FileError, MissingExtraError
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.common.program import run_program
 from xrl_alignment.environments import choose_games
@@ -97,7 +98,9 @@ def test_an_interrupted_request_is_made_again_and_leaves_nothing_behind(tmp_path
     assert contents(tmp_path, "household_train") == first
     assert {p.name for p in tmp_path.iterdir()} == {".lock", "household.json", "json_2.1.1"}
     (tmp_path / "household.json").write_text("{}\n")  # as a kill between the two swaps leaves it
+    (tmp_path / ".making-killed" / "household_train").mkdir(parents=True)
     generate(tmp_path, 12, 0)
+    assert {p.name for p in tmp_path.iterdir()} == {".lock", "household.json", "json_2.1.1"}
     assert first.items() <= contents(tmp_path, "household_train").items()
 
 
@@ -165,6 +168,12 @@ def test_the_planner_solves_a_sample_in_no_more_steps(made):
 def test_checking_by_the_planner(tmp_path):
     generate(tmp_path, 2, 0, verify="planner")
     assert len(find_games("household_train", tmp_path)) == 2
+
+
+def test_without_textworld_the_planner_names_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "textworld", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'emac-plus\[textworld\]'"):
+        generate(tmp_path, 1, 0, verify="planner")
 
 
 def test_two_who_ask_at_once_get_games_made_once(tmp_path, monkeypatch):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 
 import pytest
 
+from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native.game import NativeGame
@@ -44,3 +47,16 @@ def test_snapshots_and_clones_are_independent(games):
         fresh = NativeGame.load(game.path)
         observe(fresh, walk)
         assert fresh.facts() == facts and observe(fresh, ahead) == first
+
+
+def test_a_snapshot_of_another_game_in_the_same_room_is_refused(games, tmp_path):
+    """Official rooms have many games: the same receptacles, other objects."""
+    data = json.loads(games[0].path.read_text())
+    thing = re.search(r"(\w+) - object", data["pddl_problem"])[1]
+    data["pddl_problem"] = data["pddl_problem"].replace(thing, f"{thing[:-1]}{(int(thing[-1]) + 1) % 10}")
+    (tmp_path / "game.tw-pddl").write_text(json.dumps(data))
+    one, other = NativeGame.load(games[0].path), NativeGame.load(tmp_path / "game.tw-pddl")
+    assert one.world.location_of == other.world.location_of
+    with pytest.raises(EnvironmentFault, match="another game"):
+        other.restore(one.snapshot())
+    NativeGame.load(games[0].path).restore(one.snapshot())

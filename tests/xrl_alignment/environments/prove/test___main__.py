@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lavis.common.errors import ConfigError
 from xrl_alignment.common.program import run_program
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native import actions
@@ -134,6 +135,12 @@ def test_transcripts_are_kept_and_compared_again(household_data, tmp_path, monke
     file.write_text(json.dumps([key, game, [[*rows[0][:1], "other text", *rows[0][2:]], *rows[1:]]]) + "\n" + lines[1])
     monkeypatch.undo()
     assert main(arguments) == 1
+
+
+@pytest.mark.parametrize("wrong", [("--games", 0), ("--games", -3), ("--steps", -1)])
+def test_a_proof_of_nothing_is_refused(household_data, wrong):
+    with pytest.raises(ConfigError, match=r"at least 1 game, and no negative number"):
+        run("--data", household_data, *wrong)
 
 
 def test_no_games(tmp_path, capsys):

@@ -22,7 +22,7 @@ def play(path: str, seed: int, steps: int = 30) -> list:
     for _ in range(steps):
         answers.append(oracle.step(command))
         command = commands.send(answers[-1])
-    return [*answers, oracle.restart()]
+    return [*answers, oracle.reset(path)]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -68,6 +68,13 @@ def test_passing_faults_are_tried_again_and_each_attempt_is_booked(connect, faul
             assert endpoint._sleep == [1.0, 1.0]  # what the server asked for
 
 
+@pytest.mark.parametrize("content", [5, {"text": "look"}, ["look"]])
+def test_an_answer_that_is_no_text_is_asked_for_again(connect, content):
+    body = json.dumps({"choices": [{"message": {"content": content}}]}).encode()
+    with FakeEndpoint(fault=lambda number: (200, {}, body) if number == 0 else None) as server:
+        assert connect(server).complete("x").text == "look" and len(server.requests) == 2
+
+
 @pytest.mark.parametrize("fault", ["filtered", "refusal"])
 def test_filtered_answers_are_typed_and_not_tried_again(connect, fault):
     with FakeEndpoint(fault=lambda number: fault) as server:
