@@ -136,7 +136,9 @@ class Blip2Emac(EmacGeneration):
             with key_named("pretrained", options):
                 model.load_checkpoint(package_path(options["pretrained"]))
         if options["ref_pretrained"]:
-            model.set_reference(weights.read_state(options["ref_pretrained"]), source=str(options["ref_pretrained"]))
+            with key_named("ref_pretrained", options):
+                path = package_path(options["ref_pretrained"])
+                model.set_reference(weights.read_state(path), source=path)
         return model
 
     @classmethod

@@ -190,9 +190,13 @@ class TestSources:
         with pytest.raises(ConfigError, match=r"Qformer \(set model.base_model\).*llm_model \(set model.llm_model"):
             build(**FROZEN, allow_random=[]).require_sources()
 
-    @pytest.mark.parametrize("model_type", ["tiny", "demo"])
+    @pytest.mark.parametrize("model_type", ["tiny", "demo", "student"])
     def test_the_small_types_bring_theirs(self, model_type: str) -> None:
         load_model("blip2_emac", model_type).require_sources()
+
+    def test_a_file_of_the_package_may_be_the_reference(self) -> None:
+        model = load_model("blip2_emac", "student", options={"ref_pretrained": "tiny/student.safetensors"})
+        assert model.reference is not None
 
     def test_a_whole_base_file_wins_over_the_vision_file(self, files: dict, build: Build, tmp_path: Path) -> None:
         native = build(init_seed=4).policy_state_dict()
