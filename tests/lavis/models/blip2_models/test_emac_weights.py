@@ -94,6 +94,13 @@ class TestWeights:
         assert model.base_hash() == before
         assert build(freeze_vit=True, freeze_qformer=True, freeze_llm=True, init_seed=8).base_hash() != before
 
+    def test_hashes_follow_a_language_model_that_is_loaded_later(self, frozen: Blip2Emac, tmp_path: Path) -> None:
+        frozen.set_reference()
+        before = frozen.base_hash(), frozen.reference_hash()
+        save_file({k: 2 * v for k, v in frozen.llm_model.state_dict().items()}, tmp_path / "llm.safetensors")
+        frozen.load_llm(tmp_path / "llm.safetensors")
+        assert frozen.base_hash() != before[0] and frozen.reference_hash() != before[1]
+
     def test_llm_weights_from_safetensors(self, tmp_path: Path) -> None:
         model = load_model("blip2_emac", "tiny")
         state = {
