@@ -99,7 +99,7 @@ def main() -> None:
         cache = teacher.endpoint.cache.path if teacher.endpoint else None
         if not cache:
             raise
-        raise type(error)(f"{error}; answers so far are kept in {cache}: the same command goes on from here") from error
+        raise type(error)(f"{error}; answers so far are in {cache}: the same command continues from here") from error
     finally:
         cleanup.close()
     result = {"first_trial": summarise(trials.first), "best_of": summarise(trials.best), **facts(config, games)}

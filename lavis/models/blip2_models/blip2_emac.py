@@ -11,7 +11,7 @@ sizes only `llm_proj` trains. Their building blocks are its base classes, each i
     emac_weights.py      EmacWeights: checkpoints in and out, hashes, DPO's reference policy
     emac_scoring.py      EmacScoring: log-probabilities of given answers (`sequence_logps`, `score`)
     emac_generation.py   EmacGeneration: token ids of new answers
-    ../fast_llm          the language model's fast paths, each held against Transformers' own
+    ../fast_llm          the language model's fast paths, each tested against Transformers' own
 
 Shapes: N samples, Q query (image) tokens, L text tokens, H hidden size of the language model, S image side.
 """
