@@ -38,7 +38,7 @@ play: $(STAMP)  ## watch the expert play a generated game in the terminal; any k
 demo-emac-plus: $(STAMP)  ## EMAC+'s loop on a tiny model: a planner that learns, an agent that acts (docs/emac_plus.md)
 	$(RUN) -m xrl_alignment.pipeline --cfg-path configs/emac_plus/demo.yaml
 
-results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 cores; goes on where it was stopped)
+results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 cores; continues where it was stopped)
 	$(RUN) -m xrl_alignment.results --cfg-path configs/results/full.yaml --page docs/results.md
 
 results-quick: $(STAMP)  ## the same experiments at a fiftieth of the size

@@ -4,7 +4,7 @@
     python dagger_server.py --resume output/demo/bc/with_bc_dpo-False-tc-False-20260101-120000
 
 Then start `alfworld_client.py` with the same port, here or on another machine. A run writes the directory that
-`xrl_alignment/run_directory.py` describes; `--resume` continues one that was stopped or killed.
+docs/run_directory.md describes; `--resume` continues one that was stopped or killed.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def main() -> None:
         try:
             loop.run()
         except KeyboardInterrupt as stop:
-            raise KeyboardInterrupt(f"go on with --resume {directory.path}") from stop
+            raise KeyboardInterrupt(f"continue with --resume {directory.path}") from stop
 
 
 def read_config(arguments: argparse.Namespace) -> DaggerConfig:

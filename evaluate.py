@@ -34,6 +34,7 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.errors import ConfigError
 from lavis.common.files import write_atomically
+from lavis.models.blip2_models.emac_config import model_section
 from xrl_alignment import lavis_task
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
@@ -98,7 +99,7 @@ def main() -> None:
         cache = teacher.endpoint.cache.path if teacher.endpoint else None
         if not cache:
             raise
-        raise type(error)(f"{error}; answers so far are kept in {cache}: the same command goes on from here") from error
+        raise type(error)(f"{error}; answers so far are in {cache}: the same command continues from here") from error
     finally:
         cleanup.close()
     result = {"first_trial": summarise(trials.first), "best_of": summarise(trials.best), **facts(config, games)}
@@ -128,7 +129,7 @@ def trained_on(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
 
     `games` is None where it does not say: weights of another kind, or of an older version, or games without an id.
     """
-    weights = config.model.get("pretrained", "") if config.model.get("load_pretrained", True) else ""
+    weights = pretrained(config)
     if config.run.actor == "expert" or not weights:
         return {"games": 0, "environments": []}
     played = played_by_file(weights)
@@ -136,6 +137,12 @@ def trained_on(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
         return {"games": None, "environments": []}
     known = len(played.among(game.id for game in games))
     return {"games": known if known or played.all_named else None, "environments": list(played.environments)}
+
+
+def pretrained(config: EvaluateConfig) -> str:
+    """The checkpoint that the model's settings name, those of its type included; empty where none is loaded."""
+    section = model_section(config.model.get("model_type", "tiny")) | config.model
+    return str(section.get("pretrained") or "") if section.get("load_pretrained", True) else ""
 
 
 def contamination(result: dict[str, Any]) -> str:
@@ -241,7 +248,7 @@ def facts(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
         "blank_frames": config.environment.blank_frames,
         "image_noise": config.environment.image_noise if config.environment.image_severity else "",
         "image_severity": config.environment.image_severity,
-        "pretrained": config.model.get("pretrained", ""),
+        "pretrained": pretrained(config),
         "seed": config.run.seed,
         "versions": versions(),
     }

@@ -47,7 +47,7 @@ def measure() -> Result:
     scripts = [script(game) for game in sample]
     slow_load, slow_step = play(TextWorldEnvironment(max_steps=10**9), sample, scripts, repeats=1)
     fast_load, fast_step = play(NativeEnvironment(max_steps=10**9), sample, scripts, repeats=NATIVE_REPEATS)
-    vector, core, cold = rates(valid)
+    vector, core, unplayed = rates(valid)
     with tempfile.TemporaryDirectory() as folder:
         cold = seconds(lambda: read_games((game.path for game in games), Path(folder)))
         cached = seconds(lambda: read_games((game.path for game in games), Path(folder)))
@@ -59,7 +59,7 @@ def measure() -> Result:
         {"what": "step, ms", "textworld": slow_step * 1e3, "native": fast_step * 1e3},
         {"what": f"{VECTOR_ENVS} games side by side, steps/s", "textworld": "", "native": vector},
         {"what": f"{VECTOR_ENVS} games by numbers (`Batch`), steps/s", "textworld": "", "native": core},
-        {"what": "the same, games that were not played before", "textworld": "", "native": cold},
+        {"what": "the same, games that were not played before", "textworld": "", "native": unplayed},
         {"what": "snapshot + restore, µs", "textworld": "", "native": restore},
         {"what": f"{len(games):,} games from their files, s", "textworld": "", "native": cold},
         {"what": f"{len(games):,} games from the cache, s", "textworld": "", "native": cached},
@@ -72,7 +72,7 @@ def measure() -> Result:
         "load_speedup": slow_load / fast_load,
         "vector_steps_per_second": vector,
         "core_over_python": core / vector,
-        "core_cold_over_python": cold / vector,
+        "core_cold_over_python": unplayed / vector,
         "restore_us": restore,
         "cold_load_games_per_second": len(games) / cold,
         "cached_load_games_per_second": len(games) / cached,

@@ -78,8 +78,8 @@ def write_pairs(source: Source, folder: Path) -> Path:
 
 def read_pair(folder: Path, index: int) -> tuple[np.ndarray, dict]:
     """What `ShardFolder.read` gives, from two files."""
-    with Image.open(folder / f"{index}.jpg") as picture:
-        image = np.asarray(picture.convert("RGB"))
+    with Image.open(folder / f"{index}.jpg") as file:
+        image = np.asarray(file.convert("RGB"))
     return image, json.loads((folder / f"{index}.json").read_text())
 
 

@@ -28,7 +28,6 @@ from _waiting import Waiting, explorer, files_read
 
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.collect import Plan, collect
-from xrl_alignment.dagger.learner import autocast
 from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
@@ -36,6 +35,7 @@ from xrl_alignment.environments.native.world import forget_worlds
 from xrl_alignment.evaluation.actors import ExpertActor
 from xrl_alignment.evaluation.metrics import EpisodeResult
 from xrl_alignment.evaluation.trials import play_games
+from xrl_alignment.policies.base import autocast
 from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.rollouts.parallel import ParallelExecutor
 from xrl_alignment.runs.replay import ReplayBuffer

@@ -42,8 +42,10 @@ def server(data: str, engine: str):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         line = process.stdout.readline()
         threading.Thread(target=process.stdout.read, daemon=True).start()
-        yield int(line.rpartition(":")[2])
-        process.terminate()
+        try:
+            yield int(line.rpartition(":")[2])
+        finally:
+            process.terminate()
 
 
 class Walk:

@@ -188,10 +188,8 @@ class Manager:
                 program.process.terminate()
             deadline = time.monotonic() + self._arguments.stop_timeout
             while (program.open or program.process.poll() is None) and time.monotonic() < deadline:
-                if program.process.poll() is not None:
-                    program.signal_group(
-                        signal.SIGKILL
-                    )  # its own last output is in the pipe; its children may not add to it
+                if program.process.poll() is not None:  # its last output is in the pipe; its children may not add to it
+                    program.signal_group(signal.SIGKILL)
                 self._forward(_TICK_S)
             program.signal_group(signal.SIGKILL)
             program.process.wait()

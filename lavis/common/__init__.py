@@ -1,1 +1,1 @@
-"""Registry, configuration and learning-rate schedules."""
+"""What everything else stands on: errors, files, progress, devices, processes, registry, configuration, schedules."""

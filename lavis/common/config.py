@@ -72,8 +72,8 @@ class Config:
         """Each dataset's own yaml (its `type`, by default "default") with the user's section on top."""
         given = _section(config, "datasets")
         config = OmegaConf.create({"datasets": {}})
-        for name, settings in given.items():
-            settings = settings or {}
+        for name in given:
+            settings = _section(given, str(name)) if given[name] else {}
             path = registry.get_builder_class(str(name)).default_config_path(type=settings.get("type", "default"))
             config = merged(config, load_yaml(path), {"datasets": {name: settings}})
         return config
@@ -186,4 +186,6 @@ def load_yaml(path: str | Path) -> DictConfig:
 def _section(config: DictConfig, name: str) -> DictConfig:
     if config.get(name) is None:
         raise ConfigError(f"the config has no {name!r} section")
+    if not isinstance(config[name], DictConfig):
+        raise ConfigError(f"{name}: {config[name]!r} is no section: put its keys below it, `key: value`")
     return config[name]

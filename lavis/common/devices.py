@@ -23,9 +23,12 @@ def pick_device(name: str, key: str = "run.device") -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"{key} is {name}, but torch {torch.__version__} sees no GPU: use {key}=cpu")
     try:
-        return torch.device(name, local_rank()) if name == "cuda" else torch.device(name)
+        device = torch.device(name, local_rank()) if name == "cuda" else torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"{key}: {name!r} is not one of auto, cpu, cuda, cuda:<index>") from error
+    if device.type == "cuda" and (device.index or 0) >= (gpus := torch.cuda.device_count()):
+        raise ConfigError(f"{key}: there is no {device}, this machine has {gpus} GPU(s), from cuda:0")
+    return device
 
 
 def set_threads(number: int) -> None:

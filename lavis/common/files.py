@@ -56,8 +56,9 @@ def write_atomically(path: Path | str, write: Callable[[BinaryIO], Any]) -> None
 
 def write_json(path: Path | str, content: Any) -> None:
     """Write `content` as JSON (UTF-8, one space of indentation); see `write_atomically`."""
-    text = json.dumps(content, indent=1, ensure_ascii=False)
-    write_atomically(path, lambda file: file.write(text.encode()))
+    # A model may write half a surrogate pair, which UTF-8 cannot hold; JSON can, as `\udXXX`.
+    data = json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    write_atomically(path, lambda file: file.write(data))
 
 
 def write_cache(path: Path | str, write: Callable[[BinaryIO], Any]) -> None:

@@ -99,7 +99,7 @@ class LinearWarmupStepLRScheduler(_LinearWarmup):
 
 
 @registry.register_lr_scheduler("constant_lr")
-class ConstantLRScheduler:
+class ConstantLRScheduler(_LinearWarmup):
     """`init_lr` at every step, after the same warm-up in epoch 0 if `warmup_steps` is positive."""
 
     def __init__(
@@ -110,14 +110,7 @@ class ConstantLRScheduler:
         warmup_steps: int = 0,
         **kwargs: object,
     ) -> None:
-        self.optimizer = optimizer
-        self.init_lr = init_lr
-        self.warmup_steps = warmup_steps
-        self.warmup_start_lr = warmup_start_lr if warmup_start_lr >= 0 else init_lr
+        super().__init__(optimizer, 0, init_lr, init_lr, warmup_steps, warmup_start_lr)
 
-    def step(self, cur_epoch: int, cur_step: int) -> None:
-        """Set the rate for step `cur_step` of epoch `cur_epoch` (both from 0)."""
-        if cur_epoch == 0:
-            warmup_lr_schedule(self.optimizer, cur_step, self.warmup_steps, self.warmup_start_lr, self.init_lr)
-        else:
-            set_lr(self.optimizer, self.init_lr)
+    def _later(self, epoch: int) -> None:
+        set_lr(self.optimizer, self.init_lr)

@@ -83,13 +83,16 @@ class AnnotationFile:
         return str(self.path), int(self._numbers[index])
 
     def entry(self, index: int) -> dict[str, Any]:
-        """The entry as it is in the file."""
+        """The entry as it is in the file; BadSampleError where it is not UTF-8."""
         number = self._numbers[index]
         data = os.pread(self._descriptor(), int(self._lengths[number]), int(self._starts[number]))
-        return json.loads(data)
+        try:
+            return json.loads(data, strict=False)
+        except ValueError as error:
+            raise BadSampleError(f"{self.where(index)} cannot be read: {error}") from error
 
     def read(self, index: int) -> Record:
-        """The entry and its image; BadSampleError for a image that is missing or broken."""
+        """The entry and its image; BadSampleError for an image that is missing or broken."""
         entry = self.entry(index)
         game = entry.get("game", "")
         return Record(
@@ -194,7 +197,7 @@ def _load_index(path: Path) -> dict[str, Any]:
     stamp = f"{_INDEX_VERSION} {stat.st_size} {stat.st_mtime_ns}"
     name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:24]
     cache = cache_folder() / f"{name}.npz"
-    with contextlib.suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), np.load(cache) as known:
+    with contextlib.suppress(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile), np.load(cache) as known:
         if str(known["stamp"]) == stamp:
             bad = json.loads(str(known["bad"]))
             arrays = {name: known[name] for name in ("starts", "lengths", "imageless")}

@@ -16,7 +16,7 @@ from lavis.common.config import load_yaml, merged
 from lavis.common.registry import registry
 from lavis.models.base_model import BaseModel
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
-from lavis.processors import BaseProcessor, load_processor
+from lavis.processors import BaseProcessor, processor_of
 
 __all__ = ["BaseModel", "Blip2Emac", "load_model", "load_model_and_preprocess", "load_preprocess", "model_zoo"]
 
@@ -60,7 +60,7 @@ def load_preprocess(config: Mapping[str, Mapping]) -> tuple[Processors, Processo
     def built(kind: str) -> Processors:
         section = config.get(kind) or {}
         return {
-            phase: load_processor(section[phase]["name"], section[phase]) if section.get(phase) else BaseProcessor()
+            phase: processor_of(section[phase], f"preprocess.{kind}.{phase}") if section.get(phase) else BaseProcessor()
             for phase in ("train", "eval")
         }
 

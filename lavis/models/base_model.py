@@ -73,7 +73,7 @@ class BaseModel(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no hash of its frozen weights")
 
     def before_evaluation(self, **kwargs: object) -> None:
-        """Called by tasks before they evaluate; nothing by default."""
+        """LAVIS's tasks call it before they evaluate, ours do not; nothing by default."""
 
     def show_n_params(self, return_str: bool = True) -> str | int:
         """Number of parameters, as "2.4M" / "12.3K" or as an int."""

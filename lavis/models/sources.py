@@ -114,7 +114,7 @@ def _files(options: Mapping[str, Any], model: Blip2Emac) -> list[tuple[str, str,
     if options["vit_weights"]:
         named.append(("vit_weights", package_path(options["vit_weights"]), model.load_vision))
     if options["load_pretrained"] and options["pretrained"]:
-        named.append(("pretrained", str(options["pretrained"]), model.load_checkpoint))
+        named.append(("pretrained", package_path(options["pretrained"]), model.load_checkpoint))
     return named
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.processors.base_processor import BaseProcessor
 from lavis.processors.blip_processors import (
@@ -20,9 +21,17 @@ __all__ = [
     "BlipImageEvalProcessor",
     "BlipImageTrainProcessor",
     "load_processor",
+    "processor_of",
 ]
 
 
 def load_processor(name: str, cfg: Mapping[str, object] | None = None) -> BaseProcessor:
     """The processor registered as `name`, built from `cfg`."""
     return registry.get_processor_class(name).from_config(cfg)
+
+
+def processor_of(section: object, key: str) -> BaseProcessor:
+    """The processor of a config's section `{name: …}`; ConfigError, which names its `key`, where it has no name."""
+    if not isinstance(section, Mapping) or not section.get("name"):
+        raise ConfigError(f"{key}: {section!r} is no section with the name of a processor, {{name: blip_image_eval}}")
+    return load_processor(section["name"], section)

@@ -120,7 +120,7 @@ class BlipImageTrainProcessor(Blip2ImageTrainProcessor):
 
 
 def random_crop_box(size: tuple[int, int], scale: tuple[float, float], rng: random.Random) -> tuple[int, int, int, int]:
-    """A random box (left, top, right, bottom) in a image of `size` (width, height).
+    """A random box (left, top, right, bottom) in an image of `size` (width, height).
 
     Area a random part of the image's within `scale`, aspect ratio log-uniform in 3/4..4/3; after ten failures the
     largest centred box with a ratio in that range (the rule of torchvision's RandomResizedCrop).

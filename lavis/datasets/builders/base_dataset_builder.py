@@ -14,7 +14,7 @@ from lavis.common.errors import ConfigError, unknown
 from lavis.common.registry import registry
 from lavis.datasets.builders.storage import check_annotations
 from lavis.datasets.datasets.base_dataset import BaseDataset
-from lavis.processors import BaseProcessor, load_processor
+from lavis.processors import BaseProcessor, processor_of
 
 TRAIN_SPLIT = "train"
 
@@ -67,7 +67,7 @@ class BaseDatasetBuilder:
         """Processors that the section names itself."""
         for processors, key in ((self.vis_processors, "vis_processor"), (self.text_processors, "text_processor")):
             for phase, settings in (self.config.get(key) or {}).items():
-                processors[phase] = load_processor(settings["name"], settings)
+                processors[phase] = processor_of(settings, f"{key}.{phase}")
 
     def build(self) -> dict[str, BaseDataset]:
         """The datasets, in this process."""
@@ -79,7 +79,7 @@ class BaseDatasetBuilder:
 
     def annotations(self) -> dict[str, Any]:
         """`build_info.annotations`: what to open for each split, those with neither storage nor url left out."""
-        given = plain(self.config.build_info.annotations or {})
+        given = plain((self.config.get("build_info") or {}).get("annotations") or {})
         check_annotations(given)
         return {split: info for split, info in given.items() if info and (info.get("storage") or info.get("url"))}
 

@@ -11,7 +11,7 @@ sizes only `llm_proj` trains. Their building blocks are its base classes, each i
     emac_weights.py      EmacWeights: checkpoints in and out, hashes, DPO's reference policy
     emac_scoring.py      EmacScoring: log-probabilities of given answers (`sequence_logps`, `score`)
     emac_generation.py   EmacGeneration: token ids of new answers
-    ../fast_llm          the language model's fast paths, each held against Transformers' own
+    ../fast_llm          the language model's fast paths, each tested against Transformers' own
 
 Shapes: N samples, Q query (image) tokens, L text tokens, H hidden size of the language model, S image side.
 """
@@ -136,7 +136,9 @@ class Blip2Emac(EmacGeneration):
             with key_named("pretrained", options):
                 model.load_checkpoint(package_path(options["pretrained"]))
         if options["ref_pretrained"]:
-            model.set_reference(weights.read_state(options["ref_pretrained"]), source=str(options["ref_pretrained"]))
+            with key_named("ref_pretrained", options):
+                path = package_path(options["ref_pretrained"])
+                model.set_reference(weights.read_state(path), source=path)
         return model
 
     @classmethod

@@ -82,7 +82,6 @@ class EmacWeights(EmacParts):
         weights.require_finite(policy, source)
         self._put(policy)
         self._note(policy, source)
-        self._base_hash = self._reference_hash = ""
         if reference:
             self.set_reference(state, source=source)
 
@@ -115,10 +114,10 @@ class EmacWeights(EmacParts):
         weights.require_finite(state, source)
         self._put(state)
         self._note(state, source)
-        self._base_hash = self._reference_hash = ""
 
     def _note(self, state: Collection[str], source: str) -> None:
-        """Note `source` for the parts all of whose weights are in `state`."""
+        """Note `source` for the parts all of whose weights are in `state`; the hashes are computed anew."""
+        self._base_hash = self._reference_hash = ""
         own: dict[str, set[str]] = {}
         for name in self.policy_state_dict():
             if not adapters.is_adapter(name):

@@ -1,4 +1,4 @@
-"""The DPO loss of EMAC+ and the records it returns."""
+"""The DPO loss of EMAC+ and the record that it returns."""
 
 from __future__ import annotations
 

@@ -81,6 +81,9 @@ def test_pairs_without_equal_signs(tmp_path: Path) -> None:
         ("model: {arch: blip2_emac, model_type: tiny}\ndatasets: {}", "no 'run' section"),
         ("model: {arch: blip2_emac}\nrun: {}\ndatasets: {}", "no model.model_type"),
         ("model: {arch: blip3, model_type: tiny}\nrun: {}\ndatasets: {}", "unknown model 'blip3'"),
+        ("model: tiny\nrun: {}\ndatasets: {}", "^model: 'tiny' is no section"),
+        ("model: {arch: blip2_emac, model_type: tiny}\nrun: {}\ndatasets: [a]", r"^datasets: \['a'\] is no section"),
+        ("model: {arch: blip2_emac, model_type: tiny}\nrun: {}\ndatasets: {alfworld_cap: a}", "alfworld_cap: 'a' is"),
         ("run:\n\tseed: 1", "user.yaml: not a yaml file: while scanning"),
         ("- a", "user.yaml: a config file holds sections"),
         (

@@ -39,9 +39,12 @@ def test_without_a_gpu() -> None:
 
 def test_each_process_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert pick_device("auto") == pick_device("cuda") == torch.device("cuda", 3)
     assert pick_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(ConfigError, match="^run.device: there is no cuda:4, this machine has 4 GPU"):
+        pick_device("cuda:4")
 
 
 def test_a_name_of_no_device() -> None:

@@ -110,6 +110,8 @@ def test_json_is_utf8_and_replaces_an_older_file(tmp_path: Path) -> None:
     for content in ({"a": 1}, {"ä": [1, None]}):
         write_json(path, content)
     assert json.loads(path.read_bytes().decode("utf-8")) == {"ä": [1, None]} and "ä" in path.read_text("utf-8")
+    write_json(path, {"a": "\ud800"})  # half a surrogate pair, which a model may write and UTF-8 cannot hold
+    assert json.loads(path.read_text("utf-8")) == {"a": "\ud800"}
 
 
 def test_lines_are_appended(tmp_path: Path) -> None:

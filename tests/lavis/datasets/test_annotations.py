@@ -38,6 +38,15 @@ def test_both_forms_and_any_text(tmp_path: Path, lines: bool) -> None:
     assert [source.entry(i) for i in range(3)] == entries
 
 
+def test_a_tab_in_a_text_and_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
+    head = b'{"image": "a.png", "text_output": "look", "text_input": "'
+    (tmp_path / "a.json").write_bytes(head + b"a\tb" + b'"}\n' + head + b"caf\xe9" + b'"}')
+    source = AnnotationFile(tmp_path / "a.json", tmp_path)
+    assert source.entry(0)["text_input"] == "a\tb"
+    with pytest.raises(BadSampleError, match=r"a.json, entry 1 cannot be read: 'utf-8' codec can't decode byte 0xe9"):
+        source.entry(1)
+
+
 def test_entries_longer_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(annotations, "_CHUNK", 7)
     path = write(tmp_path / "a.json", *[{**ENTRY, "text_input": "x" * n} for n in range(40)])
@@ -52,6 +61,10 @@ def test_is_scanned_once_and_again_when_it_changed(tmp_path: Path, monkeypatch: 
     assert len(scans) == 1
     write(path, ENTRY, ENTRY)
     assert len(AnnotationFile(path, tmp_path)) == 2
+    (index,) = annotations.cache_folder().iterdir()
+    for damaged in (b"", index.read_bytes()[:100]):  # a full disk, a power failure
+        index.write_bytes(damaged)
+        assert len(AnnotationFile(path, tmp_path)) == 2
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,12 @@ def test_the_real_files_fit_the_real_sizes(real: tuple[str, dict[str, str]]) -> 
     assert [part for part in parts if not parts[part].frozen] == ["llm_proj"]
 
 
+def test_the_shipped_student_is_found() -> None:
+    parts = sources.part_sources(model_section("student"))
+    files = [Path(part.origin.removesuffix(" (native names)")).name for part in parts]
+    assert files == ["vision.safetensors"] * 4 + ["student.safetensors"] * 2
+
+
 # What the real files have and the model does not take, with the reason.
 LEFT_OVER = {
     r"^(blocks\.39\.)": "BLIP-2 uses 39 of EVA-CLIP-g's 40 blocks",

@@ -9,7 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from lavis.processors import BaseProcessor, BlipImageEvalProcessor, load_processor
+from lavis.common.errors import ConfigError
+from lavis.processors import BaseProcessor, BlipImageEvalProcessor, load_processor, processor_of
 from lavis.processors.blip_processors import CHANGES, random_crop_box
 
 MEAN = np.array((0.48145466, 0.4578275, 0.40821073), dtype=np.float32)
@@ -106,3 +107,9 @@ def test_unknown_processor_lists_what_exists() -> None:
 def test_base_processor_passes_items_on() -> None:
     assert BaseProcessor.from_config()("x") == "x"
     assert load_processor("blip_caption").build(prompt="p ")("X") == "p x"
+
+
+@pytest.mark.parametrize("section", ["blip_image_eval", {"image_size": 64}, ["blip_image_eval"]])
+def test_a_section_without_a_name_is_refused(section: object) -> None:
+    with pytest.raises(ConfigError, match="^vis_processor.train: .* is no section with the name of a processor"):
+        processor_of(section, "vis_processor.train")

@@ -53,6 +53,10 @@ def test_several_storages_are_one_sequence(shard_folder: Path, annotation_folder
     )
 
 
+def test_a_section_without_a_storage_has_no_splits() -> None:
+    assert AlfworldCapBuilder(OmegaConf.create({"build_info": None})).build_datasets() == {}
+
+
 def test_empty_split_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="split val is empty: no sample in"):
         build(val=tmp_path)

@@ -94,6 +94,13 @@ class TestWeights:
         assert model.base_hash() == before
         assert build(freeze_vit=True, freeze_qformer=True, freeze_llm=True, init_seed=8).base_hash() != before
 
+    def test_hashes_follow_a_language_model_that_is_loaded_later(self, frozen: Blip2Emac, tmp_path: Path) -> None:
+        frozen.set_reference()
+        before = frozen.base_hash(), frozen.reference_hash()
+        save_file({k: 2 * v for k, v in frozen.llm_model.state_dict().items()}, tmp_path / "llm.safetensors")
+        frozen.load_llm(tmp_path / "llm.safetensors")
+        assert frozen.base_hash() != before[0] and frozen.reference_hash() != before[1]
+
     def test_llm_weights_from_safetensors(self, tmp_path: Path) -> None:
         model = load_model("blip2_emac", "tiny")
         state = {
@@ -190,9 +197,13 @@ class TestSources:
         with pytest.raises(ConfigError, match=r"Qformer \(set model.base_model\).*llm_model \(set model.llm_model"):
             build(**FROZEN, allow_random=[]).require_sources()
 
-    @pytest.mark.parametrize("model_type", ["tiny", "demo"])
+    @pytest.mark.parametrize("model_type", ["tiny", "demo", "student"])
     def test_the_small_types_bring_theirs(self, model_type: str) -> None:
         load_model("blip2_emac", model_type).require_sources()
+
+    def test_a_file_of_the_package_may_be_the_reference(self) -> None:
+        model = load_model("blip2_emac", "student", options={"ref_pretrained": "tiny/student.safetensors"})
+        assert model.reference is not None
 
     def test_a_whole_base_file_wins_over_the_vision_file(self, files: dict, build: Build, tmp_path: Path) -> None:
         native = build(init_seed=4).policy_state_dict()
