@@ -1,5 +1,5 @@
 // The run's curves as small figures.
-import { byId, make, setText } from "./elements.js";
+import { byId, make } from "./elements.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT, LEFT, BOTTOM] = [320, 150, 38, 132];
@@ -73,5 +73,4 @@ export function showCurves(figures) {
   const names = Object.keys(figures).filter((name) => FIGURES[name]);
   names.forEach((name) => showFigure(name, figures[name]));
   byId("curves-empty").hidden = names.length > 0;
-  setText(byId("curves-empty"), "No curve yet.");
 }

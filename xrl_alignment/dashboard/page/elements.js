@@ -54,6 +54,7 @@ export function gameName(game, env) {
   return `${env + 1}. ${type.replaceAll("_", " ")}${things ? `: ${things}` : ""}`;
 }
 
+// A step as an item of a list: the action, and what the environment answered.
 export function historyItem([action, feedback]) {
   return make("li", {}, make("b", { text: action }), ` ${feedback}`);
 }

@@ -7,7 +7,7 @@ const AT_FIRST = 150; // rows; more on request
 const MARKS = { S: ["✓", "solved by the agent"], W: ["E", "won with the expert's help"], F: ["✗", "failed"] };
 const BEFORE = ["·", "solved before, not played"];
 let games = [], memories = [], rounds = [], all = false;
-let rows = []; // { row, label, count, cells, marks }
+let rows = []; // { row, label, count, cells, marks, env }
 
 export function showGames(news) {
   ({ games, memories } = news);

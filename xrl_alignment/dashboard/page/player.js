@@ -1,5 +1,5 @@
 // An episode step by step: slider, buttons, keyboard. Where its steps and frames come from is not known here.
-import { byId, fillTerms, make, saidPairs, setText, showVerdict } from "./elements.js";
+import { byId, fillTerms, historyItem, saidPairs, setText, showVerdict } from "./elements.js";
 
 const PLAY_MS = 700;
 let episode = null, frameOf = () => null, at = 0, timer = 0;
@@ -14,7 +14,7 @@ export function showEpisode(found, title, facts, frame) {
   slider.max = Math.max(1, found.steps.length);
   slider.disabled = found.steps.length < 2;
   byId("replay-all").replaceChildren(...found.steps.filter((step) => step.executed).map((step) =>
-    make("li", {}, make("b", { text: step.executed }), ` ${step.feedback}`)));
+    historyItem([step.executed, step.feedback])));
   showStep(0);
 }
 

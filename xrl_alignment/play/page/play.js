@@ -1,6 +1,6 @@
 // A game that you play; an expert's and a policy's suggestions beside it.
 import { get, send } from "/dashboard/connection.js";
-import { byId, gameName, make, setText, showVerdict, taskOf } from "/dashboard/elements.js";
+import { byId, gameName, historyItem, make, setText, showVerdict, taskOf } from "/dashboard/elements.js";
 
 const WATCH_MS = 1000;
 let game = null, timer = 0, busy = false;
@@ -25,14 +25,13 @@ function show(state) {
   byId("commands").replaceChildren(...now.commands.map((value) => make("option", { value })));
   byId("choices").replaceChildren(...(game.over ? [] : now.commands.map((text) => choice(text, () => move({ action: text })))));
   byId("suggestions").replaceChildren(...(game.over ? [] : Object.entries(now.suggestions).flatMap(suggestion)));
-  byId("history").replaceChildren(...game.steps.slice(0, -1).map((step) =>
-    make("li", {}, make("b", { text: step.executed }), ` ${step.feedback}`)));
+  byId("history").replaceChildren(...game.steps.slice(0, -1).map((step) => historyItem([step.executed, step.feedback])));
   byId("history").lastElementChild?.scrollIntoView({ block: "nearest" });
   if (game.over) watch(null);
 }
 
-function choice(text, chosen, attributes = {}) {
-  const button = make("button", { text, type: "button", ...attributes });
+function choice(text, chosen) {
+  const button = make("button", { text, type: "button" });
   button.addEventListener("click", chosen);
   return button;
 }
