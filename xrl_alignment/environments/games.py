@@ -107,7 +107,7 @@ def _scan_cached(folder: Path) -> list[str]:
         if known["stamp"] == stamp:
             return known["ids"]
     except (OSError, ValueError, KeyError, TypeError):
-        known = None  # absent, half written or of another format: scan again
+        pass  # absent, half written or of another format: scan again
     ids = _scan(folder)
     text = json.dumps({"stamp": stamp, "folder": str(folder), "ids": ids})
     write_cache(cache, lambda file: file.write(text.encode()))

@@ -30,7 +30,6 @@ class Place:
     id: str
     kind: str
     plan: Furniture
-    pivot: Point
     front: tuple[int, int]
     box: Box
     wing: Box | None = None  # the other leg of an L-shaped counter
@@ -169,7 +168,7 @@ class RoomGeometry:
             box = _moved(box, (-front[0] * shift, 0.0, -front[1] * shift))
         if bottom < 1.2 and plan.kind == "surface":
             box = _cut(box, self.standing)
-        return Place(key, self.kinds[key], plan, self.points[key], front, box)
+        return Place(key, self.kinds[key], plan, front, box)
 
     def _hung(self, key: str, front: tuple[int, int], width: float) -> tuple[float, float, float]:
         """Centre (x, z) and width of a cabinet whose id tells its hinge.
@@ -253,7 +252,7 @@ class RoomGeometry:
             xs, zs = [p[0] for p in left], [p[2] for p in left]
             wing = _cut((min(xs) - 0.3, box[1], min(zs) - 0.3, max(xs) + 0.3, box[4], max(zs) + 0.3), self.standing)
             wing = wing if min(wing[3] - wing[0], wing[5] - wing[2]) < 1.3 else None
-        return Place(place.id, place.kind, plan, place.pivot, place.front, box, wing)
+        return replace(place, box=box, wing=wing)
 
 
 def _bounds(points: list[Point], poses: list[Pose]) -> tuple[float, float, float, float]:

@@ -32,14 +32,14 @@ class Camera:
         pitch = math.radians(pose.horizon)
         self.sin_pitch, self.cos_pitch = math.sin(pitch), math.cos(pitch)
 
-    def see(self, x: float, y: float, z: float) -> tuple[float, float, float]:
-        """Metres to the right of, above, and along the line of sight."""
+    def see(self, x: float, y: float, z: float) -> Seen:
+        """A point of the room (metres) as the camera sees it."""
         dx, dy, dz = x - self.eye[0], y - self.eye[1], z - self.eye[2]
         ahead = dx * self.sin_yaw + dz * self.cos_yaw
         right = dx * self.cos_yaw - dz * self.sin_yaw
         return right, dy * self.cos_pitch + ahead * self.sin_pitch, ahead * self.cos_pitch - dy * self.sin_pitch
 
-    def pixel(self, seen: tuple[float, float, float]) -> tuple[float, float]:
+    def pixel(self, seen: Seen) -> tuple[float, float]:
         """Pixel of a point in front of the camera, given as `see` returns it."""
         scale = self.focal / seen[2]
         return self.middle[0] + seen[0] * scale, self.middle[1] - seen[1] * scale
@@ -52,7 +52,7 @@ class Camera:
         return [self.pixel(s) for s in seen]
 
 
-def _clipped(seen: list[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
+def _clipped(seen: list[Seen]) -> list[Seen]:
     """A polygon clipped at the near plane: Sutherland and Hodgman's algorithm with this one plane."""
     kept = []
     for here, there in zip(seen, seen[1:] + seen[:1], strict=True):
@@ -106,7 +106,7 @@ def _paint_block(camera: Camera, box: Box, colour: Colour) -> list[Stroke]:
     for _, corners, light in _faces(camera, box):
         points = camera.polygon(corners)
         if len(points) > 2:
-            strokes.append(Stroke("polygon", points, shaded(colour, light), shaded(colour, light * 0.72)))
+            strokes.append(Stroke("polygon", points, shaded(colour, light), shaded(colour, light * _INK)))
     return strokes
 
 
@@ -129,7 +129,7 @@ def _paint_tube(camera: Camera, base: tuple, top: tuple, radii: tuple[float, flo
     if v1 > v0:  # seen from so far above that the top hides the bottom
         nx, ny = -nx, -ny
     above = top[1] < camera.eye[1]
-    dark = shaded(part.colour, 0.72)
+    dark = shaded(part.colour, _INK)
     body = [
         (u0 + nx * r0, v0 + ny * r0),
         (u1 + nx * r1, v1 + ny * r1),
