@@ -127,21 +127,21 @@ def card(number: int, episode: EpisodeInProgress, transition: Transition, count:
     }
 
 
-def data_url(image: np.ndarray) -> str:
+def data_url(frame: np.ndarray) -> str:
     """A frame, uint8 (H, W, 3), as a small JPEG in a `data:` URL; empty where the client sent none."""
-    height, width = image.shape[:2]
+    height, width = frame.shape[:2]
     if height * width <= 1:
         return ""
-    picture = Image.fromarray(image)
+    image = Image.fromarray(frame)
     if max(height, width) > LONGEST_SIDE:
-        picture = picture.reduce(-(-max(height, width) // LONGEST_SIDE))
-    return "data:image/jpeg;base64," + base64.b64encode(jpeg(picture, _QUALITY)).decode()
+        image = image.reduce(-(-max(height, width) // LONGEST_SIDE))
+    return "data:image/jpeg;base64," + base64.b64encode(jpeg(image, _QUALITY)).decode()
 
 
-def jpeg(picture: Image.Image, quality: int) -> bytes:
-    """The picture as JPEG."""
+def jpeg(image: Image.Image, quality: int) -> bytes:
+    """The image as JPEG."""
     out = io.BytesIO()
-    picture.save(out, "JPEG", quality=quality)
+    image.save(out, "JPEG", quality=quality)
     return out.getvalue()
 
 

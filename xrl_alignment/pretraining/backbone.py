@@ -2,17 +2,16 @@
 
     python -m xrl_alignment.make_backbone --games DIR … --out lavis/models/tiny/backbone.safetensors --tokens 45
 
-The real model's Vicuna has read the world before EMAC+ trains a projection in front of it. The tiny one reads what its
-world consists of: logs of generated household games, played by players good and bad. Most are skilled (the explorer,
-thrown off course now and then) and are marked with the word `solve`; the others wander about and have no goal. Asked
-without that word the model goes on like those who wander; the projection has to find, from the expert's labels alone,
-what to put into the picture's places so that the model plays to win.
+The real model's Vicuna was trained on text of all kinds before EMAC+ trains a projection in front of it. The tiny one
+is trained on logs of generated household games, by skilled and by aimless players. Most are skilled (the explorer, with
+some random wrong steps) and are marked with the word `solve`; the others wander about and have no goal. Without that
+word the model continues like those who wander; the projection has to find, from the expert's labels alone, which
+vectors in the image's positions make the model play to win.
 
 In front of the text are `SLOTS` positions, where the projection's vectors will be: there the model learns to expect the
-names of what is within reach, type and number added up in one vector, and the word. Some episodes are read whole, their
-text telling everything. The others are single moments whose text does not say what lies where
-(`environment.tell_objects`), so that only those names do; now and then they have to be put into words. Noise on top
-keeps the model from counting on exact vectors.
+names of what is within reach, type and number added up in one vector, and the word. Some episodes are read whole. The
+others give single moments, whose text does not say what lies where (`environment.tell_objects`), so that only those
+names do; in some moments the answer has to list them. Noise on top keeps the model from relying on exact vectors.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ TOLD = 0.4  # share of the episodes that are read whole, their text telling what
 MOMENTS = 3  # read of each of the others
 CAPTIONS = 0.4  # share of the moments with something to see that are put into words
 WITH_MEMORY = 0.15  # share of the rows that begin with a memory of a failed attempt
-NOISE = (0.0, 0.0, 0.1, 0.3)  # how often a skilled player slips
+NOISE = (0.0, 0.0, 0.1, 0.3)  # how often a skilled player takes a wrong step
 WANDER_STEPS = (8, 12, 18)
-FEEDBACK_WEIGHT = 0.3  # of the environment's words in the loss; actions count 1
+FEEDBACK_WEIGHT = 0.3  # of the environment's tokens in the loss; actions count 1
 MAX_TOKENS = 512  # of a row
 BATCH_TOKENS = 6000
 POOL = 256  # episodes that are played at a time, their rows batched by length
@@ -75,7 +74,7 @@ class Step(NamedTuple):
 class Row:
     """A text as token ids; `targets[i]` is what should follow position i (-100: anything).
 
-    `shown` are the objects in the picture's places, each a pair of token ids (type, number).
+    `shown` are the objects in the image's positions, each a pair of token ids (type, number).
     """
 
     ids: list[int]
@@ -86,7 +85,7 @@ class Row:
 
 
 def names_in_reach(environment: NativeEnvironment) -> list[str]:
-    """What the picture names as within reach ("mug 1"), in no order."""
+    """What the frame labels as within reach ("mug 1"), in no order."""
     state = environment.room_state()
     return [state.names[key] for key in state.in_reach() if key in state.names]
 
@@ -130,7 +129,7 @@ def _whim(now: TimeStep, tried: set[str], rng: random.Random) -> str:
 def play_skilled(
     environment: NativeEnvironment, expert: Explorer, game: Game, rng: random.Random, noise: float
 ) -> tuple[str, list[Step]]:
-    """Play as the explorer says, except for a share of slips, after which it says how to go on."""
+    """Play as the explorer says, but for a share of wrong steps, after which it says how to continue."""
     now = environment.reset(game)
     expert.begin(now.text)
     text, steps, action = now.text, [], "look"
@@ -144,7 +143,7 @@ def play_skilled(
 
 
 def _slip(now: TimeStep, last: str, rng: random.Random) -> str:
-    """A wrong step: any that the game accepts, or what beginners try in vain, the same thing again above all."""
+    """A wrong step: an admissible command, or one that is rejected, most often the last one again."""
     if rng.random() < 0.5:
         return rng.choice(now.admissible_commands)
     places = [command.removeprefix("go to ") for command in now.admissible_commands if command.startswith("go to ")]
@@ -213,7 +212,7 @@ class RowWriter:
         return [] if won else [self._reflector.reflect(trace, ())]
 
     def episode(self, prompt: str, steps: Sequence[Step], skilled: bool) -> Row:
-        """All actions, and the feedback between them; the picture, of one moment, adds nothing to what is told."""
+        """All actions, and the feedback between them; the image, of one moment, adds nothing to the text."""
         encode, eos = self.tokenizer.encode, self.tokenizer.eos_id
         ids = [self.tokenizer.bos_id, *encode(prompt)]
         targets, weights = [*ids[1:], -100], [FEEDBACK_WEIGHT] * len(ids)
@@ -247,7 +246,7 @@ class RowWriter:
         )
 
     def moment(self, text: str, memories: Sequence[str], steps: Sequence[Step], skilled: bool) -> Row:
-        """The last action alone, after a text that does not say what lies where; the picture does."""
+        """The last action alone, after a text that does not say what lies where; the image does."""
         encode, last = self.tokenizer.encode, steps[-1]
         told = [(step.action, step.feedback) for step in steps[:-1]]
         before = [self.tokenizer.bos_id, *encode(build_prompt(text, memories, told, tell_objects=False))]
@@ -259,7 +258,7 @@ class RowWriter:
         )
 
     def caption(self, text: str, memories: Sequence[str], steps: Sequence[Step], skilled: bool) -> Row:
-        """What the picture shows in words: the answer to the last action but one, which lists it; then the action."""
+        """What the image shows in words: the answer to the last action but one, which lists it; then the action."""
         encode, (shown, last) = self.tokenizer.encode, steps[-2:]
         told = [(step.action, step.feedback) for step in steps[:-2]]
         prompt = build_prompt(text, memories, told, tell_objects=False) + shown.action
@@ -377,7 +376,6 @@ def save(llm: PreTrainedModel, out: Path) -> None:
 def write_bfloat16(weights: Mapping[str, Tensor], out: Path) -> None:
     """Write `weights`, in bfloat16, as the safetensors file `out`, whole or not at all."""
     small = {key: value.detach().to(torch.bfloat16).contiguous() for key, value in weights.items()}
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, lambda file: file.write(serialize(small, metadata={"format": "pt"})))
 
 

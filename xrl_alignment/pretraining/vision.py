@@ -1,12 +1,12 @@
-"""Trains the demo model's eyes, the file `lavis/models/tiny/vision.safetensors`, from nothing.
+"""Trains the demo model's vision encoder, the file `lavis/models/tiny/vision.safetensors`, from nothing.
 
     python -m xrl_alignment.make_vision --games DIR … --out lavis/models/tiny/vision.safetensors --steps 4000
 
-InstructBLIP's vision model, Q-Former and projection have learned to put pictures into Vicuna's words before EMAC+ goes
-on training the projection. Here is the small counterpart: in drawn frames of generated rooms, each of the Q-Former's
-queries looks for two types of objects (`LOOKS_FOR`) within the agent's reach and reads the number on the label. A
-linear `head` gives the type and the number; composed with the language model's embeddings it becomes the projection:
-a query that found "mug 2" gives the vector of " mug" plus the vector of " 2", one that found nothing gives nothing.
+InstructBLIP's vision encoder, Q-Former and projection were trained to map images into Vicuna's embedding space before
+EMAC+ trains the projection further. Here is the small counterpart: in rendered frames of generated rooms, each of the
+Q-Former's queries detects one or two types of objects (`LOOKS_FOR`) within the agent's reach and reads the number on
+the label. A linear `head` gives the type and the number; composed with the language model's embeddings it becomes the
+projection: a query that found "mug 2" gives the vector of " mug" plus that of " 2", one that found nothing gives zero.
 
 Frames are of single moments that a player might see: objects put elsewhere, doors opened, labels exchanged.
 """
@@ -34,7 +34,7 @@ from lavis.models.blip2_models.text import LlmTokenizer
 from xrl_alignment.builders.student import ImageProcessor, load_student
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.drawing import frames
-from xrl_alignment.environments.drawing.labels import FrameLabel
+from xrl_alignment.environments.drawing.labels import CELLS, FrameLabel
 from xrl_alignment.environments.drawing.state import RoomState
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native.environment import NativeEnvironment
@@ -77,7 +77,6 @@ LOOKS_FOR = (
 )
 TYPES = tuple(kind for pair in LOOKS_FOR for kind in pair)
 QUERY_OF = {kind: query for query, pair in enumerate(LOOKS_FOR) for kind in pair}
-CELLS = 16  # patches of 14 pixels in a row
 NUMBERS = 9  # 1 to 9; larger ones are not read
 SCENES = 4  # moments drawn of a game, each from `VIEWS` places where there is something
 VIEWS = 4  # and one more, often of an empty place
@@ -93,7 +92,7 @@ class Seen(NamedTuple):
     """A frame, uint8 (224, 224, 3), with what there is to find in it, as indices, -1 for nothing.
 
     `kinds`, `numbers`: int64 (queries,), into `TYPES`, and the number less one. `cell_kinds`, `cell_numbers`: the same
-    for each patch of the vision model, (256,), where a dark label covers it.
+    for each patch of the vision encoder, (256,), where a dark label covers it.
     """
 
     frame: np.ndarray
@@ -217,17 +216,14 @@ def train(
     seed: int,
     out: Path,
 ) -> None:
-    """Train vision model, Q-Former and head for `steps` batches or a few more; prints and saves after every pool."""
+    """Train vision encoder, Q-Former and head for `steps` batches or a few more; prints and saves after every pool."""
     rng = random.Random(seed)
     source = moments(games, rng)
     torch.manual_seed(seed)
     width = len(TYPES) + NUMBERS
     patch_width = model.visual_encoder.config.hidden_size
-    # The second head reads the patches themselves: a signal at every label, which the vision model learns from first.
-    head, cell_head = (
-        nn.Linear(model.query_tokens.shape[-1], width),
-        nn.Linear(patch_width, width),
-    )
+    # The second head reads the patches themselves: a signal at every label, which the encoder learns from first.
+    head, cell_head = nn.Linear(model.query_tokens.shape[-1], width), nn.Linear(patch_width, width)
     parts = [model.visual_encoder, model.ln_vision, model.Qformer, head, cell_head]
     weights = [model.query_tokens, *(weight for part in parts for weight in part.parameters())]
     for weight in weights:
@@ -298,7 +294,7 @@ def evaluate(
 
 
 def save(model: Blip2Emac, head: nn.Linear, out: Path) -> None:
-    """Write vision model, Q-Former and projection in bfloat16 under the model's own names."""
+    """Write vision encoder, Q-Former and projection in bfloat16 under the model's own names."""
     embedding = model.llm_model.get_input_embeddings().weight
     assert isinstance(embedding, Tensor)
     weight, bias = projection(head, embedding.detach(), model.llm_tokenizer)
