@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def serve(setup: Setup, number: int, port: int, record: Path | None) -> None:
-    """Show the game at an address of this machine until Ctrl-C; every episode that ends is recorded to `record`."""
+    """Show the game at an address of this machine until Ctrl-C; the last episode that has ended is in `record`."""
     from xrl_alignment.play.web import PlayPages
     from xrl_alignment.wire.http_handler import Limits
     from xrl_alignment.wire.http_server import PageServer
