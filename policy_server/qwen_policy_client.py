@@ -191,9 +191,9 @@ class _ClientBase:
             return min(MAX_PAUSE_S, MIN_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0)
 
     def _read(self, response: httpx.Response, attempt: int) -> tuple[Any, float]:
-        """(JSON, 0) of a success, or (None, pause in seconds) before another try; else PolicyServerError."""
+        """(JSON object, 0) of a success, or (None, pause in seconds) before another try; else PolicyServerError."""
         if response.status_code == 200:
-            return response.json(), 0.0
+            return self._content(response), 0.0
         if response.status_code in _RETRY_STATUSES and attempt < self.retries:
             return None, self._pause(attempt, response.headers.get("retry-after", ""))
         try:
@@ -202,6 +202,13 @@ class _ClientBase:
         except (ValueError, KeyError, TypeError):
             text, code = response.text[:200], ""
         raise PolicyServerError(f"{self.server_url} answers {response.status_code}: {text}", response.status_code, code)
+
+    def _content(self, response: httpx.Response) -> dict[str, Any]:
+        """The JSON object of a response; PolicyServerError where it is something else."""
+        with contextlib.suppress(ValueError):
+            if isinstance(content := response.json(), dict):
+                return content
+        raise PolicyServerError(f"{self.server_url} is no policy server: it answers {response.text[:80]!r}", 200)
 
     def _unreachable(self, error: Exception, attempt: int) -> float:
         """The pause in seconds before the next try; PolicyServerError after the last one."""

@@ -1091,7 +1091,7 @@ def parse_arguments(argv: Optional[List[str]] = None) -> argparse.Namespace:
     parser.add_argument("--max-message", type=_positive, default=1 << 16, help="longest request in bytes")
     parser.add_argument(
         "--idle-timeout",
-        type=float,
+        type=_seconds,
         default=3600.0,
         help="seconds without a message after which a client is disconnected",
     )
@@ -1102,6 +1102,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1e6:  # epoll takes no more than 2**31 milliseconds
+        raise argparse.ArgumentTypeError(f"{value:g} is not above 0 and at most 1,000,000")
     return value
 
 

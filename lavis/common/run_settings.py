@@ -18,7 +18,7 @@ DPO_BETA = 0.1  # the original's value
 
 @dataclass
 class RunSettings:
-    """Names down to `distributed` are LAVIS's.
+    """Names down to `log_freq` are LAVIS's.
 
     `runner_base` counts epochs (`max_epoch`); `runner_iter` counts batches (`max_iters`), with validation and a
     checkpoint after every `iters_per_inner_epoch`. `batch_size_train` is one process's; an update takes
@@ -91,6 +91,11 @@ class RunSettings:
             raise ConfigError(unknown("run.objective", self.objective, OBJECTIVES))
         if self.runner == "runner_iter" and not (self.max_iters and self.iters_per_inner_epoch):
             raise ConfigError("run.runner=runner_iter needs run.max_iters and run.iters_per_inner_epoch, both above 0")
+        if self.runner == "runner_iter" and self.max_iters % self.iters_per_inner_epoch:
+            raise ConfigError(
+                f"run.max_iters ({self.max_iters}) is not a multiple of run.iters_per_inner_epoch "
+                f"({self.iters_per_inner_epoch})"
+            )
         if self.evaluate and not self.splits:
             raise ConfigError("run.test_splits is empty: an evaluation needs a split, such as run.test_splits=[test]")
         if self.evaluate and self.resume_ckpt_path:

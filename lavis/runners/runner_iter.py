@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.runners.runner_base import RunnerBase
 
@@ -16,15 +13,6 @@ class RunnerIter(RunnerBase):
     After each inner epoch come validation and a checkpoint, whose number is that of the batches done; the learning rate
     follows the inner epochs.
     """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        settings = self.settings
-        if settings.max_iters % settings.iters_per_inner_epoch:
-            raise ConfigError(
-                f"run.max_iters ({settings.max_iters}) is not a multiple of run.iters_per_inner_epoch "
-                f"({settings.iters_per_inner_epoch})"
-            )
 
     @property
     def max_epoch(self) -> int:

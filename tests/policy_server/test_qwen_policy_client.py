@@ -24,6 +24,7 @@ from policy_server.qwen_policy_client import (
     play,
     step_environment,
 )
+from tests.file_server import FileServer
 from tests.policy_server.servers import CAVE, TINY, HeldModel, noise, wait_until_queued
 from xrl_alignment.common.paths import REPO_ROOT
 
@@ -165,6 +166,14 @@ def test_a_server_that_is_away_is_named():
         client.check_health()
     assert caught.value.status == 0
     client.reset()  # needs no server
+
+
+@pytest.mark.parametrize("page", ["<html>another service</html>", "null"])
+def test_an_address_of_something_else_is_named(page: str):
+    with FileServer() as other, QwenPolicyClient(f"http://127.0.0.1:{other.server_port}") as client:
+        other.content = page.encode()
+        with pytest.raises(PolicyServerError, match=f":{other.server_port} is no policy server: it answers '{page}'"):
+            client.check_health()
 
 
 def test_a_client_waits_no_longer_than_its_timeout(serve, held_model: HeldModel):

@@ -545,7 +545,7 @@ def test_a_short_token_prevents_the_start(monkeypatch):
 
 
 def test_bad_options_are_refused():
-    for option in (["--max-clients", "0"], ["--jpeg-quality", "96"], ["--env", "unity"]):
+    for option in (["--max-clients", "0"], ["--jpeg-quality", "96"], ["--env", "unity"], ["--idle-timeout", "nan"]):
         with pytest.raises(SystemExit) as ended:
             alfworld_server.parse_arguments(option)
         assert ended.value.code == 2
