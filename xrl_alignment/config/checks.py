@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from lavis.common.errors import ConfigError
@@ -72,3 +72,25 @@ def check_has_effect(key: str, value: object, valid: bool, condition: str) -> No
     """ConfigError where `value` is not `valid`; `condition` ends "`key`: `value` has no effect unless …"."""
     if not valid:
         raise ConfigError(f"{key}: {value!r} has no effect unless {condition}")
+
+
+def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
+    """ConfigError where `value` is none of `choices`."""
+    check_rule(key, value, one_of(*choices))
+
+
+def check_numbers(section: str, config: object, names: Iterable[str], least: float) -> None:
+    """ConfigError where one of the fields `names` of `config` is below `least`, or infinite."""
+    for name in names:
+        check_rule(f"{section}.{name}", getattr(config, name), at_least(least))
+
+
+def check_seconds(section: str, config: object, *names: str) -> None:
+    """ConfigError where one of the fields `names` of `config` is 0 or less, or infinite."""
+    for name in names:
+        check_rule(f"{section}.{name}", getattr(config, name), SECONDS)
+
+
+def check_device(key: str, value: str) -> None:
+    """ConfigError where `value` does not name a device."""
+    check_rule(key, value, DEVICE)

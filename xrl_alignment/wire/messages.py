@@ -175,7 +175,7 @@ def brief(error: BaseException) -> str:
 
 
 def _commands(information: dict[str, Any]) -> Any:
-    commands = information.get("admissible_commands")
+    commands: Any = information.get("admissible_commands")
     nested = isinstance(commands, (list, tuple)) and len(commands) == 1 and isinstance(commands[0], (list, tuple))
     return commands[0] if nested else commands
 

@@ -34,6 +34,18 @@ def test_rules(rule: Rule, good: list[object], bad: list[object]) -> None:
         assert str(caught.value) == f"run.x: {value!r} is not {rule.text}"
 
 
+def test_checks_of_several_fields_name_the_first_that_is_wrong() -> None:
+    class Settings:
+        a, b, c = 1, 0, -1.0
+
+    checks.check_numbers("run", Settings, ("a", "b"), 0)
+    checks.check_seconds("run", Settings, "a")
+    with pytest.raises(ConfigError, match="run.b: 0 is not a number of at least 1"):
+        checks.check_numbers("run", Settings, ("a", "b", "c"), 1)
+    with pytest.raises(ConfigError, match="run.c: -1.0 is not a number of seconds above 0"):
+        checks.check_seconds("run", Settings, "a", "c", "b")
+
+
 def test_a_setting_without_effect_names_the_condition() -> None:
     checks.check_has_effect("run.x", 3, True, "run.y=1")
     with pytest.raises(ConfigError, match="run.x: 3 has no effect unless run.y=1"):
