@@ -75,7 +75,8 @@ def check_config_weights(cfg_path: str) -> Iterator[Finding]:
     from xrl_alignment.config.schema import DaggerConfig, EvaluateConfig
 
     try:
-        model = load_config(EmacPlusConfig if is_emac_plus(cfg_path) else DaggerConfig, cfg_path).model
+        loop = is_emac_plus(cfg_path)
+        model = load_config(EmacPlusConfig, cfg_path).model if loop else load_config(DaggerConfig, cfg_path).model
     except ConfigError as error:  # it may be a file for evaluate.py
         try:
             model = load_config(EvaluateConfig, cfg_path).model

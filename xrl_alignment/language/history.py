@@ -40,6 +40,12 @@ class EnvironmentHistory:
         for item in history:
             self.add(item["label"], item["value"])
 
+    def reset(self) -> None:
+        """Forget all actions and observations; examples, memories and opening stay."""
+        self._history: list[dict[str, str]] = []
+        self._last_action: str | None = None
+        self._is_exhausted = False
+
     def add(self, label: str, value: str) -> None:
         """Append one entry; raises ValueError for another label than action, observation, human_edit."""
         if label not in _FORMS:
@@ -52,12 +58,6 @@ class EnvironmentHistory:
     def check_is_exhausted(self) -> bool:
         """True once the same action came twice in a row."""
         return self._is_exhausted
-
-    def reset(self) -> None:
-        """Forget all actions and observations; examples, memories and opening stay."""
-        self._history: list[dict[str, str]] = []
-        self._last_action: str | None = None
-        self._is_exhausted = False
 
     def __str__(self) -> str:
         return self._query + "\n" + "".join(_FORMS[item["label"]].format(item["value"]) for item in self._history)
