@@ -51,14 +51,13 @@ from transformers import (
 from lavis.common.errors import ConfigError, EmacError, FileError, MissingFileError, first_sentence
 from lavis.common.files import make_folder, write_atomically, write_json
 from lavis.models.blip2_models import adapters, weights
-from lavis.models.blip2_models.blip2 import VIT_MODELS, Blip2Base
+from lavis.models.blip2_models.blip2 import DTYPES, VIT_MODELS, Blip2Base
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
-from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, model_section
+from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, PARTS, model_section
 from lavis.models.blip2_models.text import encode_prompts
 from lavis.models.memory import BERT_WORDS, KNOWN_LLMS
 
 SHARD_SIZE = "5GB"
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _EMBEDDING = "llm_model.model.embed_tokens.weight"
 
 
@@ -83,12 +82,11 @@ def convert(
     """
     found = weights.read_state(source)
     native = (weights.to_native(weights.read_state(base)) if base else {}) | weights.to_native(found)
-    parts = sorted({key.removeprefix("ref_").split(".", 1)[0] for key in native})
-    known = ("visual_encoder", "ln_vision", "Qformer", "query_tokens", "llm_proj", "llm_model")
-    if strange := [part for part in parts if part not in known]:
+    parts = sorted({key.removeprefix(weights.REFERENCE_PREFIX).split(".", 1)[0] for key in native})
+    if strange := [part for part in parts if part not in PARTS]:
         raise weights.WeightsError(
             f"{source} ({weights.format_of(found)} names) is no BLIP-2 model: it has {', '.join(strange[:3])}; "
-            f"expected {', '.join(known)}"
+            f"expected {', '.join(PARTS)}"
         )
     if llm:
         native |= {f"llm_model.{key}": value for key, value in weights.read_state(llm).items()}
@@ -307,9 +305,7 @@ def _writing(target: Path) -> Iterator[None]:
         yield
     except FileError:
         raise
-    except (OSError, SafetensorError) as error:
-        raise FileError(f"{target} could not be written: {first_sentence(error)}") from error
-    except RuntimeError as error:  # torch's zip writer
+    except (OSError, SafetensorError, RuntimeError) as error:  # the last from torch's zip writer
         raise FileError(f"{target} could not be written: {first_sentence(error)}") from error
 
 

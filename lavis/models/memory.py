@@ -7,7 +7,7 @@
 Weights are counted exactly, from the networks built without storage; activations are counted from what the model's own
 code keeps. On an accelerator the prediction is what `torch.cuda.max_memory_allocated` reports (the CUDA context adds
 0.5 GB). On a CPU it is the process's largest resident set: with Python and its libraries, and with the holes that
-the C library's allocator leaves between live tensors. `benchmarks/memory.py` compares it with measurements.
+the C library's allocator leaves between live tensors. `benchmarks/memory.py` compares training steps with measurements.
 
 Legend: H hidden size, I intermediate size, T tokens of a row, V vocabulary; all of the language model.
 """
@@ -178,7 +178,7 @@ def predict(model: Mapping[str, object], work: Work, device: str = "cuda", *, op
     if sizes.copies:
         parts["weights in the dtype of products"] = sizes.copies
     if work.phase == "generate":
-        parts |= {"keys and values": _kept_keys(sizes, work), "activations": _acting(sizes, work)}
+        parts |= {"keys and values": _kept_keys(sizes, work), "activations": _acting(sizes, work, device)}
     else:
         parts |= _training(sizes, work, device, optimizer=optimizer)
     if device == "cpu":
@@ -267,12 +267,12 @@ def _kept_keys(sizes: Sizes, work: Work) -> int:
     return 2 * config.num_hidden_layers * tokens * key_heads * width * sizes.llm_bytes
 
 
-def _acting(sizes: Sizes, work: Work) -> int:
+def _acting(sizes: Sizes, work: Work, device: str) -> int:
     """The larger of one layer over the prompts read at a time, and all beams' scores of the next token."""
     config = sizes.llm
     length = sizes.queries + work.prompt
-    rows = min(work.batch, fast_llm.ROWS_AT_A_TIME) * length
-    layer = rows * (6 * config.hidden_size + 3 * config.intermediate_size) * sizes.llm_bytes
+    rows = min(work.batch, max(1, fast_llm.PREFILL[device] // config.hidden_size // length))
+    layer = rows * length * (6 * config.hidden_size + 3 * config.intermediate_size) * sizes.llm_bytes
     embeds = work.batch * length * config.hidden_size * sizes.llm_bytes
     scores = work.batch * work.beams * config.vocab_size * (sizes.llm_bytes + 4 * 3)
     return embeds + max(layer, scores, _vision(sizes, work))

@@ -67,7 +67,6 @@ _NATIVE_TO_HUB = (
 # Buffers of old library versions and BERT's word prediction head: in the files, never in the model.
 _UNUSED = re.compile(r"\.position_ids$|rotary_emb\.inv_freq$|^Qformer\.cls\.")
 REFERENCE_PREFIX = "ref_"
-VISION_PREFIXES = ("visual_encoder.", "vision_model.")  # of the vision encoder, LAVIS's or native, and the hub's
 # What EVA-CLIP has behind its blocks and BLIP-2 does not use: the final norm, the head, what pretraining needed.
 _EVA_UNUSED = re.compile(r"^visual_encoder\.(norm|fc_norm|head|lm_head|mask_token|rel_pos_bias)\b")
 _VIT_LAYER = re.compile(r"^visual_encoder\.encoder\.layers\.(\d+)\.")

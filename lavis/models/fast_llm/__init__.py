@@ -36,14 +36,14 @@ from lavis.models.fast_llm.attention import autocast_rotary
 from lavis.models.fast_llm.beam_search import BeamSettings, beam_search
 from lavis.models.fast_llm.decoding import greedy, pads_after
 from lavis.models.fast_llm.llama_layer import supports
-from lavis.models.fast_llm.llama_runner import ROWS as ROWS_AT_A_TIME
+from lavis.models.fast_llm.llama_runner import PREFILL
 from lavis.models.fast_llm.row_gradients import chunked, values_by_rows
 from lavis.models.fast_llm.runner import Runner, make_runner
 
 __all__ = [
     "ATTENTION",
     "ATTENTION_BLOCK",
-    "ROWS_AT_A_TIME",
+    "PREFILL",
     "BeamSettings",
     "Runner",
     "autocast_rotary",
