@@ -126,13 +126,17 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "refusal":
             message |= {"content": None, "refusal": "I will not do that."}
         choices = [{"index": 0, "finish_reason": "stop", **({"message": message} if chat else {"text": text})}]
-        tokens = len(prompt) // 4
+        tokens, written = len(prompt) // 4, len(text) // 4
         document = {
+            "id": "answer",
             "object": "chat.completion" if chat else "text_completion",
+            "created": 0,
+            "model": body.get("model", ""),
             "choices": [] if fault == "empty" else choices,
             "usage": {
                 "prompt_tokens": tokens,
-                "completion_tokens": len(text) // 4,
+                "completion_tokens": written,
+                "total_tokens": tokens + written,
                 "prompt_tokens_details": {"cached_tokens": tokens // 2},
             },
         }

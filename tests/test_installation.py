@@ -92,6 +92,7 @@ def test_the_engine_needs_the_standard_library_only(tmp_path):
         ("xrl_alignment.experts.llm.endpoint", "openai", "teacher"),
         ("xrl_alignment.adapters.openenv", "openenv", "openenv"),
         ("xrl_alignment.adapters.inspect", "inspect_ai", "inspect"),
+        ("xrl_alignment.adapters.verifiers", "verifiers", "verifiers"),
     ],
 )
 def test_what_is_not_installed_names_its_extra(module, package, extra, tmp_path):

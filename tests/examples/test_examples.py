@@ -15,6 +15,7 @@ EXAMPLES = REPO_ROOT / "examples"
 TESTED_ELSEWHERE = {  # against the real libraries
     "grpo_trl": "tests/xrl_alignment/adapters/test_trl.py",
     "inspect_household": "tests/xrl_alignment/adapters/test_inspect.py",
+    "verifiers_household": "tests/xrl_alignment/adapters/test_verifiers.py",
 }
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lavis.common.errors import missing_extra
+from xrl_alignment.adapters.conversation import INSTRUCTION, message
 from xrl_alignment.common.errors import EnvironmentFault
-from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
+from xrl_alignment.environments.base import MAX_STEPS, Game
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.language.answers import read_answer
@@ -28,11 +29,6 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("inspect", error) from None
 
-INSTRUCTION = (
-    "You are in a household. Do the task step by step. Answer each message with one command, for instance: go to "
-    "cabinet 2, open cabinet 2, take mug 1 from cabinet 2, put mug 1 in/on desk 1, heat mug 1 with microwave 1, use "
-    "desklamp 1, look, inventory, help."
-)
 _WON, _STEPS = "household_won", "household_steps"  # what the solver tells the scorer
 
 
@@ -58,7 +54,7 @@ def play_household(games: Mapping[str, Game], admissible: bool = False, max_step
         environment, steps = NativeEnvironment(max_steps), 0
         now = environment.reset(games[state.metadata["game"]])
         while not now.done and not state.completed:
-            state.messages.append(ChatMessageUser(content=_message(now, admissible)))
+            state.messages.append(ChatMessageUser(content=message(now, admissible)))
             state = await generate(state)
             now = environment.step(read_answer(state.output.completion).action)
             steps += 1
@@ -78,9 +74,3 @@ def household_won() -> Scorer:
         return Score(value=CORRECT if won else INCORRECT, metadata={"steps": steps})
 
     return score
-
-
-def _message(now: TimeStep, admissible: bool) -> str:
-    if not admissible:
-        return now.text
-    return now.text + "\nYou can: " + ", ".join(now.admissible_commands) + "."

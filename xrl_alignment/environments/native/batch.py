@@ -7,10 +7,11 @@
 
 A finished game is replaced by the next of the list in the same step: texts and commands are then those of the new one.
 
-Nine of ten commands only move the agent or change nothing. For all games at once these are look-ups in tables. The
-others are carried out by the functions of `actions` on a `NativeGame`, and what is admissible in a state is found by
-`actions` when it is first needed. So no rule is written twice, and texts and commands are those of `NativeGame`.
-The tables are bounded: beyond MAX_NODES for each game of the list they are emptied and filled anew.
+Nine of ten commands only move the agent or change nothing, and what another one does to a place is the same each time.
+For all of these the batch looks up numbers in tables. What is not in the tables yet is found by the functions of
+`actions` on a `NativeGame`, which falls behind and catches up when its texts, its goal or a new place are asked for. So
+no rule is written twice, and texts and commands are those of `NativeGame`. The tables are bounded: beyond MAX_NODES for
+each game of the list they are emptied and filled anew.
 """
 
 from __future__ import annotations
@@ -23,15 +24,14 @@ import numpy as np
 
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import MAX_STEPS, Game
+from xrl_alignment.environments.native.choices import Offer
 from xrl_alignment.environments.native.game import NativeGame
 from xrl_alignment.environments.native.gamefile import read_games
-from xrl_alignment.environments.native.state import Menu
-from xrl_alignment.environments.native.tables import LAST_BIT, SIZE, START, UNKNOWN, Room, Tables
+from xrl_alignment.environments.native.tables import UNKNOWN, Room, Tables
 from xrl_alignment.environments.native.texts import arrival_text
 from xrl_alignment.environments.native.world import build_world
 
 MAX_NODES = 100  # for each game of the list, on average
-_UNCHANGED = Menu([], {})
 
 
 class Batch:
@@ -58,13 +58,17 @@ class Batch:
         self._rooms: dict[Path, Room] = {}
         self._following = itertools.cycle(games)
         self._tables = Tables()
-        self._slots = np.arange(size)
         self._places = np.zeros((size, 1), np.int32)  # row of each location's place, as the game stands
-        self._log = np.zeros((size, min(max_steps, 64)), np.int16)  # what was chosen
+        self._at = np.arange(size)  # where the places of each game begin in it
+        self._chosen = np.zeros((min(max_steps, 64), size), np.int16)  # what was chosen in the last steps, a ring
+        self._now = 0  # number of steps of the batch
         self._here, self._kind, self._node = (np.zeros(size, np.intp) for _ in range(3))
         self._near = np.zeros(size, bool)  # the goal holds as soon as the agent is at the right location
-        self._states: list[NativeGame] = [None] * size  # type: ignore[list-item]  # reset fills it
-        self._in: list[Room] = [None] * size  # type: ignore[list-item]
+        self._held = [0] * size  # number of the thing in the hand
+        self._pending: list[list[tuple[int, Offer]]] = [[] for _ in range(size)]  # location and what was done there
+        self._states: list[NativeGame | None] = [None] * size  # without what is pending; None: as at the beginning
+        self._said = [""] * size  # the answer to what was pending last
+        self._in: list[Room] = [None] * size  # type: ignore[list-item]  # reset fills it
         self._touched: list[set[int]] = [set() for _ in range(size)]  # locations that are not as at the beginning
         self.playing: list[Game] = [games[0]] * size
         self.steps = np.zeros(size, int)  # of each game so far, int64 (size,)
@@ -72,11 +76,10 @@ class Batch:
 
     def reset(self) -> None:
         """Begin the next game of the list everywhere."""
-        self._said: dict[int, str] = {}
-        for slot in range(len(self._slots)):
+        for slot in range(len(self._at)):
             self._begin(slot)
         self._find_nodes()
-        self._last = self._tables, self._node, self._node, self._here
+        self._last = self._tables, self._node, self._node, self._here, self._near
 
     def step(self, choices: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Carry out one command in each game: its number in the sorted list of `commands`.
@@ -84,13 +87,19 @@ class Batch:
         Returns which games were won by it and which ended (won, or `max_steps` commands), bool (size,). Raises
         EnvironmentFault for a list of another length or a number that no command has; then nothing has happened.
         """
-        numbers = np.asarray(choices)
-        self._check(numbers)
+        numbers = self._checked(choices)
         self._remember(numbers)
         won = np.zeros(len(numbers), bool)
-        acting = self._go(numbers)
-        for slot, number in acting:
-            won[slot] = self._act(slot, number)
+        tables, before = self._tables, self._here
+        targets = tables.target.array.take(tables.first.array.take(self._node) + numbers)
+        acting = targets < 0
+        self._here = np.where(acting, before, targets)
+        self._last = tables, self._node, numbers, before, acting
+        slots = acting.nonzero()[0]
+        rows = self._places.take(self._at[slots] + before[slots])
+        for slot, row, target in zip(slots.tolist(), rows.tolist(), targets[slots].tolist(), strict=True):
+            if self._act(slot, row, -1 - target):
+                won[slot] = self._is_won(slot)
         if self._near.any():
             for slot in np.flatnonzero(self._near).tolist():
                 won[slot] = self._in[slot].reached(self._state(slot))
@@ -105,10 +114,7 @@ class Batch:
 
     def texts(self) -> list[str]:
         """What the engine answered to each last command; the opening text where a game begins."""
-        return [
-            self._in[slot].opening if steps == 0 else self._said.get(slot) or self._text(slot)
-            for slot, steps in enumerate(self.steps.tolist())
-        ]
+        return [self._text(slot) if steps else self._in[slot].opening for slot, steps in enumerate(self.steps.tolist())]
 
     def commands(self) -> list[list[str]]:
         """The admissible commands of each game, sorted; the caller may change the lists."""
@@ -117,59 +123,59 @@ class Batch:
     def game(self, slot: int) -> NativeGame:
         """An independent game in the state of that of `slot`: its commands are played again."""
         game = self._in[slot].new_game()
-        for number in self._log[slot, : self.steps[slot]].tolist():
-            game.step(game.admissible_commands()[number])
+        for step in range(self._now - int(self.steps[slot]), self._now):
+            game.step(game.admissible_commands()[self._chosen[step % len(self._chosen), slot]])
         return game
 
-    def _check(self, numbers: np.ndarray) -> None:
+    def _checked(self, choices: Sequence[int] | np.ndarray) -> np.ndarray:
+        numbers = np.asarray(choices)
         if numbers.shape != self.sizes.shape or numbers.dtype.kind not in "iu":
             raise EnvironmentFault(f"step takes {len(self.sizes)} whole numbers, one for each game")
         wrong = (numbers < 0) | (numbers >= self.sizes)
         if wrong.any():
             slot = int(wrong.argmax())
             raise EnvironmentFault(f"game {slot} has {self.sizes[slot]} commands; {numbers[slot]} is none of them")
+        return numbers.astype(np.intp, copy=False)
 
     def _remember(self, numbers: np.ndarray) -> None:
-        """Note what is chosen: texts and `game` are made of it when they are asked for."""
-        if self._log.shape[1] < self.max_steps and self.steps.max() >= self._log.shape[1]:
-            self._log = np.concatenate((self._log, np.zeros_like(self._log)), axis=1)
-        self._log[self._slots, self.steps] = numbers
-        self._said = {}
-        self._last = self._tables, self._node, numbers, self._here
+        """Note what is chosen: `game` plays it again."""
+        length = len(self._chosen)
+        if length < self.max_steps and self.steps.max() >= length:
+            oldest_first = np.roll(self._chosen, -self._now, axis=0)
+            self._chosen = np.concatenate((oldest_first, np.zeros_like(oldest_first)))
+            self._now = length
+        self._chosen[self._now % len(self._chosen)] = numbers
+        self._now += 1
 
-    def _go(self, numbers: np.ndarray) -> list[tuple[int, int]]:
-        """Carry out all `go to`; returns the games in which something else is done that changes it, and what."""
-        tables = self._tables
-        start, stop, _, goals, changing = tables.nodes.array[self._node].T
-        leading = numbers - start
-        going = (leading >= 0) & (numbers < stop)
-        goal = tables.goal.array[np.where(going, goals + leading, 0)]
-        self._here = np.where(going, goal, self._here)
-        number = np.where(leading < 0, numbers, numbers - (stop - start))
-        acting = ~going & (changing >> np.minimum(number, LAST_BIT) & 1 == 1)
-        slots = acting.nonzero()[0]
-        return list(zip(slots.tolist(), number[slots].tolist(), strict=True))
-
-    def _act(self, slot: int, number: int) -> bool:
-        """Carry out a command other than `go to`; returns whether the game is won."""
-        room, state, tables = self._in[slot], self._state(slot), self._tables
+    def _act(self, slot: int, row: int, number: int) -> bool:
+        """Carry out an offer at the place with the row `row`; returns whether the goal may be reached by it."""
+        here, held, tables = int(self._here[slot]), self._held[slot], self._tables
         offer = tables.offers[self._node[slot]][number]
-        state.menu = _UNCHANGED
-        self._said[slot] = offer.act(state)
-        if state.menu is None:
-            here = int(self._here[slot])
-            self._touched[slot].add(here)
-            self._places[slot, here] = room.row(state, tables)
-            self._kind[slot] = room.kinds[state.held]
-        if not room.counts(offer):
-            return False
+        self._pending[slot].append((here, offer))
+        effect = tables.effects.get((row, held, number))
+        if effect is None:
+            effect = self._in[slot].effect(self._state(slot), offer, held, tables)
+            tables.effects[row, held, number] = effect
+        self._touched[slot].add(here)
+        self._places[slot, here], self._held[slot], counts = effect
+        self._kind[slot] = self._in[slot].kinds[self._held[slot]]
+        return counts
+
+    def _is_won(self, slot: int) -> bool:
+        room, state = self._in[slot], self._state(slot)
         self._near[slot] = room.nearly(state)
         return room.reached(state)
 
     def _state(self, slot: int) -> NativeGame:
         """The game of `slot`, at its location. It lacks what `look` and the like leave in TextWorld's facts."""
-        state = self._states[slot]
-        state.location = self._in[slot].locations[self._here[slot]]
+        room, state = self._in[slot], self._states[slot]
+        if state is None:
+            state = self._states[slot] = room.lend()
+        for here, offer in self._pending[slot]:
+            state.location = room.locations[here]
+            self._said[slot] = offer.act(state)
+        self._pending[slot].clear()
+        state.location = room.locations[self._here[slot]]
         return state
 
     def _begin(self, slot: int) -> None:
@@ -177,33 +183,40 @@ class Batch:
         room = self._rooms.get(game.path)
         if room is None:
             room = self._rooms[game.path] = Room(build_world(self._texts[game.path]), self._dialect)
-            missing = len(room.locations) - self._places.shape[1]
-            self._places = np.pad(self._places, ((0, 0), (0, max(0, missing))))
-        if self._in[slot] is not None:
-            self._in[slot].give_back(self._states[slot])
-        self._in[slot], self._states[slot] = room, room.lend()
-        self._touched[slot] = set()
+            self._widen(len(room.locations))
+        state = self._states[slot]
+        if state is not None:
+            self._in[slot].give_back(state)
+        self._in[slot], self._states[slot], self._held[slot] = room, None, 0
+        self._pending[slot], self._touched[slot] = [], set()
         self._places[slot, : len(room.first)] = room.first
         self._here[slot] = self._kind[slot] = self.steps[slot] = 0
         self._near[slot] = room.near
 
+    def _widen(self, width: int) -> None:
+        """Have space for the places of a game with `width` locations."""
+        missing = width - self._places.shape[1]
+        if missing > 0:
+            self._places = np.pad(self._places, ((0, 0), (0, missing)))
+            self._at = np.arange(len(self._places)) * width
+
     def _find_nodes(self) -> None:
         """Look up what is admissible now."""
         tables = self._tables
-        self._node = node = tables.node.array[self._places[self._slots, self._here] + self._kind]
+        self._node = node = tables.node.array.take(self._places.take(self._at + self._here) + self._kind)
         if node.min() < 0:
             for slot in (node < 0).nonzero()[0].tolist():
                 node[slot] = self._find(slot)
-        self.sizes = tables.nodes.array[node, SIZE]
+        self.sizes = tables.size.array.take(node)
 
     def _find(self, slot: int) -> int:
-        room, here, state = self._in[slot], int(self._here[slot]), self._state(slot)
+        room, here, tables = self._in[slot], int(self._here[slot]), self._tables
         row = int(self._places[slot, here])
         if row == UNKNOWN:
-            row = self._places[slot, here] = room.row(state, self._tables)
+            row = self._places[slot, here] = room.row(self._state(slot), tables)
             if here not in self._touched[slot]:
                 room.first[here] = row
-        return room.node(state, row, here, self._tables)
+        return room.node(row, here, self._held[slot], tables, lambda: self._state(slot))
 
     def _forget(self) -> None:
         self._tables = Tables()
@@ -212,13 +225,15 @@ class Batch:
             room.forget()
 
     def _text(self, slot: int) -> str:
-        """The answer to the last command, which changed nothing but the location."""
+        """The answer to the last command."""
         room, state = self._in[slot], self._state(slot)
-        tables, nodes, numbers, here = self._last
-        start, stop = tables.nodes.array[nodes[slot], :SIZE].tolist()
-        number, receptacles = int(numbers[slot]), room.receptacles[here[slot]]
-        if not start <= number < stop:
-            return tables.offers[nodes[slot]][number if number < start else number - len(receptacles)].act(state)
+        tables, nodes, numbers, before, acting = self._last
+        if acting[slot]:
+            return self._said[slot]
+        node, number, receptacles = nodes[slot], int(numbers[slot]), room.receptacles_from(before[slot])
+        start = tables.start[node]
+        if not start <= number < start + len(receptacles):
+            return tables.offers[node][number if number < start else number - len(receptacles)].act(state)
         receptacle = receptacles[number - start]
         place = int(self._places[slot, self._here[slot]])
         text = room.texts.get((place, receptacle))
@@ -227,7 +242,7 @@ class Batch:
         return text
 
     def _commands(self, slot: int, node: int) -> list[str]:
-        world, state, start = self._in[slot].world, self._state(slot), self._tables.nodes.array[node, START]
-        held = world.names[state.held] if state.held else ""
-        others = [offer.named(held) for offer in self._tables.offers[node]]
-        return [*others[:start], *world.going_from(state.location), *others[start:]]
+        room, start = self._in[slot], self._tables.start[node]
+        world, held = room.world, room.things[self._held[slot]]
+        others = [offer.named(world.names[held] if held else "") for offer in self._tables.offers[node]]
+        return [*others[:start], *world.going_from(room.locations[self._here[slot]]), *others[start:]]

@@ -70,15 +70,14 @@ def place_key(state: GameState) -> Hashable:
 
 
 def scene_key(state: GameState) -> Hashable:
-    """What of the place matters for the commands: with a full hand, not what could be taken."""
-    held, contents, opened, location = state.held, state.contents, state.opened, state.location
+    """What of the place matters for the commands with a full hand: not what could be taken."""
+    contents, opened, lying, location = state.contents, state.opened, state.lying, state.location
     able = state.world.able
     key: list[Hashable] = [location]
     for name in state.world.here.get(location, ()):
         key.append(name in opened)
         key += able["toggleable"].intersection(contents[name])
-    if state.world.type_of.get(held or "") in KNIVES:
-        key += [thing for thing in able["sliceable"] if (thing, location) in state.lying]
+    key += [thing for thing in able["sliceable"] if (thing, location) in lying]
     return tuple(key)
 
 
@@ -100,14 +99,14 @@ def _word(world: World, thing: str) -> str:
     return world.names[thing].rpartition(" ")[0]
 
 
-def use_of(state: GameState, kind: Hashable) -> Hashable:
-    """What of the thing in the hand, which is of `kind`, matters here: with equal use the choices are the same."""
-    world, thing = state.world, state.held
-    if thing is None:
-        return None
+def use_of(world: World, location: str, thing: str, special: bool) -> Hashable:
+    """What of `thing` in the hand matters at `location`: with equal use the choices are equal.
+
+    `special`: it is of a kind of its own.
+    """
     type_, name, able = world.type_of.get(thing), world.names[thing], world.able
-    use: list[Hashable] = [type_ in KNIVES, kind if kind == thing else None]
-    for receptacle in world.here.get(state.location, ()):
+    use: list[Hashable] = [type_ in KNIVES, thing if special else None]
+    for receptacle in world.here.get(location, ()):
         use.append(world.names[receptacle] < name)  # which of them is examined first in the list
         use.append(type_ in world.fits.get(world.kind_of[receptacle], ()))
         if receptacle in world.cleaning:

@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +55,7 @@ GRAMMARS = {
 }
 MAX_BYTES = 16 << 20
 _TEXTS = ("pddl_domain", "grammar", "pddl_problem")
-_TASK = re.compile(r'("rhs": "Your task is to: )(.*)(")')
+TASK = re.compile(r'("rhs": "Your task is to: )(.*)(")')  # the task sentence in a grammar
 _PLAIN = re.compile(r"[A-Za-z0-9 .,:!?'()/_-]*")  # a task sentence that the grammar's own syntax leaves alone
 _SHOWN = 200  # characters of a foreign task sentence in a message
 _CACHE_FORMAT = 1
@@ -87,7 +86,7 @@ def _fingerprint(text: str) -> tuple[str, list[str]]:
         sentences.append(match[2])
         return match[1] + match[3]
 
-    masked = _TASK.sub(mask, text)
+    masked = TASK.sub(mask, text)
     return hashlib.sha256(masked.encode("utf-8", "surrogatepass")).hexdigest()[:16], sentences
 
 
@@ -214,7 +213,7 @@ def _read_cache(path: Path) -> dict[str, tuple[tuple[int, int], GameText]]:
         data = json.loads(path.read_bytes())
         if data["format"] != _CACHE_FORMAT:
             return {}
-        word = list(map(sys.intern, data["words"])).__getitem__
+        word = data["words"].__getitem__
         games = {}
         for key, ((size, time), texts, facts) in data["games"].items():
             domain, grammar, task, goal = map(word, texts)

@@ -69,7 +69,7 @@ def compare(games: list[Game], dialect: str | None, steps: int, size: int = 6, *
                 assert batch.game(slot).facts() == game.facts()
         chosen = plain.choose()
         expected = plain.step(chosen)
-        won, done = batch.step(chosen if step % 2 else np.array(chosen, np.int32))
+        won, done = batch.step(chosen if step % 2 else np.array(chosen, np.uint64))
         assert won.tolist() == expected and not (won & ~done).any()
         wins += sum(expected)
         for slot in done.nonzero()[0].tolist():

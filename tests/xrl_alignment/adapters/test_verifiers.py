@@ -1,0 +1,82 @@
+"""The taskset for verifiers, played by verifiers itself against a local endpoint that answers as the explorer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks._endpoint import FakeEndpoint
+from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.experts import make_expert
+
+pytest.importorskip("verifiers", reason="verifiers is not installed: pip install 'emac-plus[verifiers]'")
+pytestmark = pytest.mark.slow
+
+
+def explorer():
+    """Answers to the messages of one conversation after the other: what the explorer does."""
+    expert, last = None, ""
+
+    def answer(prompt: str) -> str:
+        nonlocal expert, last
+        text = prompt.partition("\nYou can: ")[0]
+        if "Your task is to: " in text:
+            expert = make_expert("explorer")
+            expert.begin(text)
+        else:
+            expert.observe(last, text)
+        last = expert.act().action
+        return f"Action: {last}"
+
+    return answer
+
+
+def evaluate(folder, answer, *options: str) -> list[dict]:
+    """Run the example as a reader does; the traces that verifiers has written."""
+    # fmt: off
+    command = [sys.executable, "examples/verifiers_household.py", "--model", "stand-in", "--no-push", "--no-rich",
+               "-c", "1", "-o", str(folder / "out"), *options]
+    # fmt: on
+    environment = {**os.environ, "PYTHONPATH": str(REPO_ROOT), "HOME": str(folder), "STAND_IN_KEY": "none"}
+    with FakeEndpoint(answer) as endpoint:
+        client = ["--client.base-url", endpoint.url, "--client.api-key-var", "STAND_IN_KEY"]
+        done = subprocess.run([*command, *client], cwd=REPO_ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (file,) = (folder / "out").rglob("traces.jsonl")
+    return [trace for line in file.read_text().splitlines() for trace in json.loads(line)["traces"]]
+
+
+def test_a_model_that_knows_the_way_wins_generated_games(tmp_path):
+    traces = evaluate(tmp_path, explorer(), "-n", "2", "--env.taskset.admissible")
+    assert len(traces) == 2
+    for trace in traces:
+        assert trace["errors"] == [] and trace["rewards"]["won"]["score"] == 1.0 and trace["metrics"]["steps"] > 0
+    assert len({trace["task"]["data"]["name"] for trace in traces}) == 2
+
+
+def test_a_model_that_writes_no_command_wins_nothing(tmp_path):
+    (trace,) = evaluate(tmp_path, lambda prompt: "I would rather not.", "-n", "1", "--env.taskset.max-steps", "3")
+    assert trace["rewards"]["won"]["score"] == 0.0 and trace["metrics"]["steps"] == 3
+
+
+def test_a_folders_games_have_an_end_and_generated_ones_have_none(household_data):
+    from xrl_alignment.adapters.verifiers import HouseholdTaskset, HouseholdTasksetConfig
+    from xrl_alignment.environments.native.environment import NativeEnvironment
+
+    endless = HouseholdTaskset(HouseholdTasksetConfig())
+    assert not endless.bounded and endless.take(3).bounded
+    tasks = list(itertools.islice(endless, 7))
+    assert len({task.key for task in tasks}) == 7
+    texts = [endless.begin(task.data, NativeEnvironment()).text for task in (tasks[0], tasks[6], tasks[0])]
+    assert texts[0] == texts[2] != texts[1]
+    folder = HouseholdTaskset(HouseholdTasksetConfig(data=household_data))
+    assert folder.bounded and len(list(folder)) == 6
+    assert folder.begin(next(iter(folder)).data, NativeEnvironment()).admissible_commands
+    with pytest.raises(EnvironmentFault, match="no games of split 'household_held'"):
+        HouseholdTaskset(HouseholdTasksetConfig(split="household_held", data=household_data))
