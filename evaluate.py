@@ -1,20 +1,32 @@
-"""Held-out evaluation: plays whole episodes with a trained model or an expert, and prints success by task type.
+"""Scores a player on any games: plays whole episodes and prints success by task type, with intervals.
 
-    python evaluate.py --cfg-path configs/evaluate/episodes.yaml --options model.pretrained=emma_checkpoint_1.pth \
-        environment.name=textworld environment.split=valid_seen run.num_envs=20 run.output=result.json
-    python evaluate.py --cfg-path configs/evaluate/expert.yaml --options expert.name=explorer run.output=result.json
-    python evaluate.py --cfg-path configs/evaluate/expert.yaml --options expert.name=openai expert.model=gpt-4o-mini \
-        run.num_trials=12 run.output=result.json            # docs/teacher.md
-    python evaluate.py --cfg-path lavis/projects/instructblip/finetuning/alfworld_eval.yaml     # docs/offline.md
+Any endpoint with OpenAI's interface (OpenAI, vLLM, Azure, gateways), free text; then its admissible commands shown:
 
-A config whose `run:` section has the key `task` is a LAVIS config: that task evaluates (docs/offline.md). Any other
-config has the keys of docs/settings.md, and this program plays whole episodes.
+    python evaluate.py --cfg-path configs/evaluate/endpoint.yaml --options expert.model=NAME \
+        expert.base_url=http://localhost:8000/v1 environment.split=valid_seen run.num_envs=140
+    python evaluate.py --cfg-path configs/evaluate/endpoint.yaml --options expert.model=NAME expert.decode=admissible
 
-With `run.executor=local run.num_workers=8` (or `ray`) environments run in processes of their own (docs/rollouts.md).
+A checkpoint; its language model in vLLM; the student that ships; an expert; random commands:
 
-Writes `run.output`: the figures of the first trial and of the best of `run.num_trials`, every episode, and what they
-depend on (engine, split, hash of the game list, decoding, seed, versions); and beside it, with the ending
-`.world.log`, a block for each trial as in the original's logs.
+    python evaluate.py --cfg-path configs/evaluate/episodes.yaml --options model.pretrained=emma_checkpoint_1.pth
+    python evaluate.py --cfg-path configs/evaluate/episodes.yaml --options model.pretrained=… policy.name=vllm
+    python evaluate.py --cfg-path configs/evaluate/student.yaml
+    python evaluate.py --cfg-path configs/evaluate/expert.yaml --options expert.name=explorer
+    python evaluate.py --cfg-path configs/evaluate/expert.yaml --options run.actor=random
+
+Games: `environment.split=valid_seen`, `valid_unseen`, `train` (official; `environment.name=textworld` or `thor` plays
+them on those engines), or `environment.name=household environment.split=household_heldout`, or a harder level, as
+`environment.split=household_compound run.num_envs=0 run.max_steps=0` (docs/levels.md; 0: all games, its own horizon).
+
+Writes `run.output`: the figures of the first trial and, apart, of the best of `run.num_trials`, every episode, and what
+they depend on (engine, split, hash of the game list, decoding, seed, versions). Beside it lie the result's card
+(ending `.card.md`), a block for each trial as in the original's logs (`.world.log`), and the table `scores.jsonl`, to
+which every result is appended (`run.table`). `python -m xrl_alignment.evaluation output/evaluate/scores.jsonl` makes a
+page of it. docs/tutorials/evaluate.md tells how to read all that.
+
+With `run.executor=local run.num_workers=8` (or `ray`) environments run in processes of their own (docs/rollouts.md). A
+config whose `run:` section has the key `task` is a LAVIS config: that task evaluates stored data (docs/offline.md,
+lavis/projects/instructblip/finetuning/alfworld_eval.yaml). Any other config has the keys of docs/settings.md.
 """
 
 from __future__ import annotations
@@ -23,12 +35,14 @@ if __name__ == "__main__":
     import lavis  # noqa: F401  (before all else: it says in one line what this interpreter lacks)
 
 import contextlib
+import datetime
 import json
 import os
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
@@ -49,10 +63,14 @@ from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import EvaluateConfig
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import games_hash
+from xrl_alignment.environments.household.levels import horizon
 from xrl_alignment.evaluation.actors import Actor, ExpertActor, PolicyActor, new_expert
 from xrl_alignment.evaluation.metrics import summarise, table
+from xrl_alignment.evaluation.page import card
+from xrl_alignment.evaluation.scores import append, row_of
 from xrl_alignment.evaluation.trials import Trials
 from xrl_alignment.experts import make_expert
+from xrl_alignment.policies.uniform import RandomPolicy
 from xrl_alignment.rollouts.base import RolloutExecutor
 from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.runs.directory import round_block
@@ -70,6 +88,7 @@ def main() -> None:
         return
     config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)
     run = config.run
+    run.max_steps = run.max_steps or horizon(config.environment.split)
     set_threads(run.num_threads)
     set_seed(run.seed)
     output = writable(Path(run.output))
@@ -107,11 +126,21 @@ def main() -> None:
     result["reflexion"] = teacher.reflector.name if teacher.reflector else ""
     result["rollouts"] = {"executor": run.executor, "workers": run.num_workers, "seconds": seconds}
     if teacher.account:
-        result["expert"] = {"model": config.expert.model, **teacher.account.status()}
+        first = teacher.account.figures(0)
+        result["expert"] = {"model": config.expert.model, "first_trial": first, **teacher.account.status()}
     result["episodes"] = [[vars(episode) for episode in trial] for trial in trials.results]
-    write_atomically(output, lambda file: file.write(json.dumps(result, indent=1).encode()))
-    write_atomically(output.with_suffix(".world.log"), lambda file: file.write(log.encode()))
+    write(output, table_file(config), result, log)
     print(f"{report(result, log)}; written to {run.output}")
+
+
+def write(output: Path, scores: Path | None, result: dict[str, Any], log: str) -> None:
+    """The result, the log and the card beside it, and its row in the table."""
+    row = row_of(result)
+    files = {output: json.dumps(result, indent=1), output.with_suffix(".world.log"): log}
+    for path, text in (files | {output.with_suffix(".card.md"): card(row)}).items():
+        write_atomically(path, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
+    if scores:
+        append(scores, row)
 
 
 def check_expert(config: EvaluateConfig) -> None:
@@ -130,7 +159,7 @@ def trained_on(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
     `games` is None where it does not say: weights of another kind, or of an older version, or games without an id.
     """
     weights = pretrained(config)
-    if config.run.actor == "expert" or not weights:
+    if config.run.actor != "policy" or not weights:
         return {"games": 0, "environments": []}
     played = played_by_file(weights)
     if played is None:
@@ -167,6 +196,8 @@ def play_trials(trials: Trials, number: int, teacher: TeacherParts) -> tuple[str
             started = time.monotonic()
             if teacher.account:
                 teacher.account.start_round(trial)
+            if teacher.endpoint:
+                teacher.endpoint.draw = trial
             trials.play(lambda result, trace: progress.advance(result.won))
             before, solved = solved, sum(result.won for result in trials.best)
             counts = {"solved": solved, "newly_solved": solved - before, "total": len(trials.games)}
@@ -207,9 +238,17 @@ def writable(output: Path) -> Path:
     return output
 
 
+def table_file(config: EvaluateConfig) -> Path | None:
+    """The table to which the result is appended; a bare name lies beside `run.output`."""
+    path = Path(config.run.table)
+    return path if path.parent != Path() else Path(config.run.output).with_name(path.name) if path.name else None
+
+
 def build_actor(config: EvaluateConfig, teacher: TeacherParts, cleanup: contextlib.ExitStack) -> Actor:
-    """Who plays: the model, or the expert with `run.actor=expert`; `cleanup` gets what is to be closed afterwards."""
+    """Who plays, by `run.actor`; `cleanup` gets what is to be closed afterwards."""
     run = config.run
+    if run.actor == "random":
+        return PolicyActor(policy=RandomPolicy(run.seed), blank_frames=True)  # it looks at no frame
     if run.actor == "expert":
         return ExpertActor(partial(new_expert, config.expert.name, teacher.expert_options))
     model, vis_processor = load_student(config.model, pick_device(run.device))
@@ -237,9 +276,16 @@ def build_executor(config: EvaluateConfig) -> RolloutExecutor:
 
 def facts(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
     """What the figures depend on."""
+    kind, who, decode, sees = player(config)
     policy = f"policy, {config.policy.decode} decoding"
     return {
-        "actor": f"expert {config.expert.name}" if config.run.actor == "expert" else policy,
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "actor": {"expert": f"expert {config.expert.name}", "random": "random"}.get(config.run.actor, policy),
+        "kind": kind,
+        "who": who,
+        "decode": decode,
+        "sees": sees,
+        "max_steps": config.run.max_steps,
         "engine": config.environment.name,
         "split": config.environment.split,
         "games_hash": games_hash(games),
@@ -252,6 +298,30 @@ def facts(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
         "seed": config.run.seed,
         "versions": versions(),
     }
+
+
+def player(config: EvaluateConfig) -> tuple[str, str, str, str]:
+    """Who is scored: the kind of player, its name, how it decodes, and what it sees."""
+    run, expert, policy, shown = config.run, config.expert, config.policy, config.environment
+    if run.actor == "random":
+        return "random", "random commands", "admissible", "nothing"
+    if run.actor == "expert" and expert.name == "openai":
+        at = urlsplit(expert.base_url).hostname or "OpenAI"  # never the whole address: it may hold a key
+        listed = expert.decode == "admissible" or expert.ground
+        return "endpoint", f"{expert.model} at {at}", "admissible" if listed else "free", "text"
+    if run.actor == "expert":
+        whole = "the state" if expert.name in CLIENT_EXPERTS else "text"
+        return "expert", expert.name, "free", whole
+    weights = config.model.get("pretrained", "") if config.model.get("load_pretrained", True) else ""
+    who = policy.name if is_class_name(policy.name) else str(config.model.get("model_type", "tiny"))
+    who += f" {Path(weights).name}" if weights else ""
+    if policy.name == "http":
+        who = f"policy server at {urlsplit(policy.base_urls[0]).hostname}"
+    frames = "black frames" if shown.blank_frames else "frames" if shown.show_ids else "frames without numbers"
+    if shown.image_severity:
+        frames += f" with noise ({shown.image_noise}, {shown.image_severity})"
+    text = "text" if shown.tell_objects else "text without objects"
+    return "checkpoint", who, policy.decode, f"{text}, {frames}"
 
 
 if __name__ == "__main__":

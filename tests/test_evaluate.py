@@ -10,9 +10,13 @@ import pytest
 import torch
 
 import evaluate
+from benchmarks._endpoint import FakeEndpoint
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.common.program import run_program
 from xrl_alignment.environments.games import find_games, games_hash
+from xrl_alignment.evaluation.page import page
+from xrl_alignment.evaluation.scores import read_table
+from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.runs.checkpoint import save_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -182,3 +186,101 @@ def test_the_shipped_student_solves_games_in_rooms_that_it_never_saw(program, tm
     assert got["solved"] >= 5
     assert result(tmp_path)["trained_on"]["games"] is None  # its file does not name them; it does not say "none"
     assert result(tmp_path)["pretrained"] == "tiny/student.safetensors"
+
+
+# --- scoring others ---------------------------------------------------------------------------------------------------
+
+
+def explorer_answers(prompt: str) -> str:
+    """What the explorer would do: it reads the last episode of a ReAct prompt."""
+    text = prompt[prompt.rindex("You are in the middle of a room") :].partition("Admissible commands: ")[0]
+    opening, *turns = text.removesuffix("> ").rstrip("\n").split("\n> ")
+    expert = Explorer()
+    expert.begin(opening)
+    for turn in turns:
+        action, _, feedback = turn.partition("\n")
+        expert.act()
+        expert.observe(action, feedback)
+    return expert.act().action
+
+
+PRICES = ["expert.price_prompt=1.0", "expert.price_completion=2.0", "expert.cache="]
+
+
+def test_a_model_behind_an_endpoint_is_scored(program, tmp_path, household_data):
+    with FakeEndpoint(explorer_answers) as server:
+        url = server.url.replace("http://", "http://user:secret@")
+        code, _, err = program(f"expert.base_url={url}", "expert.model=m", *PRICES, cfg="endpoint")
+        assert code == 0, err
+        (row,) = read_table([tmp_path / "scores.jsonl"])
+        assert (row["kind"], row["who"], row["decode"], row["sees"]) == ("endpoint", "m at 127.0.0.1", "free", "text")
+        assert row["first_trial"]["success"] == 1.0 and row["best_of"] is None
+        assert row["games_hash"] == games_hash(find_games("household_heldout", household_data, num=2, seed=0))
+        steps = sum(episode["actions"] for episode in result(tmp_path)["episodes"][0])
+        assert row["cost"]["total"]["calls"] == len(server.requests) == steps  # one answer a state
+        tokens = row["cost"]["total"]
+        assert tokens["cost_usd"] == pytest.approx(
+            tokens["prompt_tokens"] / 1e6 + 2 * tokens["completion_tokens"] / 1e6
+        )
+        assert "Admissible commands" not in server.requests[0]["messages"][-1]["content"]
+    card = (tmp_path / "result.card.md").read_text()
+    assert "2 of 2 games" in card and row["games_hash"] in card and "held out | unknown" in card
+    assert "secret" not in card + json.dumps(row) + (tmp_path / "result.json").read_text()
+
+
+def test_free_and_admissible_single_and_best_are_kept_apart(program, tmp_path):
+    for number, (answer, options) in enumerate(
+        (
+            (lambda prompt: "I would rather not.", []),
+            (explorer_answers, ["expert.decode=admissible"]),
+            (
+                lambda prompt: "dance",
+                ["expert.decode=admissible", "run.num_trials=2", "run.max_steps=3", "expert.temperature=0.7"],
+            ),
+        )
+    ):
+        with FakeEndpoint(answer) as server:
+            given = [f"expert.base_url={server.url}", f"expert.model=m{number}", "expert.cache=", "run.max_steps=30"]
+            code, _, err = program(*given, *options, cfg="endpoint")
+            assert code == 0, err
+            listed = server.requests[0]["messages"][-1]["content"].splitlines()[-2]
+            assert listed.startswith("Admissible commands: ") is (number > 0)
+    assert program("run.actor=random", "run.max_steps=30", cfg="expert")[0] == 0
+    free, listed, twice, chance = read_table([tmp_path / "scores.jsonl"])
+    assert free["first_trial"]["solved"] == 0 and free["calls"]["no_label"] == 60 == free["cost"]["total"]["calls"]
+    assert listed["first_trial"]["success"] == 1.0 and listed["best_of"] is None
+    assert twice["trials"] == 2 and twice["best_of"]["games"] == 2 and twice["calls"]["no_label"] == 12
+    assert twice["cost"]["first_trial"]["calls"] == 6 and twice["cost"]["total"]["calls"] == 12
+    assert (chance["who"], chance["decode"], chance["first_trial"]["rejected"]) == ("random commands", "admissible", 0)
+    text = page([free, listed, twice, chance])
+    assert text.count("Free text: ") == text.count("The best of several trials") == 1
+    assert text.count("Admissible commands: ") == 2  # the third had another step limit
+    assert text.index("| m1 at") < text.index("| random commands")
+
+
+def test_an_evaluation_that_would_cost_too_much_stops_in_one_line(program, tmp_path):
+    with FakeEndpoint() as server:
+        code, _, err = program(
+            f"expert.base_url={server.url}", "expert.model=m", "expert.cache=", "expert.max_calls=5", cfg="endpoint"
+        )
+    assert code == 2 and len(err) == 1 and "expert.max_calls=5" in err[0] and len(server.requests) == 5
+    assert not (tmp_path / "scores.jsonl").exists()
+
+
+def test_a_table_elsewhere_or_none(program, tmp_path):
+    where = tmp_path / "tables" / "all.jsonl"
+    for _ in range(2):
+        assert program(f"run.table={where}", cfg="expert")[0] == 0
+    first, second = read_table([where])
+    assert first["first_trial"] == second["first_trial"]
+    assert program("run.table=", cfg="expert")[0] == 0
+    assert not (tmp_path / "scores.jsonl").exists() and len(read_table([where])) == 2
+
+
+def test_a_level_is_played_whole_and_within_its_own_horizon(program, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    level = ["environment.name=household", "environment.data=", "environment.split=household_many"]
+    code, _, err = program(*level, "run.num_envs=0", "run.max_steps=0", cfg="expert")
+    (row,) = read_table([tmp_path / "scores.jsonl"])
+    assert code == 0 and (row["first_trial"]["games"], row["max_steps"]) == (60, 100), err
+    assert row["first_trial"]["success"] == 1.0 and row["first_trial"]["mean_steps"] > 15

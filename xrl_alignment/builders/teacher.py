@@ -128,4 +128,6 @@ def _teacher(settings: ExpertConfig, thinking: bool) -> Teacher:
         temperature=settings.temperature,
         thinking=thinking,
         grounding=settings.ground,
+        admissible=settings.decode == "admissible",
+        tries=settings.tries,
     )

@@ -29,7 +29,7 @@ from xrl_alignment.config.fields import Section, setting
 APIS = ("chat", "completion")
 REFLECTORS = ("auto", "rule", "llm")
 POLICY_NAMES = ("in_process", "vllm", "http")
-ACTORS = ("policy", "expert")
+ACTORS = ("policy", "expert", "random")
 LEARN_FROM = ("all", "disagreements")
 LEARNERS = ("inline", "decoupled")
 DECODE_MODES = ("free", "admissible")
@@ -138,15 +138,23 @@ class RunConfig(Section, section="run"):
 class EvaluateRunConfig(Section, section="run"):
     """An evaluation: who plays how many games, where environments run, where the figures go."""
 
-    actor: str = setting("policy", "who plays: the model, or the expert alone", one_of(*ACTORS))
-    num_envs: int = setting(140, "games", at_least(1))
+    actor: str = setting(
+        "policy", "who plays: the model, the expert alone, or nobody (`random` admissible commands)", one_of(*ACTORS)
+    )
+    num_envs: int = setting(140, "games; 0: all of the split", at_least(0))
     num_trials: int = setting(1, "a failed game is played again, up to so many times in all", at_least(1))
     swap_memories: bool = setting(
         False, "a control experiment: each failed game is played again with the memories of another failed game"
     )
     seed: int = setting(42, "seed of everything random in the evaluation", at_least(0))
     output: str = setting("output/evaluate/result.json", "JSON file for the figures", named("a file's path"))
-    max_steps: int = setting(50, "steps after which an episode ends", at_least(1))
+    table: str = setting(
+        "scores.jsonl",
+        "table to which the result is appended, a JSON-lines file; a bare name lies beside `output`; empty: none",
+    )
+    max_steps: int = setting(
+        50, "steps after which an episode ends; 0: those of the split (50, or a level's horizon)", at_least(0)
+    )
     repeat_limit: int = setting(0, "the same action this often in a row ends the episode as stuck; 0: never", REPEATS)
     enable_tc: bool = setting(False, "the actor may answer with a thought (`think: …`), which costs no step")
     device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one", DEVICE)
@@ -290,6 +298,13 @@ class ExpertConfig(EndpointConfig, section="expert"):
     ground: bool = setting(
         False, "an answer that is nearly an admissible command becomes that command (docs/teacher.md)"
     )
+    decode: str = setting(
+        "free",
+        "the model writes the command (`free`), or is shown those that the engine accepts and must choose one "
+        "(`admissible`)",
+        one_of(*DECODE_MODES),
+    )
+    tries: int = setting(6, "how often the model is asked in one state, until it answers with a command", at_least(1))
 
 
 @dataclass

@@ -16,6 +16,7 @@ from xrl_alignment.environments.games import (
     find_games,
     find_splits,
 )
+from xrl_alignment.environments.household.levels import frozen_splits, level_of
 
 _NATIVE = ("xrl_alignment.environments.native.environment", "NativeEnvironment")
 ENVIRONMENTS = {  # name -> module and class; the names are `common.choices.ENVIRONMENT_NAMES`
@@ -89,13 +90,20 @@ def choose_games(
     """`num` games (None: all) of a split, drawn by `seed`: the choice that server, client and evaluation agree on.
 
     With `name="household"` the games are generated on first use (`num_train`, `num_heldout`, the same `seed`), into
-    `data` or the cache folder. Raises EnvironmentFault where the split has fewer games than asked for, or where `data`
-    holds other generated games; FileError where the games cannot be written.
+    `data` or the cache folder; a split `household_<level>` is the frozen test set of that level. Raises
+    EnvironmentFault where the split has fewer games than asked for, or where `data` holds other generated games;
+    FileError where the games cannot be written.
     """
-    if name == "household":
+    if name == "household" and (level := level_of(split)):
+        from xrl_alignment.environments.household.frozen import make_test_set
+
+        data = data or _frozen_cache()
+        make_test_set(level, data)
+    elif name == "household":
         if split not in HOUSEHOLD_SPLITS and not data:  # told before minutes go into generating games
-            names = " and ".join(HOUSEHOLD_SPLITS)
-            raise EnvironmentFault(f"no games of split {split!r}: environment household generates {names}")
+            names, sets = " and ".join(HOUSEHOLD_SPLITS), ", ".join(frozen_splits())
+            message = f"no games of split {split!r}: environment household generates {names}, and the test sets {sets}"
+            raise EnvironmentFault(message)
         # Imported here: the generator reads ALFWorld's floor plans, which no other environment needs.
         from xrl_alignment.environments.household.generator import generate
 
@@ -113,7 +121,7 @@ def check_split(name: str, split: str, data: str | None = None) -> None:
 
     The games themselves may be on another machine, so a well-known name passes without them.
     """
-    known = HOUSEHOLD_SPLITS if name == "household" else (*OFFICIAL_SPLITS, *HOUSEHOLD_SPLITS)
+    known = _household_splits() if name == "household" else (*OFFICIAL_SPLITS, *_household_splits())
     there = [] if name == "household" and not data else find_splits(data)
     if split not in (*known, *there):
         raise EnvironmentFault(f"environment.split: {unknown('split', split, {*known, *there})}")
@@ -124,7 +132,7 @@ def known_games(
 ) -> list[str] | None:
     """Ids of the games that `choose_games` gives; None where they are not (yet) on this machine. Generates nothing."""
     if name == "household" and not data:
-        data = _household_cache(num_train, num_heldout, seed)
+        data = _frozen_cache() if level_of(split) else _household_cache(num_train, num_heldout, seed)
     try:
         return [game.id for game in find_games(split, data=data, num=num, seed=seed)]
     except EnvironmentFault:
@@ -136,6 +144,14 @@ def engine_name(name: str) -> str:
     if is_class_name(name):
         return str(getattr(load_class(name, "environment", ()), "name", name))
     return "native" if ENVIRONMENTS[name] == _NATIVE else name
+
+
+def _household_splits() -> tuple[str, ...]:
+    return (*HOUSEHOLD_SPLITS, *frozen_splits())
+
+
+def _frozen_cache() -> str:
+    return str(cache_root() / "household-levels")
 
 
 def _household_cache(num_train: int, num_heldout: int, seed: int) -> str:

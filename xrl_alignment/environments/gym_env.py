@@ -34,6 +34,7 @@ from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
 from xrl_alignment.environments.drawing import frames
 from xrl_alignment.environments.games import HOUSEHOLD_SPLITS, find_games
+from xrl_alignment.environments.household.levels import frozen_splits
 from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.environments.native.gamefile import read_games
 
@@ -91,8 +92,9 @@ class _Games:
 def _generated(games: str, split: str, data: str | Path | None) -> list[Game]:
     if games != "generated":
         raise EnvironmentFault(f"games={games!r}: give a list of games, or 'generated'")
-    if split not in HOUSEHOLD_SPLITS:
-        raise EnvironmentFault(unknown("split of generated games", split, HOUSEHOLD_SPLITS))
+    known = (*HOUSEHOLD_SPLITS, *frozen_splits())
+    if split not in known:
+        raise EnvironmentFault(unknown("split of generated games", split, known))
     where = None if data is None else str(data)
     return choose_games("household", split, data=where, num_train=GENERATED, num_heldout=GENERATED)
 

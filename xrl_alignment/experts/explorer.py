@@ -10,6 +10,7 @@ every executed action.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.experts.base import Label
 from xrl_alignment.experts.belief import STATES, Belief, places_remembered
 from xrl_alignment.experts.statistics import Statistics, load_statistics, room_kind
-from xrl_alignment.language.sentences import Task, parse_opening, parse_task, type_of
+from xrl_alignment.language.sentences import Task, parse_opening, parse_tasks, type_of
 
 ORDERS = ("likely", "listing")
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
@@ -63,8 +64,9 @@ class Explorer:
         """
         receptacles, self._sentence = parse_opening(intro)
         known = self._statistics
-        task = parse_task(self._sentence, known.object_types, known.receptacle_types)
-        self._task = task or Task("", "")
+        tasks = parse_tasks(self._sentence, known.object_types, known.receptacle_types)
+        self._tasks = tasks or (Task("", ""),)
+        self._task = self._tasks[0]
         self._belief = Belief(receptacles)
         for thing, place in places_remembered(memories[-1] if memories else "").items():
             if place in receptacles:
@@ -74,7 +76,7 @@ class Explorer:
         draw = random.Random(f"{self.seed} {intro}".encode("utf-8", "surrogatepass"))
         self._ranks = {name: draw.random() if self.seed else 0.0 for name in receptacles}
         self._worths: dict[str, dict[str, float]] = {}
-        self._label = self._refusal(understood=task is not None)
+        self._label = self._refusal(understood=bool(tasks))
         self._hopeless = self._label is not None
         self._subgoal: tuple[str, ...] = ()
         self._news = ""
@@ -85,8 +87,8 @@ class Explorer:
             return Label(None, f"I do not understand the task: {self._sentence or 'there is none'}.")
         if not self._types:
             return Label(None, "The opening text lists no receptacle.")
-        places = [APPLIANCES[self._task.treatment]] if self._task.treatment in APPLIANCES else []
-        places += [self._task.target_type] if self._task.treatment != "look" else []
+        places = [APPLIANCES[task.treatment] for task in self._tasks if task.treatment in APPLIANCES]
+        places += [task.target_type for task in self._tasks if task.treatment != "look"]
         lacking = [kind for kind in places if kind not in self._types.values()]
         return Label(None, f"There is no {lacking[0]} in this room.") if lacking else None
 
@@ -100,7 +102,8 @@ class Explorer:
 
     def _seen_since(self, before: Mapping[str, str], held: str | None) -> str:
         """The objects of the task that have come into view, and where; `held` was put there and is no news."""
-        wanted = {self._task.object_type} | ({self._task.target_type} if self._task.treatment == "look" else set())
+        wanted = {task.object_type for task in self._tasks}
+        wanted |= {task.target_type for task in self._tasks if task.treatment == "look"}
         places: dict[str, list[str]] = {}
         for thing, place in self._belief.place.items():
             if type_of(thing) in wanted and before.get(thing) != place and thing != held:
@@ -122,6 +125,8 @@ class Explorer:
         return Label(decision.action, (self._news and f"I see {self._news}") if self.notes else explains)
 
     def _decide(self) -> _Decision:
+        if len(self._tasks) > 1:
+            self._task = self._current_task()
         belief, task = self._belief, self._task
         held = belief.held
         if held and type_of(held) == task.object_type:
@@ -137,6 +142,23 @@ class Explorer:
                 return _Decision(None, ("stuck", held), f"I need my hand for {thing}, but nothing here takes {held}.")
             return self._put(held, spot, ("drop", held), f"I need my hand for {thing}, so I leave {held} in/on {spot}.")
         return self._take(thing)
+
+    def _current_task(self) -> Task:
+        """Of several tasks, that of the object in the hand, else the first that is not known to be done."""
+        left = [task for task in self._tasks if not self._is_done(task)]
+        held = self._belief.held
+        return next((task for task in left if held and type_of(held) == task.object_type), (left or self._tasks)[0])
+
+    def _is_done(self, task: Task) -> bool:
+        belief = self._belief
+        there = Counter(
+            place
+            for thing, place in belief.place.items()
+            if type_of(thing) == task.object_type
+            and self._types.get(place) == task.target_type
+            and belief.treated(thing, task.treatment)
+        )
+        return max(there.values(), default=0) >= task.count
 
     # Steps after the object is found
 

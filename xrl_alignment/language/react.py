@@ -24,6 +24,7 @@ PREFIXES = {  # beginning of an ALFWorld task type -> its name in the prompts fi
     "pick_two_obj": "puttwo",
 }
 EXAMPLES_PER_TYPE = 3
+CUE = "> "  # ends a prompt: the model continues with its action
 _REFLECT = (
     "Below is the record of a household task that you tried and did not complete. The same task in the same room "
     "will be given to you again. Do not retell what the room looks like. Find where your course of action went "
@@ -113,8 +114,8 @@ def react_prompt(
     head = str(EnvironmentHistory(few_shot_query(examples, memories), opening(start), memories))
     turns = [f"> {action}\n{process_ob(feedback).strip()}\n" for action, feedback in steps]
     if budget is None:
-        return "".join((head, *turns, "> "))
-    return "".join((head, *_fitting(turns, budget - count(head) - count("> "), count), "> "))
+        return "".join((head, *turns, CUE))
+    return "".join((head, *_fitting(turns, budget - count(head) - count(CUE), count), CUE))
 
 
 def _fitting(turns: Sequence[str], room: int, count: Callable[[str], int]) -> list[str]:

@@ -25,13 +25,17 @@ NOTHING_HAPPENS = "Nothing happens."  # the engine's answer to whatever is not a
 _OBJECTS_TOLD = re.compile(r" ?\b(?:On the [a-z]+ \d+|In it|Next to it), you see [^.]*\.")
 _ROOM, _ROOM_END = "you see ", re.compile(r"\.\s")
 _TASK = "Your task is to:"
+TASK_JOINT = ", and "  # between the sentences of a game with several goals
+NUMBERS = ("", "", "two", "three", "four", "five")  # how a task says how many objects it wants
+MAX_COUNT = len(NUMBERS) - 1
+_SEVERAL = tuple(enumerate(NUMBERS))[2:]
 MAX_TASK = 500  # characters; ALFWorld's longest, an annotation, has about 200
 
 _TEMPLATES = tuple(
     (re.compile(pattern), treatment, count)
     for pattern, treatment, count in (
-        (r"put two (?P<object>.+) in (?P<target>.+)", "", 2),
-        (r"find two (?P<object>.+) and put them in (?P<target>.+)", "", 2),
+        *((rf"put {word} (?P<object>.+) in (?P<target>.+)", "", n) for n, word in _SEVERAL),
+        *((rf"find {word} (?P<object>.+) and put them in (?P<target>.+)", "", n) for n, word in _SEVERAL),
         (r"put a (?P<treated>clean|hot|cool) (?P<object>.+) in (?P<target>.+)", "", 1),
         (r"clean some (?P<object>.+) and put it in (?P<target>.+)", "clean", 1),
         (r"heat some (?P<object>.+) and put it in (?P<target>.+)", "heat", 1),
@@ -144,12 +148,30 @@ def parse_task(
     """
     if len(sentence) > MAX_TASK:
         return None
+    return _by_template(sentence) or _best_reading(sentence, object_types, receptacle_types)
+
+
+def parse_tasks(
+    sentence: str, object_types: Collection[str] = (), receptacle_types: Collection[str] = ()
+) -> tuple[Task, ...]:
+    """All tasks that `sentence` states at once, as `parse_task` reads them; empty where it states none.
+
+    There are several where each part between `, and ` is one of ALFWorld's templates.
+    """
+    parts = sentence[: MAX_TASK + 1].split(TASK_JOINT)
+    if 1 < len(parts) <= MAX_COUNT and all(tasks := tuple(map(_by_template, parts))):
+        return tuple(task for task in tasks if task)
+    task = parse_task(sentence, object_types, receptacle_types)
+    return (task,) if task else ()
+
+
+def _by_template(sentence: str) -> Task | None:
     for pattern, treatment, count in _TEMPLATES:
         match = pattern.fullmatch(sentence)
         if match and not any(" " in match[name] for name in ("object", "target")):
             treatment = _VERBS.get(match.groupdict().get("treated", ""), treatment)
             return Task(match["object"], match["target"], treatment, count)
-    return _best_reading(sentence, object_types, receptacle_types)
+    return None
 
 
 def _best_reading(sentence: str, object_types: Collection[str], receptacle_types: Collection[str]) -> Task | None:

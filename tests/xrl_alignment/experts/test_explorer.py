@@ -10,6 +10,8 @@ import pytest
 
 from xrl_alignment.environments.base import MAX_STEPS
 from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.household.generator import make_game
+from xrl_alignment.environments.household.levels import LEVELS
 from xrl_alignment.environments.native.environment import NativeEnvironment
 from xrl_alignment.experts.explorer import Explorer
 from xrl_alignment.language.sentences import TASK_TYPES
@@ -326,3 +328,29 @@ def test_same_decisions_from_textworld(environment, sample):
         assert play(original, Explorer(), game) == play(environment, Explorer(), game)
     finally:
         original.close()
+
+
+@pytest.mark.parametrize("level", ["compound", "many", "renamed", "hardest"])
+def test_harder_levels(level, tmp_path):
+    """Several goals at once, more objects, unknown names: solved within the level's horizon, every one."""
+    split = tmp_path / "household_train"
+    split.mkdir()
+    environment = NativeEnvironment(LEVELS[level].max_steps)
+    for index in range(5):
+        won, trace = play(environment, Explorer(), make_game(split, index, 11, LEVELS[level]))
+        assert won, trace
+
+
+def test_several_goals_are_done_whatever_else_is_executed(tmp_path):
+    split = tmp_path / "household_train"
+    split.mkdir()
+    rng = random.Random(4)
+    for index in range(5):
+        game = make_game(split, index, 12, LEVELS["compound"])
+        won, trace = play(
+            NativeEnvironment(LEVELS["compound"].max_steps),
+            Explorer(),
+            game,
+            saboteur=lambda step, advised: rng.choice(step.admissible_commands) if rng.random() < 0.3 else advised,
+        )
+        assert won, trace

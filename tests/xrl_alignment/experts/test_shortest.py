@@ -9,6 +9,8 @@ import pytest
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
+from xrl_alignment.environments.household.generator import make_game
+from xrl_alignment.environments.household.levels import LEVELS
 from xrl_alignment.environments.native.game import NativeGame
 from xrl_alignment.environments.native.gamefile import read_json
 from xrl_alignment.environments.native.pddl import parse_goal, prepare_goal
@@ -75,6 +77,17 @@ def test_a_shortest_way_wins_and_is_no_longer_than_the_walkthrough(household_dat
 def test_no_command_leads_to_a_shorter_way(household_data):
     rng = random.Random(0)
     games = find_games("household_train", household_data)
+    assert sum(check(NativeGame.load(game.path), 2, rng) for game in games) > len(games)
+
+
+def test_several_goals_and_many_objects(tmp_path):
+    rng = random.Random(3)
+    games = []
+    for name in ("compound", "many", "hidden"):
+        split = tmp_path / name / "household_train"
+        split.mkdir(parents=True)
+        games += [make_game(split, index, 7, LEVELS[name]) for index in range(4)]
+    check_ways(games)
     assert sum(check(NativeGame.load(game.path), 2, rng) for game in games) > len(games)
 
 

@@ -9,6 +9,7 @@ from xrl_alignment.language.sentences import (
     names_in,
     parse_opening,
     parse_task,
+    parse_tasks,
     process_ob,
     task_sentence,
     type_of,
@@ -35,12 +36,25 @@ Your task is to: put some mug on desk."""
         ("cool some mug and put it in desk", Task("mug", "desk", "cool")),
         ("put two mug in desk", Task("mug", "desk", "", 2)),
         ("find two mug and put them in desk", Task("mug", "desk", "", 2)),
+        ("put five mug in desk", Task("mug", "desk", "", 5)),
+        ("find three mug and put them in desk", Task("mug", "desk", "", 3)),
         ("look at mug under the desklamp", Task("mug", "desklamp", "look")),
         ("examine the mug with the desklamp", Task("mug", "desklamp", "look")),
     ],
 )
 def test_templates_of_the_goal_library(sentence, task):
     assert parse_task(sentence) == task
+    assert parse_tasks(sentence) == (task,)
+    assert parse_tasks(f"put a pen in safe, and {sentence}") == (Task("pen", "safe"), task)
+
+
+def test_several_tasks_are_read_only_where_each_is_a_template():
+    known = load_statistics()
+    words = known.object_types, known.receptacle_types
+    sentence = "pick up the mug, and put it on the desk"
+    assert parse_tasks(sentence, *words) == (parse_task(sentence, *words),) == (Task("mug", "desk"),)
+    assert parse_tasks("dance", *words) == parse_tasks("put a pen in safe, and dance") == ()
+    assert parse_tasks(", and ".join(["put a pen in safe"] * 1000)) == ()
 
 
 @pytest.mark.parametrize(

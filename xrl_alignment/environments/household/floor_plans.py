@@ -91,13 +91,22 @@ class Receptacle:
 
 @dataclass(frozen=True)
 class FloorPlan:
-    """One floor plan: its kind (Kitchen, LivingRoom, Bedroom, Bathroom), receptacles, object types, standing points."""
+    """One floor plan: its kind (Kitchen, LivingRoom, Bedroom, Bathroom), receptacles, object types, standing points.
+
+    A House has several (`houses`): the others' numbers are `joined`.
+    """
 
     number: int
     kind: str
     receptacles: tuple[Receptacle, ...]
     object_types: tuple[str, ...]
     points: tuple[Point, ...]
+    joined: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The numbers, as they end a task folder's name."""
+        return "_".join(map(str, (self.number, *self.joined)))
 
 
 def mangle(name: str) -> str:

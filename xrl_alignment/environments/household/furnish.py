@@ -1,12 +1,13 @@
-"""Furnishes a floor plan for a task: which receptacles are in use, which object goes where, where the agent starts.
+"""Furnishes a floor plan for its tasks: which receptacles are in use, which object goes where, where the agent starts.
 
 What may lie where, and what can be heated, cooled, cleaned or toggled, comes from ALFWorld's tables; how
-crowded a receptacle is, from the official training games.
+crowded a receptacle is, from the official training games; how many of everything, from the level.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -19,8 +20,9 @@ from xrl_alignment.environments.household.floor_plans import (
     mangle,
     thor_name,
 )
+from xrl_alignment.environments.household.levels import GameLevel
+from xrl_alignment.environments.household.new_names import NEW_NAMES
 
-MIN_RECEPTACLES, MAX_RECEPTACLES = 8, 16
 MIN_OPENABLE = 3
 MIN_OBJECTS = 12
 
@@ -46,7 +48,7 @@ _SCENERY = {
 }
 _PORTABLE_SCENERY = frozenset({"PaperTowelRoll", "TeddyBear"})
 _NEVER_TARGETS = ("BathtubBasin", "SinkBasin")  # no official game asks to put something there
-_MAX_INSTANCES = 3  # of one object type, as in ALFWorld's generator; the target's type may have one more
+_MAX_WANTED = 4  # of the object type that a task asks for, unless it asks for more
 APPLIANCES = {
     "pick_clean_then_place_in_recep": ("SinkBasin", "clean", "Cleanable"),
     "pick_heat_then_place_in_recep": ("Microwave", "heat", "Heatable"),
@@ -56,28 +58,47 @@ APPLIANCES = {
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What is asked: a task type, the object's type, the target receptacle's type (empty for the lamp task)."""
+    """What is asked: a task type, the object's type, the target receptacle's type (empty for the lamp task).
+
+    `count` objects are to be brought.
+    """
 
     type: str
     object: str
     target: str
-
-    @property
-    def folder(self) -> str:
-        """ALFWorld's name of the task's folder, without the floor plan's number."""
-        return f"{self.type}-{self.object}-None-{self.target or 'DeskLamp'}"
+    count: int = 1
 
 
 @dataclass
 class Layout:
-    """A furnished room: the receptacles in use, every object's type and place, where the agent starts."""
+    """A furnished room: the receptacles in use, every object's type and place, where the agent starts.
+
+    The types are ALFWorld's; `called` gives the name under which a type appears in the game.
+    """
 
     room: FloorPlan
-    task: TaskSpec
+    tasks: tuple[TaskSpec, ...]
     receptacles: list[Receptacle]
     start: str
     types: dict[str, str] = field(default_factory=dict)  # object id -> type
     places: dict[str, Receptacle] = field(default_factory=dict)  # object id -> where it lies
+    names: Mapping[str, str] = field(default_factory=dict)  # object type -> another name
+
+    @property
+    def task(self) -> TaskSpec:
+        """The first task, which gives the game its task type."""
+        return self.tasks[0]
+
+    def called(self, kind: str) -> str:
+        """The name of an object type in this game."""
+        return self.names.get(kind, kind)
+
+    @property
+    def folder(self) -> str:
+        """The task's folder, as ALFWorld names it; a game with several goals names all their objects and targets."""
+        objects = "_".join(self.called(task.object) for task in self.tasks)
+        targets = "_".join(task.target or "DeskLamp" for task in self.tasks)
+        return f"{self.task.type}-{objects}-None-{targets}-{self.room.label}"
 
 
 class Unfit(Exception):
@@ -108,7 +129,18 @@ def container_types() -> frozenset[str]:
     return frozenset(tables()["containers"])
 
 
-def _draw_task(kind: str, room: FloorPlan, rng: random.Random) -> TaskSpec:
+def _draw_tasks(kind: str, room: FloorPlan, level: GameLevel, rng: random.Random) -> tuple[TaskSpec, ...]:
+    """A task of type `kind` and the level's other goals, each with an object type of its own."""
+    tasks = [_draw_task(kind, room, level, rng)]
+    while len(tasks) < level.goals:
+        task = _draw_task(rng.choice(level.kinds), room, level, rng)
+        if task.object in {other.object for other in tasks}:
+            raise Unfit
+        tasks.append(task)
+    return tuple(tasks)
+
+
+def _draw_task(kind: str, room: FloorPlan, level: GameLevel, rng: random.Random) -> TaskSpec:
     """An object and a target that `room` offers for task type `kind`; raises `Unfit` if there are none."""
     there = {r.type for r in room.receptacles}
     appliance, _, affordance = APPLIANCES.get(kind, ("", "", ""))
@@ -118,6 +150,8 @@ def _draw_task(kind: str, room: FloorPlan, rng: random.Random) -> TaskSpec:
         raise Unfit
     hosts = {o: [k for k in there if o in may_hold(k)] for o in room.object_types}
     objects = sorted(o for o in hosts if hosts[o] and (not affordance or o in types_that_are(affordance)))
+    if level.new_names:
+        objects = [o for o in objects if o in NEW_NAMES]
     if kind == "look_at_obj_in_light":
         return TaskSpec(kind, rng.choice(objects), "")
     # An object that fits one type of receptacle only would lie in its target from the start.
@@ -126,27 +160,34 @@ def _draw_task(kind: str, room: FloorPlan, rng: random.Random) -> TaskSpec:
         raise Unfit
     # Targets are drawn first: many objects go on counters, and official games spread over the targets evenly.
     target = rng.choice(sorted({k for k, _ in pairs}))
-    return TaskSpec(kind, rng.choice(sorted(o for k, o in pairs if k == target)), target)
+    count = level.count if kind == "pick_two_obj_and_place" else 1
+    return TaskSpec(kind, rng.choice(sorted(o for k, o in pairs if k == target)), target, count)
 
 
-def _draw_receptacles(room: FloorPlan, task: TaskSpec, limit: int, rng: random.Random) -> list[Receptacle]:
-    """Some of the room's receptacles: what the task needs, at least three that are closed, then any."""
-    if len(room.receptacles) < MIN_RECEPTACLES:
+def _draw_receptacles(
+    room: FloorPlan, tasks: tuple[TaskSpec, ...], level: GameLevel, rng: random.Random
+) -> list[Receptacle]:
+    """Some of the room's receptacles: what the tasks need, at least three that are closed, then any."""
+    least, most = level.receptacles
+    if len(room.receptacles) < least:
         raise Unfit
-    count = min(rng.randint(MIN_RECEPTACLES, limit), len(room.receptacles))
+    count = min(rng.randint(least, most), len(room.receptacles))
     shuffled = list(room.receptacles)
     rng.shuffle(shuffled)
-    wanted = {task.target, APPLIANCES.get(task.type, ("",))[0]}
+    wanted = {kind for task in tasks for kind in (task.target, APPLIANCES.get(task.type, ("",))[0])}
     chosen = [next(r for r in shuffled if r.type == kind) for kind in sorted(wanted - {""})]
-    if task.type == "look_at_obj_in_light":
-        chosen.append(next(r for r in shuffled if r.type in _LAMP_HOSTS))
-    holders = [r for r in shuffled if task.object in may_hold(r.type) and r.type != task.target]
-    chosen += holders[:1]
+    for task in tasks:
+        if task.type == "look_at_obj_in_light":
+            chosen.append(next(r for r in shuffled if r.type in _LAMP_HOSTS))
+        holders = [r for r in shuffled if task.object in may_hold(r.type) and r.type != task.target]
+        if not holders:
+            raise Unfit
+        chosen += holders[:1]
     closed = [r for r in shuffled if r.openable and r not in chosen]
     chosen += closed[: max(0, MIN_OPENABLE - sum(r.openable for r in chosen))]
     chosen = list(dict.fromkeys(chosen))
     chosen += [r for r in shuffled if r not in chosen][: max(0, count - len(chosen))]
-    if sum(r.openable for r in chosen) < MIN_OPENABLE or not holders:
+    if sum(r.openable for r in chosen) < MIN_OPENABLE:
         raise Unfit
     return sorted(chosen, key=lambda r: r.id)
 
@@ -160,40 +201,54 @@ def _draw_start(room: FloorPlan, used: set[str], rng: random.Random) -> str:
             return start
 
 
-def _furnish(layout: Layout, rng: random.Random) -> None:
-    """Put objects into the room: those of the task, then others until it looks lived in."""
-    task, receptacles = layout.task, layout.receptacles
+def _furnish(layout: Layout, level: GameLevel, rng: random.Random) -> None:
+    """Put objects into the room: those of the tasks, then others until it looks lived in."""
+    receptacles = layout.receptacles
     here = {r.type for r in receptacles}
     portable = [o for o in layout.room.object_types if any(o in may_hold(kind) for kind in here)]
-    two = task.type == "pick_two_obj_and_place"
-    # In official games nothing of the asked type lies in a target at the start, except where its state must change.
-    barred = task.target if task.type not in APPLIANCES else ""
-    for _ in range(rng.randint(2 if two else 1, _MAX_INSTANCES + 1)):
-        _put(layout, task.object, rng, barred)
-    if task.type == "look_at_obj_in_light":
-        _put(layout, "DeskLamp", rng, hosts=_LAMP_HOSTS)
+    for task in layout.tasks:
+        # In official games nothing of the asked type lies in a target at the start, except where its state must change.
+        barred = task.target if task.type not in APPLIANCES else ""
+        most = task.count if level.hidden else max(_MAX_WANTED, task.count)
+        for _ in range(rng.randint(task.count, most)):
+            _put(layout, task.object, rng, barred, hidden=level.hidden)
+        if task.type == "look_at_obj_in_light":
+            _put(layout, "DeskLamp", rng, hosts=_LAMP_HOSTS)
     for kind, (probability, hosts) in _SCENERY.items():
         if kind in layout.room.object_types and here & set(hosts) and rng.random() < probability:
             _put(layout, kind, rng, hosts=hosts)
-    others = [kind for kind in portable if kind != task.object for _ in range(_MAX_INSTANCES)]
+    wanted = {task.object for task in layout.tasks}
+    others = [kind for kind in portable if kind not in wanted for _ in range(level.instances)]
     rng.shuffle(others)
-    count = rng.randint(MIN_OBJECTS, max(MIN_OBJECTS, 2 * len(receptacles)))
+    fewest, most = (max(MIN_OBJECTS, int(share * len(receptacles))) for share in level.clutter)
+    count = rng.randint(fewest, most)
     for kind in others[: max(0, count - len(layout.types))]:
         _put(layout, kind, rng)
     if len(layout.types) < MIN_OBJECTS:
         raise Unfit
 
 
-def _put(layout: Layout, kind: str, rng: random.Random, barred: str = "", hosts: tuple[str, ...] = ()) -> None:
-    """Add one object of type `kind`, in a receptacle that may hold it, more likely where official ones are crowded."""
+def _put(
+    layout: Layout,
+    kind: str,
+    rng: random.Random,
+    barred: str = "",
+    hosts: tuple[str, ...] = (),
+    hidden: bool = False,
+) -> None:
+    """Add one object of type `kind`, in a receptacle that may hold it, more likely where official ones are crowded.
+
+    `hidden`: in a closed one if there is one, each as likely as the others.
+    """
     fitting = [
         r for r in layout.receptacles if r.type != barred and (r.type in hosts if hosts else kind in may_hold(r.type))
     ]
     if not fitting:
         raise Unfit
-    place = rng.choices(fitting, [_CROWDEDNESS[r.type] for r in fitting])[0]
+    closed = [r for r in fitting if r.openable] if hidden else []
+    place = rng.choice(closed) if closed else rng.choices(fitting, [_CROWDEDNESS[r.type] for r in fitting])[0]
     for _ in range(20):
-        id_ = mangle(thor_name(kind, _position_on(place, rng)))
+        id_ = mangle(thor_name(layout.called(kind), _position_on(place, rng)))
         if id_ not in layout.types:
             layout.types[id_], layout.places[id_] = kind, place
             return
@@ -208,10 +263,11 @@ def _position_on(place: Receptacle, rng: random.Random) -> tuple[float, float, f
     return x + dx, rng.uniform(*place.surface), z + dz
 
 
-def draw_layout(kind: str, room: FloorPlan, limit: int, rng: random.Random) -> Layout:
-    """One furnished room with a task of type `kind`; raises `Unfit` if the room lacks something that the task needs."""
-    task = _draw_task(kind, room, rng)
-    receptacles = _draw_receptacles(room, task, limit, rng)
-    layout = Layout(room, task, receptacles, _draw_start(room, {r.location for r in receptacles}, rng))
-    _furnish(layout, rng)
+def draw_layout(kind: str, room: FloorPlan, level: GameLevel, rng: random.Random) -> Layout:
+    """One furnished room with a task of type `kind`; raises `Unfit` if the room lacks something that it needs."""
+    tasks = _draw_tasks(kind, room, level, rng)
+    receptacles = _draw_receptacles(room, tasks, level, rng)
+    start = _draw_start(room, {r.location for r in receptacles}, rng)
+    layout = Layout(room, tasks, receptacles, start, names=NEW_NAMES if level.new_names else {})
+    _furnish(layout, level, rng)
     return layout

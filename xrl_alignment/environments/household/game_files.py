@@ -1,9 +1,14 @@
-"""What is written for a generated game: `game.tw-pddl` (domain, grammar, PDDL problem, plan) and `traj_data.json`."""
+"""What is written for a generated game: `game.tw-pddl` (domain, grammar, PDDL problem, plan) and `traj_data.json`.
+
+A game with several goals asks for them at once: its PDDL goal is the conjunction of their goals, its task sentence
+joins theirs. ALFWorld has no task type for that; the game has the type of its first goal.
+"""
 
 from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -21,6 +26,9 @@ from xrl_alignment.environments.household.furnish import (
     types_that_are,
 )
 from xrl_alignment.environments.native.world import number
+from xrl_alignment.language.sentences import NUMBERS, TASK_JOINT
+
+_CONDITION = re.compile(r"\s*\(:goal\s*\(and(.*)\)\s*\)\s*\)\s*", re.DOTALL)  # what a goal's `and` holds
 
 
 @cache
@@ -58,11 +66,17 @@ def names(ids: Iterable[str]) -> dict[str, str]:
 def plan(layout: Layout) -> list[str]:
     """Commands that solve the game when carried out one after the other, in the dialect of the official games."""
     name = names([*layout.types, *(r.id for r in layout.receptacles)])
-    task = layout.task
+    walk = _Walk(name, layout.start)
+    for task in layout.tasks:
+        _do(task, layout, name, walk)
+    return walk.commands
+
+
+def _do(task: TaskSpec, layout: Layout, name: dict[str, str], walk: _Walk) -> None:
+    """Walk on until `task` is done."""
     wanted = [o for o, kind in layout.types.items() if kind == task.object]
     appliance, verb, _ = APPLIANCES.get(task.type, ("", "", ""))
-    walk = _Walk(name, layout.start)
-    for object_ in wanted[: 2 if task.type == "pick_two_obj_and_place" else 1]:
+    for object_ in wanted[: task.count]:
         walk.enter(layout.places[object_])
         walk.commands.append(f"take {name[object_]} from {name[layout.places[object_].id]}")
         if appliance:
@@ -77,7 +91,6 @@ def plan(layout: Layout) -> list[str]:
             lamp = next(o for o, kind in layout.types.items() if kind == "DeskLamp")
             walk.go(layout.places[lamp])
             walk.commands.append(f"use {name[lamp]}")
-    return walk.commands
 
 
 class _Walk:
@@ -102,7 +115,7 @@ class _Walk:
 
 def problem(layout: Layout, trial: str) -> str:
     """The game's PDDL problem, with the predicates official games have, declaring only the types that occur."""
-    object_types = sorted(set(layout.types.values()))
+    object_types = sorted(map(layout.called, set(layout.types.values())))
     otypes = sorted({f"{kind}Type" for kind in object_types} | {"SinkType", "KnifeType", "ButterKnifeType"})
     rtypes = sorted({f"{r.type}Type" for r in layout.receptacles} | {"SinkBasinType", "MicrowaveType", "FridgeType"})
     locations = sorted({layout.start, *(r.location for r in layout.receptacles)})
@@ -117,17 +130,18 @@ def problem(layout: Layout, trial: str) -> str:
     indent = "\n        "
     return (
         f"\n(define (problem plan_{trial})\n(:domain alfred)\n(:objects{indent}{indent.join(declared)}\n        )\n"
-        f"\n(:init{indent}{indent.join(_facts(layout))}\n        )\n{_goal(layout.task)}"
+        f"\n(:init{indent}{indent.join(_facts(layout))}\n        )\n{_goal(layout)}"
     )
 
 
 def _facts(layout: Layout) -> list[str]:
     """What holds at the start, one fact a line."""
     facts = [f"(receptacleType {r.id} {r.type}Type)" for r in layout.receptacles]
-    facts += [f"(objectType {o} {kind}Type)" for o, kind in layout.types.items()]
+    called = layout.called
+    facts += [f"(objectType {o} {called(kind)}Type)" for o, kind in layout.types.items()]
     kinds = sorted(set(layout.types.values()))
     for type_ in sorted({r.type for r in layout.receptacles}):
-        facts += [f"(canContain {type_}Type {kind}Type)" for kind in kinds if kind in may_hold(type_)]
+        facts += [f"(canContain {type_}Type {called(kind)}Type)" for kind in kinds if kind in may_hold(type_)]
     facts += [f"(pickupable {o})" for o, kind in layout.types.items() if kind in portable_types()]
     facts += [f"(isReceptacleObject {o})" for o, kind in layout.types.items() if kind in container_types()]
     facts += [f"(openable {r.id})" for r in layout.receptacles if r.openable]
@@ -141,24 +155,50 @@ def _facts(layout: Layout) -> list[str]:
     return facts
 
 
-def _goal(task: TaskSpec) -> str:
-    """ALFWorld's goal for the task, with the bracket that closes the problem."""
+def _goal(layout: Layout) -> str:
+    """ALFWorld's goals for the tasks in one, with the bracket that closes the problem."""
+    first, *others = (_goal_of(task, layout.called(task.object)) for task in layout.tasks)
+    if not others:
+        return first
+    conditions = [" ".join(_CONDITION.sub(r"\1", text).split()) for text in (first, *others)]
+    indent = "\n            "
+    return f"\n    (:goal\n        (and{indent}{indent.join(conditions)}\n        )\n    )\n)\n"
+
+
+def _goal_of(task: TaskSpec, object_: str) -> str:
     text = tables()["goals"][task.type]["pddl"].replace("#", "-")
-    return text.format(obj=task.object, recep=task.target, toggle="DeskLamp")
+    if task.count > 2:
+        text = f"\n    (:goal\n        (and\n            {_bring_several(task.count)}\n        )\n    )\n)\n"
+    return text.format(obj=object_, recep=task.target, toggle="DeskLamp")
 
 
-def _sentence(task: TaskSpec, rng: random.Random) -> str:
-    """One of ALFWorld's template sentences for the task, in lower case, without the full stop."""
-    template = rng.choice(tables()["goals"][task.type]["templates"])
-    return template.format(obj=task.object.lower(), recep=task.target.lower(), toggle="desklamp")
+def _bring_several(count: int) -> str:
+    """ALFWorld's condition that two objects are in one receptacle, for `count` different ones."""
+    objects = [f"?o{i + 1}" for i in range(count)]
+    text = ""
+    for i in reversed(range(count)):
+        apart = "".join(f"(not (= {other} {objects[i]})) " for other in objects[:i])
+        here = f"(objectType {objects[i]} {{obj}}Type) (receptacleType ?r {{recep}}Type) (inReceptacle {objects[i]} ?r)"
+        text = f"(exists ({objects[i]} - object) (and {apart}{here}{text and ' ' + text}))"
+    return f"(exists (?r - receptacle) {text})"
+
+
+def _sentence(layout: Layout, rng: random.Random) -> str:
+    """ALFWorld's template sentences for the tasks, in lower case, without the full stop."""
+    return TASK_JOINT.join(_sentence_of(task, layout.called(task.object), rng) for task in layout.tasks)
+
+
+def _sentence_of(task: TaskSpec, object_: str, rng: random.Random) -> str:
+    template = rng.choice(tables()["goals"][task.type]["templates"]).replace(" two ", f" {NUMBERS[task.count]} ")
+    return template.format(obj=object_.lower(), recep=task.target.lower(), toggle="desklamp")
 
 
 def write_game(split: Path, layout: Layout, trial: str, rng: random.Random) -> Game:
     """Write the game's two files below `split`, as ALFWorld lays them out."""
-    task, room_number = layout.task, layout.room.number
+    task, room = layout.task, layout.room
     game = {
         "pddl_domain": official_domain(),
-        "grammar": official_grammar().replace("UNKNOWN GOAL", _sentence(task, rng)),
+        "grammar": official_grammar().replace("UNKNOWN GOAL", _sentence(layout, rng)),
         "pddl_problem": problem(layout, trial),
         "solvable": True,
         "walkthrough": plan(layout),
@@ -167,16 +207,16 @@ def write_game(split: Path, layout: Layout, trial: str, rng: random.Random) -> G
         "task_type": task.type,
         "task_id": trial,
         "pddl_params": {
-            "object_target": task.object,
+            "object_target": layout.called(task.object),
             "parent_target": task.target,
             "toggle_target": "" if task.target else "DeskLamp",
             "mrecep_target": "",
             "object_sliced": False,
         },
-        "scene": {"scene_num": room_number, "floor_plan": f"FloorPlan{room_number}"},
+        "scene": {"scene_num": room.number, "floor_plan": f"FloorPlan{room.number}"},
         "turk_annotations": {"anns": []},
     }
-    id_ = f"{task.folder}-{room_number}/{trial}"
+    id_ = f"{layout.folder}/{trial}"
     folder = split / id_
     folder.mkdir(parents=True)
     (folder / "game.tw-pddl").write_text(json.dumps(game))

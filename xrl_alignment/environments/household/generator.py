@@ -8,10 +8,10 @@ Tree of DIR (`find_games("household_heldout", data=DIR)` finds the games; ALFWor
     DIR/json_2.1.1/household_train/<task folder>/<trial>/{game.tw-pddl,traj_data.json}
     DIR/json_2.1.1/household_heldout/...           other rooms (floor plans) than household_train
 
-Game `i` of a split depends on (seed, split, i, max_receptacles) alone: a request for more games keeps the first ones.
-Task types take turns. Every game is solved before it is kept: either its plan, which the file holds as `walkthrough`,
-is executed on the native engine (`verify="native"`), or Fast Downward searches for a plan (`verify="planner"`, up to a
-second per game).
+Game `i` of a split depends on (seed, split, i, level) alone: a request for more games keeps the first ones. Task types
+take turns. Every game is solved before it is kept: either its plan, which the file holds as `walkthrough`, is executed
+on the native engine (`verify="native"`), or Fast Downward searches for a plan (`verify="planner"`, up to a second per
+game). `--level` makes other games than ALFWorld's, `--test-set` the frozen test set of a level (docs/levels.md).
 """
 
 from __future__ import annotations
@@ -34,23 +34,26 @@ from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.base import MAX_STEPS, Game
 from xrl_alignment.environments.games import RELEASE
 from xrl_alignment.environments.household.alfworld_tables import tables
-from xrl_alignment.environments.household.floor_plans import floor_plan_numbers, load_floor_plan
-from xrl_alignment.environments.household.furnish import MAX_RECEPTACLES, MIN_RECEPTACLES, Layout, Unfit, draw_layout
+from xrl_alignment.environments.household.furnish import Layout, Unfit, draw_layout
 from xrl_alignment.environments.household.game_files import plan, write_game
-from xrl_alignment.language.sentences import NOTHING_HAPPENS, TASK_TYPES
+from xrl_alignment.environments.household.houses import draw_plan
+from xrl_alignment.environments.household.levels import STANDARD, GameLevel
+from xrl_alignment.language.sentences import NOTHING_HAPPENS
 
 SPLITS = {"household_train": False, "household_heldout": True}  # name -> held-out rooms?
 VERSION = 3  # of the generator: another version makes other games from the same seed
 VERIFY = ("native", "planner", "none")
 _MAKING = ".making-"
+_DRAWS = 1000  # of a room with a task, until one fits
+Progress = Callable[[int, int], None]  # called with (games made, games asked for)
 
 
-def solves(path: Path, commands: list[str]) -> bool:
+def solves(path: Path, commands: list[str], max_steps: int = MAX_STEPS) -> bool:
     """Whether `commands`, each accepted, win the game in file `path` on the native engine: at the last, not before."""
     from xrl_alignment.environments.native.game import NativeGame
 
     game = NativeGame.load(path)
-    if game.won or not 0 < len(commands) <= MAX_STEPS:
+    if game.won or not 0 < len(commands) <= max_steps:
         return False
     for command in commands:
         if game.won or game.step(command) == NOTHING_HAPPENS:
@@ -58,7 +61,7 @@ def solves(path: Path, commands: list[str]) -> bool:
     return game.won
 
 
-def planner_solves(path: Path) -> bool:
+def planner_solves(path: Path, max_steps: int = MAX_STEPS) -> bool:
     """Whether Fast Downward (through TextWorld) finds a plan for the game in file `path`; slow, up to a second."""
     try:
         import textworld
@@ -66,29 +69,30 @@ def planner_solves(path: Path) -> bool:
         raise missing_extra("textworld", error) from None
     environment = textworld.start(str(path), textworld.EnvInfos(policy_commands=True))
     try:
-        return 0 < len(environment.reset()["policy_commands"] or ()) <= MAX_STEPS
+        return 0 < len(environment.reset()["policy_commands"] or ()) <= max_steps
     finally:
         environment.close()
 
 
-def _accepted(game: Game, layout: Layout, verify: str) -> bool:
+def _accepted(game: Game, layout: Layout, verify: str, max_steps: int) -> bool:
     if verify == "none":
         return True
-    return solves(game.path, plan(layout)) if verify == "native" else planner_solves(game.path)
+    if verify == "native":
+        return solves(game.path, plan(layout), max_steps)
+    return planner_solves(game.path, max_steps)
 
 
-def make_game(split: Path, index: int, seed: int, limit: int = MAX_RECEPTACLES, verify: str = "native") -> Game:
+def make_game(split: Path, index: int, seed: int, level: GameLevel = STANDARD, verify: str = "native") -> Game:
     """Draw, write and check game `index` of the split whose folder is `split` (its name decides the rooms)."""
-    rng = random.Random(f"{VERSION} {split.name} {seed} {limit} {index}")
-    numbers = floor_plan_numbers(SPLITS[split.name])
-    kind = TASK_TYPES[index % len(TASK_TYPES)]
-    for _ in range(1000):
+    rng = random.Random(f"{VERSION} {split.name} {seed} {level.key()} {index}")
+    kind = level.kinds[index % len(level.kinds)]
+    for _ in range(_DRAWS):
         try:
-            layout = draw_layout(kind, load_floor_plan(rng.choice(numbers)), limit, rng)
+            layout = draw_layout(kind, draw_plan(level.rooms, SPLITS.get(split.name, True), rng), level, rng)
         except Unfit:
             continue
         game = write_game(split, layout, f"trial_H{seed}_{index:06d}", rng)
-        if _accepted(game, layout, verify):
+        if _accepted(game, layout, verify, level.max_steps):
             return game
         shutil.rmtree(game.path.parent)
     raise EnvironmentFault(f"could not make a {kind} game (seed {seed}, index {index})")
@@ -100,18 +104,21 @@ def generate(
     num_heldout: int,
     seed: int = 0,
     *,
-    max_receptacles: int = MAX_RECEPTACLES,
+    level: GameLevel = STANDARD,
+    max_receptacles: int | None = None,
     verify: str = "native",
     replace: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Make the two splits under `out`; does nothing if just these were made there before.
 
-    The splits appear whole or not at all. `progress` is called with (games made, games asked for). Raises
-    `EnvironmentFault` for a request that makes no sense, when `out` holds a split that this program did not make, and,
-    unless `replace`, when it holds other games than those asked for; FileError where `out` cannot be written.
+    The splits appear whole or not at all. `max_receptacles` takes the place of the level's. Raises `EnvironmentFault`
+    for a request that makes no sense, when `out` holds a split that this program did not make, and, unless `replace`,
+    when it holds other games than those asked for; FileError where `out` cannot be written.
     """
-    request = _request(num_train, num_heldout, seed, max_receptacles, verify)
+    if max_receptacles is not None:
+        level = level.with_most(max_receptacles)
+    request = _request(num_train, num_heldout, seed, level, verify)
     out = Path(out).expanduser()
     manifest = out / "household.json"
     if _read_manifest(manifest) == request:
@@ -123,19 +130,19 @@ def generate(
     try:
         with _alone_in(out):
             if _read_manifest(manifest) != request:  # else another process made them while this one waited
-                _make(out, manifest, request, progress)
+                _make(out, manifest, request, level, progress)
     except EmacError:
         raise
     except OSError as error:  # rights, full disk
         raise FileError(f"games could not be written to {out}: {error.strerror or error}") from error
 
 
-def _make(out: Path, manifest: Path, request: dict[str, Any], progress: Callable[[int, int], None] | None) -> None:
+def _make(out: Path, manifest: Path, request: dict[str, Any], level: GameLevel, progress: Progress | None) -> None:
     """Make both splits beside the old ones, then put them in their place."""
     for left in out.glob(f"{_MAKING}*"):  # of a process that was killed: nobody else is at work here
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=_MAKING) as making:
-        _make_splits(Path(making), request, progress)
+        _make_splits(Path(making), request, level, progress)
         write_json(manifest, {})  # whoever is killed from here on leaves a folder to be made again
         for name in SPLITS:
             shutil.rmtree(out / RELEASE / name, ignore_errors=True)
@@ -151,35 +158,34 @@ def _alone_in(out: Path) -> Iterator[None]:
         yield
 
 
-def _make_splits(making: Path, request: dict[str, Any], progress: Callable[[int, int], None] | None) -> None:
+def _make_splits(making: Path, request: dict[str, Any], level: GameLevel, progress: Progress | None) -> None:
     """Both splits as folders in `making`."""
     made, total = 0, request["num_train"] + request["num_heldout"]
     for name, count in zip(SPLITS, (request["num_train"], request["num_heldout"]), strict=True):
         (making / name).mkdir()
         for index in range(count):
-            make_game(making / name, index, request["seed"], request["max_receptacles"], request["verify"])
+            make_game(making / name, index, request["seed"], level, request["verify"])
             made += 1
             if progress:
                 progress(made, total)
 
 
-def _request(num_train: int, num_heldout: int, seed: int, max_receptacles: int, verify: str) -> dict[str, Any]:
+def _request(num_train: int, num_heldout: int, seed: int, level: GameLevel, verify: str) -> dict[str, Any]:
     """What was asked for, as the manifest records it; `EnvironmentFault` if it cannot be done."""
     if min(num_train, num_heldout) < 0:
         raise EnvironmentFault(f"numbers of games must be 0 or more, got {num_train} and {num_heldout}")
-    if max_receptacles < MIN_RECEPTACLES:
-        raise EnvironmentFault(f"max_receptacles must be at least {MIN_RECEPTACLES}, got {max_receptacles}")
     if verify not in VERIFY:
         raise EnvironmentFault(unknown("verification", verify, VERIFY))
-    return {
+    request = {
         "num_train": num_train,
         "num_heldout": num_heldout,
         "seed": seed,
-        "max_receptacles": max_receptacles,
+        "max_receptacles": level.receptacles[1],
         "verify": verify,
         "generator": VERSION,
         "alfworld": tables()["alfworld"],
     }
+    return request if level.plain else request | {"level": json.loads(json.dumps(level.changed()))}
 
 
 def _difference(found: dict[str, Any], request: dict[str, Any]) -> str:

@@ -103,6 +103,7 @@ class Endpoint:
         self.cache = AnswerCache(None) if cache is None else cache
         self.count = count
         self.pool = CallPool(concurrency)
+        self.draw = 0
         self._closing = threading.Event()
         self._sleep: Callable[[float], Any] = self._closing.wait if sleep is None else sleep
         self._has_answered = False  # anything, at this address
@@ -121,6 +122,8 @@ class Endpoint:
     ) -> Completion:
         """The model's answer; the same request gets the same answer, from the cache.
 
+        With a `temperature` each number in `draw` has an answer of its own: a later trial draws anew.
+
         Raises EndpointFault if a retry cannot help, or `max_attempts` attempts did not help, and BudgetSpent if the
         next attempt could exceed the account's limits.
         """
@@ -132,6 +135,8 @@ class Endpoint:
             "prompt": prompt,
         }
         request |= {"temperature": round(temperature, 3), "max_tokens": max_tokens, "stop": list(stop)}
+        if self.draw and temperature > 0:
+            request["draw"] = self.draw
         answer, known = self.cache.get_or_ask(request_key(request), lambda: asdict(self._pay(request)))
         if known:
             self.account.count("cache_hits")

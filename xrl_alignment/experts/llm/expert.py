@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
+from lavis.common.errors import ConfigError
 from xrl_alignment.experts.base import Label
 from xrl_alignment.experts.llm.teacher import Teacher
 from xrl_alignment.language.answers import ground
-from xrl_alignment.language.react import PREFIXES, prompt_name, react_prompt
+from xrl_alignment.language.react import CUE, PREFIXES, prompt_name, react_prompt
 from xrl_alignment.language.sentences import parse_opening, parse_task
 
 MAX_THOUGHTS = 3  # thoughts before one action; then there is no label
@@ -31,6 +32,7 @@ class LLMExpert:
         self._memories: tuple[str, ...] = ()
         self._examples: Sequence[str] = ()
         self._steps: list[tuple[str, str]] = []
+        self._admissible: tuple[str, ...] = ()
         self._thoughts: list[str] = []  # since the last executed action
         self._label: Label | None = None
 
@@ -54,22 +56,31 @@ class LLMExpert:
         self._label = None
 
     def act(self, information: Mapping[str, Any] | None = None) -> Label:
-        """Ask the model, once for each state; no action if it gives none. Raises EndpointFault, BudgetSpent."""
+        """Ask the model, once for each state; no action if it gives none.
+
+        Raises EndpointFault, BudgetSpent; ConfigError where it is to choose from admissible commands and has none.
+        """
         if self._label is None:
-            self._label = self._ask((information or {}).get("admissible_commands") or ())
+            self._admissible = tuple((information or {}).get("admissible_commands") or ())
+            if self.teacher.admissible and not self._admissible:
+                raise ConfigError("expert.decode=admissible: an observation came without admissible_commands")
+            self._label = self._ask()
             if self._label.action is None:
                 self.teacher.count_event("no_label")
         return self._label
 
     def prompt(self) -> str:
-        """The prompt for this state."""
+        """The prompt for this state; with `teacher.admissible` a list of commands stands before the last `> `."""
         steps = [*self._steps, *((f"think: {thought}", "OK.") for thought in self._thoughts)]
         teacher = self.teacher
-        return react_prompt(
-            self._examples, self._memories, self._intro, steps, budget=teacher.budget, count=teacher.count_tokens
+        listed = f"Admissible commands: {' | '.join(self._admissible)}\n" if teacher.admissible else ""
+        budget = teacher.budget - teacher.count_tokens(listed)
+        text = react_prompt(
+            self._examples, self._memories, self._intro, steps, budget=budget, count=teacher.count_tokens
         )
+        return text.removesuffix(CUE) + listed + CUE
 
-    def _ask(self, admissible: Sequence[str]) -> Label:
+    def _ask(self) -> Label:
         while True:
             answer = self.teacher.answer(self.prompt())
             if answer is None:
@@ -77,20 +88,21 @@ class LLMExpert:
             if answer.thought:
                 self._thoughts.append(answer.thought)
             if answer.action:
-                return self._label_of(self._grounded(answer.action, admissible))
+                return self._label_of(self._grounded(answer.action))
             if not answer.thought or len(self._thoughts) >= MAX_THOUGHTS:
                 return self._label_of(None)
 
     def _label_of(self, action: str | None) -> Label:
         return Label(action, " ".join(self._thoughts))
 
-    def _grounded(self, action: str, admissible: Sequence[str]) -> str:
-        if not self.teacher.grounding:
+    def _grounded(self, action: str) -> str | None:
+        """The command that the model means; None where it had to choose from a list and did not."""
+        if not (self.teacher.grounding or self.teacher.admissible):
             return action
-        grounded = ground(action, admissible)
+        grounded = ground(action, self._admissible)
         if grounded != action:
             self.teacher.count_event("grounded")
-        return grounded
+        return None if self.teacher.admissible and grounded not in self._admissible else grounded
 
 
 def _full_type(task_type: str, intro: str, known: Mapping[str, Any]) -> str:

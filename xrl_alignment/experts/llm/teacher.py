@@ -42,7 +42,8 @@ class Teacher:
     """A language model as teacher: its endpoint, worked examples by ALFWorld task type, and the length of a prompt.
 
     `context_tokens` is the model's context, for prompt and answer together. With `grounding` an answer that is almost
-    an admissible command becomes that command, if the environment lists its admissible commands. Raises ConfigError
+    an admissible command becomes that command, if the environment lists its admissible commands. With `admissible` the
+    model is shown that list and must choose from it. In one state it is asked up to `tries` times. Raises ConfigError
     if no prompt would fit.
     """
 
@@ -53,6 +54,8 @@ class Teacher:
     temperature: float = 0.0
     thinking: bool = False
     grounding: bool = False
+    admissible: bool = False
+    tries: int = TRIES
 
     def __post_init__(self) -> None:
         """Check that the context has room for a prompt."""
@@ -88,13 +91,14 @@ class Teacher:
     def answer(self, prompt: str) -> ParsedAnswer | None:
         """The model's answer, read by the original's rule; None if it was filtered or refused.
 
-        After an answer that is shorter than five characters or no command, the model is asked again, six times in all,
-        each time at a temperature that is 0.2 higher. If every answer was short, a short command (`look`) counts.
+        After an answer that is shorter than five characters or no command, the model is asked again, six times in all
+        (`tries`), each time at a temperature that is 0.2 higher. If every answer was short, a short command (`look`)
+        counts.
 
         Raises EndpointFault, BudgetSpent.
         """
         best = ParsedAnswer()
-        for attempt in range(TRIES):
+        for attempt in range(self.tries):
             completion = self.endpoint.complete(
                 prompt,
                 system=self.system,

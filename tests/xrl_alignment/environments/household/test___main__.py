@@ -1,5 +1,7 @@
 """`python -m xrl_alignment.environments.household`."""
 
+import json
+
 import pytest
 
 from xrl_alignment.common.program import run_program
@@ -15,3 +17,17 @@ def test_program(tmp_path, capsys):
         run_program(lambda: main(["--out", str(tmp_path), "--max-receptacles", "2"]))
     assert end.value.code == 2
     assert capsys.readouterr().err.startswith("error: max_receptacles")
+
+
+def test_levels_and_knobs(tmp_path, capsys):
+    few = ["--num-train", "2", "--num-heldout", "0"]
+    assert main(["--out", str(tmp_path / "a"), *few, "--level", "hidden", "--clutter", "0", "1", "--goals", "2"]) == 0
+    made = json.loads((tmp_path / "a" / "household.json").read_text())["level"]
+    assert made["hidden"] is True and made["clutter"] == [0.0, 1.0] and made["goals"] == 2
+    assert main(["--out", str(tmp_path / "a"), *few, "--level", "hidden", "--clutter", "0", "1", "--goals", "2"]) == 0
+    assert "many" not in str(find_games("household_train", tmp_path / "a"))
+    with pytest.raises(SystemExit) as end:
+        run_program(lambda: main(["--out", str(tmp_path / "a"), *few, "--level", "hidden"]))
+    assert end.value.code == 2 and "level" in capsys.readouterr().err
+    assert main(["--out", str(tmp_path / "b"), "--test-set", "many"]) == 0
+    assert len(find_games("household_many", tmp_path / "b")) == 60

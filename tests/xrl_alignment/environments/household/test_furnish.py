@@ -8,16 +8,17 @@ import pytest
 from xrl_alignment.environments.household import furnish
 from xrl_alignment.environments.household.floor_plans import floor_plan_numbers, load_floor_plan
 from xrl_alignment.environments.household.furnish import APPLIANCES, Unfit, draw_layout, may_hold, portable_types
+from xrl_alignment.environments.household.levels import GameLevel
 from xrl_alignment.language.sentences import TASK_TYPES
 
 
 def layouts(kind, count=40, limit=16):
     """`count` layouts with tasks of type `kind`."""
     rng = random.Random(f"test {kind}")
-    found = []
+    size, found = GameLevel(receptacles=(8, limit)), []
     while len(found) < count:
         try:
-            found.append(draw_layout(kind, load_floor_plan(rng.choice(floor_plan_numbers(False))), limit, rng))
+            found.append(draw_layout(kind, load_floor_plan(rng.choice(floor_plan_numbers(False))), size, rng))
         except Unfit:
             continue
     return found
@@ -68,9 +69,9 @@ def test_objects_lie_within_reach_of_their_receptacle():
 def test_a_room_without_what_the_task_needs_is_unfit():
     bathroom = load_floor_plan(402)
     with pytest.raises(Unfit):
-        draw_layout("pick_heat_then_place_in_recep", bathroom, 16, random.Random(0))
+        draw_layout("pick_heat_then_place_in_recep", bathroom, GameLevel(), random.Random(0))
     with pytest.raises(Unfit):
-        draw_layout("look_at_obj_in_light", bathroom, 16, random.Random(0))
+        draw_layout("look_at_obj_in_light", bathroom, GameLevel(), random.Random(0))
 
 
 def test_every_receptacle_type_has_a_surface_and_a_crowdedness():

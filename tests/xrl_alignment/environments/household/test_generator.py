@@ -1,5 +1,6 @@
 """The generator: solvable games, the same games from the same request, disjoint rooms, nothing half made."""
 
+import hashlib
 import json
 import re
 import sys
@@ -72,6 +73,21 @@ def test_same_request_same_games_and_more_games_keep_the_first(made, tmp_path):
     before, after = contents(made, "household_train"), contents(tmp_path, "household_train")
     assert len(after) == 60
     assert before.items() <= after.items()
+
+
+def test_the_default_games_are_those_of_version_3(tmp_path):
+    """Recorded before levels existed: a run directory or a published figure names games by their request alone."""
+    for sizes, options, recorded in (
+        ((24, 12, 5), {}, "190ac766c076a71c"),
+        ((6, 6, 2), {"max_receptacles": 40}, "a1cf995475788626"),
+    ):
+        out = tmp_path / recorded
+        generate(out, *sizes, **options)
+        digest = hashlib.sha256()
+        for path in sorted(path for path in (out / "json_2.1.1").rglob("*") if path.is_file()):
+            digest.update(f"{path.relative_to(out)}\0".encode() + path.read_bytes())
+        digest.update((out / "household.json").read_bytes())
+        assert digest.hexdigest()[:16] == recorded
 
 
 def test_another_seed_makes_other_games(made, tmp_path):

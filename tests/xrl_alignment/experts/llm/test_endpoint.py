@@ -163,6 +163,15 @@ def test_the_same_request_is_paid_once_also_from_many_threads_and_by_the_next_pr
 FAULTS_THAT_COST = ("500", "cut", "malformed", "latin1", "slow", "filtered", "empty", "refusal", None)
 
 
+def test_a_later_trial_draws_anew_unless_the_temperature_is_zero(connect):
+    with FakeEndpoint() as server:
+        endpoint = connect(server)
+        for draw, temperature, calls in ((0, 0.0, 1), (1, 0.0, 1), (0, 0.5, 2), (1, 0.5, 3), (1, 0.5, 3)):
+            endpoint.draw = draw
+            endpoint.complete("x", temperature=temperature)
+            assert len(server.requests) == calls
+
+
 @pytest.mark.parametrize("damage", ["malformed", "cut", "latin1", "usage"])
 def test_an_endpoint_that_bills_damaged_answers_does_not_get_more_than_the_limit(connect, damage):
     bad = b'{"choices": [{"message": {"content": "look"}}], "usage": {"prompt_tokens": -1000000}}'

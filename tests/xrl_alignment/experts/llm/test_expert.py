@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from benchmarks._endpoint import FAULTS, FakeEndpoint
+from lavis.common.errors import ConfigError
 from xrl_alignment.common.errors import EndpointFault, PromptTooLong
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.experts import Label, act_all, make_expert
@@ -119,6 +120,39 @@ def test_grounding_is_off_by_default_and_counted(teach):
         assert begin(teacher).act(near).action == "open fridge 1"
         assert begin(teacher).act({}).action == "open fridg 1"
         assert teacher.endpoint.account.counts["grounded"] == 1
+
+
+def test_with_a_list_to_choose_from_nothing_else_counts(teach):
+    listed = {"admissible_commands": ["go to desk 1", "look", "open fridge 1"]}
+    for text, action in (("open fridge 1", "open fridge 1"), ("open fridg 1", "open fridge 1"), ("open desk 1", None)):
+        with FakeEndpoint(lambda prompt, text=text: text) as server:
+            expert = begin(teach(server, admissible=True))
+            assert expert.act(listed).action == action
+            assert prompt_of(server.requests[0]).endswith(
+                "put a cool mug in desk.\nAdmissible commands: go to desk 1 | look | open fridge 1\n> "
+            )
+            expert.observe("look", "You see nothing.")
+            expert.act({"admissible_commands": ["help"]})
+            prompt = prompt_of(server.requests[-1])
+            assert prompt.endswith("> look\nYou see nothing.\nAdmissible commands: help\n> ") and "| look" not in prompt
+            with pytest.raises(ConfigError, match=r"expert.decode=admissible: an observation came without"):
+                begin(expert.teacher).act({})
+
+
+def test_the_list_counts_towards_the_budget(teach):
+    listed = {"admissible_commands": [f"go to cabinet {number}" for number in range(200)]}
+    with FakeEndpoint() as server:
+        teacher = teach(server, context_tokens=5000, admissible=True)
+        expert = begin(teacher, memories=["a plan"])
+        for number in range(50):
+            expert.observe(f"go to cabinet {number}", f"You arrive at cabinet {number}. " + "It is closed. " * 12)
+        expert.act(listed)
+        assert teacher.budget - 120 <= teacher.endpoint.count(prompt_of(server.requests[0])) <= teacher.budget
+
+
+def test_how_often_it_is_asked_can_be_set(teach):
+    with FakeEndpoint(lambda prompt: "I cannot do that.") as server:
+        assert begin(teach(server, tries=1)).act().action is None and len(server.requests) == 1
 
 
 def test_the_budget_leaves_out_the_oldest_steps(teach):
