@@ -35,6 +35,7 @@ LEARNERS = ("inline", "decoupled")
 DECODE_MODES = ("free", "admissible")
 
 PROBABILITIES = list_of("probabilities, one for each round", lambda value: 0.0 <= value <= 1.0, empty=False)
+DEVICES = list_of("devices (cpu, cuda, cuda:<index>)", DEVICE.holds)
 LEARNER_DEVICE = Rule(f"empty, or {DEVICE.text}", lambda value: not value or DEVICE.holds(value))
 ABOVE_ZERO = Rule("a number above 0", lambda value: 0 < value < float("inf"))
 SEVERITY = between(0, 4)
@@ -313,6 +314,13 @@ class PolicyConfig(Section, section="policy"):
         URLS,
         may_change=True,
     )
+    replica_devices: list[str] = setting(
+        [],
+        "with `in_process`: further devices, each with a replica of the model; they share each batch with "
+        "`run.device` (docs/rollouts.md)",
+        DEVICES,
+        may_change=True,
+    )
     timeout_s: float = setting(
         300.0, "seconds that a request may take; with vLLM it then goes to another server", SECONDS, may_change=True
     )
@@ -323,6 +331,8 @@ class PolicyConfig(Section, section="policy"):
 
     def check_combinations(self) -> None:
         """The two lengths agree, and what belongs to one place of the model is used with it alone."""
+        here = self.name == "in_process" or not self.replica_devices
+        check_has_effect("policy.replica_devices", self.replica_devices, here, "policy.name=in_process")
         rule = f"at most policy.max_length ({self.max_length})"
         check("policy.min_length", self.min_length, self.min_length <= self.max_length, rule)
         if self.name == "vllm":
