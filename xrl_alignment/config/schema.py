@@ -114,6 +114,13 @@ class RunConfig(Section, section="run"):
     learner_device: str = setting(
         "", "with `learner=decoupled`: the learner's device; empty: as `device`", LEARNER_DEVICE, may_change=True
     )
+    learner_processes: int = setting(
+        1,
+        "with `learner=decoupled`: processes of the learner, one a device; each computes its share of every batch, and "
+        "the updates are those of one process",
+        at_least(1),
+        may_change=True,
+    )
     max_staleness: int = setting(
         1000,
         "with `learner=decoupled`: updates (steps of the optimiser) that the policy's weights may lack for the stored "
@@ -133,6 +140,13 @@ class RunConfig(Section, section="run"):
         """What belongs to a learner of its own is used with it alone."""
         valid = self.learner == "decoupled" or not self.learner_device
         check_has_effect("run.learner_device", self.learner_device, valid, "run.learner=decoupled")
+        valid = self.learner == "decoupled" or self.learner_processes == 1
+        check_has_effect("run.learner_processes", self.learner_processes, valid, "run.learner=decoupled")
+        rule = f"at most run.batch_size ({self.batch_size})"
+        check("run.learner_processes", self.learner_processes, self.learner_processes <= self.batch_size, rule)
+        device = self.learner_device or self.device
+        rule = f"1 with one device ({device}): give run.learner_device=cuda, one GPU a process"
+        check("run.learner_processes", self.learner_processes, self.learner_processes == 1 or ":" not in device, rule)
 
 
 @dataclass
