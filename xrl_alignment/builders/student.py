@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lavis.common.devices import pick_device
 from lavis.common.errors import ConfigError
 from lavis.models import load_model_and_preprocess
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
@@ -17,6 +18,7 @@ from xrl_alignment.config.schema import PolicyConfig
 from xrl_alignment.language.prompt import build_prompt, token_counter
 from xrl_alignment.policies.base import Policy
 from xrl_alignment.policies.in_process import InProcessPolicy
+from xrl_alignment.policies.replicas import ReplicatedPolicy
 from xrl_alignment.runs.checkpoint import check_base
 
 ImageProcessor = Callable[[np.ndarray], torch.Tensor]  # uint8 (H, W, 3) -> float32 (3, S, S)
@@ -56,7 +58,7 @@ def make_policy(settings: PolicyConfig, model: Blip2Emac, vis_processor: ImagePr
         from xrl_alignment.policies.http import HttpPolicy  # here: most programs have no httpx
 
         return HttpPolicy(settings.base_urls[0], decode=settings.decode, timeout_s=settings.timeout_s)
-    return InProcessPolicy(
+    policy = InProcessPolicy(
         model=model,
         vis_processor=vis_processor,
         decode=settings.decode,
@@ -65,6 +67,8 @@ def make_policy(settings: PolicyConfig, model: Blip2Emac, vis_processor: ImagePr
         min_length=settings.min_length,
         max_batch=max_batch,
     )
+    devices = [pick_device(name, "policy.replica_devices") for name in settings.replica_devices]
+    return ReplicatedPolicy(policy, devices) if devices else policy
 
 
 def _vllm_policy(settings: PolicyConfig, model: Blip2Emac, vis_processor: ImageProcessor, max_batch: int) -> Policy:

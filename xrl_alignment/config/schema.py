@@ -35,6 +35,7 @@ LEARNERS = ("inline", "decoupled")
 DECODE_MODES = ("free", "admissible")
 
 PROBABILITIES = list_of("probabilities, one for each round", lambda value: 0.0 <= value <= 1.0, empty=False)
+DEVICES = list_of("devices (cpu, cuda, cuda:<index>)", DEVICE.holds)
 LEARNER_DEVICE = Rule(f"empty, or {DEVICE.text}", lambda value: not value or DEVICE.holds(value))
 ABOVE_ZERO = Rule("a number above 0", lambda value: 0 < value < float("inf"))
 SEVERITY = between(0, 4)
@@ -113,6 +114,13 @@ class RunConfig(Section, section="run"):
     learner_device: str = setting(
         "", "with `learner=decoupled`: the learner's device; empty: as `device`", LEARNER_DEVICE, may_change=True
     )
+    learner_processes: int = setting(
+        1,
+        "with `learner=decoupled`: processes of the learner, one a device; each computes its share of every batch, and "
+        "the updates are those of one process",
+        at_least(1),
+        may_change=True,
+    )
     max_staleness: int = setting(
         1000,
         "with `learner=decoupled`: updates (steps of the optimiser) that the policy's weights may lack for the stored "
@@ -132,6 +140,13 @@ class RunConfig(Section, section="run"):
         """What belongs to a learner of its own is used with it alone."""
         valid = self.learner == "decoupled" or not self.learner_device
         check_has_effect("run.learner_device", self.learner_device, valid, "run.learner=decoupled")
+        valid = self.learner == "decoupled" or self.learner_processes == 1
+        check_has_effect("run.learner_processes", self.learner_processes, valid, "run.learner=decoupled")
+        rule = f"at most run.batch_size ({self.batch_size})"
+        check("run.learner_processes", self.learner_processes, self.learner_processes <= self.batch_size, rule)
+        device = self.learner_device or self.device
+        rule = f"1 with one device ({device}): give run.learner_device=cuda, one GPU a process"
+        check("run.learner_processes", self.learner_processes, self.learner_processes == 1 or ":" not in device, rule)
 
 
 @dataclass
@@ -334,6 +349,13 @@ class PolicyConfig(Section, section="policy"):
         URLS,
         may_change=True,
     )
+    replica_devices: list[str] = setting(
+        [],
+        "with `in_process`: further devices, each with a replica of the model; they share each batch with "
+        "`run.device` (docs/rollouts.md)",
+        DEVICES,
+        may_change=True,
+    )
     timeout_s: float = setting(
         300.0, "seconds that a request may take; with vLLM it then goes to another server", SECONDS, may_change=True
     )
@@ -344,6 +366,8 @@ class PolicyConfig(Section, section="policy"):
 
     def check_combinations(self) -> None:
         """The two lengths agree, and what belongs to one place of the model is used with it alone."""
+        here = self.name == "in_process" or not self.replica_devices
+        check_has_effect("policy.replica_devices", self.replica_devices, here, "policy.name=in_process")
         rule = f"at most policy.max_length ({self.max_length})"
         check("policy.min_length", self.min_length, self.min_length <= self.max_length, rule)
         if self.name == "vllm":

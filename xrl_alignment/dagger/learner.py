@@ -2,6 +2,9 @@
 
 The optimiser, schedule and accumulation are the original's: AdamW with betas (0.9, 0.999), linear warm-up then cosine
 over the rounds, `train_iters_per_epoch` updates of `accum_grad_steps` batches each, after every episode.
+
+In a process group every process holds the model, draws the same batch, computes its share of it, and adds up the
+gradients with the others; so all make the same update as one process would.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lavis.common.dist_utils import gathered, get_rank, get_world_size, summed
 from lavis.common.errors import DivergedError
 from lavis.common.optims import LinearWarmupCosineLRScheduler
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
@@ -108,9 +112,12 @@ class Learner:
 
     def _step(self, epoch: int) -> None:
         """Update the weights, unless the gradient is not finite (with fp16 the scaler skips such an update itself)."""
+        gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if get_world_size() > 1:
+            for gradient in gradients:
+                torch.distributed.all_reduce(gradient)
         if not self.scaler.is_enabled():
             # One number for all gradients: the norm is infinite or NaN if one of them is.
-            gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
             norm = torch.nn.utils.get_total_norm(gradients).item()
             if not math.isfinite(norm):
                 raise self._diverged("gradient's norm", norm, epoch)
@@ -124,16 +131,38 @@ class Learner:
             f"at this batch in {self.buffer.directory}: {self.buffer.describe_drawn()}"
         )
 
-    def _forward(self) -> dict[str, Any]:
-        """The model's output for a new batch; a shard that cannot be read or computed is drawn no more."""
+    def _forward(self) -> tuple[dict[str, Any], float]:
+        """The model's output for this process's share of a new batch, and how large a share of its loss that is.
+
+        A shard that cannot be read or computed is drawn no more.
+        """
         while True:
+            places = self.buffer.draw(self.batch_size)[get_rank() :: get_world_size()]
+            failure: Exception | None = None
             try:
-                return self._output(self.buffer.sample(self.batch_size), self.buffer.drawn)
+                samples = self.buffer.read(places)
+                output = self._output(samples, places)
             except (MemoryError, torch.OutOfMemoryError):
                 raise  # no shard's fault: a smaller batch may fit
             except Exception as error:
-                if not self._refuse_faulty(error):
-                    raise
+                failure = error
+            reason = f"{type(failure).__name__}: {failure}" if failure else ""
+            reasons = [reason for reason in gathered(reason) if reason]
+            if not reasons:
+                return output, self._share(samples)
+            if not self._refuse_faulty(reasons[0]):
+                raise failure or RuntimeError(f"another process of the learner failed: {reasons[0]}")
+
+    def _share(self, samples: dict[str, Any]) -> float:
+        """The part of the whole batch's loss that `samples` are: a mean over pairs (DPO), or over output tokens."""
+        if get_world_size() == 1:
+            return 1.0
+        count = len(samples["text_input"])
+        if not self.preferences:
+            count = sum(
+                len(answer) for (answer,) in self.model.encode_answers([text] for text in samples["text_output"])
+            )
+        return count / summed([count], self.model.device)[0]
 
     def _output(self, samples: dict[str, Any], places: Sequence[Place]) -> dict[str, Any]:
         samples["image"] = stack_images(self.vis_processor, samples["image"]).to(self.model.device)
@@ -143,15 +172,16 @@ class Learner:
                 return self.model.dpo_forward(samples)
             return self.model(samples)
 
-    def _refuse_faulty(self, error: Exception) -> bool:
+    def _refuse_faulty(self, reason: str) -> bool:
         """Refuse the shards of the last batch at which the model fails by themselves; False where there are none.
 
         Also False where nothing else is left to learn from: then the fault is not one episode's.
         """
-        faulty = {place[0] for place in dict.fromkeys(self.buffer.drawn) if not self._computes(place)}
+        mine = {place[0] for place in dict.fromkeys(self.buffer.drawn) if not self._computes(place)}
+        faulty: set[str] = set().union(*gathered(mine))  # a disk may fail one process of a group alone
         left = [self.buffer.refuse(name) for name in sorted(faulty)]
         for name in sorted(faulty):
-            logger.error("%s: nothing more is learned from it: %s: %s", name, type(error).__name__, error)
+            logger.error("%s: nothing more is learned from it: %s", name, reason)
         return bool(left) and left[-1]
 
     def _computes(self, place: Place) -> bool:
@@ -165,19 +195,13 @@ class Learner:
 
     def _accumulate(self, epoch: int) -> TrainingMetrics:
         """Forward and backward of one batch, its gradient added to what the optimiser will use."""
-        output = self._forward()
-        loss = output["loss"].item()
+        output, share = self._forward()
+        names = ("loss", "chosen_reward", "rejected_reward", "chosen_entropy")[: 4 if self.preferences else 1]
+        loss, *rest = summed([output[name].item() * share for name in names], self.model.device)
         if not math.isfinite(loss):
             raise self._diverged("loss", loss, epoch)
-        self.scaler.scale(output["loss"] / self.accum_grad_steps).backward()
-        rewards = {}
-        if self.preferences:
-            rewards = {
-                "chosen_reward": float(output["chosen_reward"]),
-                "rejected_reward": float(output["rejected_reward"]),
-                "nll": float(output["chosen_entropy"]),
-            }
-        return TrainingMetrics(step=self.training_step, lr=self.optimizer.param_groups[0]["lr"], loss=loss, **rewards)
+        self.scaler.scale(output["loss"] * share / self.accum_grad_steps).backward()
+        return TrainingMetrics(self.training_step, self.optimizer.param_groups[0]["lr"], loss, *rest)
 
     def random_state(self) -> dict:
         """What decides the next draws, as plain containers (see `checkpoint.py`): generators, and refused shards."""

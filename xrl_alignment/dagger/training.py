@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from lavis.common.dist_utils import get_world_size, main_process
 from xrl_alignment.dagger.learner import Learner, TrainingMetrics
 from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint
 from xrl_alignment.runs.directory import EpisodeRecord
@@ -221,8 +222,13 @@ class Training:
 
     def save_if_due(self, round: int, episodes: int) -> None:
         """Save the state unless that was done a moment ago."""
-        if time.monotonic() - self._saved_at >= self.state_interval_s:
+        if self.save_is_due:
             self.save(round, episodes)
+
+    @property
+    def save_is_due(self) -> bool:
+        """Whether the last save was long enough ago."""
+        return time.monotonic() - self._saved_at >= self.state_interval_s
 
     def finish(self, round: int, episodes: int) -> None:
         """Save the state unless the one on disk is that of now: a kill may have come between two writes."""
@@ -230,8 +236,13 @@ class Training:
             self.save(round, episodes)
 
     def save(self, round: int, episodes: int) -> None:
-        """Save the state; CheckpointError where it is not finite, and then the older file stays."""
-        self._write(self.directory.trainer, round, episodes, references=self.learner.references.state())
+        """Save the state; CheckpointError where it is not finite, and then the older file stays.
+
+        In a process group every process must call it; the first one writes.
+        """
+        references = self.learner.references
+        state = references.shared_state() if get_world_size() > 1 else references.state()
+        self._write(self.directory.trainer, round, episodes, references=state)
         self._saved_at = time.monotonic()
         self._saved = (round, episodes)
 
@@ -246,6 +257,7 @@ class Training:
         self.learner.learn(round, lambda metrics: self._log(round, metrics))
         self.seconds[round] += time.monotonic() - began
 
+    @main_process
     def _write(self, path: Path, round: int, episodes: int, references: dict[str, Any] | None = None) -> None:
         save_checkpoint(
             path,

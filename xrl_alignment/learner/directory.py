@@ -10,6 +10,7 @@ from typing import TextIO
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from lavis.common.dist_utils import is_main_process, main_process
 from lavis.common.files import LockedError, locked
 from xrl_alignment.runs.directory import EpisodeRecord, RunDirectoryError, RunPaths, cut_half_line
 from xrl_alignment.runs.tail import Tail
@@ -26,24 +27,26 @@ class LearnerDirectory(RunPaths):
         state/learned.jsonl           log lines, curves, and a line with `episodes` after each episode
         state/learner.lock            held by the learner
 
-    A second learner gets a RunDirectoryError after `patience_s`.
+    A second learner gets a RunDirectoryError after `patience_s`. In a process group the first process locks and writes.
     """
 
     def __init__(self, path: Path | str, *, patience_s: float = PATIENCE_S) -> None:
         super().__init__(path)
-        self._lock = _locked(self, patience_s)
         self._tail = Tail(self.journal)
         self._seen = (0, 0)  # the saved memories that were read last: inode, time
         self._over = 0  # the round that they are for
-        cut_half_line(self.learned)
-        self._learned = open(self.learned, "a", buffering=1, encoding="utf-8")
+        self._open: list[TextIO] = []
+        if is_main_process():
+            self._open.append(_locked(self, patience_s))
+            cut_half_line(self.learned)
+            self._open.append(open(self.learned, "a", buffering=1, encoding="utf-8"))
         self.logger = logging.Logger("learner", logging.INFO)
         self.logger.addHandler(_LineHandler(self))
 
     def close(self) -> None:
         """Close what is open; another learner may begin."""
-        self._learned.close()
-        self._lock.close()
+        for file in self._open:
+            file.close()
 
     def new_records(self) -> Iterator[EpisodeRecord]:
         """The episodes that were committed since the last look."""
@@ -64,9 +67,10 @@ class LearnerDirectory(RunPaths):
         """Tell the server one point of a curve."""
         self.tell(tag=tag, value=value, step=step)
 
+    @main_process
     def tell(self, **facts: str | float) -> None:
         """Write a line for the server."""
-        self._learned.write(json.dumps(facts) + "\n")
+        self._open[-1].write(json.dumps(facts) + "\n")
 
 
 class _LineHandler(logging.Handler):

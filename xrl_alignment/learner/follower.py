@@ -2,7 +2,8 @@
 
 Weights are a function of the journal: episodes are learned in its order, with the random state of `trainer.pth`. So a
 killed learner continues from there and comes to the very same weights; a run with `run.learner=inline` and the same
-journal has them, too.
+journal has them, too. In a process group all processes do what the first one finds to
+do; only that one writes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from lavis.common.dist_utils import barrier, gathered, main_process
 from xrl_alignment.dagger.training import Training
 from xrl_alignment.learner.directory import LearnerDirectory
 from xrl_alignment.learner.published import Version, publish
@@ -49,6 +51,7 @@ class Follower:
         """Continue from the saved state, if there is one, and publish its weights."""
         self._look()
         self.training.restore(len(self._waiting))
+        barrier()  # every process has read the saved state; now the first one may write another
         self.round, self.episodes = self.training.saved or (0, 0)
         for _ in range(self.episodes):
             self.training.take(self._waiting.popleft())
@@ -59,16 +62,28 @@ class Follower:
     def advance(self) -> bool:
         """Learn from the next episode, or end the round; False where there is nothing to do."""
         self._look()
-        if self._waiting and self._waiting[0].round <= self.round:
-            self._learn(self._waiting.popleft())
-        elif self.round < self._over:
+        todo, save = gathered((self._todo(), self.training.save_is_due))[0]
+        if todo == "learn":
+            self._learn(self._next_record())
+        elif todo == "end":
             self._end_round()
-        else:
-            if self.training.saved != (self.round, self.episodes):
-                self.training.save_if_due(self.round, self.episodes)
+        if save and self.training.saved != (self.round, self.episodes):
+            self.training.save(self.round, self.episodes)
+        if not todo or time.monotonic() - self._published_at >= PUBLISH_S:
             self._publish_if_new()
-            return False
-        return True
+        return bool(todo)
+
+    def _todo(self) -> str:
+        """What comes next: `learn` from an episode, `end` the round, or nothing."""
+        if self._waiting and self._waiting[0].round <= self.round:
+            return "learn"
+        return "end" if self.round < self._over else ""
+
+    def _next_record(self) -> EpisodeRecord:
+        while not self._waiting:  # another process has seen it already
+            time.sleep(LOOK_S)
+            self._look()
+        return self._waiting.popleft()
 
     def _look(self) -> None:
         # In this order: when a round is said to be over, all its episodes are in the journal.
@@ -81,9 +96,6 @@ class Follower:
         self.training.take(record)
         self.training.update(record, self.episodes)
         self._tell(self.training.seconds[record.round] - before)
-        self.training.save_if_due(self.round, self.episodes)
-        if time.monotonic() - self._published_at >= PUBLISH_S:
-            self._publish_if_new()
 
     def _end_round(self) -> None:
         if self.round == self.num_rounds - 1:
@@ -102,6 +114,7 @@ class Follower:
     def _tell(self, seconds: float) -> None:
         self.directory.tell(**self._version._asdict(), seconds=seconds)
 
+    @main_process
     def _publish_if_new(self) -> None:
         """Publish unless that was done; a file that the server has removed was damaged.
 
@@ -110,6 +123,7 @@ class Follower:
         if self._published != self._version or not self.directory.published.exists():
             self._publish()
 
+    @main_process
     def _publish(self) -> None:
         self._published = self._version
         publish(self.directory.published, self.training.learner.model.trainable_state_dict(), self._published)

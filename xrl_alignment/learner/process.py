@@ -38,6 +38,7 @@ class LearnerProcess:
         self._process: subprocess.Popen | None = None
         self._open = ExitStack()
         self._line = self._open.enter_context(lifeline())
+        self._log_begins = 0  # where the output of the process that runs begins
 
     def start(self) -> None:
         """Start it, unless it runs."""
@@ -45,6 +46,7 @@ class LearnerProcess:
             return
         path = [str(REPO_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # the server may run in any folder
         with open(self.log, "ab") as output:
+            self._log_begins = output.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "xrl_alignment.learner", str(self.run_dir)],
                 stdin=subprocess.DEVNULL,
@@ -97,6 +99,7 @@ class LearnerProcess:
 
     def _last_words(self) -> str:
         """The error line that it printed, or the end of its log."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        last = lines[-1] if lines else "it printed nothing"
+        lines = self.log.read_bytes()[self._log_begins :].decode(errors="replace").splitlines()
+        errors = [line for line in lines if line.startswith("error: ")]  # a process group prints more after it
+        last = (errors or lines or ["it printed nothing"])[-1]
         return last.removeprefix("error: ")[:500] + f" (its log: {self.log})"

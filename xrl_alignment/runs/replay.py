@@ -78,12 +78,16 @@ class ReplayBuffer:
 
     def sample(self, batch_size: int) -> dict[str, list]:
         """Draw a batch: {"image": list of uint8 (H, W, 3), "text_input": [...], "text_output": [...]}."""
+        return self.read(self.draw(batch_size))
+
+    def draw(self, batch_size: int) -> list[Place]:
+        """The places of a new batch; `drawn` keeps them."""
         if not len(self):
             raise ValueError(f"the buffer {self.directory} is empty: no episode has been stored yet")
         if self.refused and not self._learnable():
             raise ValueError(f"no shard of {self.directory} can be learned from")
         self.drawn = [self._draw(int(position)) for position in self.random.integers(len(self), size=batch_size)]
-        return self.read(self.drawn)
+        return self.drawn
 
     def read(self, places: Sequence[Place]) -> dict[str, list]:
         """The transitions at `places`, as `sample` gives them; ShardError names a shard that cannot be read."""

@@ -1,0 +1,53 @@
+"""The predicted time of a round, where it can be computed by hand."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from xrl_alignment.rollouts import round_time
+from xrl_alignment.rollouts.round_time import RoundModel, predict
+
+ONE = RoundModel(environments=1, games=2, steps=3, rounds=2, step_s=0.5, call_s=0.1)
+MANY = RoundModel(environments=8, games=8, steps=5, rounds=3, step_s=0.5, call_s=0.1, answer_s=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "seconds"),
+    [
+        (ONE, 2 * 3 * 0.6),
+        (replace(ONE, reset_s=1.0), 2 * (1.0 + 3 * 0.6)),
+        (MANY, 5 * (0.5 + 0.18)),
+        (replace(MANY, replicas=4), 5 * (0.5 + 0.12)),
+        (replace(MANY, replicas=3), 5 * (0.5 + 0.13)),  # 3, 3 and 2 observations
+        (replace(MANY, games=16), 2 * 5 * (0.5 + 0.18)),  # two after each other in each environment
+        (replace(MANY, observation_s=0.01, episode_s=0.1), 5 * (0.5 + 0.18) + 8 * (6 * 0.01 + 0.1)),
+        (replace(MANY, train_s=0.2), 5 * (0.5 + 0.18) + 8 * 0.2),
+        (replace(MANY, train_s=0.2, learner="decoupled"), 5 * (0.5 + 0.18)),
+        (replace(MANY, max_batch=4, step_s=0.14, call_s=0.1), 0.14 + 10 * 0.14),  # the halves take turns
+    ],
+)
+def test_what_can_be_computed_by_hand(model, seconds):
+    assert predict(model).seconds == pytest.approx(seconds, rel=0.03)
+
+
+def test_the_parts_add_up():
+    for learner in ("inline", "decoupled"):
+        found = predict(replace(MANY, games=20, train_s=1.0, swap_s=0.1, learner=learner, max_stale_episodes=4))
+        parts = found.environment + found.policy + found.training + found.waiting + found.other
+        assert parts == pytest.approx(found.seconds)
+        assert (found.training > 0) == (learner == "inline") and (found.waiting > 0) == (learner == "decoupled")
+
+
+def test_a_slow_learner_is_waited_for_at_the_bound_and_at_the_end():
+    slow = replace(MANY, rounds=10, train_s=1.0, learner="decoupled", max_stale_episodes=8)
+    found = predict(slow)
+    assert found.seconds * 10 + found.after_last_round == pytest.approx(3.4 + 80)  # the learner is always busy
+    assert found.stale_episodes == 8 and 8 < found.after_last_round < 16
+    assert predict(replace(slow, learner_processes=4)).waiting == 0  # two seconds of training beside 3.4 of games
+
+
+def test_its_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["round_time", "--environments", "1", "--games", "2", "--steps", "3"])
+    round_time.main()
+    assert capsys.readouterr().out.splitlines()[0].split() == ["seconds", "3.60", "s"]

@@ -1,0 +1,108 @@
+"""The policy that runs in this process, on several devices: a replica of the model on each, behind one pool.
+
+The pool (`policies.vllm.server_pool`) shares a batch among them as it does among inference servers. The replicas run in
+threads: their kernels run at the same time, Python between the kernels does not.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from xrl_alignment.policies.base import PolicyInput
+from xrl_alignment.policies.in_process import InProcessPolicy
+from xrl_alignment.policies.vllm.base import ServerUnavailable
+from xrl_alignment.policies.vllm.server_pool import ServerPool
+
+# What a lost device raises, where torch has a class for it. Out of memory is an error of the settings.
+_LOST: tuple[type[Exception], ...] = (torch.AcceleratorError,) if hasattr(torch, "AcceleratorError") else ()
+
+
+@dataclass
+class _Replica:
+    """A policy, and the lock of whoever computes with its model."""
+
+    policy: InProcessPolicy
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class ReplicatedPolicy:
+    """`first`, and a replica of it on each of `devices` (one may be named several times).
+
+    Replicas take the weights of `first`'s model when they have changed: a learner trains that one alone. A device that
+    is lost is left out, its observations go to the others; InferenceEngineFault where none is left.
+    """
+
+    def __init__(self, first: InProcessPolicy, devices: Sequence[torch.device | str]) -> None:
+        self.first = first
+        replicas = [first, *(replica_of(first, torch.device(device)) for device in devices)]
+        self._replicas = {f"replica {n} on {p.model.device}": _Replica(p) for n, p in enumerate(replicas)}
+        self._versions = self._versions_now()
+        self.pool = ServerPool(list(self._replicas), call=self._call, check=self._check)
+
+    def act(self, batch: Sequence[PolicyInput]) -> list[str]:
+        """One normalised action for each input, as `InProcessPolicy.act`."""
+        self._update()
+        return self.pool.ask(batch)
+
+    def close(self) -> None:
+        """End the pool's threads."""
+        self.pool.close()
+
+    def _call(self, name: str, batch: Sequence[PolicyInput]) -> list[str]:
+        replica = self._replicas[name]
+        try:
+            with replica.lock:
+                return replica.policy.act(batch)
+        except _LOST as error:
+            raise ServerUnavailable(str(error).splitlines()[0]) from error
+
+    def _check(self, name: str) -> None:
+        try:
+            torch.zeros(1, device=self._replicas[name].policy.model.device).item()
+        except RuntimeError as error:
+            raise ServerUnavailable(str(error).splitlines()[0]) from error
+
+    def _update(self) -> None:
+        """Give the replicas the weights of `first`, unless they have them."""
+        if self._versions == (versions := self._versions_now()):
+            return
+        weights = self.first.model.trainable_state_dict()
+        for replica in list(self._replicas.values())[1:]:
+            with replica.lock:
+                replica.policy.model.load_trainable(weights)
+        self._versions = versions
+
+    def _versions_now(self) -> list[int]:
+        """Torch counts the changes of a tensor in place: an optimiser's steps, and weights that are loaded."""
+        return [parameter._version for parameter in self.first.model.parameters() if parameter.requires_grad]
+
+
+def replica_of(policy: InProcessPolicy, device: torch.device) -> InProcessPolicy:
+    """The same policy with a copy of its model on `device`, without DPO's reference policy."""
+    replica = copy.copy(policy)
+    replica.model = _copied(policy.model, device)
+    return replica
+
+
+def _copied(model: Blip2Emac, device: torch.device) -> Blip2Emac:
+    """A copy on `device`, straight to there, without the reference policy."""
+    there: dict[int, Any] = {}
+    if model.reference is not None:
+        there[id(model.reference)] = nn.Module()  # in its place, so that it is not copied
+    for name, parameter in model.named_parameters():
+        if not name.startswith("reference."):
+            there[id(parameter)] = nn.Parameter(parameter.detach().to(device, copy=True), parameter.requires_grad)
+    for name, buffer in model.named_buffers():
+        if not name.startswith("reference."):
+            there[id(buffer)] = buffer.to(device, copy=True)
+    copied = copy.deepcopy(model, there)
+    copied.reference = None
+    return copied.eval()
