@@ -2,8 +2,8 @@
 
 Weights are a function of the journal: episodes are learned in its order, with the random state of `trainer.pth`. So a
 killed learner continues from there and comes to the very same weights; a run with `run.learner=inline` and the same
-journal has them, too. In a process group all processes do what the first one finds to
-do; only that one writes.
+journal has them, too. In a process group all processes do what the first one
+finds to do; only that one writes.
 """
 
 from __future__ import annotations

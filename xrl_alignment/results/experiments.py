@@ -195,7 +195,14 @@ def _reader(lab: Lab, sizes: ResultsConfig) -> Path:
     The demo's frozen one plays by pictures: told everything in words, without a useful picture, it solves 0.70.
     """
     games = lab.generate("read-games", "--num-train", str(sizes.read_games), "--seed", "11", "--max-receptacles", "40")
-    reading = {"tokens": sizes.read_tokens, "lr": 1.5e-3, "told": 0.85, "skilled": 0.9, "renamed": 0.4, "max-tokens": 1024}
+    reading = {
+        "tokens": sizes.read_tokens,
+        "lr": 1.5e-3,
+        "told": 0.85,
+        "skilled": 0.9,
+        "renamed": 0.4,
+        "max-tokens": 1024,
+    }
     flags = [text for key, value in reading.items() for text in (f"--{key}", str(value))]
     start = REPO_ROOT / "lavis" / "models" / "tiny" / "backbone.safetensors"
     return lab.read("language-model", "--games", str(games), "--official", "--start", str(start), *flags)
