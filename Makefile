@@ -83,8 +83,9 @@ bench: $(STAMP)  ## every benchmark: tables on the screen, JSON in output/benchm
 	@set -e; for file in $(BENCHMARKS); do \
 	  echo "== $$file"; $(RUN) $$file --json output/benchmarks/$$(basename $$file .py).json; done
 
-prove: $(STAMP)  ## play every official game on both engines and compare every word (games: .venv/bin/alfworld-download, or ALFWORLD_DATA)
-	$(RUN) -m xrl_alignment.environments.prove --all --out docs/equivalence.md
+prove: $(STAMP)  ## play every official game on both engines and compare every word (games: .venv/bin/alfworld-download, ALFWORLD_DATA, or any folder: make prove GAMES=DIR)
+	$(RUN) -m xrl_alignment.environments.prove --all --other-versions 50 \
+	  $(if $(GAMES),--data '$(GAMES)' --out output/equivalence.md,--out docs/equivalence.md)
 
 install: $(STAMP)  ## only set up .venv
 

@@ -75,7 +75,7 @@ class HouseholdTaskset(vf.Taskset[HouseholdTask, HouseholdTasksetConfig]):
     def begin(self, task: HouseholdTaskData, environment: NativeEnvironment) -> TimeStep:
         """Begin the game of `task` in `environment`."""
         if not self.INFINITE:
-            return environment.reset(self._games[task.game])
+            return environment.reset(self._games[str(task.game)])
         with tempfile.TemporaryDirectory() as folder:
             split = Path(folder) / task.split
             split.mkdir()
@@ -125,7 +125,7 @@ class HouseholdHarness(vf.Harness[vf.HarnessConfig]):
     ) -> Any:
         """One answer to the conversation so far; verifiers reads it at its own `endpoint`."""
         system, said = self.resolve_prompt(data)
-        messages = [{"role": "system", "content": system}] if system else []
+        messages: list[Any] = [{"role": "system", "content": system}] if system else []
         messages += [message_to_wire(part) for part in said]
         async with AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0) as client:
             try:

@@ -6,7 +6,7 @@ import argparse
 import os
 import random
 import sys
-from collections import Counter
+import tempfile
 from pathlib import Path
 
 from lavis.common.errors import ConfigError
@@ -15,9 +15,11 @@ from lavis.common.progress import Bar
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.common.program import run_program
 from xrl_alignment.environments.games import HOW_TO_GET_GAMES, cache_root, data_root
-from xrl_alignment.environments.prove.comparison import Mismatch, compare, describe
-from xrl_alignment.environments.prove.page import report
-from xrl_alignment.environments.prove.transcripts import Transcript, recorded, transcripts_file
+from xrl_alignment.environments.native.gamefile import read_game
+from xrl_alignment.environments.prove.comparison import compare, describe
+from xrl_alignment.environments.prove.page import Proof, report
+from xrl_alignment.environments.prove.transcripts import recorded, transcripts_file
+from xrl_alignment.environments.prove.versions import in_other_versions, version_of
 
 DEFAULT_STEPS = 60
 
@@ -27,16 +29,25 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     if options.games < 1 or options.steps < 0:
         raise ConfigError(f"--games {options.games} --steps {options.steps}: at least 1 game, and no negative number")
+    proof = Proof()
     paths = find_all(data_root(options.data), options.seed)
-    return prove(paths if options.all else paths[: options.games], options, found=len(paths))
+    proof.found = len(paths)
+    versions = playable(paths if options.all else paths[: options.games], proof)
+    with tempfile.TemporaryDirectory() as folder:
+        told = list(in_other_versions(list(versions.items())[: options.other_versions], Path(folder)))
+        versions |= {path: version_of(read_game(path)) for path in told}
+        return prove(versions, set(told), proof, options)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser = argparse.ArgumentParser(prog="python -m xrl_alignment.environments.prove", description=__doc__)
-    parser.add_argument("--data", help="folder with json_2.1.1 (default: $ALFWORLD_DATA, else ~/.cache/alfworld)")
+    parser.add_argument("--data", help="any folder with games (default: $ALFWORLD_DATA, else ~/.cache/alfworld)")
     parser.add_argument("--games", type=int, default=50, help="number of games to draw (default: 50)")
     parser.add_argument("--all", action="store_true", help="every game under the folder")
+    parser.add_argument(
+        "--other-versions", type=int, default=0, metavar="N", help="play N games in ALFWorld's other versions, too"
+    )
     parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help="steps a game (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="for drawing games (default: 0)")
     parser.add_argument("--workers", type=int, default=cores, help="TextWorld processes (default: %(default)s)")
@@ -58,30 +69,46 @@ def find_all(folder: Path, seed: int) -> list[Path]:
     return paths
 
 
-def prove(paths: list[Path], options: argparse.Namespace, found: int) -> int:
-    """Record what is missing, compare all, print and write the result (of `found` games); the exit code."""
+def playable(paths: list[Path], proof: Proof) -> dict[Path, str]:
+    """The games that the native engine plays, each with its version; `proof` notes the others and the reason.
+
+    Raises EnvironmentFault where it plays none.
+    """
+    versions = {}
+    for path in paths:
+        try:
+            versions[path] = version_of(read_game(path))
+        except EnvironmentFault as error:
+            proof.refused[str(error).removeprefix(f"game file {path}").lstrip(": ")] += 1
+    if not versions:
+        raise EnvironmentFault(f"none of {len(paths)} games can be played: {', '.join(proof.refused)}")
+    return versions
+
+
+def prove(versions: dict[Path, str], told: set[Path], proof: Proof, options: argparse.Namespace) -> int:
+    """Record what is missing, compare all, print and write the result; the exit code.
+
+    `versions` are the games, each with its version; those of `told` have other texts than their own.
+    """
     cache = None
     if not options.no_cache and not options.plain_oracle:
         cache = transcripts_file(options.cache or cache_root() / "prove", options.steps)
-    transcripts: dict[str, Transcript] = {}
-    mismatches: list[Mismatch] = []
-    verbs: Counter[str] = Counter()  # of admissible commands
-    jobs = ((str(path), options.steps, options.plain_oracle) for path in paths)
+    jobs = ((str(path), options.steps, options.plain_oracle) for path in versions)
     with Bar("games", sys.stderr) as bar:
         for path, transcript in recorded(jobs, cache, options.workers):
-            transcripts[path] = transcript
-            verbs.update(row[0].split()[0] for row in transcript.rows[1:] if row[5])
             mismatch = compare(path, transcript)
+            game = Path(path)
+            proof.add(game, versions[game], transcript, mismatch is not None, game in told)
             if mismatch is not None:
-                mismatches.append(mismatch)
                 print(f"MISMATCH {describe(mismatch, transcript)}", flush=True)
-            bar.show(len(transcripts), len(paths), f"compared, {len(mismatches)} mismatches")
-    compared = sum(len(transcript.rows) for transcript in transcripts.values())
-    print(f"{len(transcripts)} games, {compared} steps compared, {len(mismatches)} mismatches")
+            bar.show(proof.games, len(versions), f"compared, {proof.mismatches} mismatches")
+    print(f"{proof.games} games, {proof.steps} steps compared, {proof.mismatches} mismatches")
+    for reason, number in proof.refused.items():
+        print(f"{number} not played: {reason}")
     if options.out:
-        page = report(transcripts, mismatches, verbs, found)
+        page = report(proof)
         write_atomically(options.out, lambda file: file.write(page.encode()))
-    return 1 if mismatches else 0
+    return 1 if proof.mismatches else 0
 
 
 if __name__ == "__main__":

@@ -3,59 +3,118 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
-from xrl_alignment.environments.prove.comparison import Mismatch
 from xrl_alignment.environments.prove.transcripts import Transcript
+from xrl_alignment.environments.prove.versions import dialect_of, known_texts
 
 PAGE = """# The native engine equals TextWorld
 
 Made by `make prove` (`python -m xrl_alignment.environments.prove --all --out docs/equivalence.md`), which plays each
-game in TextWorld ({versions}) and in `xrl_alignment/environments/native/` and compares after
+game in TextWorld ({packages}) and in `xrl_alignment/environments/native/` and compares after
 the reset and after every step, to the letter: the text, the list of admissible commands in its order, whether the game
 is won, and every fact TextWorld keeps, `checked` and `not_…` included. A game's script is its walkthrough or an episode
 of the explorer expert, then a random walk that prefers rare and informative commands, with garbage in between.
+`make prove GAMES=DIR` does the same for the games below any folder.
 
-{games} at hand were played:
+{played}
 
 | split | task type | games | steps compared | games with a mismatch |
 | --- | --- | ---: | ---: | ---: |
 {table}
 {total}
 
-Admissible commands among these steps, by verb: {counts}. The rest was garbage or not admissible.
+Admissible commands among these steps, by verb: {verbs}. The rest was garbage or not admissible.
+
+## Versions and dialects
+
+A game file holds its own version of `alfred.pddl` and of the grammar, whichever alfworld is installed. `put` says
+`put X in/on Y`, `move` says `move X to Y`. {others}
+
+| texts of ALFWorld | dialect | games | steps compared | games with a mismatch |
+| --- | --- | ---: | ---: | ---: |
+{versions}
+
+Nothing is proven of a version without games here. The native engine refuses texts other than these.
 
 TextWorld runs with the shortcuts of `xrl_alignment/environments/prove/oracle.py` (pure functions cache their results);
 `--plain-oracle` plays a sample without them, and `tests/xrl_alignment/environments/prove/test_oracle.py` compares the
 two.
-
-These games share one version of `alfred.pddl` and of the grammar. The other versions that the native engine plays
-(`DOMAINS` and `GRAMMARS` in `native/gamefile.py`: those of the alfworld packages 0.2.2 to 0.4.2) are proven the same
-way on generated games by `tests/xrl_alignment/environments/prove/test___main__.py`. Any other version is refused.
 """
 
 
-def report(transcripts: dict[str, Transcript], mismatches: list[Mismatch], verbs: Counter[str], found: int) -> str:
+class Proof:
+    """What was played and found."""
+
+    def __init__(self) -> None:
+        self.found = 0  # game files
+        self.refused: Counter[str] = Counter()  # reason -> game files that the native engine does not play
+        self.verbs: Counter[str] = Counter()  # of admissible commands
+        self.splits: dict[tuple[str, ...], Counter[str]] = {}  # split, task type -> games, steps, mismatches
+        self.versions: dict[tuple[str, ...], Counter[str]] = {}  # version -> the same
+
+    def add(self, path: Path, version: str, transcript: Transcript, wrong: bool, told: bool) -> None:
+        """One game has been compared; `told`: in other texts than its file's."""
+        self.verbs.update(row[0].split()[0] for row in transcript.rows[1:] if row[5])
+        rows = [self.versions.setdefault((version, dialect_of(version)), Counter())]
+        if not told:
+            key = "/".join(path.parts[-4:-3]), transcript.game.split("-", 1)[0]
+            rows.append(self.splits.setdefault(key, Counter()))
+        for row in rows:
+            row.update(games=1, steps=len(transcript.rows), mismatches=int(wrong))
+
+    @property
+    def games(self) -> int:
+        """Games that were compared."""
+        return self._sum("games")
+
+    @property
+    def steps(self) -> int:
+        """Answers that were compared."""
+        return self._sum("steps")
+
+    @property
+    def mismatches(self) -> int:
+        """Games with a mismatch."""
+        return self._sum("mismatches")
+
+    def _sum(self, what: str) -> int:
+        return sum(row[what] for row in self.versions.values())
+
+
+def report(proof: Proof) -> str:
     """The result as a Markdown page."""
-    rows: dict[tuple[str, str], list[int]] = {}
-    wrong = {mismatch.path for mismatch in mismatches}
-    for path, transcript in transcripts.items():
-        split = Path(path).parents[2].name
-        row = rows.setdefault((split, transcript.game.split("-", 1)[0]), [0, 0, 0])
-        row[0] += 1
-        row[1] += len(transcript.rows)
-        row[2] += path in wrong
-    total = [sum(row[i] for row in rows.values()) for i in range(3)]
-    table = [f"| {split} | {task} | {a:,} | {b:,} | {c} |" for (split, task), (a, b, c) in sorted(rows.items())]
-    counts = ", ".join(f"`{verb}` {number:,}" for verb, number in verbs.most_common())
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("textworld", "alfworld"))
+    versions = {(name, dialect_of(name)): Counter[str]() for name in known_texts()} | proof.versions
+    own: Counter[str] = sum(proof.splits.values(), Counter())
     return PAGE.format(
-        versions=versions,
-        table="\n".join(table),
-        games=f"All {found:,} games"
-        if total[0] == found
-        else f"So far {total[0]:,} of the {found:,} games (drawn at random)",
-        total=f"| **all** | | **{total[0]:,}** | **{total[1]:,}** | **{total[2]}** |",
-        counts=counts,
+        packages=", ".join(f"{name} {metadata.version(name)}" for name in ("textworld", "alfworld")),
+        played=_played(own["games"], proof),
+        table=_rows(sorted(proof.splits.items())),
+        total=f"| **all** | | **{own['games']:,}** | **{own['steps']:,}** | **{own['mismatches']}** |",
+        verbs=", ".join(f"`{verb}` {number:,}" for verb, number in proof.verbs.most_common()),
+        others=_others(proof.games - own["games"]),
+        versions=_rows(versions.items()),
+    )
+
+
+def _played(games: int, proof: Proof) -> str:
+    refused = sum(proof.refused.values())
+    reasons = "".join(f"\n- {number:,} not played: {reason}" for reason, number in proof.refused.items())
+    if games + refused == proof.found:
+        all_ = f"All {games:,} games" if not refused else f"{games:,} of {proof.found:,} games"
+        return f"{all_} at hand were played:{reasons}"
+    return f"So far {games:,} of the {proof.found:,} games (drawn at random) at hand were played:{reasons}"
+
+
+def _others(games: int) -> str:
+    if not games:
+        return "Each game was played in the texts of its file."
+    return f"Beside the games above, {games:,} were played that are some of these in another version's texts."
+
+
+def _rows(rows: Iterable[tuple[tuple[str, ...], Counter[str]]]) -> str:
+    return "\n".join(
+        f"| {' | '.join(key)} | {row['games']:,} | {row['steps']:,} | {row['mismatches']} |" for key, row in rows
     )

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from importlib import resources
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from lavis.common.errors import ConfigError
+from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.common.program import run_program
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native import actions
 from xrl_alignment.environments.native.game import NativeGame
-from xrl_alignment.environments.native.gamefile import DOMAINS, GRAMMARS, fingerprint
 from xrl_alignment.environments.native.world import World, load_world
 from xrl_alignment.environments.prove import transcripts
 from xrl_alignment.environments.prove.__main__ import main
@@ -84,28 +83,29 @@ def test_generated_games(household_data):
     assert run("--data", household_data, "--games", 4, "--steps", 40) == 0
 
 
-def test_the_old_dialect(household_data, tmp_path):
-    """`put X in/on Y`, no `help`, arrival at a location: the texts of the package alfworld 0.3.5, from today's."""
-    data = json.loads(find_games("household_train", data=household_data)[0].path.read_text())
-    domain = (resources.files("alfworld") / "data" / "alfred.pddl").read_text()
-    grammar = (resources.files("alfworld") / "data" / "alfred.twl2").read_text()
-    task = re.search(r"Your task is to: (.*)\.", data["grammar"])[1]
-    grammar = grammar[: grammar.index("\naction help {")].replace("UNKNOWN GOAL", task)
-    for new, old in (
-        ("You arrive at {r.name}", "You arrive at {lend.name}"),
-        ("You move the {o.name} to the {r.name}", "You put the {o.name} in/on the {r.name}"),
-        ('"move {o} to {r}"', '"put {o} in/on {r}"'),
+def test_all_versions_and_a_folder_of_any_layout(household_data, tmp_path, capsys):
+    """A game also in the texts of the other versions (`put X in/on Y`, no `help`); two files cannot be played."""
+    source = find_games("household_train", data=household_data)[0].path
+    (tmp_path / "game.tw-pddl").write_bytes(source.read_bytes())
+    data = json.loads(source.read_text())
+    for folder, content in (("a", {**data, "grammar": data["grammar"] + "\n"}), ("b", {**data, "solvable": False})):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "game.tw-pddl").write_text(json.dumps(content))
+    page = tmp_path / "page.md"
+    assert run("--data", tmp_path, "--all", "--steps", 60, "--other-versions", 1, "--out", page) == 0
+    out, text = capsys.readouterr().out, page.read_text()
+    assert "3 games, 183 steps compared, 0 mismatches" in out and "1 of 3 games at hand were played" in text
+    assert "1 not played: its PDDL grammar (fingerprint" in text and "1 not played: is marked as unsolvable" in text
+    for version, dialect in (
+        ("0.4, official games", "move"),
+        ("0.4.0 to 0.4.2, package", "move"),
+        ("0.2.2 to 0.3.5, package", "put"),
     ):
-        grammar = grammar.replace(new, old)
-    data["pddl_domain"] = domain[: domain.index("(:action help")] + ")\n"
-    data["grammar"] = grammar
-    assert DOMAINS[fingerprint(data["pddl_domain"])].help is False
-    assert GRAMMARS[fingerprint(grammar)].dialect == "put"
-    data["walkthrough"] = [re.sub("^move (.*) to (.*)$", r"put \1 in/on \2", line) for line in data["walkthrough"]]
-    path = tmp_path / "json_2.1.1" / "split" / "task" / "trial" / "game.tw-pddl"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(data))
-    assert run("--data", tmp_path, "--games", 1, "--steps", 60) == 0
+        assert f"| {version} | {dialect} | 1 | 61 | 0 |" in text
+    for path in tmp_path.rglob("game.tw-pddl"):
+        path.write_text("{}")
+    with pytest.raises(EnvironmentFault, match="none of 3 games can be played: is no ALFWorld game"):
+        run("--data", tmp_path, "--all")
 
 
 def test_a_difference_is_found_and_shown(household_data, monkeypatch, capsys):
