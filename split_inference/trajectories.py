@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lavis.common.errors import ConfigError, FileError
-from lavis.common.files import write_atomically
+from lavis.common.files import write_json
 from split_inference.socket_connection import Message
 from xrl_alignment.evaluation.metrics import EpisodeResult, summarise, table
 from xrl_alignment.rollouts.episode import THOUGHT_FEEDBACK, Episode
@@ -126,7 +126,7 @@ class TrajectoryFolder:
     @staticmethod
     def _check(file: Path, settings: dict[str, Any]) -> None:
         if not file.exists():
-            _write_json(file, settings)
+            write_json(file, settings)
             return
         before = _read_json(file)
         other = [key for key in settings if before.get(key) != settings[key]]
@@ -141,15 +141,12 @@ class TrajectoryFolder:
     def write(self, recorded: RecordedEpisode) -> None:
         """Write a finished episode's folder: all of it appears at once, or nothing does."""
         partial, folder = self._partial, self._game_folder(recorded.game)
-        text = json.dumps(recorded.record(), indent=1, ensure_ascii=False)
         try:
             shutil.rmtree(partial, ignore_errors=True)
             (partial / "images").mkdir(parents=True)
             for number, image in enumerate(recorded.images):
                 (partial / recorded.image_name(number)).write_bytes(image)
-            # A model may write half a surrogate pair, which UTF-8 cannot hold; JSON can, as `\\udXXX`.
-            data = text.encode("utf-8", "backslashreplace")
-            write_atomically(partial / "trajectory.json", lambda out: out.write(data))
+            write_json(partial / "trajectory.json", recorded.record())
             folder.parent.mkdir(parents=True, exist_ok=True)
             os.replace(partial, folder)
         except FileError:
@@ -160,7 +157,7 @@ class TrajectoryFolder:
     def summarise(self, games: Sequence[str]) -> str:
         """Write `summary.json` of those of `games` that are finished; returns the table by task type."""
         summary = summarise([self._result(game) for game in games if self.finished(game)])
-        _write_json(self._folder / "summary.json", summary)
+        write_json(self._folder / "summary.json", summary)
         return table(summary)
 
     def _result(self, game: str) -> EpisodeResult:
@@ -174,11 +171,6 @@ class TrajectoryFolder:
         if not parts or parts[0] == "/" or ".." in parts or parts[0].startswith("."):
             raise ConfigError(f"the server lists a game {game!r}, which cannot be a folder's name")
         return self._folder.joinpath(*parts)
-
-
-def _write_json(file: Path, content: dict[str, Any]) -> None:
-    text = json.dumps(content, indent=1)
-    write_atomically(file, lambda out: out.write(text.encode()))
 
 
 def _read_json(file: Path) -> dict[str, Any]:
