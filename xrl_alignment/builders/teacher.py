@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xrl_alignment.common.paths import REPO_ROOT
-from xrl_alignment.config.schema import EndpointConfig, ExpertConfig, ReflexionConfig
+from xrl_alignment.config.endpoint import EndpointConfig
+from xrl_alignment.config.schema import ExpertConfig, ReflexionConfig
 from xrl_alignment.environments.games import cache_root
 from xrl_alignment.experts.llm.accounting import Account, Pace, Prices
 from xrl_alignment.experts.llm.answer_cache import AnswerCache

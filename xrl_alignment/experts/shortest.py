@@ -50,7 +50,7 @@ class Errand(NamedTuple):
     targets: tuple[str, ...]
 
 
-class HouseholdTask(NamedTuple):
+class HouseholdGoal(NamedTuple):
     """What a goal asks: errands, or a thing to be held beside a lamp that was used."""
 
     errands: tuple[Errand, ...]
@@ -85,8 +85,8 @@ def shortest_way(state: GameState) -> list[str] | None:
     return None if best is None else _commands(state, best)
 
 
-def task_of(world: World) -> HouseholdTask:
-    """The goal of a game as a `HouseholdTask`; EnvironmentFault where it is of another kind than ALFWorld's."""
+def task_of(world: World) -> HouseholdGoal:
+    """The goal of a game as a `HouseholdGoal`; EnvironmentFault where it is of another kind than ALFWorld's."""
     errands, lamps, held = [], None, None
     for block, levels in zip(parse_goal(world.text.goal), world.goal, strict=True):
         things = {level.variable: level.candidates for level in levels}
@@ -99,7 +99,7 @@ def task_of(world: World) -> HouseholdTask:
             errands.append(_errand(block, things))
     if (lamps is None) != (held is None) or (held is not None and errands):
         raise EnvironmentFault(_NOT_UNDERSTOOD)
-    return HouseholdTask(tuple(errands), lamps or (), held)
+    return HouseholdGoal(tuple(errands), lamps or (), held)
 
 
 def _errand(block: Exists, things: dict[str, tuple[str, ...]]) -> Errand:
@@ -141,7 +141,7 @@ def _held(block: Exists, things: dict[str, tuple[str, ...]]) -> Part:
     return Part(things[changing[0].arguments[1]], ())
 
 
-def _lamp_ways(state: GameState, task: HouseholdTask) -> Iterator[list[Stop]]:
+def _lamp_ways(state: GameState, task: HouseholdGoal) -> Iterator[list[Stop]]:
     """Ways that end beside a used lamp with the right thing in the hand."""
     world = state.world
     part = task.held or Part((), ())
@@ -162,7 +162,7 @@ def _lamp_ways(state: GameState, task: HouseholdTask) -> Iterator[list[Stop]]:
                     yield [*clearing, Stop("take", thing, source), end]
 
 
-def _bringing_ways(state: GameState, task: HouseholdTask) -> Iterator[list[Stop]]:
+def _bringing_ways(state: GameState, task: HouseholdGoal) -> Iterator[list[Stop]]:
     """Ways that do all errands."""
     for choice in product(*[list(_choices(state, errand, task)) for errand in task.errands]):
         jobs = _merged(choice)
@@ -208,7 +208,7 @@ def _job_ways(state: GameState, job: Job) -> Iterator[list[Stop]]:
                 yield [*taken, *ordered, *put]
 
 
-def _choices(state: GameState, errand: Errand, task: HouseholdTask) -> Iterator[Choice]:
+def _choices(state: GameState, errand: Errand, task: HouseholdGoal) -> Iterator[Choice]:
     """Which objects come into which receptacle; receptacles that differ in nothing are represented by one."""
     for receptacle in _representatives(state, errand.targets, _special(state, task)):
         contents = state.contents[receptacle]
@@ -240,7 +240,7 @@ def _merged(choices: Iterable[Choice]) -> tuple[Job, ...] | None:
     return tuple(jobs.values())
 
 
-def _special(state: GameState, task: HouseholdTask) -> set[str]:
+def _special(state: GameState, task: HouseholdGoal) -> set[str]:
     """Locations at which a shortest way may have several stops: there it matters which receptacle is chosen."""
     world, errands = state.world, task.errands
     wanted = {thing for errand in errands for part in errand.parts for thing in part.things}
