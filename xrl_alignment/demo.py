@@ -51,14 +51,14 @@ HELDOUT_GAMES = 120  # twenty of each task type
 HOPELESS_GAMES = 24  # for policies that solve nothing: each of their episodes lasts to the step limit
 # The phases and how long each took of a whole run, in seconds (2 cores); only their ratios matter.
 PHASES = {
-    "baselines and the untrained policy": 93,
-    "behavioural cloning": 130,
+    "baselines and the untrained policy": 5,
+    "behavioural cloning": 18,
     "evaluation after behavioural cloning": 53,
-    "DPO": 79,
+    "DPO": 75,
     "evaluation after DPO": 50,
-    "evaluation after DPO, blank frames": 110,
+    "evaluation after DPO, blank frames": 13,
 }
-OFFICIAL_PHASES = {"evaluation after both phases, official valid_seen": 130}  # where these games are installed
+OFFICIAL_PHASES = {"evaluation after both phases, official valid_seen": 107}  # where these games are installed
 
 
 class PeakMemory:
