@@ -1,4 +1,4 @@
-"""Random SIGKILLs, by `make test-reliability` only: a short run, and two hundred kills (`kills.py`)."""
+"""Random SIGKILLs: one run in the plain suite, and two hundred kills by `make test-reliability` (`kills.py`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ def survive(*arguments: object) -> str:
     return ended.stdout
 
 
-@pytest.mark.reliability
 @pytest.mark.timeout(900)
 def test_a_few_kills_change_nothing() -> None:
     assert "kills survived in 1 runs" in survive("--runs", 1, "--kind", "bc")
