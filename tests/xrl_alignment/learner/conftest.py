@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from lavis.common.devices import set_seed
+from tests.xrl_alignment.learner.stored import copy_stored
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.dagger.training import Training
 from xrl_alignment.learner.decoupled import DecoupledTraining
@@ -68,10 +68,7 @@ def follow(tmp_path, learner_maker):
     def make(run, *, name: str = "decoupled", interval_s: float = 0.0, train_every: int = 1) -> Follower:
         path = tmp_path / name
         if not path.exists():
-            (path / "state").mkdir(parents=True)
-            for file in ("episodes.jsonl", "memories.json", "environment.json"):
-                shutil.copy(run.directory.state / file, path / "state" / file)
-            shutil.copytree(run.directory.buffer, path / "state" / "buffer")
+            copy_stored(run.directory, path)
         for other in opened:
             other.close()
         directory = LearnerDirectory(path, patience_s=0.1)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import torch
 import yaml
 
 from lavis.common.errors import ConfigError
+from tests.xrl_alignment.learner.stored import copy_stored, wait_until
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import DaggerConfig
 from xrl_alignment.learner.process import LearnerProcess
@@ -30,20 +29,9 @@ RUN = {
 @pytest.fixture
 def paths(finished_run, tmp_path):
     """The journal and shards of a finished run, for a learner of its own."""
-    paths = RunPaths(tmp_path / "run")
-    (paths.path / "state").mkdir(parents=True)
-    for name in ("episodes.jsonl", "memories.json", "environment.json"):
-        shutil.copy(finished_run.directory.state / name, paths.state / name)
-    shutil.copytree(finished_run.directory.buffer, paths.buffer)
+    paths = copy_stored(finished_run.directory, tmp_path / "run")
     paths.learner_settings.write_text(yaml.safe_dump({"run": RUN}))
     return paths
-
-
-def wait_until(condition, seconds: float = 600.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def members(process: LearnerProcess) -> list[int]:

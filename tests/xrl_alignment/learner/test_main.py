@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ import yaml
 
 from lavis.common.devices import set_seed
 from lavis.datasets.shards import open_shard
+from tests.xrl_alignment.learner.stored import copy_stored, wait_until
 from xrl_alignment.builders.learner import build_training
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.common.paths import REPO_ROOT
@@ -78,13 +77,6 @@ class Processes:
         return int(lock.read_text())
 
 
-def wait_until(condition, seconds: float = 280.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-
-
 def gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -110,21 +102,17 @@ def processes(tmp_path, household_data):
 
 def test_its_process_learns_what_a_run_has_stored(finished_run, tmp_path):
     """The program itself, with the settings of `conftest.make_learner`: the weights of the inline learner."""
-    paths = RunPaths(tmp_path / "run")
-    (paths.path / "state").mkdir(parents=True)
-    for name in ("episodes.jsonl", "memories.json", "environment.json"):
-        shutil.copy(finished_run.directory.state / name, paths.state / name)
-    shutil.copytree(finished_run.directory.buffer, paths.buffer)
+    stored = copy_stored(finished_run.directory, tmp_path / "run")
     run = SMALL["run"] | {"num_envs": 2, "train_iters_per_epoch": 1, "init_lr": 1e-3, "learner": "decoupled"}
-    paths.learner_settings.write_text(yaml.safe_dump({"run": run}))
-    process = LearnerProcess(paths.path)
+    stored.learner_settings.write_text(yaml.safe_dump({"run": run}))
+    process = LearnerProcess(stored.path)
     process.start()
     wait_until(lambda: process.check(0) or process.finished)
     process.stop()
     for round in range(2):
-        inline, beside = (load_checkpoint(p.checkpoint(round))["model"] for p in (finished_run.directory, paths))
+        inline, beside = (load_checkpoint(p.checkpoint(round))["model"] for p in (finished_run.directory, stored))
         assert all(torch.equal(beside[name], value) for name, value in inline.items())
-    assert read_published(paths.published)[0] == (4, 4)
+    assert read_published(stored.published)[0] == (4, 4)
 
 
 @pytest.mark.slow
@@ -175,10 +163,7 @@ def test_a_killed_learner_and_a_killed_server_lose_and_repeat_nothing(processes,
 
 def replay(run: Processes, path: Path) -> RunPaths:
     """Learn from the journal of `run` without any interruption, in this process."""
-    (path / "state").mkdir(parents=True)
-    for name in ("episodes.jsonl", "memories.json", "environment.json", "learner.yaml"):
-        shutil.copy(run.paths.state / name, path / "state" / name)
-    shutil.copytree(run.paths.buffer, path / "state" / "buffer")
+    copy_stored(run.paths, path, "learner.yaml")
     directory = LearnerDirectory(path)
     config = load_config(DaggerConfig, directory.learner_settings, [])
     set_seed(config.run.seed)
