@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,16 @@ def chance() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def log_lines() -> Iterator[None]:
+    """A program that a test runs in this process sends its log lines to stderr. The next test's stderr is another."""
+    yield
+    root = logging.getLogger()
+    for handler in [h for h in root.handlers if type(h) is logging.StreamHandler]:
+        root.removeHandler(handler)
+    root.setLevel(logging.WARNING)
 
 
 def _folder_from_environment(variable: str, what: str) -> Path:
