@@ -34,14 +34,15 @@ class Arm(NamedTuple):
 
 
 # With mean log-probabilities of a token and β 0.1, the original's preference term has a tenth of the gradient of the
-# cloning term that it is added to (`mix_ratio`): so β 1, and β 1 alone.
-_PREFERENCES = {"run.enable_dpo": True, "run.learn_from": "disagreements", "run.dpo_beta": 1.0}
+# cloning term that it is added to (`mix_ratio`): so β 1, beside that term, and alone where the answers differ.
 ARMS = (
     Arm("bc", {}),
-    Arm("bc, disagreements", {"run.learn_from": "disagreements"}),
     Arm("dpo", {"run.enable_dpo": True}),
-    Arm("dpo, disagreements, β 1", _PREFERENCES),
-    Arm("dpo, disagreements, β 1, no cloning term", _PREFERENCES | {"model.mix_ratio": 0.0}),
+    Arm("dpo, β 1", {"run.enable_dpo": True, "run.dpo_beta": 1.0}),
+    Arm(
+        "dpo, β 1, disagreements, no cloning term",
+        {"run.enable_dpo": True, "run.dpo_beta": 1.0, "run.learn_from": "disagreements", "model.mix_ratio": 0.0},
+    ),
 )
 
 

@@ -43,7 +43,7 @@ class ResultsConfig(Section, section="results"):
     regime_batches: int = setting(360, "batches of cloning before phase 2", at_least(1))
     phase_games: int = setting(500, "games of the round of phase 2, at most the regime's", at_least(1))
     ablation_games: int = setting(711, "training games of each ablation", at_least(1))
-    heldout_games: int = setting(500, "generated games that phase 2 and the ablations are judged on", at_least(1))
+    heldout_games: int = setting(250, "generated games that phase 2 and the ablations are judged on", at_least(1))
     valid_games: int = setting(140, "official valid_seen games that the students are judged on", at_least(1))
 
 
