@@ -53,7 +53,7 @@ CAPTIONS = 0.4  # share of the moments with something to see that are put into w
 WITH_MEMORY = 0.15  # share of the rows that begin with a memory of a failed attempt
 NOISE = (0.0, 0.0, 0.1, 0.3)  # how often a skilled player takes a wrong step
 WANDER_STEPS = (8, 12, 18)
-FEEDBACK_WEIGHT = 0.3  # of the environment's tokens in the loss; actions count 1
+FEEDBACK_WEIGHT = 0.3
 MAX_TOKENS = 512  # of a row
 BATCH_TOKENS = 6000
 POOL = 256  # episodes that are played at a time, their rows batched by length
@@ -164,6 +164,7 @@ class RowWriter:
         captions: float = CAPTIONS,
         skilled: float = SKILLED,
         renamed: float = 0.0,
+        feedback: float = FEEDBACK_WEIGHT,
         max_tokens: int = MAX_TOKENS,
     ) -> None:
         self.tokenizer = tokenizer
@@ -172,6 +173,7 @@ class RowWriter:
         self.captions = captions
         self.skilled = skilled
         self.renamed = renamed
+        self.feedback = feedback
         self.max_tokens = max_tokens
         self.rng = random.Random(seed)
         self._environment = NativeEnvironment()
@@ -215,7 +217,7 @@ class RowWriter:
         """All actions, and the feedback between them; the image, of one moment, adds nothing to the text."""
         encode, eos = self.tokenizer.encode, self.tokenizer.eos_id
         ids = [self.tokenizer.bos_id, *encode(prompt)]
-        targets, weights = [*ids[1:], -100], [FEEDBACK_WEIGHT] * len(ids)
+        targets, weights = [*ids[1:], -100], [self.feedback] * len(ids)
         for step in steps:
             said, wanted = encode(step.action), [*encode(step.label), eos]
             start = len(ids) - 1  # the last position of the prompt predicts the action's first token
@@ -227,7 +229,7 @@ class RowWriter:
             answer = encode(f"\n{step.feedback}\n> ")
             ids += said + answer
             targets += [*answer[1:], -100]
-            weights += [FEEDBACK_WEIGHT] * len(answer)
+            weights += [self.feedback] * len(answer)
         shown = self._shown(self.rng.choice(steps).reach) if self.rng.random() < 0.5 else []
         end = self.max_tokens
         return Row(ids[:end], targets[:end], weights[:end], shown, skilled)
@@ -394,6 +396,8 @@ def main() -> None:
         "--captions", type=float, default=CAPTIONS, help=f"share of moments put into words ({CAPTIONS})"
     )
     parser.add_argument("--skilled", type=float, default=SKILLED, help=f"share of skilled episodes ({SKILLED})")
+    weight = f"of the environment's tokens in the loss; actions count 1 ({FEEDBACK_WEIGHT})"
+    parser.add_argument("--feedback", type=float, default=FEEDBACK_WEIGHT, help=weight)
     parser.add_argument("--renamed", type=float, default=0.0, help="share of whole episodes with exchanged objects (0)")
     parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help=f"of an episode ({MAX_TOKENS})")
     parser.add_argument("--official", action="store_true", help="read ALFWorld's official training games, too")
@@ -413,6 +417,7 @@ def main() -> None:
         captions=arguments.captions,
         skilled=arguments.skilled,
         renamed=arguments.renamed,
+        feedback=arguments.feedback,
         max_tokens=arguments.max_tokens,
     )
     tokens = round(arguments.tokens * 1e6)

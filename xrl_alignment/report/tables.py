@@ -51,18 +51,24 @@ def missing_baselines(evaluations: Mapping[str, Any]) -> list[str]:
 
 
 def task_type_table(evaluations: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Rows are task types; each evaluation has a column for free text and one for admissible commands."""
-    types = sorted({kind for entry in evaluations.values() for kind in entry.get("per_task_type") or {}})
-    rows = []
-    for kind in types:
-        row = [kind]
-        for entry in evaluations.values():
-            figures = (entry.get("per_task_type") or {}).get(kind, {})
-            if not isinstance(figures, dict):
-                figures = {"success": figures}
-            row += [number(figures.get("success")), number(figures.get("success_admissible"))]
-        rows.append(row)
-    return Table(["task type", *(f"{name}, {mode}" for name in evaluations for mode in ("free", "admissible"))], rows)
+    """Rows are task types; each evaluation has a column for each way of decoding in which it was played."""
+    by_type = {
+        name: {
+            kind: figures if isinstance(figures, Mapping) else {"success": figures}
+            for kind, figures in (entry.get("per_task_type") or {}).items()
+        }
+        for name, entry in evaluations.items()
+    }
+    columns = [
+        (name, key)
+        for name, rows in by_type.items()
+        for key in ("success", "success_admissible")
+        if any(figures.get(key) is not None for figures in rows.values())
+    ]
+    head = [f"{name}, {'free' if key == 'success' else 'admissible'}" for name, key in columns]
+    types = sorted({kind for rows in by_type.values() for kind in rows})
+    rows = [[kind, *(number(by_type[name].get(kind, {}).get(key)) for name, key in columns)] for kind in types]
+    return Table(["task type", *head], rows)
 
 
 def paired_table(evaluations: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -122,10 +122,11 @@ class Lab:
         self.step(f"rounds/{name}", [*command, *_options(given)], resume=lambda: _unfinished(folder))
         return _finished(folder)
 
-    def evaluate(self, name: str, weights: Path | str, options: Mapping[str, Any], trials: int = 1) -> dict[str, Any]:
-        """What `evaluate.py` wrote about `weights` (evaluation.yaml)."""
+    def evaluate(self, name: str, weights: Path | None, options: Mapping[str, Any], trials: int = 1) -> dict[str, Any]:
+        """What `evaluate.py` wrote about `weights`, or the student that ships (evaluation.yaml)."""
         output = self.output / "evaluations" / f"{name}.json"
-        given = {"model.pretrained": weights, "run.num_trials": trials, "run.output": output} | dict(options)
+        player = {"model.pretrained": weights} if weights else {"model.model_type": "student"}
+        given = player | {"run.num_trials": trials, "run.output": output} | dict(options)
         command = ["evaluate.py", "--cfg-path", str(CONFIGS / "evaluation.yaml"), *_options(given)]
         self.step(f"evaluations/{name}", command)
         return json.loads(output.read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from xrl_alignment.config.checks import Rule, at_least, between, list_of
 from xrl_alignment.config.fields import Section, setting
 
-EXPERIMENTS = ("student", "phase_two", "reflexion", "images", "ablations")
+EXPERIMENTS = ("shipped", "student", "phase_two", "reflexion", "images", "ablations")
 
 COUNTS = list_of("numbers of games, each at least 1", lambda value: value >= 1, empty=False)
 SEEDS = list_of("whole numbers of at least 0", lambda value: value >= 0, empty=False)

@@ -85,9 +85,9 @@ def test_it_fits_a_phone(browser: Browser, url: str, played, tmp_path: Path):
             assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-@pytest.mark.parametrize("dark", [True, False], ids=["dark", "light"])
-def test_names_and_contrast(browser: Browser, url: str, axe: str, played, tmp_path: Path, dark: bool):
-    with browser.page(dark=dark) as page:
+@pytest.mark.parametrize(("width", "dark"), [(1200, True), (360, False)], ids=["desktop, dark", "phone, light"])
+def test_names_and_contrast(browser: Browser, url: str, axe: str, played, tmp_path: Path, width: int, dark: bool):
+    with browser.page(width=width, dark=dark) as page:
         for address in (url, write_recording(tmp_path / "episode.html", played).as_uri()):
             page.open(address)
             page.wait("[...document.images].some((image) => image.naturalWidth === 224)")
