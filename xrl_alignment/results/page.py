@@ -17,6 +17,15 @@ SHOWN = {
     "c": "(c) text, black frames",
 }
 
+TITLES = {
+    "shipped": "the student that ships",
+    "student": "the student over several seeds, with its DAgger rounds",
+    "phase_two": "what phase 2 adds",
+    "reflexion": "what Reflexion adds",
+    "images": "what images can be worth",
+    "ablations": "one switch at a time",
+}
+
 
 def render(results: Mapping[str, Any]) -> str:
     """The page as Markdown; `results` is what `results.json` holds. Experiments that were not run are left out."""
@@ -24,9 +33,17 @@ def render(results: Mapping[str, Any]) -> str:
     environment = Environment(  # nosec B701
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"rate": rate, "span": span, "gain": gain, "by_seed": by_seed, "minutes": minutes}
+    environment.filters |= {
+        "rate": rate,
+        "span": span,
+        "gain": gain,
+        "by_seed": by_seed,
+        "minutes": minutes,
+        "saved": saved,
+    }
     return environment.get_template("results.md").render(
         **{name: results.get(name) for name in EXPERIMENTS},
+        missing=[title for name, title in TITLES.items() if not results.get(name)],
         shown=SHOWN,
         sizes=results["sizes"],
         machine=results["machine"],
@@ -50,6 +67,11 @@ def gain(row: Mapping[str, Any]) -> str:
     low, high = row["interval"]
     text = f"{row['difference']:+.3f} ({low:+.3f} to {high:+.3f})"
     return f"**{text}**" if low > 0 or high < 0 else text
+
+
+def saved(share: float) -> str:
+    """The share of the steps that is saved, in parentheses; nothing where none is."""
+    return f"({-100 * share:.1f} %)" if share else ""
 
 
 def by_seed(values: Sequence[float]) -> str:

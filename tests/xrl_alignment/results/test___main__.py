@@ -71,4 +71,4 @@ def test_the_page_leaves_out_what_was_not_run() -> None:
         }
     )
     assert "| with its memory | 8 | 4 | 0.500 |" in page
-    assert "What phase 2 adds" not in page
+    assert "## What phase 2 adds" not in page and "not run to its end: the student that ships; " in page
