@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.base import Environment, Game, TimeStep
 from xrl_alignment.environments.native import world
 from xrl_alignment.experts import Expert, make_expert
+from xrl_alignment.policies.base import PolicyInput
+
+LATENCY = "EMAC_BENCH_LATENCY"  # the variable that tells a `WaitingPolicy` how long to wait
 
 
 class WaitingEnvironment:
@@ -46,6 +50,21 @@ class Waiting:
     def __call__(self) -> Environment:
         """One environment."""
         return WaitingEnvironment(make_environment(self.engine, max_steps=self.max_steps), self.seconds)
+
+
+class WaitingPolicy:
+    """A policy of which only the time counts: `LATENCY` holds the seconds of a call, and of each observation in it."""
+
+    def __init__(self) -> None:
+        self.call_s, self.answer_s = map(float, os.environ[LATENCY].split())
+
+    def act(self, batch: Sequence[PolicyInput]) -> list[str]:
+        """The same action for all."""
+        time.sleep(self.call_s + self.answer_s * len(batch))
+        return ["look"] * len(batch)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def explorer(environment: Environment) -> Expert:

@@ -15,6 +15,7 @@ from lavis.common.errors import FileError
 from lavis.common.files import write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from xrl_alignment.dagger.training import TrainingTime, load_state
+from xrl_alignment.learner.directory import wait_for_learner
 from xrl_alignment.learner.process import LearnerFault, LearnerProcess
 from xrl_alignment.learner.published import PublishedError, Version, read_published
 from xrl_alignment.runs.checkpoint import restore_model
@@ -88,7 +89,12 @@ class DecoupledTraining:
         }
 
     def restore(self, journaled: int) -> int | None:
-        """Give the policy the saved weights, or the newer published ones; see `Trainer.restore`."""
+        """Give the policy the saved weights, or the newer published ones; see `Trainer.restore`.
+
+        The learner of a server that was killed may still save: this waits for its end, or it would write over what
+        `recount` corrects. Raises RunDirectoryError where it does not end.
+        """
+        wait_for_learner(self.directory)
         path = self.directory.trainer
         if not path.exists():
             return None

@@ -84,6 +84,11 @@ class _LineHandler(logging.Handler):
         self._directory.tell(log=record.getMessage(), level=record.levelname)
 
 
+def wait_for_learner(paths: RunPaths, patience_s: float = PATIENCE_S) -> None:
+    """Return when no learner writes to the run directory; RunDirectoryError where one still does after `patience_s`."""
+    _locked(paths, patience_s).close()
+
+
 def _locked(paths: RunPaths, patience_s: float) -> TextIO:
     retrying = Retrying(
         retry=retry_if_exception_type(LockedError),

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import safetensors.torch
+import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from lavis.common.errors import EmacError, FileError
-from lavis.common.files import write_atomically
+from lavis.common.files import replaced
 
 _LENGTH = struct.Struct("<Q")  # of the JSON header, with which a safetensors file begins
 
@@ -30,11 +32,17 @@ class Version(NamedTuple):
 
 
 def publish(path: Path, weights: Mapping[str, Tensor], version: Version) -> None:
-    """Write `weights` for the policy; a reader finds this file or the one before, never a part of one."""
+    """Write `weights` for the policy; a reader finds this file or the one before, never a part of one.
+
+    Raises FileError where it cannot be written.
+    """
     tensors = {name: value.detach().cpu().clone().contiguous() for name, value in weights.items()}
     facts = {name: str(number) for name, number in version._asdict().items()}
-    content = safetensors.torch.save(tensors, metadata={**facts, "sha256": _digest(tensors, version)})
-    write_atomically(path, lambda file: file.write(content))
+    try:
+        with replaced(path) as temporary:
+            safetensors.torch.save_file(tensors, temporary, metadata={**facts, "sha256": _digest(tensors, version)})
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{path} could not be written: {error}") from error
 
 
 def read_published(path: Path) -> tuple[Version, dict[str, Tensor]]:
@@ -59,8 +67,10 @@ def read_published(path: Path) -> tuple[Version, dict[str, Tensor]]:
     return version, weights
 
 
-def _digest(tensors: dict[str, Tensor], version: Version) -> str:
-    """SHA-256 of names, shapes and bytes of the tensors, and of their version."""
-    digest = hashlib.sha256(safetensors.torch.save(tensors))
-    digest.update(str(tuple(version)).encode())
+def _digest(tensors: Mapping[str, Tensor], version: Version) -> str:
+    """SHA-256 of names, types, shapes and bytes of the tensors, and of their version."""
+    digest = hashlib.sha256(str(tuple(version)).encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -9,6 +9,7 @@ import torch
 from lavis.datasets.shards import open_shard
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.learner.decoupled import DecoupledTraining
+from xrl_alignment.learner.directory import LearnerDirectory
 from xrl_alignment.learner.process import LearnerProcess
 from xrl_alignment.learner.published import PublishedError, Version, publish
 from xrl_alignment.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -177,3 +178,19 @@ def test_a_resume_takes_the_newer_of_saved_and_published_weights(side):
     content = load_checkpoint(training.directory.trainer)
     assert (content["round"], content["episodes"], content["training_step"]) == (1, 1, 10) and content["model"]
     assert training.version.episodes == 1
+
+
+def test_a_resume_waits_for_the_learner_of_a_killed_server(side):
+    """Else the old learner saves after `recount`, and its file counts episodes that were cut off the journal."""
+    training = side()
+    save_checkpoint(training.directory.trainer, model=training.model, round=0, episodes=2, training_step=10)
+    old = LearnerDirectory(training.directory.path)
+
+    def save_and_end() -> None:
+        save_checkpoint(old.trainer, model=training.model, round=0, episodes=3, training_step=15)
+        old.close()
+
+    threading.Timer(0.5, save_and_end).start()
+    assert training.restore(4) == 3
+    training.recount(0, 2)
+    assert load_checkpoint(training.directory.trainer)["episodes"] == 2
