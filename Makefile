@@ -19,6 +19,9 @@ PIP := $(RUN) -m pip install --disable-pip-version-check $(PIP_ARGS)
 PIP_AUDIT := pip-audit@2.10.1
 TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 VLLM_STAMP := .venv-vllm/.ready
+# The libraries of the adapters want older versions of these than the rest.
+ADAPTERS_OLDER := fsspec|openai|pillow|python-dateutil
+ADAPTERS_PINS := run_scripts/adapters_constraints.txt
 # benchmarks/engines.py needs vLLM: it runs once `make vllm-env` has been called. benchmarks/gpu.py needs a GPU.
 UNABLE := $(if $(wildcard $(VLLM_STAMP)),,benchmarks/engines.py) $(if $(shell command -v nvidia-smi),,benchmarks/gpu.py)
 BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/*.py)))
@@ -69,9 +72,10 @@ lint: $(STAMP)  ## rules and formatting (ruff), security (bandit), types (mypy),
 	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/shellcheck -x .ci/run run_scripts/*.sh run_scripts/*/*.sh run_scripts/*/*.pbs run_scripts/*/*.sbatch
 
-audit: $(STAMP)  ## the versions of constraints.txt against PyPI's database of known weaknesses (needs the network)
-	@$(RUN) -m uv tool run $(PIP_AUDIT) --strict --requirement constraints.txt --no-deps --disable-pip || { \
-	  echo "error: a weakness is listed above, or PyPI's database cannot be reached from here" >&2; exit 2; }
+audit: $(STAMP)  ## the pinned versions against PyPI's database of known weaknesses (needs the network)
+	@for file in constraints.txt $(ADAPTERS_PINS); do \
+	  $(RUN) -m uv tool run $(PIP_AUDIT) --strict --requirement $$file --no-deps --disable-pip || { \
+	    echo "error: a weakness is listed above, or PyPI's database cannot be reached from here" >&2; exit 2; }; done
 
 format: $(STAMP)  ## let ruff format the code
 	$(RUN) -m ruff check --fix .
@@ -88,11 +92,17 @@ prove: $(STAMP)  ## play every official game on both engines and compare every w
 
 install: $(STAMP)  ## only set up .venv
 
-lock: $(STAMP)  ## write requirements-hashed.txt anew: the versions of constraints.txt with the hashes of their files
+lock: $(STAMP)  ## write requirements-hashed.txt anew: the versions of constraints.txt with the hashes of their files; and the adapters' pins
 	$(RUN) -m uv pip compile --quiet --universal --python-version 3.10 --extra dev --generate-hashes --no-annotate \
 	  --constraint constraints.txt --no-emit-index-url --custom-compile-command 'make lock' pyproject.toml | \
 	  awk '/^[a-z]/ { keep = !/^(torch|triton|cuda-|nvidia-)/ } keep || /^#/' > requirements-hashed.txt.new
 	mv requirements-hashed.txt.new requirements-hashed.txt
+	cp $(ADAPTERS_PINS) $(ADAPTERS_PINS).new
+	grep -vE '^($(ADAPTERS_OLDER))==' constraints.txt | $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 \
+	  --extra dev --extra inspect --extra openenv --extra trl --extra verifiers --no-annotate --constraint - \
+	  --no-emit-index-url --custom-compile-command 'make lock' --output-file $(ADAPTERS_PINS).new pyproject.toml
+	awk '/^[a-z]/ { keep = !/^(triton|cuda-|nvidia-)/ } keep || /^#/' $(ADAPTERS_PINS).new > $(ADAPTERS_PINS)
+	rm $(ADAPTERS_PINS).new
 
 vllm-env: $(VLLM_STAMP)  ## vLLM in an environment of its own, .venv-vllm (2 minutes, 2 to 7 GB)
 

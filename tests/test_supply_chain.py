@@ -43,6 +43,15 @@ def test_every_direct_dependency_is_installed():
     assert names - {"emac-plus", "torch"} <= set(pinned("requirements-hashed.txt"))
 
 
+def test_the_adapters_environment_differs_only_where_their_libraries_want_older_versions():
+    """`make lock` was run after the last change of constraints.txt; the four extras are in one environment."""
+    adapters, tested = pinned("run_scripts/adapters_constraints.txt"), pinned("constraints.txt")
+    (older,) = re.findall(r"^ADAPTERS_OLDER := (.*)$", (REPO_ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    other = {name for name, there in adapters.items() if not there <= tested.get(name, there)}
+    assert other <= set(older.split("|"))
+    assert {"datasets", "inspect-ai", "openenv-core", "torch", "trl", "verifiers"} <= set(adapters)
+
+
 def test_no_second_index_is_ever_added():
     """Of two indexes pip takes the higher version, whoever uploaded it; docs/security.md says so."""
     folders = ("", "docs", "run_scripts", "policy_server", ".github", ".ci", "configs")

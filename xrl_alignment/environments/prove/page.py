@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.environments import native
 from xrl_alignment.environments.prove.transcripts import Transcript
 from xrl_alignment.environments.prove.versions import dialect_of, known_texts
 
@@ -18,6 +22,9 @@ the reset and after every step, to the letter: the text, the list of admissible 
 is won, and every fact TextWorld keeps, `checked` and `not_…` included. A game's script is its walkthrough or an episode
 of the explorer expert, then a random walk that prefers rare and informative commands, with garbage in between.
 `make prove GAMES=DIR` does the same for the games below any folder.
+
+Finished on {date}. The engine's sources had the fingerprint `{engine}`; as long as they have not changed,
+`sha256sum xrl_alignment/environments/native/*.py | sort | sha256sum` begins with it.
 
 {played}
 
@@ -89,6 +96,8 @@ def report(proof: Proof) -> str:
     versions = {(name, dialect_of(name)): Counter[str]() for name in known_texts()} | proof.versions
     own: Counter[str] = sum(proof.splits.values(), Counter())
     return PAGE.format(
+        date=datetime.date.today().isoformat(),
+        engine=engine_fingerprint(),
         packages=", ".join(f"{name} {metadata.version(name)}" for name in ("textworld", "alfworld")),
         played=_played(own["games"], proof),
         table=_rows(sorted(proof.splits.items())),
@@ -97,6 +106,17 @@ def report(proof: Proof) -> str:
         others=_others(proof.games - own["games"]),
         versions=_rows(versions.items()),
     )
+
+
+def engine_fingerprint() -> str:
+    """12 hexadecimal digits for the native engine's files: the SHA-256 of what the page's command gives to the last."""
+    files = Path(native.__path__[0]).glob("*.py")
+    lines = [f"{_sha256(path.read_bytes())}  {path.relative_to(REPO_ROOT).as_posix()}\n" for path in files]
+    return _sha256("".join(sorted(lines)).encode())[:12]
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _played(games: int, proof: Proof) -> str:

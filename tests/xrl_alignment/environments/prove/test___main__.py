@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from lavis.common.errors import ConfigError
 from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.common.program import run_program
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.native import actions
@@ -131,6 +133,10 @@ def test_transcripts_are_kept_and_compared_again(household_data, tmp_path, monke
     assert "3 games, 63 steps compared, 0 mismatches" in capsys.readouterr().out
     page = (tmp_path / "page.md").read_text()
     assert "| **all** | | **3** | **63** | **0** |" in page and "`look`" in page
+    assert re.search(r"^Finished on \d{4}-\d\d-\d\d\.", page, re.MULTILINE)
+    (command,) = re.findall(r"`(sha256sum .*?)`", page)
+    summed = subprocess.run(["sh", "-c", command], cwd=REPO_ROOT, capture_output=True, text=True, check=True).stdout
+    assert f"fingerprint `{summed[:12]}`" in page
     key, game, rows = json.loads(lines[0])
     file.write_text(json.dumps([key, game, [[*rows[0][:1], "other text", *rows[0][2:]], *rows[1:]]]) + "\n" + lines[1])
     monkeypatch.undo()
