@@ -29,7 +29,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, FileError
 from lavis.common.files import locked, make_folder, remove_temporaries, write_json
 from xrl_alignment.builders.teacher import build_teacher
 from xrl_alignment.collection.card import card
@@ -63,7 +63,7 @@ def collect(
 
     `expert_options` are `make_expert`'s: the teacher of the expert `openai`, which plays in this process only.
     Raises EnvironmentFault where a game was lost with its workers; what was collected before it is kept. Raises
-    LockedError where another process collects into `out`.
+    LockedError where another process collects into `out`, FileError where what is there already is damaged.
     """
     make_folder(out)
     with closing(locked(out / ".lock", out)):
@@ -80,7 +80,8 @@ def _collect(
 ) -> list[Collected]:
     _claim(plan, out)
     if (out / "README.md").is_file() and not (out / ".annotations.jsonl").is_file():
-        return parse_episodes((out / "episodes.jsonl").read_bytes())[0]
+        path = out / "episodes.jsonl"
+        return parse_episodes(path.read_bytes(), path)[0]
     journal = CollectionJournal(out)
     known = {episode.env for episode in journal.done}
     jobs = [(env, game) for env, game in enumerate(games) if env not in known]
@@ -108,7 +109,7 @@ def _claim(plan: Plan, out: Path) -> None:
     """Write the plan into the folder, or check that it is the one there."""
     path = out / "collection.json"
     if path.is_file():
-        there = json.loads(path.read_text(encoding="utf-8"))
+        there = _plan_in(path)
         different = [key for key, value in asdict(plan).items() if there.get(key, getattr(Plan, key, None)) != value]
         if different:
             key = different[0]
@@ -118,6 +119,16 @@ def _claim(plan: Plan, out: Path) -> None:
             )
         return
     write_json(path, asdict(plan))
+
+
+def _plan_in(path: Path) -> dict[str, Any]:
+    try:
+        if isinstance(content := json.loads(path.read_text(encoding="utf-8")), dict):
+            return content
+        reason = "it holds no settings"
+    except (ValueError, RecursionError) as error:
+        reason = str(error)
+    raise FileError(f"{path} is damaged ({reason}): use another --out, or remove {path.parent} and collect again")
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -151,6 +151,8 @@ def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
         raise ConfigError(
             f"--options {ascii(option) if not option.isprintable() else option} cannot be read: {first_sentence(error)}"
         ) from error
+    except RecursionError as error:
+        raise ConfigError(f"--options {ascii(option):.80}: its lists are nested too deep") from error
     key, _, text = option.partition("=")
     if key in texts and is_no_text(OmegaConf.select(layer, key, throw_on_resolution_failure=False)):
         OmegaConf.update(layer, key, text)
@@ -178,6 +180,8 @@ def load_yaml(path: str | Path) -> DictConfig:
         raise FileError(f"{path} could not be read: {error.strerror or error}") from error
     except (YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path}: not a yaml file: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: its lists or sections are nested too deep") from error
     if not isinstance(config, DictConfig):
         raise ConfigError(f"{path}: a config file holds sections such as `run:`, not a list or a single value")
     return config

@@ -113,11 +113,14 @@ def remove_temporaries(folder: Path | str) -> None:
 def locked(path: Path | str, folder: Path | str) -> TextIO:
     """The open file `path`, which locks `folder` until it is closed or its process ends, however it ends.
 
-    Raises LockedError, which names the process that holds it.
+    Raises LockedError, which names the process that holds it, and FileError where `path` cannot be opened.
     """
     import fcntl  # Windows has none: training runs on Linux and macOS, the environments everywhere
 
-    file = open(path, "a+", encoding="utf-8")
+    try:
+        file = open(path, "a+", encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"the lock {path} could not be opened: {error.strerror or error}") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

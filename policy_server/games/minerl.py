@@ -132,7 +132,7 @@ def _as_literal(text: str) -> Any:
         for candidate in (text[:end], text[:end] + "}"):
             try:
                 return ast.literal_eval(re.sub(r"\b(true|false|null)\b", _python_word, candidate))
-            except (ValueError, SyntaxError, RecursionError, MemoryError):
+            except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # TypeError: a set of dicts
                 continue
     return None
 

@@ -1,11 +1,13 @@
 """Feeds hostile inputs to everything that reads what comes from elsewhere (surfaces), a process for each of them.
 
     python -m tests.reliability.fuzz --inputs 1000000                          # a fresh seed, printed
+    python -m tests.reliability.fuzz --inputs 20000 --minutes 600              # again and again, each time a fresh seed
     python -m tests.reliability.fuzz --surface Texts --seed 17 --first 4711 --inputs 1     # one input again
 
 Only the documented errors may escape. An input may take a second of processor time, and write nothing outside the
 surface's folder; all of them together may not make the process grow. Input `n` of a seed is always the same. Exit code
-1 where something was found; every finding is printed once, with the number of its first input.
+1 where something was found; every finding is printed once, with the number of its first input. The totals of all
+surfaces are printed after each pass.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ import multiprocessing
 import os
 import random
 import secrets
+import shutil
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.reliability.surface import Surface
 from tests.reliability.watched import GROWTH, HANG_S, Watch, memory
@@ -41,6 +45,19 @@ SHARES = {  # of all inputs, in thousandths
     "file_surfaces": {"Shards": 40, "Annotations": 40, "Games": 20, "State": 20, "Configs": 12, "Checkpoints": 8},
 }
 NAMES = {name: module for module, shares in SHARES.items() for name in shares}
+
+
+_FORK = multiprocessing.get_context("fork")
+
+
+class Task(NamedTuple):
+    """So many inputs of a seed for a surface, or as many as it takes until `until` (of `time.monotonic`)."""
+
+    surface: str
+    seed: int
+    first: int
+    inputs: int
+    until: float
 
 
 class Findings:
@@ -87,55 +104,83 @@ def prepared(name: str, folder: Path) -> Surface:
     """The surface called `name`, with a folder of its own and a few games in it."""
     own = folder / name
     own.mkdir()
-    os.environ |= {"XDG_CACHE_HOME": str(own / "cache"), "TMPDIR": str(own)}
     generate(own / "games", num_train=3, num_heldout=1, seed=0)
     return getattr(importlib.import_module(f"tests.reliability.{NAMES[name]}"), name)(own)
 
 
-def fuzz(name: str, seed: int, first: int, inputs: int, folder: Path) -> int:
-    """Feed `inputs` inputs to one surface; returns the number of findings."""
-    surface, findings = prepared(name, folder), Findings(name, seed)
-    watch, began, before = Watch(folder), time.monotonic(), 0
-    for number in range(first, first + inputs):
-        feed(surface, number, seed, watch, findings)
-        if number - first == inputs // 10:
+def fuzz(task: Task, folder: Path, fed: Any) -> int:
+    """Feed one surface until the task is done; counts in `fed`, returns the number of findings."""
+    surface, findings = prepared(task.surface, folder), Findings(task.surface, task.seed)
+    watch, began, before = Watch(folder), time.process_time(), None
+    for number in range(task.first, task.first + task.inputs):
+        feed(surface, number, task.seed, watch, findings)
+        fed.value += 1
+        if fed.value == 1 + task.inputs // 10:
             before = memory()
-    growth = memory() - before
+        if time.monotonic() > task.until:
+            break
+    seconds, growth = time.process_time() - began, 0 if before is None else max(memory() - before, 0)
     if growth > GROWTH:
-        findings.add("growth", first, b"", f"  {growth >> 20} MB in {inputs} inputs")
-    found = dict(findings.count)
-    seconds = time.monotonic() - began
-    print(f"{name}: {inputs} inputs in {seconds:.0f} s, {max(growth, 0) >> 20} MB more, found {found}", flush=True)
+        findings.add("growth", task.first, b"", f"  {growth >> 20} MB in {fed.value} inputs")
+    rate, found = fed.value / max(seconds, 1e-3), dict(findings.count)
+    print(f"{task.surface}: {fed.value} inputs, {rate:.0f} a second, {growth >> 20} MB more, found {found}", flush=True)
     return len(found)
 
 
-def _in_process(name: str, seed: int, first: int, inputs: int, folder: Path) -> None:
-    sys.exit(min(fuzz(name, seed, first, inputs, folder), 99))
+def _in_process(task: Task, folder: Path, fed: Any) -> None:
+    sys.exit(min(fuzz(task, folder, fed), 99))
+
+
+def one_pass(tasks: Sequence[Task], folder: Path, total: Counter[str]) -> list[str]:
+    """Every task in a process of its own, one after the other; adds to `total`. A surface that dies is a finding, too.
+
+    Returns the surfaces where something was found.
+    """
+    bad = []
+    for task in tasks:
+        fed = _FORK.Value("q", 0, lock=False)
+        process = _FORK.Process(target=_in_process, args=(task, folder, fed))
+        process.start()
+        process.join()
+        shutil.rmtree(folder / task.surface)
+        total[task.surface] += fed.value
+        if process.exitcode:
+            bad.append(task.surface)
+            print(f"{task.surface}: exit code {process.exitcode}", flush=True)
+    return bad
 
 
 def main() -> int:
-    """Every surface its share, one after the other; a surface that dies is a finding, too."""
+    """Every surface its share; with `--minutes` again and again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inputs", type=int, default=1_000_000, help="inputs in all")
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="inputs of a pass over the surfaces")
+    parser.add_argument("--minutes", type=float, help="passes until then, each with a fresh seed")
     parser.add_argument("--surface", choices=NAMES, nargs="+", default=list(NAMES))
-    parser.add_argument("--seed", type=int)
+    parser.add_argument("--seed", type=int, help="of the first pass; the next has the next number")
     parser.add_argument("--first", type=int, default=0, help="number of the first input")
     arguments = parser.parse_args()
     seed = secrets.randbelow(1 << 31) if arguments.seed is None else arguments.seed
-    print(f"seed {seed}", flush=True)
-    shares = {name: SHARES[NAMES[name]][name] for name in arguments.surface}
-    bad = []
+    until = time.monotonic() + 60 * (arguments.minutes or float("inf"))
     with tempfile.TemporaryDirectory(prefix="emac-fuzz-") as folder:
-        for name, share in shares.items():
-            inputs = -(-arguments.inputs * share // sum(shares.values()))
-            task = (name, seed, arguments.first, inputs, Path(folder))
-            process = multiprocessing.get_context("fork").Process(target=_in_process, args=task)
-            process.start()
-            process.join()
-            if process.exitcode:
-                bad.append(name)
-                print(f"{name}: exit code {process.exitcode}", flush=True)
-    return 1 if bad else 0
+        os.environ |= {"XDG_CACHE_HOME": f"{folder}/cache", "TMPDIR": folder}
+        return passes(arguments.surface, arguments.inputs, seed, arguments.first, until, Path(folder))
+
+
+def passes(names: Sequence[str], inputs: int, seed: int, first: int, until: float, folder: Path) -> int:
+    """Passes over the surfaces until the clock says `until` (infinite: one); returns the exit code."""
+    shares = {name: SHARES[NAMES[name]][name] for name in names}
+    for module in {NAMES[name] for name in names}:
+        importlib.import_module(f"tests.reliability.{module}")  # once, for all processes
+    bad: list[str] = []
+    total: Counter[str] = Counter()
+    while True:
+        print(f"seed {seed}", flush=True)
+        each = {name: -(-inputs * share // sum(shares.values())) for name, share in shares.items()}
+        bad += one_pass([Task(name, seed, first, number, until) for name, number in each.items()], folder, total)
+        print(f"{total.total()} inputs in all: {dict(total)}; found in {sorted(set(bad))}", flush=True)
+        if until == float("inf") or time.monotonic() > until:
+            return 1 if bad else 0
+        seed += 1
 
 
 if __name__ == "__main__":

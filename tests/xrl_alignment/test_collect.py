@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from benchmarks._endpoint import FakeEndpoint
-from lavis.common.errors import ConfigError, FileError
+from lavis.common.errors import ConfigError, EmacError, FileError
 from lavis.datasets.annotations import AnnotationFile
 from lavis.datasets.shards import ShardFolder, open_shard
 from xrl_alignment import collect as module
@@ -211,6 +211,15 @@ def test_other_settings_need_another_folder(games: list[Game], tmp_path: Path) -
     collect(Plan(), games[:1], tmp_path)
     with pytest.raises(ConfigError, match=r"begun with other settings \(seed: 0 there, 1 now\): use another --out"):
         collect(Plan(seed=1), games[:1], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["collection.json", "episodes.jsonl"])
+@pytest.mark.parametrize("content", ["{", "[]", "5", '{"env": 1}\n'])
+def test_a_damaged_collection_is_named(games: list[Game], tmp_path: Path, name: str, content: str) -> None:
+    collect(Plan(), games[:1], tmp_path)
+    (tmp_path / name).write_text(content + "\n")
+    with pytest.raises(EmacError, match=f"{name} is damaged|begun with other settings"):
+        collect(Plan(), games[:1], tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 
 from PIL import Image
 
+from lavis.common.errors import FileError
 from lavis.common.files import sync, write_atomically
 from xrl_alignment.collection.plan import Collected
 from xrl_alignment.runs.transitions import Transition
@@ -55,7 +56,7 @@ class CollectionJournal:
         self._annotations = out / ".annotations.jsonl"
         content = self._episodes.read_bytes() if self._episodes.is_file() else b""
         whole = content[: content.rfind(b"\n") + 1]
-        self.done, at = parse_episodes(whole)
+        self.done, at = parse_episodes(whole, self._episodes)
         for path, length in ((self._episodes, len(whole)), (self._annotations, at)):
             with open(path, "ab") as file:
                 file.truncate(length)
@@ -90,11 +91,16 @@ class CollectionJournal:
         self._annotations.unlink()
 
 
-def parse_episodes(lines: bytes) -> tuple[list[Collected], int]:
-    """What the lines of `episodes.jsonl` hold, and the last `at`."""
-    contents = [json.loads(line) for line in lines.splitlines()]
-    at = [content.pop("at") for content in contents]
-    return [Collected(**content) for content in contents], at[-1] if at else 0
+def parse_episodes(lines: bytes, path: Path) -> tuple[list[Collected], int]:
+    """What the lines of `episodes.jsonl`, the file `path`, hold, and the last `at`; FileError where one is damaged."""
+    try:
+        contents = [json.loads(line) for line in lines.splitlines()]
+        at = [int(content.pop("at")) for content in contents]
+        return [Collected(**content) for content in contents], at[-1] if at else 0
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise FileError(
+            f"{path} is damaged ({error}): use another --out, or collect again into an empty one"
+        ) from error
 
 
 def write_list(path: Path, entries: Iterator[bytes]) -> None:

@@ -44,8 +44,12 @@ def named(what: str) -> Rule:
 
 
 def list_of(what: str, holds: Callable[[Any], bool], *, empty: bool = True) -> Rule:
-    """Lists whose items all pass the test `holds`; `what` describes the items. `empty`: the empty list is allowed."""
-    return Rule(f"a list of {what}", lambda items: (empty or bool(items)) and all(map(holds, items)))
+    """Lists whose items are single values for which `holds`; `what` describes them. `empty`: none are allowed, too."""
+
+    def each(item: object) -> bool:
+        return isinstance(item, str | int | float) and holds(item)
+
+    return Rule(f"a list of {what}", lambda items: (empty or bool(items)) and all(map(each, items)))
 
 
 def _is_device(value: str) -> bool:

@@ -149,3 +149,9 @@ def test_a_lock_is_held_until_its_file_is_closed(tmp_path: Path) -> None:
         locked(tmp_path / "lock", tmp_path)
     held.close()
     locked(tmp_path / "lock", tmp_path).close()
+
+
+def test_a_lock_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(FileError, match=f"the lock {tmp_path}/lock could not be opened: Is a directory"):
+        locked(tmp_path / "lock", tmp_path)

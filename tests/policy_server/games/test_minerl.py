@@ -63,7 +63,19 @@ def test_what_is_not_understood_is_dropped_and_named():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "   ", "I do not know.", "{", "[1, 2]", '{"reasoning": "hm"}', '{"action": "dance"}', "{" * 5000, "null"],
+    [
+        "",
+        "   ",
+        "I do not know.",
+        "{",
+        "[1, 2]",
+        '{"reasoning": "hm"}',
+        '{"action": "dance"}',
+        "{" * 5000,
+        "null",
+        "{{}}",
+        "{[]: 1}",
+    ],
 )
 def test_without_an_action_nothing_is_done_and_the_reason_is_given(text):
     reading = parse(text)

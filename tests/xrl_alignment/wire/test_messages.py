@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xrl_alignment.wire import v1, v2
-from xrl_alignment.wire.messages import Hello, Observation, ProtocolError, bytes_of, md5_hex
+from xrl_alignment.wire.messages import Hello, Observation, ProtocolError, bytes_of, check_observation, md5_hex
 
 
 @given(st.binary(max_size=200))
@@ -35,3 +35,23 @@ def test_the_memory_of_a_message_is_that_of_all_its_values():
 
 def test_md5_is_the_usual_one():
     assert md5_hex(b"abc") == "900150983cd24fb0d6963f7d28e17f72"
+
+
+@pytest.mark.parametrize(
+    ("limit", "make"),
+    [
+        (16_384, lambda n: Observation("a" * n)),
+        (262_144, lambda n: Observation("", history="a" * n)),
+        (512, lambda n: Observation("", task_type="a" * n)),
+        (16_384, lambda n: Observation("", information={"expert_action": "a" * n})),
+        (16_384, lambda n: Observation("", information={"expert_thought": "a" * n})),
+        (16_384, lambda n: Observation("", information={"values": [0] * (n - 2)})),  # the key and the list count, too
+        (4096, lambda n: Observation("", information={"admissible_commands": ["look"] * n})),
+        (1024, lambda n: Observation("", information={"admissible_commands": [["look", "a" * n]]})),
+    ],
+)
+def test_a_field_may_be_as_long_as_its_limit_and_no_longer(limit, make):
+    observation = make(limit)
+    assert check_observation(observation) is observation
+    with pytest.raises(ProtocolError):
+        check_observation(make(limit + 1))

@@ -74,6 +74,20 @@ def test_v1_information_is_a_bounded_literal_dict(information):
         v1.decode(v1_body(INFORMATION=information))
 
 
+@pytest.mark.parametrize(
+    ("limit", "make"),
+    [
+        (131_072, lambda n: "{'a': '" + "x" * (n - 9) + "'}"),
+        (16_384, lambda n: "{'a': '" + "," * (n - 1) + "'}"),  # commas and colons, wherever they are
+        (32, lambda n: "{'a': " + "[" * (n - 1) + "]" * (n - 1) + "}"),
+    ],
+)
+def test_v1_information_up_to_its_limits(limit, make):
+    assert list(v1.decode(v1_body(INFORMATION=make(limit))).information) == ["a"]
+    with pytest.raises(ProtocolError, match="INFORMATION"):
+        v1.decode(v1_body(INFORMATION=make(limit + 1)))
+
+
 def test_v1_a_history_full_of_tags_is_not_parsed_again_and_again(monkeypatch):
     parsed = []
     literal = ast.literal_eval

@@ -94,6 +94,35 @@ def test_v2_values_that_an_episode_cannot_use(changes, reason):
         v2.decode(v2_body(observation_header(**changes), zlib.compress(IMAGE.tobytes())))
 
 
+def padded(message, length: int) -> bytes:
+    """A message whose header is `length` bytes long."""
+    body = v2.encode(message)
+    (now,) = struct.unpack_from(">I", body)
+    return struct.pack(">I", length) + body[4 : 4 + now] + b" " * (length - now) + body[4 + now :]
+
+
+@pytest.mark.parametrize(
+    ("limit", "make"),
+    [
+        (2 << 20, lambda n: padded(Hello("s", 0, ("g",)), n)),
+        (1 << 19, lambda n: padded(Observation("t", image=IMAGE, session="s"), n)),
+        (512, lambda n: v2.encode(Next("s" * n, 0))),
+        (512, lambda n: v2.encode(Hello("s", 0, ("g" * n,)))),
+        (1 << 16, lambda n: v2.encode(Hello("s", 0, ("g",) * n))),
+    ],
+)
+def test_v2_sizes_up_to_their_limits(limit, make):
+    assert v2.decode(make(limit)).session
+    with pytest.raises(ProtocolError):
+        v2.decode(make(limit + 1))
+
+
+def test_v2_what_is_only_noted_is_cut():
+    hello = v2.decode(v2.encode(Hello("s", 0, (), "e" * 600, "t" * 600)))
+    assert (len(hello.environment), len(hello.split)) == (512, 512)
+    assert len(v2.decode(v2.encode(Bye("s", 0, "r" * 600))).reason) == 512
+
+
 def test_v2_a_client_offers_no_endless_list():
     with pytest.raises(ProtocolError, match="field games must be a list of at most 65536 game ids"):
         v2.decode(v2.encode(Hello("s", 0, ("g",) * 70_000)))
