@@ -52,14 +52,14 @@ HOPELESS_GAMES = 24  # for policies that solve nothing: each of their episodes l
 OFFICIAL_GAMES = 70  # of `valid_seen`'s 140, drawn by the run's seed
 # The phases and how long each took of a whole run, in seconds (2 cores); only their ratios matter.
 PHASES = {
-    "baselines and the untrained policy": 5,
-    "behavioural cloning": 18,
-    "evaluation after behavioural cloning": 53,
-    "DPO": 75,
-    "evaluation after DPO": 50,
-    "evaluation after DPO, blank frames": 13,
+    "baselines and the untrained policy": 6,
+    "behavioural cloning": 19,
+    "evaluation after behavioural cloning": 41,
+    "DPO": 134,
+    "evaluation after DPO": 23,
+    "evaluation after DPO, blank frames": 7,
 }
-OFFICIAL_PHASES = {"evaluation after both phases, official valid_seen": 107}  # where these games are installed
+OFFICIAL_PHASES = {"evaluation after both phases, official valid_seen": 58}  # where these games are installed
 
 
 class PeakMemory:
