@@ -14,11 +14,13 @@ import argparse
 import json
 import os
 from functools import partial
+from typing import Any
 
 from lavis.common.errors import ConfigError, unknown
-from xrl_alignment.client.play import EXECUTORS, PATIENCE_S, WIRES, play
+from xrl_alignment.client.cluster import play_on_cluster
+from xrl_alignment.client.play import PATIENCE_S, WIRES, play
 from xrl_alignment.client.player import ExpertFactory, expert_beside
-from xrl_alignment.common.choices import CLIENT_EXPERTS, IMAGE_NOISE_NAMES, STEP_TIMEOUT_S
+from xrl_alignment.common.choices import BACKENDS, CLIENT_EXPERTS, IMAGE_NOISE_NAMES, STEP_TIMEOUT_S
 from xrl_alignment.common.named_class import is_class_name
 from xrl_alignment.common.program import run_program
 from xrl_alignment.environments import check_engine, choose_games, make_environment
@@ -58,9 +60,13 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     play_group.add_argument("--num-workers", type=int, default=1, help="environments at once (v2 only)")
     play_group.add_argument(
         "--executor",
-        choices=("auto", *EXECUTORS),
+        choices=("auto", *BACKENDS),
         default="auto",
-        help="environments in this process (sequential) or each in its own (local; auto: several of textworld or thor)",
+        help="environments in this process (sequential), each in its own (local; auto: several of textworld or thor), "
+        "or in a client on every node of a Ray cluster (ray)",
+    )
+    play_group.add_argument(
+        "--ray-address", default="", help="ray: the cluster (empty: $RAY_ADDRESS, else Ray on this machine only)"
     )
     play_group.add_argument(
         "--step-timeout", type=float, default=STEP_TIMEOUT_S, help="local: seconds after which a step is given up"
@@ -89,6 +95,10 @@ def main() -> int:
     arguments = parse_arguments()
     if "/" in arguments.host:
         raise ConfigError(f"--host {arguments.host}: give a name or an address without http:// and port (--port)")
+    if arguments.ray_address and arguments.executor != "ray":
+        raise ConfigError(f"--ray-address {arguments.ray_address} has no effect unless --executor is ray")
+    if arguments.executor == "ray" and arguments.wire == "v1":
+        raise ConfigError("wire v1 knows one client, not one on every node: use --wire v2 with --executor ray")
     check_engine(arguments.env)
     split = arguments.split or ("household_train" if arguments.env == "household" else "valid_seen")
     games = choose_games(
@@ -110,22 +120,25 @@ def main() -> int:
         image_severity=arguments.image_severity,
         seed=arguments.seed,
     )
-    summary = play(
-        f"http://{_bracketed(arguments.host)}:{arguments.port}",
-        factory,
-        games,
-        wire=arguments.wire,
-        num_workers=arguments.num_workers,
-        expert=expert_factory(arguments.expert),
-        token=arguments.token or os.environ.get("EMAC_TOKEN", ""),
-        image_format=arguments.image_format,
-        blank_frames=arguments.blank_frames,
-        num_rounds=arguments.num_rounds,
-        split=split,
-        patience_s=arguments.patience,
-        executor=executor_of(arguments),
-        step_timeout_s=arguments.step_timeout,
-    )
+    job: dict[str, Any] = {
+        "server_url": f"http://{_bracketed(arguments.host)}:{arguments.port}",
+        "environment_factory": factory,
+        "games": games,
+        "wire": arguments.wire,
+        "expert": expert_factory(arguments.expert),
+        "token": arguments.token or os.environ.get("EMAC_TOKEN", ""),
+        "image_format": arguments.image_format,
+        "blank_frames": arguments.blank_frames,
+        "num_rounds": arguments.num_rounds,
+        "split": split,
+        "patience_s": arguments.patience,
+        "executor": executor_of(arguments),
+        "step_timeout_s": arguments.step_timeout,
+    }
+    if arguments.executor == "ray":
+        summary = play_on_cluster(job, num_workers=arguments.num_workers, address=arguments.ray_address)
+    else:
+        summary = play(**job, num_workers=arguments.num_workers)
     print(json.dumps(summary))
     return 0
 
@@ -146,8 +159,8 @@ def expert_factory(name: str | None) -> ExpertFactory | None:
 
 
 def executor_of(arguments: argparse.Namespace) -> str:
-    """The executor to use: the one on the command line, or for `auto` the faster one."""
-    if arguments.executor != "auto":
+    """The executor of each client: the one on the command line, or for `auto` and `ray` the faster one."""
+    if arguments.executor not in ("auto", "ray"):
         return arguments.executor
     return "local" if arguments.num_workers > 1 and arguments.env in SLOW else "sequential"
 

@@ -87,6 +87,8 @@ def test_interrupt_says_bye(server, household_data, how):
         (["--env", "native", "--split", "no_such_split"], "no games of split 'no_such_split'"),
         (["--env", "native", "--patience", "0.1", "--port", "1"], "no server at http://127.0.0.1:1 for 0.1 s"),
         (["--env", "native", "--wire", "v1", "--num-workers", "2"], "wire v1 knows one client"),
+        (["--env", "native", "--wire", "v1", "--executor", "ray"], "wire v1 knows one client, not one on every node"),
+        (["--env", "native", "--ray-address", "auto"], "--ray-address auto has no effect unless --executor is ray"),
         (["--env", "native", "--num-envs", "99"], "99 were asked for"),
         (["--env", "native", "--port", "99999"], "server URL"),
         (

@@ -25,7 +25,7 @@ from xrl_alignment.wire.images import IMAGE_FORMATS
 
 PATIENCE_S = 600.0  # how long a server may be away: it may load a model first, or be restarted with --resume
 WIRES = ("v2", "v1")
-EXECUTORS = tuple(name for name in BACKENDS if name != "ray")  # with Ray's nodes, start a client on each
+EXECUTORS = tuple(name for name in BACKENDS if name != "ray")  # on a Ray cluster, `client.cluster` plays with these
 _GOODBYE_S = 5.0  # a worker that is asked to stop may be inside a simulator's step, and its server may be busy
 
 

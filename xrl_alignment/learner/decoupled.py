@@ -56,6 +56,7 @@ class DecoupledTraining:
         self.learned = Version()  # what the learner has said
         self.waiting = False  # whether the policy waits for the learner now
         self.waited_s = 0.0
+        self._journaled = 0  # episodes of the journal that was restored
         self._turns = [0]  # for each number of episodes, how often the learner runs for them
         self._seen = (0, 0)  # the published file that was looked at last: inode, time
         self._damaged = 0
@@ -95,6 +96,7 @@ class DecoupledTraining:
         `recount` corrects. Raises RunDirectoryError where it does not end.
         """
         wait_for_learner(self.directory)
+        self._journaled = journaled
         path = self.directory.trainer
         if not path.exists():
             return None
@@ -113,7 +115,12 @@ class DecoupledTraining:
         self.version = self.version._replace(episodes=min(episodes, self.version.episodes))
 
     def begin(self, round: int, learned: int | None) -> None:
-        """Start the learner."""
+        """Start the learner.
+
+        Published weights count the episodes of the journal as it was: where some were cut off, these count no more.
+        """
+        if learned is not None and len(self.directory.episodes()) < self._journaled:
+            self.version = self.version._replace(episodes=learned)
         self.directory.learned.unlink(missing_ok=True)
         self.process.start()
 

@@ -18,21 +18,36 @@ from xrl_alignment.learner.published import Version, publish
 from xrl_alignment.runs.directory import EpisodeRecord
 
 LOOK_S = 0.02  # between two looks at a journal in which nothing is new
-PUBLISH_S = 0.5  # between two publications while more episodes wait; the last of them is published at once
+PUBLISH_S = 0.5  # between two publications, at least, while more episodes wait; the last of them is published at once
+PUBLISH_SHARE = 0.03  # of the learner's time for publications, at most, while more episodes wait
 
 
 class Follower:
-    """Brings `training` to where the journal of `directory` ends, until all `num_rounds` are over."""
+    """Brings `training` to where the journal of `directory` ends, until all `num_rounds` are over.
 
-    def __init__(self, training: Training, directory: LearnerDirectory, *, num_rounds: int) -> None:
+    `updates` follow each turn of the learner, and the policy waits while its weights lack more than `max_staleness`:
+    weights that end its wait are published at once.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        directory: LearnerDirectory,
+        *,
+        num_rounds: int,
+        updates: int = 1,
+        max_staleness: int = 0,
+    ) -> None:
         self.training = training
         self.directory = directory
         self.num_rounds = num_rounds
+        self.updates = updates
+        self.max_staleness = max_staleness
         self.round = self.episodes = 0  # the next round to end, and how many episodes are learned
         self._waiting: deque[EpisodeRecord] = deque()
         self._over = 0  # rounds that have ended
         self._published: Version | None = None
-        self._published_at = 0.0
+        self._publish_next = 0.0  # not before this time, unless the policy waits
 
     def run(self) -> None:
         """Learn until the last round is over; then everything is saved and published.
@@ -69,7 +84,7 @@ class Follower:
             self._end_round()
         if save and self.training.saved != (self.round, self.episodes):
             self.training.save(self.round, self.episodes)
-        if not todo or time.monotonic() - self._published_at >= PUBLISH_S:
+        if not todo or time.monotonic() >= self._publish_next or self._ends_a_wait():
             self._publish_if_new()
         return bool(todo)
 
@@ -114,6 +129,17 @@ class Follower:
     def _tell(self, seconds: float) -> None:
         self.directory.tell(**self._version._asdict(), seconds=seconds)
 
+    def _ends_a_wait(self) -> bool:
+        """Whether the published weights are too old for the policy, and these are not."""
+        published = self._published.episodes if self._published else 0
+        return self._behind(published) > self.max_staleness >= self._behind(self.episodes)
+
+    def _behind(self, episodes: int) -> int:
+        """Updates that weights which have learned from `episodes` lack for the journal's."""
+        every = self.training.train_every
+        turns = (self.episodes + len(self._waiting)) // every - episodes // every
+        return turns * self.updates
+
     @main_process
     def _publish_if_new(self) -> None:
         """Publish unless that was done; a file that the server has removed was damaged.
@@ -125,6 +151,8 @@ class Follower:
 
     @main_process
     def _publish(self) -> None:
+        began = time.monotonic()
         self._published = self._version
         publish(self.directory.published, self.training.learner.model.trainable_state_dict(), self._published)
-        self._published_at = time.monotonic()
+        now = time.monotonic()
+        self._publish_next = now + max(PUBLISH_S, (now - began) / PUBLISH_SHARE)

@@ -35,7 +35,14 @@ def learn(config: DaggerConfig, paths: RunPaths) -> None:
     try:
         model, vis_processor = load_student(config.model, device)
         training = build_training(config, directory, model, vis_processor)
-        Follower(training, directory, num_rounds=config.run.num_rounds).run()
+        run = config.run
+        Follower(
+            training,
+            directory,
+            num_rounds=run.num_rounds,
+            updates=run.train_iters_per_epoch,
+            max_staleness=run.max_staleness,
+        ).run()
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise LearnerMemoryError(
             f"the learner is out of memory on {device} ({first_sentence(error)}): lower run.batch_size and raise "

@@ -88,10 +88,10 @@ class RayExecutor(ParallelExecutor[RayHandle]):
 
     def __init__(self, *, address: str = "", cpus_per_worker: float = 1.0, **options: Any) -> None:
         super().__init__(**options)
-        self._ray = _import_ray()
+        self._ray = import_ray()
         self._owned = not self._ray.is_initialized()
         if self._owned:
-            self._connect(address or os.environ.get("RAY_ADDRESS", ""), math.ceil(self.workers * cpus_per_worker))
+            connect(self._ray, address, math.ceil(self.workers * cpus_per_worker))
         self._workers_per_host = self._workers_of_a_host(cpus_per_worker)
         self._host_class = self._ray.remote(RayHost).options(
             num_cpus=cpus_per_worker * self._workers_per_host,
@@ -110,18 +110,6 @@ class RayExecutor(ParallelExecutor[RayHandle]):
         self._hosts.clear()
         if self._owned and self._ray.is_initialized():
             self._ray.shutdown()
-
-    def _connect(self, address: str, cpus: int) -> None:
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if not address:
-            # Ray counts processors and does not reserve them, so there may be more workers than cores.
-            self._ray.init(address="local", num_cpus=cpus + HOST_WORKERS, include_dashboard=False, **options)
-            return
-        _check_reachable(address)
-        try:
-            self._ray.init(address=address, **options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise RolloutError(_unreachable(address, error)) from error
 
     def _workers_of_a_host(self, cpus_per_worker: float) -> int:
         """How many workers share a host: few enough to spread over all nodes, and for a host to fit on each."""
@@ -188,12 +176,31 @@ class RayExecutor(ParallelExecutor[RayHandle]):
         return f": the cluster has {free:g} free processors, see `ray status`"
 
 
-def _import_ray() -> Any:
+def import_ray() -> Any:
+    """Ray's module; MissingExtraError where it is not installed."""
     try:
         import ray
     except ImportError as error:
         raise MissingExtraError("the ray backend needs Ray: pip install 'emac-plus[ray]'") from error
     return ray
+
+
+def connect(ray: Any, address: str, cpus: int) -> None:
+    """Connect this program to the cluster at `address` (empty: `$RAY_ADDRESS`), else to a new Ray here with `cpus`.
+
+    Raises RolloutError where no cluster answers.
+    """
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    if not address:
+        # Ray counts processors and does not reserve them, so there may be more workers than cores.
+        ray.init(address="local", num_cpus=cpus + HOST_WORKERS, include_dashboard=False, **options)
+        return
+    _check_reachable(address)
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise RolloutError(_unreachable(address, error)) from error
 
 
 def _check_reachable(address: str) -> None:

@@ -194,3 +194,17 @@ def test_a_resume_waits_for_the_learner_of_a_killed_server(side):
     assert training.restore(4) == 3
     training.recount(0, 2)
     assert load_checkpoint(training.directory.trainer)["episodes"] == 2
+
+
+def test_published_weights_do_not_count_episodes_that_are_played_again(side):
+    """Else the policy would not wait for the replay of an episode that was cut off the journal."""
+    training = side()
+    for _ in range(3):  # of 4 that were restored, one shard was lost
+        training.directory.append_episode(episode())
+    save_checkpoint(training.directory.trainer, model=training.model, round=0, episodes=2, training_step=10)
+    publish_zeros(training, 4, 20)
+    training.process.start = lambda: None
+    training.begin(0, training.restore(4))
+    for _ in range(4):
+        training.take(episode())
+    assert training.staleness == 2 * 5

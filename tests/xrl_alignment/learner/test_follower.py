@@ -80,6 +80,18 @@ def test_an_episode_that_teaches_nothing_is_published_too(finished_run, follow):
     assert read_published(follower.directory.published)[0] == Version(2, 0)
 
 
+def test_weights_for_which_the_policy_waits_are_published_at_once(finished_run, follow, monkeypatch):
+    monkeypatch.setattr("xrl_alignment.learner.follower.PUBLISH_S", 1e9)
+    follower = follow(finished_run)
+    follower.updates, follower.max_staleness = 5, 10  # of 4 episodes, the policy's weights must know 2
+    follower.begin()
+    published = []
+    while follower.round < 2:
+        follower.advance()
+        published.append(read_published(follower.directory.published)[0].episodes)
+    assert published == [0, 2, 2, 2, 2, 2]  # the third and the sixth turn end a round
+
+
 def test_weights_that_the_server_found_damaged_are_published_again(finished_run, follow):
     follower = follow(finished_run)
     (follower.directory.state / "memories.json").unlink()

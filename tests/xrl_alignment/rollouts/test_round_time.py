@@ -1,10 +1,15 @@
-"""The predicted time of a round, where it can be computed by hand."""
+"""The predicted time of a round: by hand where that is possible, and against a real run."""
 
 import sys
+import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from xrl_alignment.environments import make_environment
+from xrl_alignment.environments.games import find_games
+from xrl_alignment.report.run_data import read_metrics
 from xrl_alignment.rollouts import round_time
 from xrl_alignment.rollouts.round_time import RoundModel, predict
 
@@ -51,3 +56,42 @@ def test_its_command(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["round_time", "--environments", "1", "--games", "2", "--steps", "3"])
     round_time.main()
     assert capsys.readouterr().out.splitlines()[0].split() == ["seconds", "3.60", "s"]
+
+
+class _Slow:
+    """Waits `seconds` before each call of `method` of another object."""
+
+    def __init__(self, inner, method: str, seconds: float) -> None:
+        self._inner, self._method, self._seconds = inner, method, seconds
+
+    def __getattr__(self, name):
+        found = getattr(self._inner, name)
+        return partial(self._slowly, found) if name == self._method else found
+
+    def _slowly(self, call, *arguments):
+        time.sleep(self._seconds)
+        return call(*arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model",
+    [
+        RoundModel(environments=8, games=8, steps=5, step_s=0.4, call_s=0.2),
+        RoundModel(environments=3, games=8, steps=5, step_s=0.4, call_s=0.2),
+        RoundModel(environments=8, games=8, steps=5, step_s=0.4, call_s=0.3, max_batch=4),
+        RoundModel(environments=4, games=10, steps=4, step_s=0.8, call_s=0.05),
+    ],
+)
+def test_a_real_run_takes_what_was_predicted(make_run, household_data, scripted, model):
+    games = find_games("household_train", data=household_data, num=model.games)
+    policy = _Slow(scripted("look"), "act", model.call_s)
+    run = make_run(
+        games=games, policy=policy, train=False, max_steps=model.steps, max_batch=model.max_batch, num_rounds=3
+    )
+    factory = partial(make_environment, "native", max_steps=model.steps)
+    run.play(factory=lambda: _Slow(factory(), "step", model.step_s), num_workers=model.environments)
+    rounds = [seconds for _, seconds in read_metrics(run.directory.path)["round/seconds"]]
+    measured = sum(rounds[1:]) / 2  # the first one begins before the client has come
+    print(f"predicted {predict(model).seconds:.2f} s, measured {measured:.2f} s")
+    assert predict(model).seconds == pytest.approx(measured, rel=0.15)
