@@ -26,7 +26,7 @@ ADAPTERS_PINS := run_scripts/adapters_constraints.txt
 UNABLE := $(if $(wildcard $(VLLM_STAMP)),,benchmarks/engines.py) $(if $(shell command -v nvidia-smi),,benchmarks/gpu.py)
 BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/*.py)))
 
-.PHONY: help demo demo-emac-plus play results results-quick test test-slow test-vllm test-reliability docs lint audit format bench prove install lock vllm-env clean
+.PHONY: help demo demo-emac-plus play results results-quick test test-slow test-vllm test-reliability soak coverage docs lint audit format bench prove install lock vllm-env clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -59,10 +59,20 @@ test-vllm: $(STAMP) $(VLLM_STAMP)  ## the tests marked vllm (real vLLM processes
 docs: $(STAMP)  ## the documentation site in output/site, every link checked (needs no network)
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet
 
-test-reliability: $(STAMP)  ## 200 kills, a million hostile inputs, floods, fresh examples of the property-based tests (hours)
+test-reliability: $(STAMP)  ## 200 kills, a million hostile inputs, faults, floods, ten minutes of load, fresh examples (hours)
 	$(RUN) -m pytest -m reliability -s tests/reliability $(PYTEST_ARGS)
 	$(RUN) -m pytest -m slow -s tests/reliability tests/test_hostile_clients.py $(PYTEST_ARGS)
 	$(RUN) -m pytest --hypothesis-profile=fresh $$(grep -rl "from hypothesis" tests --include='test_*.py') $(PYTEST_ARGS)
+
+soak: $(STAMP)  ## two hours of training with 32 sessions: throughput, memory, what is left behind
+	$(RUN) -m tests.reliability.soak --minutes 120
+
+coverage: $(STAMP)  ## lines of the three packages that the tests run, in all processes: at least 90 %; htmlcov/ shows the others
+	$(RUN) -m coverage erase
+	$(RUN) -m coverage run -m pytest --numprocesses auto --dist loadfile $(PYTEST_ARGS)
+	$(RUN) -m coverage combine --quiet
+	$(RUN) -m coverage html --quiet
+	$(RUN) -m coverage report --skip-covered --fail-under 90
 
 lint: $(STAMP)  ## rules and formatting (ruff), security (bandit), types (mypy), import contracts, shell scripts (shellcheck)
 	$(RUN) -m ruff check .

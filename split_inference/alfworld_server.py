@@ -597,14 +597,14 @@ class ClientSession:
         searched.
         """
         if request.get("traj_dir"):
-            folder = allowed(os.path.abspath(os.path.expanduser(_string_field(request, "traj_dir"))), self._folders)
+            folder = allowed(_folder_field(request, "traj_dir"), self._folders)
             if not os.path.isdir(folder):
                 raise RequestError(f"no folder {folder} on the server")
             files = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
             return {"games": [{"traj_file": os.path.join(folder, name), "game": name[:-5]} for name in files]}
         root = self._options.data_dir
         if request.get("data_dir"):
-            root = allowed(os.path.abspath(os.path.expanduser(_string_field(request, "data_dir"))), self._folders)
+            root = allowed(_folder_field(request, "data_dir"), self._folders)
         text = self._options.env != "thor"
         games = [
             {"traj_file": folder, "game": _game_in(folder, "").id}
@@ -653,6 +653,15 @@ def _string_field(request: Dict[str, Any], key: str, empty: bool = False) -> str
     if not isinstance(value, str) or not (empty or value.strip()):
         raise RequestError("{!r} must be a string{}".format(key, "" if empty else " that is not empty"))
     return value
+
+
+def _folder_field(request: Dict[str, Any], key: str) -> str:
+    """The absolute path of the folder that a field names."""
+    named = _string_field(request, key)
+    try:
+        return os.path.abspath(os.path.expanduser(named))
+    except ValueError as error:  # a user's name with half a surrogate pair
+        raise RequestError(f"no folder {named[:200]!r}: {error}") from error
 
 
 def failure(reason: str) -> Dict[str, Any]:

@@ -182,6 +182,8 @@ def load_yaml(path: str | Path) -> DictConfig:
         raise ConfigError(f"{path}: not a yaml file: {' '.join(str(error).split())}") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: its lists or sections are nested too deep") from error
+    except AssertionError:  # OmegaConf's, where the file holds one number in quotes
+        config = None
     if not isinstance(config, DictConfig):
         raise ConfigError(f"{path}: a config file holds sections such as `run:`, not a list or a single value")
     return config

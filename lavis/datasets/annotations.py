@@ -172,6 +172,8 @@ def scan(path: Path) -> Iterator[tuple[int, int, Any]]:
                 except json.JSONDecodeError as error:
                     if len(text) - position > _LARGEST_ENTRY:
                         raise _broken(path, base + error.pos, error.msg) from None
+                except (ValueError, RecursionError) as error:  # a number of more digits than Python reads
+                    raise _broken(path, base + position, str(error)) from None
             more = file.read(_CHUNK)
             if not more and position < len(text):
                 raise _broken(path, base + position, "the entry that begins here does not end")

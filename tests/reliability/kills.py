@@ -20,9 +20,10 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -76,10 +77,13 @@ class Run:
     data: Path
     reference: Path | None
     state_interval_s: float = 0.0
+    setup: Callable[[], None] | None = None  # what its programs do before they begin
+    client_options: tuple[object, ...] = ()
     processes: dict[str, Program | Serving] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.path, self.bill = self.folder / "run", self.folder / "bill"
+        self.journal = self.path / "state/episodes.jsonl"
         self.port, self.endpoint = free_port(), free_port()
         self.folder.mkdir(parents=True)
         (self.folder / "settings.yaml").write_text(yaml.safe_dump(self.settings()))
@@ -126,14 +130,19 @@ class Run:
     def _server(self) -> Program:
         begun = (self.path / "config.yaml").exists()
         settings = ["--resume", self.path] if begun else ["--cfg-path", self.folder / "settings.yaml"]
-        return Program(
-            "dagger_server.py", *settings, *([] if begun else ["--run-dir", self.path]), log=self.folder / "server.log"
-        )
+        settings += [] if begun else ["--run-dir", self.path]
+        options = ["--options", f"server.port={self.port}"]
+        return Program("dagger_server.py", *settings, *options, log=self.folder / "server.log", setup=self.setup)
 
     def _client(self) -> Program:
+        arguments = self.client_arguments()
+        return Program("alfworld_client.py", *arguments, log=self.folder / "client.log", setup=self.setup)
+
+    def client_arguments(self) -> list[object]:
+        """The client's command line."""
         games = ["--env", "native", "--data", self.data, "--split", "household_train", "--num-envs", GAMES]
         play = ["--port", self.port, "--num-workers", self.kind.workers, "--max-steps", 5, "--patience", 60]
-        return Program("alfworld_client.py", *games, *play, log=self.folder / "client.log")
+        return [*games, *play, *self.client_options]
 
     def _endpoint(self) -> Serving:
         return Serving(bill_every_attempt, self.endpoint, self.bill)
@@ -235,7 +244,7 @@ class Harness:
         """A line of progress."""
         print(text, flush=True)
 
-    def make(self, name: str, label: str, **options: float) -> Run:
+    def make(self, name: str, label: str, **options: Any) -> Run:
         kind = KINDS[name]
         reference = self.reference("bc")[0].path / f"emma_checkpoint_{ROUNDS - 1}.pth" if kind.preferences else None
         return Run(kind, self.folder / f"{name}-{label}", self.data, reference, **options)

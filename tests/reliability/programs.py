@@ -4,26 +4,45 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 import alfworld_client
 import dagger_server
+from xrl_alignment import collect, pipeline
 from xrl_alignment.common.program import run_program
 
 _FORK = multiprocessing.get_context("fork")
-MAINS = {"dagger_server.py": dagger_server.main, "alfworld_client.py": alfworld_client.main}
+MAINS: dict[str, Callable[[], int | None]] = {
+    "dagger_server.py": dagger_server.main,
+    "alfworld_client.py": alfworld_client.main,
+    "xrl_alignment.collect": collect.main,
+    "xrl_alignment.pipeline": pipeline.main,
+}
 
 
 class Program:
-    """`name` with its command line, its output in the file `log`. Start one only from a process without threads."""
+    """`name` with its command line, its output in the file `log`; `setup` is called in it first.
 
-    def __init__(self, name: str, *arguments: object, log: Path) -> None:
+    Start one only from a process without threads.
+    """
+
+    def __init__(self, name: str, *arguments: object, log: Path, setup: Callable[[], None] | None = None) -> None:
         self.name, self.log = name, log
-        self._process = _FORK.Process(target=_run, args=(name, [str(value) for value in arguments], log))
+        self._process = _FORK.Process(target=_run, args=(name, [str(value) for value in arguments], log, setup))
         self._process.start()
+
+    def family(self) -> list[psutil.Process]:
+        """What it has started, and what that has started."""
+        try:
+            return psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
 
     @property
     def running(self) -> bool:
@@ -33,6 +52,18 @@ class Program:
         """The exit code; None where it still runs after `seconds`."""
         self._process.join(seconds)
         return self._process.exitcode
+
+    def stop(self) -> None:
+        """SIGSTOP, unless it has ended."""
+        self._send(signal.SIGSTOP)
+
+    def cont(self) -> None:
+        """SIGCONT, unless it has ended."""
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: int) -> None:
+        if self.running:
+            os.kill(self._process.pid, number)
 
     def kill(self) -> bool:
         """SIGKILL; whether that is what ended it."""
@@ -50,11 +81,13 @@ class Serving:
     kill, wait, running = Program.kill, Program.wait, Program.running
 
 
-def _run(name: str, arguments: list[str], log: Path) -> None:
+def _run(name: str, arguments: list[str], log: Path, setup: Callable[[], None] | None) -> None:
     with open(log, "ab") as output:
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
     sys.argv = [name, *arguments]
+    if setup:
+        setup()
     run_program(MAINS[name])
 
 

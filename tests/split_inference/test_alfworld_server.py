@@ -242,6 +242,8 @@ def test_messages_survive_any_split_of_the_stream(client):
         (b'{"command": "init"}', "'traj_file' must be a string"),
         (b'{"command": "step", "action": 7}', "'action' must be a string"),
         (b'{"command": "init", "traj_file": "\\ud800"}', "no game '\\ud800'"),
+        (b'{"command": "list_games", "traj_dir": "~\\ud800"}', "no folder '~\\ud800'"),
+        (b'{"command": "list_games", "data_dir": "~\\ud800"}', "no folder '~\\ud800'"),
         (b'{"command": "init", "traj_file": "a\\u0000"}', "no game 'a\\x00'"),
         (b'{"command": "step", "action": NaN}', "NaN is no JSON"),
         (b'{"command": "' + b"x" * LIMIT + b'"}', f"longer than {LIMIT} bytes"),

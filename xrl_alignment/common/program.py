@@ -60,13 +60,14 @@ def run_program(main: Callable[[], int | None]) -> None:
     opened and stop what it started; they end in one line `interrupted` and exit code 130. A program that was started
     with a `lifeline` gets SIGTERM when the process that started it has ended.
     """
-    before = signal.signal(signal.SIGTERM, _unwind)
+    before, hook = signal.signal(signal.SIGTERM, _unwind), threading.excepthook
+    threading.excepthook = _tell_of_thread
     if descriptor := os.environ.pop(LIFELINE, ""):
         threading.Thread(target=_end_with_starter, args=(int(descriptor),), name="lifeline", daemon=True).start()
     try:
         code = main()
     except (EmacError, OSError) as error:
-        if not isinstance(error, EmacError) and error.errno not in _FULL_DISK:
+        if not (isinstance(error, EmacError) or _is_full_disk(error)):
             raise
         if os.environ.get("EMAC_TRACEBACK"):
             traceback.print_exc()
@@ -77,7 +78,20 @@ def run_program(main: Callable[[], int | None]) -> None:
         code = 130
     finally:
         signal.signal(signal.SIGTERM, before)
+        threading.excepthook = hook
     sys.exit(code or 0)
+
+
+def _is_full_disk(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno in _FULL_DISK
+
+
+def _tell_of_thread(ended: threading.ExceptHookArgs) -> None:
+    """A thread that only writes (TensorBoard's) meets a full disk as well: one line, like the program's own."""
+    if _is_full_disk(ended.exc_value):
+        print(f"warning: {ended.exc_value}", file=sys.stderr)
+    else:
+        threading.__excepthook__(ended)
 
 
 def _unwind(*_: object) -> None:

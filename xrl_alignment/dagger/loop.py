@@ -27,6 +27,7 @@ from xrl_alignment.dagger.sessions import Arrival, Sessions
 from xrl_alignment.dagger.training import Trainer, TrainingTime
 from xrl_alignment.runs.checkpoint import CheckpointError
 from xrl_alignment.runs.directory import EpisodeRecord
+from xrl_alignment.runs.journal import check_journal
 from xrl_alignment.runs.transitions import shard_name, write_shard
 from xrl_alignment.wire.admission import PendingRequest
 from xrl_alignment.wire.http_server import DaggerHTTPServer
@@ -249,11 +250,13 @@ class DaggerLoop:
     def recover(self) -> None:
         """Begin the run, or bring it to where its journal ends: repeat every update that the saved state lacks.
 
-        Raises CheckpointError when that state is damaged, of another frozen base, or ahead of the journal.
+        Raises CheckpointError when that state is damaged, of another frozen base, or ahead of the journal, and
+        RunDirectoryError when journal, games and memories are not of one run.
         """
         journal = self.directory.episodes()
         self.rounds.restore_games()
         trained = self.training.restore(len(journal)) if self.training else None
+        check_journal(self.directory, journal, num_rounds=self.schedule.num_rounds)
         if self.training and (lost := self.directory.lost_shards(journal)):
             trained, journal = self._without_lost(journal, lost, trained)
         if self.training:

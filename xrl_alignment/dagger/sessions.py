@@ -142,6 +142,7 @@ class Sessions:
         self._schedule.release(session)
         game = episode.game if episode else self._game_of(session, message, self._v1_games - 1)
         env = self._schedule.env_of(game)
+        self._rounds.note_games()  # the journal may soon name it
         self._log.error(f"Task: [{env}] given up: {why}")
         item.reply({"kind": "action", "action": None, "reason": why} if message.session else [SKIP])
         self._given_up[self._schedule.round, game] += 1

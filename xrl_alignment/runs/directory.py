@@ -52,7 +52,7 @@ from lavis.common.files import (
     write_atomically,
     write_json,
 )
-from lavis.datasets.shards import ShardError, check_shard
+from lavis.datasets.shards import ShardError, check_shard, open_shard
 from xrl_alignment.language.history import EnvironmentHistory, EpisodeTrace
 
 LOGGER_NAME = "dagger_server_running"  # the original's, part of its log lines
@@ -240,15 +240,21 @@ class RunDirectory(RunPaths):
         return [self.record(line) for line in lines]
 
     def lost_shards(self, records: Sequence[EpisodeRecord]) -> dict[int, str]:
-        """Which of `records` name a shard that is missing or damaged (power loss, failing disk), and what is wrong."""
+        """Which of `records` name a shard that is missing, damaged or another game's, and what is wrong."""
         lost: dict[int, str] = {}
         for number, record in enumerate(records):
             try:
                 if record.shard:
-                    check_shard(self.buffer / record.shard)
+                    self._check_shard(record)
             except ShardError as error:
                 lost[number] = str(error)
         return lost
+
+    def _check_shard(self, record: EpisodeRecord) -> None:
+        path = self.buffer / record.shard
+        check_shard(path)
+        if (game := open_shard(path).game) not in ("", record.game):
+            raise ShardError(f"shard {path} holds another game, {game}")
 
     def rewrite_episodes(self, records: Sequence[EpisodeRecord]) -> None:
         """Make `records` the journal; what it was is kept beside it, as `episodes.jsonl.<number>`."""

@@ -86,6 +86,7 @@ def test_pairs_without_equal_signs(tmp_path: Path) -> None:
         ("model: {arch: blip2_emac, model_type: tiny}\nrun: {}\ndatasets: {alfworld_cap: a}", "alfworld_cap: 'a' is"),
         ("run:\n\tseed: 1", "user.yaml: not a yaml file: while scanning"),
         ("- a", "user.yaml: a config file holds sections"),
+        ("'111'", "user.yaml: a config file holds sections"),
         (
             "model: {arch: blip2_emac, model_type: tiny}\nrun: {}\ndatasets: {none_such: {}}",
             "unknown dataset builder",

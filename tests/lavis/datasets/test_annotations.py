@@ -101,7 +101,7 @@ def test_missing_and_broken_images(tmp_path: Path) -> None:
         source.read(1)
 
 
-@pytest.mark.parametrize("text", ['[{"a": 1}, {"b"', '[{"a": 1}', "nonsense", '[{"a": 1} {"b": }]'])
+@pytest.mark.parametrize("text", ['[{"a": 1}, {"b"', '[{"a": 1}', "nonsense", '[{"a": 1} {"b": }]', "1" * 5000])
 def test_files_that_are_not_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(ValueError, match="a.json is not a JSON list or JSON lines: at byte"):

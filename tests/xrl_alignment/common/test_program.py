@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -79,6 +81,25 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture) -> None:
     assert capsys.readouterr().err == "error: [Errno 28] No space left on device: 'run/world.log'\n"
 
 
+def in_a_thread(main: Callable[[], object]) -> Callable[[], None]:
+    def start() -> None:
+        thread = threading.Thread(target=main)
+        thread.start()
+        thread.join()
+
+    return start
+
+
+def test_a_thread_that_meets_a_full_disk_says_so_in_one_line(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run_program(in_a_thread(fail_with(OSError(errno.EROFS, "Read-only file system", "events"))))
+    assert caught.value.code == 0
+    assert capsys.readouterr().err == "warning: [Errno 30] Read-only file system: 'events'\n"
+    with pytest.raises(SystemExit):
+        run_program(in_a_thread(fail_with(ValueError("a bug"))))
+    assert "Traceback" in capsys.readouterr().err
+
+
 def test_a_logs_tail_keeps_its_lines(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
         run_program(fail_with(ConfigError("the server ended:\nline 1\nline 2")))
@@ -119,6 +140,7 @@ def test_sigterm_unwinds_like_ctrl_c_and_says_so(capsys: pytest.CaptureFixture) 
 
 
 TIED = """
+import threading
 import time
 from xrl_alignment.common import program
 program._GRACE_S = 0.2

@@ -2,10 +2,12 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
 from lavis.common.errors import FileError
+from tests.xrl_alignment.runs.stored import store
 from xrl_alignment.runs.directory import (
     EpisodeRecord,
     RunDirectory,
@@ -107,6 +109,15 @@ def test_games_and_memories_read_back(directory):
     directory.save_games(["pick/a", "pick/b"])
     directory.save_memories(1, {"pick/a": ["(by rule) é"]})
     assert directory.games() == ["pick/a", "pick/b"] and directory.memories() == (1, {"pick/a": ["(by rule) é"]})
+
+
+def test_a_shard_of_another_game_is_lost(directory):
+    names = [store(directory.buffer, 0, env, [1, 2]) for env in range(2)]
+    records = [replace(record(env), game=f"pick/{env}", shard=name) for env, name in enumerate(names)]
+    assert directory.lost_shards(records) == {}
+    content = (directory.buffer / names[0]).read_bytes()
+    (directory.buffer / names[1]).write_bytes(content)
+    assert directory.lost_shards(records) == {1: f"shard {directory.buffer / names[1]} holds another game, pick/0"}
 
 
 @pytest.mark.parametrize(("name", "read"), [("games.json", "games"), ("memories.json", "memories")])

@@ -1,0 +1,218 @@
+"""Trains for hours with many sessions, and fails where throughput falls, memory grows, or anything is left behind.
+
+    python -m tests.reliability.soak --minutes 120 --sessions 32
+
+Server and client are the real programs, played with the tiny model. After a warm-up of a tenth, the time is cut into
+five windows; the last is compared with the first. Throughput is counted in steps for each second of processor time that
+both programs took, because the machine may have other work; steps for each second are printed beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import yaml
+
+from lavis.models.blip2_models.emac_config import PARTS
+from xrl_alignment.common.paths import REPO_ROOT
+from xrl_alignment.environments.household.generator import generate
+
+GAMES, STEPS, WINDOWS, SAMPLES, WARM_UP = 64, 20, 5, 300, 0.1  # samples in all; the warm-up is a share of the time
+SLOWER, LARGER = 0.95, 1.02  # what the last window may be of the first
+CLOSED_S = 120.0  # for the programs to end
+RUN = {
+    "num_rounds": 1_000_000,
+    "num_envs": GAMES,
+    "batch_size": 2,
+    "accum_grad_steps": 1,
+    "train_iters_per_epoch": 1,
+    "warmup_steps": 1,
+    "init_lr": 1e-3,
+    "max_steps": STEPS,
+    "num_threads": 1,
+    "device": "cpu",
+    "save_ckpt": False,
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was seen at one moment; `bytes`, `threads` and `files` are of both programs together."""
+
+    at: float
+    steps: int
+    episodes: int
+    updates: int
+    processor_s: float
+    bytes: int
+    threads: int
+    files: int
+    processes: int
+
+
+def settings(folder: Path) -> Path:
+    """The settings of a run that does not end by itself, and its games."""
+    generate(folder / "data", num_train=GAMES, num_heldout=1, seed=0)
+    frozen = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True, "allow_random": list(PARTS)}
+    content = {
+        "run": {**RUN, "output_dir": str(folder / "out")},
+        "model": frozen,
+        "environment": {"name": "native", "split": "household_train", "data": str(folder / "data")},
+        "policy": {"num_beams": 1, "max_length": 6},
+        "reflexion": {"enabled": False},  # memories make prompts longer with each round: more work, not slower work
+        "server": {"port": 0},
+    }
+    path = folder / "settings.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def start(folder: Path, program: str, *arguments: object) -> psutil.Popen:
+    """A program of the project, its output in a file, its temporary files in `folder/tmp`."""
+    (folder / "tmp").mkdir(exist_ok=True)
+    command = [sys.executable, str(REPO_ROOT / program), *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp")}
+    with open(folder / f"{program}.log", "ab") as log:
+        return psutil.Popen(command, cwd=REPO_ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def port_of(folder: Path, server: psutil.Popen) -> int:
+    """The server's port, once it listens."""
+    while not (said := list(folder.glob("out/*/state/server.json"))):
+        assert server.poll() is None, (folder / "dagger_server.py.log").read_text()
+        time.sleep(0.2)
+    return json.loads(said[0].read_text())["port"]
+
+
+def sample(port: int, programs: list[psutil.Popen], log: Path) -> Sample:
+    """Ask the server, and the system about both programs and what they started."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=60) as answer:
+        status = json.load(answer)
+    everyone = family(programs)
+    times = [process.cpu_times() for process in everyone]
+    with open(log, "rb") as lines:
+        steps = sum(1 for _ in lines)
+    return Sample(
+        at=time.monotonic(),
+        steps=steps,
+        episodes=status["episodes"],
+        updates=status["training_step"],
+        processor_s=sum(spent.user + spent.system for spent in times),
+        bytes=sum(process.memory_info().rss for process in everyone),
+        threads=sum(process.num_threads() for process in everyone),
+        files=sum(process.num_fds() for process in everyone),
+        processes=len(everyone),
+    )
+
+
+def family(programs: list[psutil.Popen]) -> list[psutil.Process]:
+    """The programs and what they started."""
+    return [process for program in programs for process in (program, *program.children(recursive=True))]
+
+
+def soak(folder: Path, minutes: float, sessions: int) -> list[str]:
+    """Train for so long; returns what is wrong."""
+    programs = [start(folder, "dagger_server.py", "--cfg-path", settings(folder))]
+    try:
+        port = port_of(folder, programs[0])
+        games = ["--env", "native", "--data", folder / "data", "--split", "household_train", "--num-envs", GAMES]
+        play = ["--port", port, "--num-workers", sessions, "--max-steps", STEPS]
+        programs.append(start(folder, "alfworld_client.py", *games, *play))
+        (log,) = folder.glob("out/*/running_nb01.log")
+        windows = watch(port, programs, log, 60 * minutes)
+        return [*compared(windows), *end(folder, programs)]
+    finally:
+        for process in programs:
+            if process.poll() is None:
+                process.kill()
+
+
+def watch(port: int, programs: list[psutil.Popen], log: Path, seconds: float) -> list[list[Sample]]:
+    """Samples of `WINDOWS` windows, after a warm-up."""
+    began = time.monotonic()
+    windows: list[list[Sample]] = [[] for _ in range(WINDOWS)]
+    while (passed := (time.monotonic() - began) / seconds) < 1:
+        for program in programs:
+            assert program.poll() is None, f"{program} ended with code {program.poll()}"
+        if passed >= WARM_UP:
+            windows[int(WINDOWS * (passed - WARM_UP) / (1 - WARM_UP))].append(sample(port, programs, log))
+        time.sleep(seconds / SAMPLES)
+    for number, window in enumerate(windows):
+        print(f"window {number + 1}: {figures(window)}", flush=True)
+    return windows
+
+
+def rate(window: list[Sample]) -> tuple[float, float]:
+    """Steps for each second of processor time, and for each second."""
+    first, last = window[0], window[-1]
+    steps = last.steps - first.steps
+    return steps / (last.processor_s - first.processor_s), steps / (last.at - first.at)
+
+
+def size(window: list[Sample]) -> float:
+    """Mean bytes."""
+    return sum(seen.bytes for seen in window) / len(window)
+
+
+def figures(window: list[Sample]) -> str:
+    """A window in words."""
+    (paid, passed), last = rate(window), window[-1]
+    return (
+        f"{passed:.1f} steps/s, {paid:.1f} for each second of processor time, {size(window) / 2**20:.1f} MB, "
+        f"{last.episodes} episodes, {last.updates} updates, {last.threads} threads, {last.files} files, "
+        f"{last.processes} processes"
+    )
+
+
+def compared(windows: list[list[Sample]]) -> list[str]:
+    """What the last window has less, or more, than the first."""
+    first, last = windows[0], windows[-1]
+    speed, growth = rate(last)[0] / rate(first)[0], size(last) / size(first)
+    print(f"last window to first: throughput {speed:.3f}, memory {growth:.3f}", flush=True)
+    wrong = [f"throughput fell to {speed:.3f}"] if speed < SLOWER else []
+    wrong += [f"memory grew to {growth:.3f}"] if growth > LARGER else []
+    for name in ("threads", "files", "processes"):
+        # The least of a window: a request that is answered while the system is asked takes a thread and a file.
+        before, after = (min(getattr(seen, name) for seen in window) for window in (first, last))
+        wrong += [f"{name}: {before} became {after}"] if after > before else []
+    return wrong
+
+
+def end(folder: Path, programs: list[psutil.Popen]) -> list[str]:
+    """Stop both programs; returns what they leave behind, and what their logs say of errors."""
+    everyone = family(programs)
+    for program in reversed(programs):
+        program.send_signal(signal.SIGTERM)
+        program.wait(CLOSED_S)
+    left = [process for process in everyone if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    files = [path for path in (folder / "tmp").rglob("*") if path.is_file()]
+    wrong = [f"{what} was left behind" for what in (*left, *files, *folder.glob("out/**/.*.tmp"))]
+    logs = {path.name: path.read_text(errors="replace") for path in folder.glob("*.log")}
+    return wrong + [f"{name}: {text[-2000:]}" for name, text in logs.items() if "Traceback" in text]
+
+
+def main() -> int:
+    """Exit code 1 where anything is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--sessions", type=int, default=32)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="emac-soak-") as folder:
+        wrong = soak(Path(folder), arguments.minutes, arguments.sessions)
+    print("\n".join(wrong) or "nothing is wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

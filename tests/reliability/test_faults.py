@@ -1,0 +1,25 @@
+"""Faults of endpoint, workers, disk and clock, and wrong state, by `make test-reliability` (see `faults.py`)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.reliability.faults import SCENARIOS
+from xrl_alignment.common.paths import REPO_ROOT
+
+RUNS = {"local_workers": 20, "collecting_local": 20}  # the others: 5
+
+
+@pytest.mark.reliability
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_run_survives(name: str) -> None:
+    command = [sys.executable, "-m", "tests.reliability.faults", name, "--runs", str(RUNS.get(name, 5))]
+    ended = subprocess.run(command, cwd=REPO_ROOT, stdout=subprocess.PIPE, text=True, stderr=subprocess.STDOUT)
+    print(ended.stdout)
+    assert ended.returncode == 0, ended.stdout
+    if "  skipped: " in ended.stdout:
+        pytest.skip(ended.stdout.partition("  skipped: ")[2].strip())
