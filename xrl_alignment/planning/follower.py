@@ -141,7 +141,9 @@ class PlanFollower:
         if self._now:
             self._now.heard.append(feedback)
             self._now.seen = list(seen) if seen is not None else self._now.seen
-            if feedback.startswith(NOTHING_HAPPENS) and self._ask("rejected"):
+            # The plan is not at fault where the agent did something else.
+            planned = command == self.command
+            if planned and feedback.startswith(NOTHING_HAPPENS) and self._ask("rejected"):
                 self._fail(REJECTED)
                 return
         if self.triggers.every and self._steps >= self.triggers.every and self._ask("every"):

@@ -80,6 +80,12 @@ def test_what_was_in_view_before_the_plan_is_no_news() -> None:
     assert not follower.due and follower.command == "go to desk 1"
 
 
+def test_an_agent_that_does_not_do_what_was_planned_is_no_reason_for_another_plan() -> None:
+    follower = follow("go to countertop 1, take mug", Triggers())
+    follower.observe("open window 1", "Nothing happens.")
+    assert not follower.due and follower.command == "go to countertop 1" and not follower.calls[0].failed
+
+
 @pytest.mark.parametrize("text", ["", "dance on table 1", "<think>hm"])
 def test_a_plan_without_known_actions_is_rejected_and_asked_for_again_up_to_the_cap(text: str) -> None:
     follower = follow(text, Triggers(), max_replans=3)

@@ -1,9 +1,10 @@
 """The planner's learning: from the plans of played games, supervised and by preferences.
 
-- Supervised: the planner's own plans in games that were won, as far as nothing in them was rejected, and the explorer's
-  plan for the same state in place of every other one.
-- DPO (Rafailov et al. 2023, arXiv:2305.18290): where the planner's own plan failed (an action was rejected, or the game
-  lost), the explorer's plan is chosen and its own is rejected; the reference is the adapter as it was before.
+- Supervised: the planner's own plans in games that were won, as far as they led to what they searched for or to the
+  end of the game, and the explorer's plan for the same state in place of every other one.
+- DPO (Rafailov et al. 2023, arXiv:2305.18290): where the planner's own plan failed (it was given up or did not suffice,
+  or the game was lost), the explorer's plan is chosen and its own is rejected; the reference is the adapter as it was
+  before.
 
 Both change the adapter alone.
 """
@@ -25,6 +26,7 @@ from xrl_alignment.planning.planners.base import PlanQuestion
 from xrl_alignment.planning.planners.local import LocalPlanner
 
 MAX_NORM = 1.0  # of the gradient
+GOOD_ENDS = ("seen", "every")  # triggers of the next plan that do not speak against this one
 
 
 class PlanExample(NamedTuple):
@@ -47,19 +49,24 @@ class PlannerTraining:
     beta: float = 0.1
     mix_ratio: float = 0.5
     max_examples: int = 4000
+    max_pairs: int = 4000
     seed: int = 0
 
 
 def examples_of(record: Mapping[str, Any]) -> list[PlanExample]:
-    """The examples of one played game (`PlannedGame.record`, read back)."""
-    goal, won, found = record["goal"], record["result"]["won"], []
-    for call in record["calls"]:
+    """The examples of one played game (`PlannedGame.record`, read back).
+
+    A planner that repeats a mistake is corrected once: a plan to learn counts where it comes first.
+    """
+    goal, won, calls = record["goal"], record["result"]["won"], record["calls"]
+    found: list[PlanExample] = []
+    for call, after in zip(calls, [*calls[1:], None], strict=True):
         history = tuple((action, report) for action, report in call["history"])
         question = PlanQuestion(goal, history[-1][1] if history else "", history)
-        good = won and call["valid"] and not call["failed"]
+        good = won and call["valid"] and not call["failed"] and (after is None or after["trigger"] in GOOD_ENDS)
         chosen = call["plan"] if good else call["corrected"]
         rejected = "" if good or call["plan"] == chosen else call["plan"]
-        if chosen:
+        if chosen and all(one.chosen != chosen for one in found):
             found.append(PlanExample(question, chosen, rejected))
     return found
 
@@ -73,10 +80,11 @@ def train_planner(
     """Train the adapter; returns the last epoch's mean loss of each stage that had examples (`supervised`, `dpo`).
 
     `report` is called after each update with stage, updates done and in all, and loss. Of more than `max_examples` the
-    newest count. Raises DivergedError before a loss or gradient that is not finite reaches the weights.
+    newest count, of the failed plans among them the newest `max_pairs`. Raises DivergedError before a loss or gradient
+    that is not finite reaches the weights.
     """
     examples = list(dict.fromkeys(examples))[-settings.max_examples :]
-    pairs = [one for one in examples if one.rejected]
+    pairs = [one for one in examples if one.rejected][-settings.max_pairs :]
     losses: dict[str, float] = {}
     draw = random.Random(settings.seed)
     if examples and settings.epochs:
@@ -116,13 +124,11 @@ def _train(
     batches = -(-len(examples) // settings.batch_size)
     total, done, mean = stage.epochs * batches, 0, 0.0
     for _ in range(stage.epochs):
-        order = list(examples)
-        draw.shuffle(order)
         mean = 0.0
-        for start in range(0, len(order), settings.batch_size):
+        for batch in _batches(examples, settings.batch_size, draw):
             for group in optimizer.param_groups:
                 group["lr"] = stage.lr * (1 - done / total)
-            loss = loss_of(planner, order[start : start + settings.batch_size])
+            loss = loss_of(planner, batch)
             optimizer.zero_grad()
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_NORM)
@@ -134,6 +140,16 @@ def _train(
             mean += loss.item() / batches
             report(stage.name, done, total, loss.item())
     return mean
+
+
+def _batches(examples: Sequence[PlanExample], size: int, draw: random.Random) -> list[list[PlanExample]]:
+    """Batches in random order; questions of like length are together, so that little of a batch is padding."""
+    order = list(examples)
+    draw.shuffle(order)
+    order.sort(key=lambda one: len(f"{one.question.goal} {one.question.history}"))
+    batches = [order[start : start + size] for start in range(0, len(order), size)]
+    draw.shuffle(batches)
+    return batches
 
 
 def _supervised(planner: LocalPlanner, batch: Sequence[PlanExample]) -> Tensor:

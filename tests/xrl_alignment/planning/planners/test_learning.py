@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from xrl_alignment.planning.planners.base import PlanQuestion
 from xrl_alignment.planning.planners.learning import (
     PlanExample,
     PlannerTraining,
+    _batches,
     answer_logps,
     examples_of,
     train_planner,
@@ -33,6 +36,31 @@ def test_a_successful_plan_is_kept_and_a_failed_one_is_set_against_its_correctio
     assert examples_of(record(True, failed=True)) == examples_of(record(True, valid=False)) == corrected
     assert examples_of(record(False, corrected="")) == []  # the explorer does not know what to do either
     assert examples_of(record(False, plan=CHOSEN)) == [PlanExample(question, CHOSEN)]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "learned"),
+    [("seen", "go to desk 1"), ("every", "go to desk 1"), ("not_found", CHOSEN), ("exhausted", CHOSEN)],
+)
+def test_a_plan_that_led_nowhere_is_corrected_even_where_the_game_was_won(trigger: str, learned: str) -> None:
+    game = record(True, trigger="start")
+    game["calls"].append({**game["calls"][0], "trigger": trigger})
+    first, *last = examples_of(game)
+    assert first.chosen == learned and [one.chosen for one in last] == ["go to desk 1"] * (learned == CHOSEN)
+
+
+def test_a_repeated_mistake_is_corrected_once() -> None:
+    game = record(False)
+    call = game["calls"][0] | {"trigger": "exhausted"}
+    game["calls"] += [call, call | {"corrected": "use desklamp 1"}]
+    assert [one.chosen for one in examples_of(game)] == [CHOSEN, "use desklamp 1"]
+
+
+def test_a_batch_has_questions_of_like_length_and_all_are_read() -> None:
+    examples = [PlanExample(PlanQuestion("x" * length), CHOSEN) for length in (9, 1, 8, 2, 7)]
+    batches = _batches(examples, 2, random.Random(0))
+    assert sorted(one for batch in batches for one in batch) == sorted(examples)
+    assert {tuple(sorted(len(one.question.goal) for one in batch)) for batch in batches} == {(1, 2), (7, 8), (9,)}
 
 
 def logp(planner, plan: str) -> float:
