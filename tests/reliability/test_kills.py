@@ -1,7 +1,11 @@
-"""Random SIGKILLs: one run in the plain suite, and two hundred kills by `make test-reliability` (`kills.py`)."""
+"""Random SIGKILLs: one run in the plain suite, 240 by `make test-reliability` (`kills.py`, `pipelines.py`).
+
+EMAC_KILLS=3 python -m pytest -m reliability -s tests/reliability/test_kills.py     # fewer
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -10,9 +14,9 @@ import pytest
 from xrl_alignment.common.paths import REPO_ROOT
 
 
-def survive(*arguments: object) -> str:
+def survive(*arguments: object, module: str = "kills") -> str:
     """Play runs with kills in a process of its own; returns what it printed."""
-    command = [sys.executable, "-m", "tests.reliability.kills", *map(str, arguments)]
+    command = [sys.executable, "-m", f"tests.reliability.{module}", *map(str, arguments)]
     ended = subprocess.run(command, cwd=REPO_ROOT, stdout=subprocess.PIPE, text=True, stderr=subprocess.STDOUT)
     assert ended.returncode == 0, ended.stdout
     return ended.stdout
@@ -26,4 +30,10 @@ def test_a_few_kills_change_nothing() -> None:
 @pytest.mark.reliability
 @pytest.mark.timeout(7200)
 def test_two_hundred_kills_change_nothing() -> None:
-    print(survive("--kills", 200))
+    print(survive("--kills", os.environ.get("EMAC_KILLS", 200)))
+
+
+@pytest.mark.reliability
+@pytest.mark.timeout(7200)
+def test_kills_of_a_pipeline_change_nothing() -> None:
+    print(survive("--kills", os.environ.get("EMAC_KILLS", 40), module="pipelines"))
