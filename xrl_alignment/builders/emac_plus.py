@@ -41,6 +41,10 @@ from xrl_alignment.planning.player import PlanSettings
 
 SUMMARY = "summary.json"
 CALLS = "planner_calls.jsonl"
+TINY = {  # planner.model -> weights: the demo's language model as it is, and taught to plan, badly (make_planner)
+    "tiny": "tiny/backbone.safetensors",
+    "tiny_planner": "tiny/planner.safetensors",
+}
 _CHANGES: dict[str, dict[str, Any]] = {  # ablation -> settings of the planner
     "no_replanning": {
         "replan_rejected": False,
@@ -94,6 +98,7 @@ def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dic
             games = find_games("valid_seen")
             for who in _ACTORS:
                 summary[f"{who}_after_valid_seen"] = loop.evaluate(f"{who}_valid_seen", games, agent=who == "agent")
+        summary |= {f"agent_{name}": _switched(name, config, loop, heldout) for name in config.run.switches}
         summary |= _noisy(config, loop, heldout)
         identity = loop.planner.identity
     for name in config.run.ablations:
@@ -159,12 +164,12 @@ def _planner(settings: PlannerConfig, trainer: LocalPlanner | None, folder: Path
 
 
 def local_planner(settings: PlannerConfig, run: LoopRunConfig, device: torch.device) -> LocalPlanner:
-    """The `trainer`, or else the `model` (`tiny`: the demo's, else a folder or hub id) with an untrained adapter."""
+    """The `trainer`, or else the `model` (`TINY`, else a folder or hub id) with an untrained adapter."""
     key = "planner.trainer" if settings.trainer else "planner.model"
     name = settings.trainer or settings.model
-    tokenizer = load_llm_tokenizer(package_path(name), key)
+    tokenizer = load_llm_tokenizer(package_path("tiny" if name in TINY else name), key)
     return LocalPlanner(
-        _language_model(name, key).to(device),  # type: ignore[arg-type]  # transformers wraps `to` without its types
+        language_model(name, key).to(device),  # type: ignore[arg-type]  # transformers wraps `to` without its types
         tokenizer,
         rank=settings.lora_rank,
         alpha=settings.lora_alpha,
@@ -176,17 +181,17 @@ def local_planner(settings: PlannerConfig, run: LoopRunConfig, device: torch.dev
     )
 
 
-def _language_model(name: str, key: str) -> PreTrainedModel:
-    if name != "tiny":
+def language_model(name: str, key: str = "planner.model") -> PreTrainedModel:
+    """One of `TINY`, or a folder or hub id; `key` is the setting that names it. Raises ConfigError."""
+    if name not in TINY:
         try:
             return AutoModelForCausalLM.from_pretrained(name)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{key}={name} is no language model: {first_sentence(error)}") from error
-    demo = load_yaml(LIBRARY_ROOT / MODEL_TYPES["demo"]).model
-    sizes = OmegaConf.to_container(demo.llm_config)
+    sizes = OmegaConf.to_container(load_yaml(LIBRARY_ROOT / MODEL_TYPES["demo"]).model.llm_config)
     assert isinstance(sizes, dict)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**{str(key): value for key, value in sizes.items()}))
-    weights = {name: value.float() for name, value in load_file(package_path(demo.llm_weights)).items()}
+    weights = {name: value.float() for name, value in load_file(package_path(TINY[name])).items()}
     model.load_state_dict(weights, strict=False)  # the output layer is the embedding
     return model
 
@@ -237,6 +242,7 @@ def _loop_settings(config: EmacPlusConfig) -> LoopSettings:
             dpo_lr=planner.dpo_lr,
             beta=run.dpo_beta,
             max_examples=planner.max_examples,
+            max_pairs=planner.max_pairs,
             seed=run.seed,
         )
         if planner.learn
@@ -262,6 +268,15 @@ def _noisy(config: EmacPlusConfig, loop: Loop, games: list[Game]) -> dict[str, A
         key = f"agent_report_noise_{severity}"
         found[key] = loop.evaluate(key, games, agent=True, report_severity=severity)
     return found
+
+
+def _switched(name: str, config: EmacPlusConfig, loop: Loop, games: list[Game]) -> dict[str, Any]:
+    """The result's figures with one thing changed, and the planner's success beside them."""
+    changed = dataclasses.replace(config, planner=dataclasses.replace(config.planner, **_CHANGES[name]))
+    plans = _loop_settings(changed).plans
+    changes: dict[str, Any] = {"triggers": plans.triggers, "report": plans.report}
+    figures = {who: loop.evaluate(f"{who}_{name}", games, agent=who == "agent", **changes) for who in _ACTORS}
+    return figures["agent"] | {"planner_success": figures["planner"]["success"]}
 
 
 def _ablation(

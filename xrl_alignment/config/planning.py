@@ -25,6 +25,7 @@ ABLATIONS = (
     "no_planner_learning",
     "no_dpo",
 )
+SWITCHES = ABLATIONS[:5]  # what can be changed without training anew
 PLANNERS = ("local", "endpoint", "explorer")
 HANDOVERS = ("vllm", "folder", "none")
 REPORTS = ("text", "image", "both", "none")
@@ -49,6 +50,13 @@ class LoopRunConfig(Section, section="run"):
         [],
         "loops to run besides, each with one thing switched off or changed: " + ", ".join(f"`{n}`" for n in ABLATIONS),
         list_of("ablations", lambda name: name in ABLATIONS),
+        may_change=True,
+    )
+    switches: list[str] = setting(
+        [],
+        "changes under which the result is evaluated, nothing trained anew: "
+        + ", ".join(f"`{name}`" for name in SWITCHES),
+        list_of("switches", lambda name: name in SWITCHES),
         may_change=True,
     )
     robustness: bool = setting(
@@ -109,7 +117,8 @@ class PlannerConfig(EndpointConfig, section="planner"):
     )
     model: str = setting(
         "tiny",
-        "`local`: the demo's language model (`tiny`), or a folder or hub id; `endpoint`: the name that it serves",
+        "`local`: the demo's language model (`tiny`), the same after it has read plans, bad ones (`tiny_planner`), or "
+        "a folder or hub id; `endpoint`: the name that it serves",
     )
     trainer: str = setting(
         "", "`endpoint`: folder of the same language model, which is trained in this process; empty: no learning"
@@ -144,6 +153,7 @@ class PlannerConfig(EndpointConfig, section="planner"):
     dpo_lr: float = setting(2e-4, "learning rate of DPO", at_least(0))
     batch_size: int = setting(16, "plans in a batch", at_least(1))
     max_examples: int = setting(4000, "plans that are learned from, the newest", at_least(1))
+    max_pairs: int = setting(4000, "failed plans that DPO reads, the newest of these", at_least(1))
     context_tokens: int = setting(1024, "the model's context: tokens of prompt and plan together", at_least(2))
     max_answer_tokens: int = setting(64, "tokens of a plan, at most", at_least(1))
     base_url: str = setting("", "`endpoint`: its address; empty: OpenAI's own", may_change=True)

@@ -14,8 +14,8 @@ from xrl_alignment.planning.reports import Sight
 def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
     """The figures of an evaluation: success with its interval, what planning cost, and what reports were worth.
 
-    `actions` is what a teacher that is asked step by step would be called. `valid_plans` is a share; `replans` counts
-    plans by trigger, the first ones apart.
+    `actions` and `step_tokens` are the calls and tokens of a teacher that is asked before every action. `valid_plans`
+    is a share; `replans` counts plans by trigger, the first ones apart.
     """
     results: list[EpisodeResult] = [one.result for one in played]
     calls = [call for one in played for call in one.calls]
@@ -34,6 +34,7 @@ def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
         "calls_per_solved": len(calls) / solved if solved else None,
         "tokens_per_solved": tokens / solved if solved else None,
         "actions": sum(result.actions for result in results),
+        "step_tokens": sum(one.step_tokens for one in played),
         "valid_plans": sum(call["valid"] for call in calls) / len(calls) if calls else None,
         "replans": {name: number for name, number in sorted(triggers.items()) if name != "start"},
         "ended": dict(sorted(Counter(one.ended for one in played).items())),

@@ -109,6 +109,7 @@ class Loop:
             beta=beta,
             store=True,
             preferences=self.settings.agent.preferences(round),
+            count=self.planner.count,
         )
         answer = Answerer(self.planner, self.agent.policy, self.agent.describe)
         with GameProgress(len(missing), quiet=self.quiet) as bar, SequentialExecutor(self.settings.concurrency) as own:
@@ -196,7 +197,11 @@ class Loop:
         if not path.exists():
             plans = replace(self.settings.plans, **changes)
             player = PlanningPlayer(
-                make_environment or self.make_environment, plans, agent=agent, write_prompt=self.agent.write_prompt
+                make_environment or self.make_environment,
+                plans,
+                agent=agent,
+                write_prompt=self.agent.write_prompt,
+                count=self.planner.count,
             )
             answer = Answerer(self.planner, self.agent.policy, self.agent.describe)
             played = []

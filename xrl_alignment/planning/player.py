@@ -60,7 +60,10 @@ class PlanSettings:
 
 @dataclass
 class PlannedGame:
-    """One game: its result, why it ended, the planner's calls, what descriptions were worth, and what to learn from."""
+    """One game: its result, why it ended, the planner's calls, what descriptions were worth, and what to learn from.
+
+    `step_tokens` is what a teacher would have read and written that is asked before every action.
+    """
 
     result: EpisodeResult
     ended: str
@@ -69,6 +72,7 @@ class PlannedGame:
     sight: Sight
     goal: str
     transitions: list[Transition] = field(default_factory=list)
+    step_tokens: int = 0
 
     def record(self) -> dict[str, Any]:
         """All but the transitions, as plain containers."""
@@ -79,6 +83,7 @@ class PlannedGame:
             "calls": self.calls,
             "triggers": self.triggers,
             "sight": asdict(self.sight),
+            "step_tokens": self.step_tokens,
         }
 
 
@@ -87,7 +92,8 @@ class PlanningPlayer:
 
     It yields `PlanQuestion`, `ActQuestion` and `SightQuestion`; `Answerer` answers them. With `agent` the acting model
     plays, else the controller. With probability `beta` the controller's command is executed although the agent plays
-    (DAgger); with `store` labelled states are kept, and with `preferences` the agent is asked in each of them.
+    (DAgger); with `store` labelled states are kept, and with `preferences` the agent is asked in each of them. `count`
+    counts a text's tokens.
     """
 
     def __init__(
@@ -100,6 +106,7 @@ class PlanningPlayer:
         beta: float = 0.0,
         store: bool = False,
         preferences: bool = False,
+        count: Callable[[str], int] = len,
     ) -> None:
         self.settings = settings
         self.agent = agent
@@ -107,6 +114,7 @@ class PlanningPlayer:
         self.beta = beta
         self.store = store
         self.preferences = preferences
+        self.count = count
         self._environments = ReusedEnvironments(make_environment)
 
     def __call__(self, game: Game) -> Generator[Any, Any, PlannedGame]:
@@ -140,7 +148,8 @@ class PlanningPlayer:
                     prompt = self.write_prompt(episode.text, (), episode.steps[:-1]) + action
                     seen = described((yield SightQuestion(prompt, self._frame(environment))))
                 follower.observe(action, now.text, seen)
-        return _played(episode, follower, settings.max_steps, transitions)
+        played = _played(episode, follower, settings.max_steps)
+        return replace(played, transitions=transitions, step_tokens=step_tokens(episode, self.count))
 
     def close(self) -> None:
         """Close the environments."""
@@ -220,10 +229,19 @@ def instructed(steps: Sequence[tuple[str, str]], action: str) -> list[tuple[str,
     return [*steps, (f"think: {action}", THOUGHT_FEEDBACK)] if action else list(steps)
 
 
-def _played(episode: Episode, follower: PlanFollower, limit: int, transitions: list[Transition]) -> PlannedGame:
+def step_tokens(episode: Episode, count: Callable[[str], int]) -> int:
+    """Tokens of a teacher that is asked before every action: it reads the game so far, and writes an action."""
+    read, total = count(episode.opening), 0
+    for action, feedback in episode.steps:
+        total += read + count(action)
+        read += count(action) + count(feedback)
+    return total
+
+
+def _played(episode: Episode, follower: PlanFollower, limit: int) -> PlannedGame:
     result = EpisodeResult(episode.game, episode.task_type, episode.won, episode.actions, episode.rejected)
     ended = "won" if episode.won else follower.stopped
     if not ended:
         ended = "stuck" if episode.stuck else "steps" if episode.actions >= limit else "no plan"
     calls = [asdict(call) for call in follower.calls]
-    return PlannedGame(result, ended, calls, dict(follower.counts), follower.sight, follower.goal, transitions)
+    return PlannedGame(result, ended, calls, dict(follower.counts), follower.sight, follower.goal)

@@ -39,10 +39,11 @@ def test_the_command_writes_a_summary_and_a_resume_ends_at_once(options, tmp_pat
         assert summary[name]["games"] == 1 and summary[name]["planner_tokens"] > 0
     assert "planner_after" in capsys.readouterr().out and (tmp_path / "loop" / "adapters" / "round_000").is_dir()
 
-    more = ["run.ablations=[no_planner_learning]"]  # may be asked for later
+    more = ["run.ablations=[no_planner_learning]", "run.switches=[no_reports]"]  # may be asked for later
     run_emac_plus(DEMO, [*options, *more], tmp_path / "loop")
     again = json.loads((tmp_path / "loop" / "summary.json").read_text())
     assert again["agent_after"] == summary["agent_after"] and again["no_planner_learning"]["games"] == 1
+    assert again["agent_no_reports"]["games"] == 1 and "planner_success" in again["agent_no_reports"]
     assert not (tmp_path / "loop" / "ablations" / "no_planner_learning" / "adapters").exists()
 
     with pytest.raises(ConfigError, match="cannot be resumed with other settings: run.seed: 42 → 1"):
@@ -71,6 +72,7 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
     [
         ("run.ablations=[no_brain]", "run.ablations.*is not a list of ablations"),
         ("run.bc_rounds=9", "run.bc_rounds: 9 is not at most run.num_rounds"),
+        ("run.switches=[no_dpo]", "run.switches.*is not a list of switches"),
         ("planner.trainer=x", "planner.trainer: 'x' has no effect unless planner.name=endpoint"),
         ("planner.report=smell", "planner.report: 'smell' is not one of text, image, both, none"),
         ("environment.report_severity=5", "environment.report_severity: 5 is not a number from 0 to 4"),
@@ -108,7 +110,8 @@ def test_a_planner_behind_an_endpoint_has_the_limits_of_a_teacher(options, tmp_p
     """Prices, limits and their file as for `expert`; a resume with a raised limit continues."""
     with FakeEndpoint(lambda prompt: "go to desk 1") as server:
         given = [*options, "planner.name=endpoint", "planner.learn=false", f"planner.base_url={server.url}"]
-        given += ["planner.price_prompt=1", "planner.max_cost_usd=3", "planner.max_calls=1", "model.model_type=tiny"]
+        given += ["planner.price_prompt=1", "planner.max_cost_usd=3", "planner.max_calls=1"]
+        given += ["model.model_type=tiny", "model.lora_rank=0"]
         with pytest.raises(BudgetSpent, match=r"the planner's budget is spent: 1 calls.* planner.max_calls=1"):
             run_emac_plus(DEMO, given)
         assert len(server.requests) == 1

@@ -12,13 +12,13 @@ def played(won: bool, calls: int, ended: str) -> PlannedGame:
     call = {"valid": won, "tokens": 10}
     triggers = {"start": 1, "seen": calls - 1}
     result = EpisodeResult("pick_and_place_simple-a/1", "pick_and_place_simple", won, 6, 1)
-    return PlannedGame(result, ended, [call] * calls, triggers, Sight(4, 2, 1), "goal")
+    return PlannedGame(result, ended, [call] * calls, triggers, Sight(4, 2, 1), "goal", step_tokens=50)
 
 
 def test_what_planning_costs_and_is_worth() -> None:
     got = figures([played(True, 2, "won"), played(False, 1, "steps")])
     assert (got["success"], got["games"], got["planner_calls"], got["planner_tokens"]) == (0.5, 2, 3, 30)
-    assert got["interval"][0] < 0.5 < got["interval"][1] and got["actions"] == 12
+    assert got["interval"][0] < 0.5 < got["interval"][1] and (got["actions"], got["step_tokens"]) == (12, 100)
     assert (got["calls_per_solved"], got["tokens_per_solved"]) == (3, 30) and got["valid_plans"] == 2 / 3
     assert got["replans"] == {"seen": 1} and got["ended"] == {"steps": 1, "won": 1}
     assert (got["sight_precision"], got["sight_recall"]) == (0.25, 0.5)

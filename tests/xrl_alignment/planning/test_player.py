@@ -7,7 +7,8 @@ import pytest
 
 from xrl_alignment.environments import make_environment
 from xrl_alignment.planning.planners.explorer import ExplorerPlanner
-from xrl_alignment.planning.player import Answerer, PlanningPlayer, PlanSettings, instructed
+from xrl_alignment.planning.player import Answerer, PlanningPlayer, PlanSettings, instructed, step_tokens
+from xrl_alignment.rollouts.episode import Episode
 from xrl_alignment.rollouts.sequential import SequentialExecutor
 
 
@@ -39,6 +40,13 @@ def test_with_beta_one_the_command_of_the_plan_is_executed_and_the_agent_is_not_
     played = play(games, Answerer(ExplorerPlanner()), agent=True, store=True, beta=1.0)
     assert all(one.result.won and one.ended == "won" for one in played)
     assert all(t.executed == t.text_output and not t.text_output_neg for one in played for t in one.transitions)
+
+
+def test_a_teacher_that_is_asked_before_every_action_reads_the_game_again_each_time(games) -> None:
+    episode = Episode(game="pick", text="room", steps=[("go", "here"), ("take mug", "yes")])
+    assert step_tokens(episode, len) == (4 + 2) + (4 + 2 + 4 + 8)
+    (played,) = play(games[:1], Answerer(ExplorerPlanner()), count=len)
+    assert played.record()["step_tokens"] > 200 * played.result.actions
 
 
 def test_a_game_without_a_plan_ends_and_says_why(games, written) -> None:

@@ -51,6 +51,10 @@ class Planner(ABC):
         (answer,) = self.plan_all([PlanQuestion(goal, report, tuple(history))])
         return list(read_plan(answer.text).actions)
 
+    def count(self, text: str) -> int:
+        """The tokens of a text, as this planner counts them; 0 for one that reads none."""
+        return 0
+
     def close(self) -> None:
         """Free what the planner holds."""
         return

@@ -59,6 +59,10 @@ class EndpointPlanner(Planner):
             self._load_into_vllm(name, folder)
         self.endpoint.model = self.identity = str(folder.resolve()) if handover == "folder" else name
 
+    def count(self, text: str) -> int:
+        """See `Planner`."""
+        return self.endpoint.count(text)
+
     def close(self) -> None:
         """Close connections, cache and account."""
         self.endpoint.close()

@@ -65,12 +65,14 @@ class ExplorerPlanner(Planner):
 
     def plan_all(self, questions: Sequence[PlanQuestion]) -> list[PlanAnswer]:
         """See `Planner`; it costs no tokens."""
-        return [PlanAnswer(write_plan(self._plan(question)), self.identity) for question in questions]
+        return [PlanAnswer(write_plan(explorers_plan(question)), self.identity) for question in questions]
 
-    def _plan(self, question: PlanQuestion) -> list[HighLevelAction]:
-        explorer = PlanningExplorer()
-        explorer.begin(question.goal)
-        for action, report in question.history:
-            for line in report.splitlines():
-                explorer.observe(action, line)
-        return explorer.plan()
+
+def explorers_plan(question: PlanQuestion) -> list[HighLevelAction]:
+    """The explorer's plan for a state, which it reads anew from the history."""
+    explorer = PlanningExplorer()
+    explorer.begin(question.goal)
+    for action, report in question.history:
+        for line in report.splitlines():
+            explorer.observe(action, line)
+    return explorer.plan()

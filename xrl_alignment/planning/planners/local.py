@@ -90,6 +90,10 @@ class LocalPlanner(Planner):
             for prompt, answer in zip(prompts, answers, strict=True)
         ]
 
+    def count(self, text: str) -> int:
+        """See `Planner`."""
+        return self._count(text)
+
     def prompt(self, question: PlanQuestion) -> str:
         """The text before the plan, cut to the context."""
         return plan_prompt(question, self.examples, budget=self._budget, count=self._count)
@@ -126,6 +130,10 @@ class LocalPlanner(Planner):
         from peft import get_peft_model_state_dict
 
         return {name: value.detach().cpu() for name, value in get_peft_model_state_dict(self.model).items()}
+
+    def merged(self) -> dict[str, Tensor]:
+        """The language model's own weights by its names, with the adapter added to them; the planner ends with it."""
+        return {name: value.detach().cpu() for name, value in self.model.merge_and_unload().state_dict().items()}
 
     def save_adapter(self, folder: Path, facts: Mapping[str, Any] | None = None) -> None:
         """Write the adapter; the folder appears when it is whole and on disk. One that is there stays as it is."""
