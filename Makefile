@@ -5,12 +5,14 @@
 #   PIP_ARGS     passed on to pip
 #   PLAY_ARGS    passed on to `make play`, for instance PLAY_ARGS=--web (docs/play.md)
 #   PYTEST_ARGS  passed on to pytest, for instance PYTEST_ARGS="-k engine -x"
+#   MUTATION_ARGS  passed on to `make mutation` (tests/reliability/mutation.py)
 #   VLLM_PACKAGE, VLLM_PIP_ARGS  for vLLM's own environment (see run_scripts/vllm_env.sh)
 PYTHON ?= python3
 TORCH_INDEX ?=
 PIP_ARGS ?=
 PYTEST_ARGS ?=
 PLAY_ARGS ?=
+MUTATION_ARGS ?=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -26,7 +28,7 @@ ADAPTERS_PINS := run_scripts/adapters_constraints.txt
 UNABLE := $(if $(wildcard $(VLLM_STAMP)),,benchmarks/engines.py) $(if $(shell command -v nvidia-smi),,benchmarks/gpu.py)
 BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/*.py)))
 
-.PHONY: help demo demo-emac-plus play results results-quick test test-slow test-vllm test-reliability soak coverage docs lint audit format bench prove install lock vllm-env clean
+.PHONY: help demo demo-emac-plus play results results-quick test test-slow test-vllm test-reliability soak coverage mutation docs lint audit format bench prove install lock vllm-env clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -73,6 +75,9 @@ coverage: $(STAMP)  ## lines of the three packages that the tests run, in all pr
 	$(RUN) -m coverage combine --quiet
 	$(RUN) -m coverage html --quiet
 	$(RUN) -m coverage report --skip-covered --fail-under 90
+
+mutation: $(STAMP)  ## do the tests notice small changes of protocol, journal, losses, commands? (hours; MUTATION_ARGS="--minutes 8")
+	$(RUN) -m tests.reliability.mutation $(MUTATION_ARGS)
 
 lint: $(STAMP)  ## rules and formatting (ruff), security (bandit), types (mypy), import contracts, shell scripts (shellcheck)
 	$(RUN) -m ruff check .

@@ -211,6 +211,11 @@ def collecting_local(scene: Scene) -> None:
     collecting(scene, "local")
 
 
+def collecting_ray(scene: Scene) -> None:
+    """See `collecting`: processes behind Ray's actors, on a Ray of this machine only."""
+    collecting(scene, "ray")
+
+
 # --- disks ------------------------------------------------------------------------------------------------------------
 
 
@@ -429,6 +434,7 @@ SCENARIOS: dict[str, Callable[[Scene], None]] = {
         billing,
         local_workers,
         collecting_local,
+        collecting_ray,
         full_disk,
         read_only,
         slow_disk,

@@ -1,7 +1,11 @@
-"""Faults of endpoint, workers, disk and clock, and wrong state, by `make test-reliability` (see `faults.py`)."""
+"""Faults of endpoint, workers, disk and clock, and wrong state, by `make test-reliability` (see `faults.py`).
+
+EMAC_RUNS=1 python -m pytest -m reliability -s tests/reliability/test_faults.py -k clock     # one of them, once
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -10,14 +14,15 @@ import pytest
 from tests.reliability.faults import SCENARIOS
 from xrl_alignment.common.paths import REPO_ROOT
 
-RUNS = {"local_workers": 20, "collecting_local": 20}  # the others: 5
+RUNS = {"local_workers": 20, "collecting_local": 20, "collecting_ray": 20}  # the others: 5
 
 
 @pytest.mark.reliability
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_run_survives(name: str) -> None:
-    command = [sys.executable, "-m", "tests.reliability.faults", name, "--runs", str(RUNS.get(name, 5))]
+    runs = os.environ.get("EMAC_RUNS", RUNS.get(name, 5))
+    command = [sys.executable, "-m", "tests.reliability.faults", name, "--runs", str(runs)]
     ended = subprocess.run(command, cwd=REPO_ROOT, stdout=subprocess.PIPE, text=True, stderr=subprocess.STDOUT)
     print(ended.stdout)
     assert ended.returncode == 0, ended.stdout
