@@ -26,11 +26,12 @@ def check_journal(directory: RunDirectory, records: Sequence[EpisodeRecord], *, 
 
 def _check_lines(records: Sequence[EpisodeRecord], games: Sequence[str], num_rounds: int) -> None:
     """ValueError where a line does not fit the run, or the lines before it."""
+    environments = {game: env for env, game in enumerate(games)}
     played: set[tuple[int, str]] = set()
     newest = 0
     for number, record in enumerate(records, start=1):
         where = f"line {number} of the journal"
-        if record.game not in games or games.index(record.game) != record.env:
+        if environments.get(record.game) != record.env:
             raise ValueError(f"{where} has {record.game} as environment {record.env}, games.json has another one")
         if not newest <= record.round < num_rounds:
             raise ValueError(f"{where} is of round {record.round}, after round {newest} of {num_rounds}")
