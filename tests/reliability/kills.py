@@ -281,24 +281,40 @@ class Harness:
         return len(killed)
 
 
-def main() -> int:
-    """Kinds in turn until enough was killed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200, help="SIGKILLs in all, at least")
+def kill_arguments(text: str | None, kills: int) -> argparse.ArgumentParser:
+    """The command line of a program that kills until enough was killed."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=kills, help=f"SIGKILLs in all, at least ({kills})")
     parser.add_argument("--runs", type=int, help="so many runs instead")
-    parser.add_argument("--kind", choices=sorted(KINDS), nargs="+", default=list(KINDS))
     parser.add_argument("--seed", type=int, help="of the first run; the next has the next number")
-    arguments = parser.parse_args()
+    return parser
+
+
+def until_enough(arguments: argparse.Namespace, prepare: Callable[[Path], Callable[[int, int], int]]) -> int:
+    """Run what `prepare` returns for a new folder, with number and seed of the run, until enough was killed."""
     seed = secrets.randbelow(1 << 31) if arguments.seed is None else arguments.seed
     folder, kills, runs = Path(tempfile.mkdtemp(prefix="emac-kills-")), 0, 0
     print(f"seed {seed}, in {folder}", flush=True)
-    harness = Harness(folder)
+    disturb = prepare(folder)
     while runs < arguments.runs if arguments.runs else kills < arguments.kills:
-        kills += harness.disturb(arguments.kind[runs % len(arguments.kind)], seed + runs)
+        kills += disturb(runs, seed + runs)
         runs += 1
         print(f"{kills} kills survived in {runs} runs", flush=True)
     shutil.rmtree(folder)
     return 0
+
+
+def main() -> int:
+    """Kinds in turn."""
+    parser = kill_arguments(__doc__, 200)
+    parser.add_argument("--kind", choices=sorted(KINDS), nargs="+", default=list(KINDS))
+    arguments = parser.parse_args()
+
+    def prepare(folder: Path) -> Callable[[int, int], int]:
+        harness, kinds = Harness(folder), arguments.kind
+        return lambda number, seed: harness.disturb(kinds[number % len(kinds)], seed)
+
+    return until_enough(arguments, prepare)
 
 
 if __name__ == "__main__":

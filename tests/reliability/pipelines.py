@@ -9,21 +9,18 @@ ends by itself, and the same command goes on. Both phases must equal undisturbed
 
 from __future__ import annotations
 
-import argparse
 import random
-import secrets
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import yaml
 
 from tests.reliability.facts import differences, facts, faults
-from tests.reliability.kills import FROZEN, GAMES, HANG_S, ROUNDS, Failed, moments
+from tests.reliability.kills import FROZEN, GAMES, HANG_S, ROUNDS, Failed, kill_arguments, moments, until_enough
 from tests.reliability.programs import Program
 from xrl_alignment.environments.household.generator import generate
 
@@ -146,31 +143,28 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def main() -> int:
-    """Pipelines until enough was killed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=40)
-    parser.add_argument("--runs", type=int, help="so many runs instead")
-    parser.add_argument("--seed", type=int)
-    arguments = parser.parse_args()
-    seed = secrets.randbelow(1 << 31) if arguments.seed is None else arguments.seed
-    folder = Path(tempfile.mkdtemp(prefix="emac-pipelines-"))
-    print(f"seed {seed}, in {folder}", flush=True)
+def prepare(folder: Path) -> Callable[[int, int], int]:
+    """Play one pipeline undisturbed; what plays one with kills and compares returns their number."""
     generate(folder / "data", num_train=GAMES, num_heldout=1, seed=0)
     undisturbed, began = Pipeline(folder / "undisturbed", folder / "data"), time.monotonic()
     undisturbed.play(iter(()))
     expected, seconds = undisturbed.facts(), time.monotonic() - began
-    kills = runs = 0
-    while runs < arguments.runs if arguments.runs else kills < arguments.kills:
-        rng, pipeline = random.Random(seed + runs), Pipeline(folder / str(seed + runs), folder / "data")
+
+    def disturb(_: int, seed: int) -> int:
+        rng, pipeline = random.Random(seed), Pipeline(folder / str(seed), folder / "data")
         killed = pipeline.play(moments(rng, NAMES, seconds, rng.randint(2, 6)))
         if wrong := differences(pipeline.facts(), expected):
-            raise Failed(f"seed {seed + runs} in {pipeline.folder}: {wrong}")
-        kills, runs = kills + len(killed), runs + 1
-        print(f"seed {seed + runs - 1}: {killed}; {kills} kills survived in {runs} runs", flush=True)
+            raise Failed(f"seed {seed} in {pipeline.folder}: {wrong}")
+        print(f"seed {seed}: {killed}", flush=True)
         shutil.rmtree(pipeline.folder)
-    shutil.rmtree(folder)
-    return 0
+        return len(killed)
+
+    return disturb
+
+
+def main() -> int:
+    """Pipelines until enough was killed."""
+    return until_enough(kill_arguments(__doc__, 40).parse_args(), prepare)
 
 
 if __name__ == "__main__":
