@@ -66,6 +66,7 @@ def make_policy(settings: PolicyConfig, model: Blip2Emac, vis_processor: ImagePr
         max_length=settings.max_length,
         min_length=settings.min_length,
         max_batch=max_batch,
+        skip_rejected=settings.skip_rejected,
     )
     devices = [pick_device(name, "policy.replica_devices") for name in settings.replica_devices]
     return ReplicatedPolicy(policy, devices) if devices else policy

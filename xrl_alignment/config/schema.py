@@ -290,6 +290,11 @@ class PolicyConfig(Section, section="policy"):
     )
     max_length: int = setting(128, "tokens of an answer, at most", at_least(1))
     min_length: int = setting(1, "tokens of an answer, at least; not above `max_length`", at_least(0))
+    skip_rejected: bool = setting(
+        False,
+        "a command that the environment has rejected since it last carried one out is not given again: the next best "
+        "answer is; only with `decode=free` and `name=in_process`",
+    )
     name: str = setting(
         "in_process",
         "where the model runs: in this process; its language model in `vllm`; all of it in a policy server (`http`, "
@@ -322,6 +327,10 @@ class PolicyConfig(Section, section="policy"):
         """The two lengths agree, and what belongs to one place of the model is used with it alone."""
         here = self.name == "in_process" or not self.replica_devices
         check_has_effect("policy.replica_devices", self.replica_devices, here, "policy.name=in_process")
+        writes = not self.skip_rejected or (self.name == "in_process" and self.decode == "free")
+        check_has_effect(
+            "policy.skip_rejected", self.skip_rejected, writes, "policy.decode=free and policy.name=in_process"
+        )
         rule = f"at most policy.max_length ({self.max_length})"
         check("policy.min_length", self.min_length, self.min_length <= self.max_length, rule)
         if self.name == "vllm":

@@ -10,6 +10,7 @@ from typing import Any
 from xrl_alignment.common.time_split import TimeSplit
 from xrl_alignment.dagger.episode import LabelledEpisode, verdict
 from xrl_alignment.experts.base import act_all
+from xrl_alignment.language.commands import rejected_now
 from xrl_alignment.language.prompt import build_prompt
 from xrl_alignment.policies.base import Policy, PolicyInput
 from xrl_alignment.runs.transitions import Transition
@@ -54,9 +55,7 @@ class Driver:
             for episode, label in zip(episodes, labels, strict=True)
         ]
         asked = [i for i, expert_drives in enumerate(assisted) if self.preferences or not expert_drives]
-        own = self._ask_policy(
-            {i: PolicyInput(prompts[i], seen[i].image, seen[i].admissible_commands, episodes[i].game) for i in asked}
-        )
+        own = self._ask_policy({i: _policy_input(prompts[i], episodes[i]) for i in asked})
         executed = []
         for i, episode in enumerate(episodes):
             # The original's rule for a filtered expert answer: the policy's own action becomes the label.
@@ -91,6 +90,11 @@ class Driver:
         self._log.info(
             f"Task: [{episode.env}], Iter: [{episode.actions}], Obs: {heard}, VLM Action: {own}, LLM Action: {label}"
         )
+
+
+def _policy_input(prompt: str, episode: LabelledEpisode) -> PolicyInput:
+    seen = episode.observation
+    return PolicyInput(prompt, seen.image, seen.admissible_commands, episode.game, rejected_now(episode.steps))
 
 
 def information_for(observation: Observation) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from xrl_alignment.language.sentences import NOTHING_HAPPENS
 
 DIALECTS = ("put", "move")
 MAX_THOUGHTS = 3  # thoughts in a row that are answered `OK.`; the next one goes to the environment like any action
@@ -62,6 +64,17 @@ def text_in_dialect(text: str, dialect: str) -> str:
 def is_thought(text: str) -> bool:
     """True for a ReAct thought: `think: …`, with or without the `> ` before it."""
     return text.lstrip("> \t").lower().startswith("think:")
+
+
+def rejected_now(steps: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """The commands of the newest (action, feedback) `steps` since one was carried out: each would be rejected again."""
+    rejected: list[str] = []
+    for action, feedback in reversed(steps):
+        if feedback.strip() == NOTHING_HAPPENS:
+            rejected.append(action)
+        elif not is_thought(action):
+            break
+    return tuple(dict.fromkeys(rejected))
 
 
 def _place(words: list[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
     from lavis.models.blip2_models.blip2_emac import Blip2Emac
 
+ALTERNATIVES = 8  # answers among which one is looked for that was not just rejected
+
 
 class InProcessPolicy:
     """Runs `Blip2Emac` in this process.
 
     With `decode="free"` the model writes its action, as in the original. With `decode="admissible"` the action is the
     most probable of the admissible commands, by the sum of its tokens' log-probabilities. `num_beams`, `max_length` and
-    `min_length` are those of `Blip2Emac.generate`; at most `max_batch` inputs are computed together.
+    `min_length` are those of `Blip2Emac.generate`; at most `max_batch` inputs are computed together. With
+    `skip_rejected` an answer that the environment has just rejected gives way to the next best of a beam search.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class InProcessPolicy:
         max_length: int = 128,
         min_length: int = 5,
         max_batch: int = 32,
+        skip_rejected: bool = False,
     ) -> None:
         if decode not in ("free", "admissible"):
             raise ConfigError(unknown("policy.decode", decode, ("free", "admissible")))
@@ -45,6 +49,7 @@ class InProcessPolicy:
         self.max_length = max_length
         self.min_length = min_length
         self.max_batch = max_batch
+        self.skip_rejected = skip_rejected
 
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:
         """One normalised action for each input.
@@ -71,12 +76,28 @@ class InProcessPolicy:
                 require_commands(batch)
                 scores = self.model.score(samples, [list(item.admissible_commands) for item in batch])
                 return [item.admissible_commands[int(np.argmax(row))] for item, row in zip(batch, scores, strict=True)]
-            texts = self.model.generate(
-                samples,
-                num_beams=self.num_beams,
-                max_length=self.max_length,
-                min_length=self.min_length,
-                length_penalty=0,
-                repetition_penalty=1.0,
-            )
+            actions = self._written(samples, num_beams=self.num_beams)
+            return self._others(samples, batch, actions) if self.skip_rejected else actions
+
+    def _written(self, samples: dict[str, Any], **options: Any) -> list[str]:
+        texts = self.model.generate(
+            samples,
+            max_length=self.max_length,
+            min_length=self.min_length,
+            length_penalty=0,
+            repetition_penalty=1.0,
+            **options,
+        )
         return [normalise(text) for text in texts]
+
+    def _others(self, samples: dict[str, Any], batch: Sequence[PolicyInput], actions: list[str]) -> list[str]:
+        """`actions`, those that were just rejected replaced by the next best where the search finds one."""
+        rows = [row for row, action in enumerate(actions) if action in batch[row].rejected]
+        if not rows:
+            return actions
+        again = {"image": samples["image"][rows], "prompt": [samples["prompt"][row] for row in rows]}
+        found = self._written(again, num_beams=ALTERNATIVES, num_captions=ALTERNATIVES)
+        for place, row in enumerate(rows):
+            choices = found[place * ALTERNATIVES : (place + 1) * ALTERNATIVES]
+            actions[row] = next((text for text in choices if text not in batch[row].rejected), actions[row])
+        return actions

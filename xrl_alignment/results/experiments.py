@@ -70,9 +70,10 @@ def student(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 
 
 def shipped(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
-    """The student that ships, judged in every information setting."""
-    found = _judged(lab, sizes, "shipped", None)
-    return {name: row([evaluation]) for name, evaluation in found.items()}
+    """The student that ships in every information setting: greedy, and with no rejected command again."""
+    ways = {"greedy": _judged(lab, sizes, "shipped", None)}
+    ways["skip_rejected"] = _judged(lab, sizes, "shipped-skipping", None, {"policy.skip_rejected": True})
+    return {way: {name: row([evaluation]) for name, evaluation in found.items()} for way, found in ways.items()}
 
 
 def reflexion(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
@@ -208,9 +209,10 @@ def _reader(lab: Lab, sizes: ResultsConfig) -> Path:
         "tokens": sizes.read_tokens,
         "lr": 1.5e-3,
         "told": 0.85,
-        "skilled": 0.9,
-        "renamed": 0.4,
+        "skilled": 0.95,
+        "renamed": 0.5,
         "max-tokens": 1024,
+        "feedback": 0.02,
     }
     flags = [text for key, value in reading.items() for text in (f"--{key}", str(value))]
     start = REPO_ROOT / "lavis" / "models" / "tiny" / "backbone.safetensors"
@@ -235,9 +237,11 @@ def _collection(lab: Lab, name: str, games: int, seed: int, *flags: str, noise: 
     return lab.collect(name, *arguments, *flags)
 
 
-def _judged(lab: Lab, sizes: ResultsConfig, name: str, weights: Path | None) -> dict[str, Any]:
+def _judged(
+    lab: Lab, sizes: ResultsConfig, name: str, weights: Path | None, options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """One evaluation on `valid_seen` for each information setting."""
-    games = {"environment.split": "valid_seen", "run.num_envs": sizes.valid_games}
+    games = {"environment.split": "valid_seen", "run.num_envs": sizes.valid_games} | dict(options or {})
     return {
         setting: lab.evaluate(f"{name}-{setting}", weights, games | shown) for setting, shown in INFORMATION.items()
     }

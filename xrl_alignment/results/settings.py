@@ -33,7 +33,7 @@ class ResultsConfig(Section, section="results"):
     read_games: int = setting(
         4000, "generated games that the language model reads, beside the official ones", at_least(1)
     )
-    read_tokens: float = setting(13.0, "millions of tokens that it reads", at_least(0.0))
+    read_tokens: float = setting(18.0, "millions of tokens that it reads", at_least(0.0))
     batches: int = setting(1200, "batches of 32 of behavioural cloning", at_least(1))
     dagger_batches: int = setting(1200, "batches that follow on the student's own games, too", at_least(1))
     round_games: int = setting(

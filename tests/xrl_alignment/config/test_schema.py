@@ -64,3 +64,8 @@ def test_settings_that_cannot_be_used_together(option: str, message: str) -> Non
     with pytest.raises(ConfigError) as caught:
         load_config(EvaluateConfig, None, [option])
     assert message in str(caught.value)
+
+
+def test_rejected_commands_are_skipped_where_the_model_writes_them_here() -> None:
+    with pytest.raises(ConfigError, match="policy.skip_rejected: True has no effect unless policy.decode=free and"):
+        load_config(EvaluateConfig, None, ["policy.skip_rejected=true", "policy.decode=admissible"])

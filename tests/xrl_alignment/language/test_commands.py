@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xrl_alignment.language.commands import canonical, is_thought, normalise, text_in_dialect, to_dialect
+from xrl_alignment.language.commands import (
+    canonical,
+    is_thought,
+    normalise,
+    rejected_now,
+    text_in_dialect,
+    to_dialect,
+)
 
 name = st.builds("{} {}".format, st.from_regex(r"[a-z]{2,15}", fullmatch=True), st.integers(1, 40))
 put = st.builds("put {} in/on {}".format, name, name)
@@ -103,3 +110,16 @@ def test_normalise_follows_the_rules(written, meant):
 def test_thoughts_are_recognised():
     assert is_thought("think: where is it?") and is_thought("> Think: hm")
     assert not is_thought("go to desk 1") and not is_thought("I think: no")
+
+
+def test_rejected_now_are_the_commands_since_one_was_carried_out():
+    steps = [
+        ("open desk 1", "Nothing happens."),
+        ("go to desk 1", "You arrive at desk 1. On the desk 1, you see a mug 1."),
+        ("take mug 2 from desk 1", "Nothing happens."),
+        ("think: where is it?", "OK."),
+        ("open desk 1", "Nothing happens."),
+        ("open desk 1", "Nothing happens.\n"),
+    ]
+    assert set(rejected_now(steps)) == {"take mug 2 from desk 1", "open desk 1"}
+    assert rejected_now(steps[:2]) == () == rejected_now([])

@@ -68,6 +68,17 @@ def test_the_search_is_the_originals(make, student, monkeypatch):
     }  # fmt: skip
 
 
+def test_an_answer_that_was_just_rejected_gives_way_to_the_next_best(make):
+    batch = inputs(2)
+    first = make(max_length=8).act(batch)
+    policy = make(max_length=8, skip_rejected=True)
+    assert policy.act(batch) == first
+    second = policy.act([batch[0], batch[1]._replace(rejected=(first[1],))])
+    assert second[0] == first[0] and second[1] != first[1]
+    third = policy.act([batch[0], batch[1]._replace(rejected=(first[1], second[1]))])
+    assert third[1] not in (first[1], second[1])
+
+
 def test_an_unknown_way_to_decode_is_refused(make):
     with pytest.raises(ValueError, match="unknown policy.decode 'best': choose one of admissible, free"):
         make(decode="best")

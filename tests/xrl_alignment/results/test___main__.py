@@ -27,7 +27,7 @@ def test_every_experiment_runs_and_a_second_call_repeats_nothing(alfworld_data: 
     first = run(tmp_path)
     assert first.returncode == 0, first.stderr
     results = json.loads((tmp_path / "results.json").read_text())
-    assert results["shipped"]["numbers"]["games"] == results["student"]["student"]["a"]["games"] == 6
+    assert results["shipped"]["skip_rejected"]["numbers"]["games"] == results["student"]["student"]["a"]["games"] == 6
     assert results["phase_two"]["8"]["dpo, β 1"]["over_bc"]["interval"]
     assert set(results["reflexion"]) == {"with its memory", "without a memory", "with another game's memory"}
     assert results["images"]["generated"]["likely"]["none"]["solved"] == 6
