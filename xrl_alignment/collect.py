@@ -158,6 +158,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--no-show-ids", dest="show_ids", action="store_false", help="frames without numbers")
     add("--blank-frames", action="store_true", help="black frames")
     add("--negatives", action="store_true", help="store a random other command as text_output_neg, for DPO")
+    add("--only", default="", metavar="WORD", help="store the states whose label begins with WORD alone (take)")
     add("--tokenizer", default="tiny", help="whose tokens the prompts are measured in: tiny, or a model's folder")
     add("--budget", type=int, default=1023, help="longest prompt in tokens (the model's max_txt_len - 1)")
     return parser.parse_args(argv)

@@ -126,6 +126,17 @@ def test_noise_executes_other_commands_and_labels_stay_the_experts(games: list[G
     assert any(item.executed != item.text_output for item in transitions)
 
 
+def test_only_the_states_in_which_something_is_taken(games: list[Game], tmp_path: Path) -> None:
+    whole, (taken,) = (
+        collect(Plan(), games[:1], tmp_path / "all"),
+        collect(Plan(only="take"), games[:1], tmp_path / "t"),
+    )
+    (shard,) = (open_shard(path) for path in (tmp_path / "t").rglob("*.h5"))
+    labels = [shard.read(step, ("text_output",))["text_output"] for step in range(shard.steps)]
+    assert labels and all(label.startswith("take ") for label in labels) and taken.stored == len(labels)
+    assert taken.steps == whole.steps > taken.stored  # the game was played to its end
+
+
 def test_shards_with_any_number_of_workers_and_a_card(games: list[Game], tmp_path: Path) -> None:
     one = collect(Plan(), games, tmp_path / "1")
     with make_executor("local", workers=2) as executor:

@@ -25,8 +25,10 @@ class Plan:
     thinks before it acts (`run.enable_tc` of training). With `memories` each game has been tried before: the explorer
     played its first steps, and the prompt holds the memory of that attempt. `tell_objects`, `show_ids` and
     `blank_frames` decide what the model is shown, as in the section `environment` (docs/information.md). `negatives`
-    stores a random other admissible command as `text_output_neg`, for DPO without a policy. `expert_options` are the
-    `openai` expert's settings, without those that only decide where, how fast and for how much it runs.
+    stores a random other admissible command as `text_output_neg`, for DPO without a policy. `only` stores the states
+    whose label begins with that word alone (`take`), so that a student can see more of what is rare.
+    `expert_options` are the `openai` expert's settings, without those that only decide where, how fast and for how much
+    it runs.
     """
 
     env: str = "native"
@@ -47,6 +49,7 @@ class Plan:
     show_ids: bool = True
     blank_frames: bool = False
     negatives: bool = False
+    only: str = ""
     tokenizer: str = "tiny"
     budget: int = 1023
     expert_options: dict[str, Any] = field(default_factory=dict)

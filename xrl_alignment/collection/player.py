@@ -51,7 +51,8 @@ class CollectingPlayer:
         began = time.perf_counter()
         with self._environments.lend() as environment:
             transitions, won = yield from self.play(environment, game)
-        kept = transitions if won or self.plan.keep_failed else []
+        kept = [item for item in transitions if self.plan.only in ("", item.text_output.partition(" ")[0])]
+        kept = kept if won or self.plan.keep_failed else []
         entries: list[dict[str, str]] = []
         if kept and self.plan.format == "shards":
             facts = {"game": game.id, "won": won, "expert": self.plan.expert, "engine": self.plan.env}

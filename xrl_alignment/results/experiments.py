@@ -182,14 +182,20 @@ def phase_two(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 
 
 def _collections(lab: Lab, sizes: ResultsConfig) -> list[Path]:
-    """The explorer's games, shown in every way."""
+    """The explorer's games, shown in every way.
+
+    A student that is unsure whether the newest list names what it looks for walks on, and searches the whole room for
+    nothing; a wrong `take` costs one step. So states in which something is taken count more.
+    """
     told = partial(_collection, lab, noise=sizes.noise)
+    taken = told("taken", sizes.taken_games, 6, "--no-show-ids", "--only", "take")
     return [
         told("told", sizes.told_games, 1),
         told("plain", sizes.plain_games, 2, "--no-show-ids"),
         told("blank", sizes.blank_games, 3, "--blank-frames"),
         told("hidden", sizes.hidden_games, 4, "--hide-objects", "--thoughts"),
         told("remembered", sizes.remembered_games, 5, "--memories"),
+        *(taken,) * 3,
     ]
 
 

@@ -27,6 +27,11 @@ class ResultsConfig(Section, section="results"):
     blank_games: int = setting(1500, "the same, black frames", at_least(1))
     hidden_games: int = setting(0, "games in which only the image shows what lies where; 0: all", at_least(0))
     remembered_games: int = setting(1000, "games that were tried before, with a memory of that", at_least(1))
+    taken_games: int = setting(
+        1800,
+        "the same, no numbers, only states in which something is taken, each three times",
+        at_least(1),
+    )
     noise: float = setting(
         0.1, "share of the steps in which another command than the expert's is executed", between(0, 1)
     )
