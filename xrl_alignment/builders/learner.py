@@ -9,6 +9,7 @@ import torch
 from lavis.common import optims  # noqa: F401  (registers the schedulers)
 from lavis.common.registry import registry
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.runners.parallel import Replicas, check_shardable
 from xrl_alignment.builders.student import ImageProcessor
 from xrl_alignment.config.loading import shareable
 from xrl_alignment.config.schema import DaggerConfig
@@ -46,10 +47,13 @@ def games_of_weights(model: dict[str, Any]) -> PlayedGames:
 def build_learner(
     config: DaggerConfig, directory: TrainingFiles, model: Blip2Emac, vis_processor: ImageProcessor
 ) -> Learner:
-    """The original's optimiser and schedule over the parameters that train."""
+    """The original's optimiser and schedule over what trains; ConfigError where that cannot be sharded."""
     run = config.run
     model.dpo_beta = run.dpo_beta
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if run.learner_fsdp:
+        check_shardable(model, "run.learner_fsdp")
+    replicas = Replicas(model, fsdp=run.learner_fsdp, ddp=False)
+    parameters = replicas.parameters()
     optimizer = torch.optim.AdamW(parameters, lr=run.init_lr, betas=(0.9, 0.999), weight_decay=run.weight_decay)
     scheduler = registry.get_lr_scheduler_class("linear_warmup_cosine_lr")(
         optimizer=optimizer,
@@ -61,7 +65,7 @@ def build_learner(
     )
     buffer_class = DPOReplayBuffer if run.enable_dpo else ReplayBuffer
     return Learner(
-        model=model,
+        replicas=replicas,
         vis_processor=vis_processor,
         buffer=buffer_class(directory.buffer, seed=run.seed, disagreements=run.learn_from == "disagreements"),
         optimizer=optimizer,

@@ -46,7 +46,8 @@ def learn(config: DaggerConfig, paths: RunPaths) -> None:
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise LearnerMemoryError(
             f"the learner is out of memory on {device} ({first_sentence(error)}): lower run.batch_size and raise "
-            "run.accum_grad_steps, or give it another device (run.learner_device)"
+            "run.accum_grad_steps, give it another device (run.learner_device), or shard the model over several "
+            "(run.learner_fsdp)"
         ) from error
     finally:
         directory.close()
