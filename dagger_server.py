@@ -27,7 +27,7 @@ from lavis.common.files import make_folder, write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.runners.parallel import check_shardable
 from xrl_alignment.builders.environments import client_arguments, expected_games
-from xrl_alignment.builders.learner import build_training
+from xrl_alignment.builders.learner import build_training, check_learner_devices
 from xrl_alignment.builders.student import ImageProcessor, load_student, make_policy, prompt_writer
 from xrl_alignment.builders.teacher import TeacherParts, build_teacher, expert_options
 from xrl_alignment.common.choices import CLIENT_EXPERTS, LABELS_FROM_CLIENT
@@ -83,7 +83,9 @@ def main() -> None:
         cleanup.callback(server.stop)
         teacher = build_teacher(config.expert, config.reflexion, thinking=run.enable_tc)  # a missing key ends here
         cleanup.callback(teacher.close)
-        model, vis_processor = load_student(config.model, pick_device(run.device))
+        device = pick_device(run.device)
+        check_learner_devices(run)
+        model, vis_processor = load_student(config.model, device)
         check_student(config, model)
         policy = make_policy(config.policy, model, vis_processor, run.max_batch)
         cleanup.callback(policy.close)

@@ -7,12 +7,14 @@ from typing import Any
 import torch
 
 from lavis.common import optims  # noqa: F401  (registers the schedulers)
+from lavis.common.devices import pick_device
+from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.runners.parallel import Replicas, check_shardable
 from xrl_alignment.builders.student import ImageProcessor
 from xrl_alignment.config.loading import shareable
-from xrl_alignment.config.schema import DaggerConfig
+from xrl_alignment.config.schema import DaggerConfig, RunConfig
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.training import Training, TrainingFiles
 from xrl_alignment.runs.played import PlayedGames, played_by_file
@@ -33,6 +35,17 @@ def build_training(
         config=shareable(config),
         earlier_games=games_of_weights(config.model),
     )
+
+
+def check_learner_devices(run: RunConfig) -> None:
+    """ConfigError where this machine lacks the GPUs for a learner of its own, whose processes would say so later."""
+    if run.learner != "decoupled":
+        return
+    device = pick_device(run.learner_device or run.device, "run.learner_device")
+    if device.type == "cuda" and run.learner_processes > (gpus := torch.cuda.device_count()):
+        raise ConfigError(
+            f"run.learner_processes: {run.learner_processes} processes need a GPU each, this machine has {gpus}"
+        )
 
 
 def games_of_weights(model: dict[str, Any]) -> PlayedGames:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lavis.common.devices import DEVICE_LOST
 from lavis.common.dist_utils import gathered, get_rank, get_world_size, summed
 from lavis.common.errors import DivergedError
 from lavis.common.optims import LinearWarmupCosineLRScheduler
@@ -28,6 +29,8 @@ from xrl_alignment.policies.base import autocast, stack_images
 from xrl_alignment.runs.replay import ReplayBuffer
 
 logger = logging.getLogger(__name__)
+
+NO_SHARDS_FAULT: tuple[type[Exception], ...] = (MemoryError, torch.OutOfMemoryError, *DEVICE_LOST)
 
 
 @dataclass(frozen=True)
@@ -145,8 +148,8 @@ class Learner:
                 samples = self._read(places)
                 if not self.replicas.fsdp:
                     output = self._output(samples, places)
-            except (MemoryError, torch.OutOfMemoryError):
-                raise  # no shard's fault: a smaller batch may fit
+            except NO_SHARDS_FAULT:
+                raise
             except Exception as error:
                 failure = error
             reason = f"{type(failure).__name__}: {failure}" if failure else ""

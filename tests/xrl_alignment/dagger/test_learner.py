@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from lavis.common.devices import DEVICE_LOST
 from lavis.common.errors import DivergedError
 from lavis.models.blip2_models.emac_config import PARTS
 from xrl_alignment.builders.student import load_student
@@ -222,8 +223,15 @@ def test_a_transition_at_which_the_model_fails_is_drawn_no_more(make, stored, ca
     assert again.buffer.refused == learner.buffer.refused
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
-def test_too_little_memory_is_no_shards_fault(make, stored, error):
+DEVICES_FAULTS = [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    MemoryError(),
+    *(lost("CUDA error: the launch failed") for lost in DEVICE_LOST),
+]
+
+
+@pytest.mark.parametrize("error", DEVICES_FAULTS)
+def test_a_devices_fault_is_no_shards_fault(make, stored, error):
     learner = make(updates=8)
     write_shard(stored / shard_name(0, 1, 1), [Transition(np.zeros((8, 8, 3), np.uint8), "long", "a", "a", "", "")], {})
     learner.buffer.add_shard(shard_name(0, 1, 1))
