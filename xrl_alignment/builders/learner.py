@@ -87,4 +87,5 @@ def build_learner(
         accum_grad_steps=run.accum_grad_steps,
         updates=run.train_iters_per_epoch,
         preferences=run.enable_dpo,
+        run_log=directory.logger,
     )

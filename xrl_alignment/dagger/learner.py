@@ -62,7 +62,8 @@ class TrainingMetrics:
 class Learner:
     """Trains the model of `replicas` on what `buffer` holds; one call of `learn` is what follows one episode.
 
-    `lr_scheduler` is LAVIS's: `step(cur_epoch, cur_step)` sets the optimiser's learning rate.
+    `lr_scheduler` is LAVIS's: `step(cur_epoch, cur_step)` sets the optimiser's learning rate. `run_log` is told which
+    shards it learns nothing more from.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Learner:
         accum_grad_steps: int,
         updates: int,
         preferences: bool,
+        run_log: logging.Logger | None = None,
     ) -> None:
         self.replicas = replicas
         assert isinstance(replicas.model, Blip2Emac)
@@ -89,6 +91,7 @@ class Learner:
         self.accum_grad_steps = accum_grad_steps
         self.updates = updates
         self.preferences = preferences
+        self.logs = [logger, run_log] if run_log else [logger]
         self.references = ReferenceLogps(self.model)  # not used with shards: processes would compute different ones
         # fp16 gradients underflow without scaling; bf16 has fp32's range and needs none.
         half = self.model.device.type == "cuda" and self.model.amp != torch.bfloat16
@@ -194,7 +197,8 @@ class Learner:
         faulty: set[str] = set().union(*gathered(mine))  # a disk may fail one process of a group alone
         left = [self.buffer.refuse(name) for name in sorted(faulty)]
         for name in sorted(faulty):
-            logger.error("%s: nothing more is learned from it: %s", name, reason)
+            for log in self.logs:
+                log.error("%s: nothing more is learned from it: %s", name, reason)
         return bool(left) and left[-1]
 
     def _computes(self, place: Place) -> bool:

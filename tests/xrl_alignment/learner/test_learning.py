@@ -1,4 +1,4 @@
-"""The learner's program in this process: what its device does to it becomes one line."""
+"""The learner's program in this process: what happens to it becomes a line."""
 
 import pytest
 import torch
@@ -43,3 +43,14 @@ def test_a_fault_of_the_device_ends_the_learner(finished_run, tmp_path, monkeypa
     with pytest.raises(kind, match=reason):
         learn(load_config(DaggerConfig, paths.learner_settings, []), paths)
     assert "nothing more is learned from it" not in caplog.text
+
+
+def test_the_run_is_told_of_an_episode_that_cannot_be_read(finished_run, tmp_path):
+    """Its log has the learner's lines from `learned.jsonl`."""
+    paths = copy_stored(finished_run.directory, tmp_path / "run")
+    shards = sorted(paths.buffer.glob("*.h5"))
+    shards[0].write_bytes(b"damaged")
+    paths.learner_settings.write_text(yaml.safe_dump({"run": RUN | {"accum_grad_steps": 1, "train_every": 2}}))
+    learn(load_config(DaggerConfig, paths.learner_settings, []), paths)
+    errors = [line for line in paths.learned.read_text().splitlines() if '"ERROR"' in line]
+    assert len(errors) == 1 and f"{shards[0].name}: nothing more is learned from it: ShardError" in errors[0]
