@@ -25,8 +25,9 @@ from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.errors import ConfigError
 from lavis.common.files import make_folder, write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.runners.parallel import check_shardable
 from xrl_alignment.builders.environments import client_arguments, expected_games
-from xrl_alignment.builders.learner import build_training
+from xrl_alignment.builders.learner import build_training, check_learner_devices
 from xrl_alignment.builders.student import ImageProcessor, load_student, make_policy, prompt_writer
 from xrl_alignment.builders.teacher import TeacherParts, build_teacher, expert_options
 from xrl_alignment.common.choices import CLIENT_EXPERTS, LABELS_FROM_CLIENT
@@ -82,7 +83,9 @@ def main() -> None:
         cleanup.callback(server.stop)
         teacher = build_teacher(config.expert, config.reflexion, thinking=run.enable_tc)  # a missing key ends here
         cleanup.callback(teacher.close)
-        model, vis_processor = load_student(config.model, pick_device(run.device))
+        device = pick_device(run.device)
+        check_learner_devices(run)
+        model, vis_processor = load_student(config.model, device)
         check_student(config, model)
         policy = make_policy(config.policy, model, vis_processor, run.max_batch)
         cleanup.callback(policy.close)
@@ -196,6 +199,8 @@ def check_student(config: DaggerConfig, model: Blip2Emac) -> None:
         raise ConfigError("every part of the model is frozen: set one of model.freeze_* to false, or run.run_training")
     if run.run_training and run.enable_dpo and model.reference is None:
         raise ConfigError("run.enable_dpo needs model.ref_pretrained: the checkpoint of the first (BC) phase")
+    if run.run_training and run.learner_fsdp:
+        check_shardable(model, "run.learner_fsdp")
     served = config.policy.name == "vllm"
     if served and run.run_training and any(p.requires_grad for p in model.llm_model.parameters()):
         raise ConfigError(

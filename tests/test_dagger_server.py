@@ -323,6 +323,30 @@ def test_a_checkpoint_that_does_not_fit(settings, fails, tmp_path, damage):
     ] in line
 
 
+def test_gpus_that_a_learner_lacks(settings, fails, tmp_path, monkeypatch):
+    options = ["run.learner=decoupled", "run.learner_device=cuda", "run.learner_processes=2", "server.port=0"]
+    for gpus, reason in (
+        (0, "run.learner_device is cuda, but torch"),
+        (1, "2 processes need a GPU each, this machine"),
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpus=gpus: gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        assert reason in fails("--cfg-path", settings, "--options", "run.device=cpu", *options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_reference_that_shares_weights_is_not_sharded(settings, fails, tmp_path):
+    adapter = {"freeze_vit": True, "freeze_llm": True, "freeze_qformer": True, "lora_rank": 2}
+    model, _ = load_student({**adapter, "allow_random": list(PARTS)}, torch.device("cpu"))
+    path = save_checkpoint(tmp_path / "c.pth", model=model)
+    options = [f"model.{key}={value}" for key, value in adapter.items()]
+    options += [RANDOM, f"model.ref_pretrained={path}", "run.enable_dpo=true", "run.learner=decoupled"]
+    options += ["run.learner_processes=2", "run.learner_fsdp=true", "server.port=0"]
+    line = fails("--cfg-path", settings, "--options", *options)
+    assert "run.learner_fsdp=True cannot shard a policy and a reference that share" in line
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_resume_with_other_settings_or_in_use_is_refused(settings, fails, tmp_path):
     run_dir = tmp_path / "run"
     directory = RunDirectory(run_dir)

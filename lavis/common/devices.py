@@ -11,6 +11,8 @@ from lavis.common.dist_utils import local_rank
 from lavis.common.errors import ConfigError
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
+# What a lost device raises, where torch has a class for it. Out of memory is an error of the settings.
+DEVICE_LOST: tuple[type[Exception], ...] = (torch.AcceleratorError,) if hasattr(torch, "AcceleratorError") else ()
 
 
 def pick_device(name: str, key: str = "run.device") -> torch.device:

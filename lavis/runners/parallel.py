@@ -1,7 +1,7 @@
-"""One model on several processes: as it is, copied with summed gradients (DDP), or sharded (FSDP).
+"""One model on several processes: as it is, copied (with DDP, or gradients averaged on demand), or sharded (FSDP).
 
-The runner calls every method of the model through `Replicas.call`, so that the gradient hooks of DDP and the gathering
-of FSDP see it, whichever method it is.
+Training calls every method of the model through `Replicas.call`, so that the gradient hooks of DDP and the gathering of
+FSDP see it, whichever method it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lavis.common.dist_utils import get_world_size, is_dist_avail_and_initialized
 from lavis.common.errors import ConfigError
 from lavis.models import BaseModel
-from lavis.models.blip2_models.weights import WeightsError
+from lavis.models.blip2_models import weights
 
 
 class Dispatch(nn.Module):
@@ -35,14 +35,16 @@ class Dispatch(nn.Module):
 
 
 class Replicas:
-    """`model` on this run's processes; `fsdp` shards it (each block of the networks on its own)."""
+    """`model` on this run's processes; `fsdp` shards it (each block of the networks on its own).
 
-    def __init__(self, model: BaseModel, *, fsdp: bool = False, find_unused_parameters: bool = False) -> None:
-        if fsdp and _reference_shares(model):
-            raise ConfigError(
-                "run.fsdp=True cannot shard a policy and a reference that share frozen weights (model.lora_rank, "
-                "model.adaptor_tuning): run without it, adapters need little memory"
-            )
+    Copies are DDP's. Without `ddp` nothing but `average_gradients` makes processes wait for each other.
+    """
+
+    def __init__(
+        self, model: BaseModel, *, fsdp: bool = False, ddp: bool = True, find_unused_parameters: bool = False
+    ) -> None:
+        if fsdp:
+            check_shardable(model)
         if fsdp and not is_dist_avail_and_initialized():
             raise ConfigError("run.fsdp=True needs processes: python -m torch.distributed.run --nproc_per_node=N …")
         model.base_hash()  # while the weights are whole; the model keeps it
@@ -51,7 +53,7 @@ class Replicas:
         self.module: nn.Module = Dispatch(model)
         if fsdp:
             _shard(self.module)
-        elif is_dist_avail_and_initialized():
+        elif ddp and is_dist_avail_and_initialized():
             devices = [model.device] if model.device.type == "cuda" else None
             self.module = DistributedDataParallel(
                 self.module, device_ids=devices, find_unused_parameters=find_unused_parameters
@@ -92,6 +94,15 @@ class Replicas:
         else:
             yield
 
+    def average_gradients(self) -> None:
+        """Replace the gradients of plain copies by their mean over the processes; DDP and FSDP have done it."""
+        if self.fsdp or isinstance(self.module, DistributedDataParallel) or get_world_size() == 1:
+            return
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                torch.distributed.all_reduce(parameter.grad)
+                parameter.grad /= get_world_size()
+
     def parameters(self) -> list[nn.Parameter]:
         """What the optimiser trains."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -105,9 +116,9 @@ class Replicas:
         if not self.fsdp:
             self.model.load_trainable(state)
             return
-        own = self.model.trainable_state_dict()
-        if own.keys() != state.keys():
-            raise WeightsError(f"the trainable state has {len(state)} tensors, the model's {len(own)}")
+        own, source = self.model.trainable_state_dict(), "the checkpoint's trainable state"
+        weights.require_match(own, state, source)
+        weights.require_finite(state, source)
         for name, value in state.items():
             own[name].copy_(_like(value, own[name]))
 
@@ -139,6 +150,21 @@ class _Gathering:
         if name in self._METHODS:
             self._replicas.gather()
         return getattr(self._replicas.model, name)
+
+
+def check_shardable(model: BaseModel, key: str = "run.fsdp") -> None:
+    """ConfigError, which names the setting `key`, where FSDP cannot shard `model`."""
+    if _reference_shares(model):
+        raise ConfigError(
+            f"{key}=True cannot shard a policy and a reference that share frozen weights (model.lora_rank, "
+            "model.adaptor_tuning): run without it, adapters need little memory"
+        )
+    dtypes = sorted({str(parameter.dtype) for parameter in model.parameters() if parameter.requires_grad})
+    if len(dtypes) > 1:
+        raise ConfigError(
+            f"{key}=True needs one dtype for all that trains, here are {' and '.join(dtypes)}: set "
+            "model.llm_dtype=float32, and model.vit_precision=float32 where the vision encoder trains"
+        )
 
 
 def _reference_shares(model: BaseModel) -> bool:

@@ -10,6 +10,7 @@ import torch
 
 from lavis.common.devices import set_seed
 from lavis.common.optims import LinearWarmupCosineLRScheduler
+from lavis.runners.parallel import Replicas
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
 from xrl_alignment.client.play import play
 from xrl_alignment.client.report import ClientReport
@@ -55,11 +56,13 @@ class Scripted:
         return actions
 
 
-def make_learner(model, vis_processor, directory, *, preferences=False, lr=1e-3, updates=1, seed=42, num_rounds=2):
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.05)
+def make_learner(
+    model, vis_processor, directory, *, preferences=False, lr=1e-3, updates=1, seed=42, num_rounds=2, fsdp=False
+):
+    replicas = Replicas(model, fsdp=fsdp, ddp=False)
+    optimizer = torch.optim.AdamW(replicas.parameters(), lr=lr, weight_decay=0.05)
     return Learner(
-        model=model,
+        replicas=replicas,
         vis_processor=vis_processor,
         buffer=(DPOReplayBuffer if preferences else ReplayBuffer)(directory, seed=seed),
         optimizer=optimizer,

@@ -7,11 +7,14 @@ from typing import Any
 import torch
 
 from lavis.common import optims  # noqa: F401  (registers the schedulers)
+from lavis.common.devices import pick_device
+from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.runners.parallel import Replicas, check_shardable
 from xrl_alignment.builders.student import ImageProcessor
 from xrl_alignment.config.loading import shareable
-from xrl_alignment.config.schema import DaggerConfig
+from xrl_alignment.config.schema import DaggerConfig, RunConfig
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.training import Training, TrainingFiles
 from xrl_alignment.runs.played import PlayedGames, played_by_file
@@ -34,6 +37,17 @@ def build_training(
     )
 
 
+def check_learner_devices(run: RunConfig) -> None:
+    """ConfigError where this machine lacks the GPUs for a learner of its own, whose processes would say so later."""
+    if run.learner != "decoupled":
+        return
+    device = pick_device(run.learner_device or run.device, "run.learner_device")
+    if device.type == "cuda" and run.learner_processes > (gpus := torch.cuda.device_count()):
+        raise ConfigError(
+            f"run.learner_processes: {run.learner_processes} processes need a GPU each, this machine has {gpus}"
+        )
+
+
 def games_of_weights(model: dict[str, Any]) -> PlayedGames:
     """The games that the weights of a `model:` section have trained on, as far as they say it."""
     played = PlayedGames()
@@ -46,10 +60,13 @@ def games_of_weights(model: dict[str, Any]) -> PlayedGames:
 def build_learner(
     config: DaggerConfig, directory: TrainingFiles, model: Blip2Emac, vis_processor: ImageProcessor
 ) -> Learner:
-    """The original's optimiser and schedule over the parameters that train."""
+    """The original's optimiser and schedule over what trains; ConfigError where that cannot be sharded."""
     run = config.run
     model.dpo_beta = run.dpo_beta
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if run.learner_fsdp:
+        check_shardable(model, "run.learner_fsdp")
+    replicas = Replicas(model, fsdp=run.learner_fsdp, ddp=False)
+    parameters = replicas.parameters()
     optimizer = torch.optim.AdamW(parameters, lr=run.init_lr, betas=(0.9, 0.999), weight_decay=run.weight_decay)
     scheduler = registry.get_lr_scheduler_class("linear_warmup_cosine_lr")(
         optimizer=optimizer,
@@ -61,7 +78,7 @@ def build_learner(
     )
     buffer_class = DPOReplayBuffer if run.enable_dpo else ReplayBuffer
     return Learner(
-        model=model,
+        replicas=replicas,
         vis_processor=vis_processor,
         buffer=buffer_class(directory.buffer, seed=run.seed, disagreements=run.learn_from == "disagreements"),
         optimizer=optimizer,
@@ -70,4 +87,5 @@ def build_learner(
         accum_grad_steps=run.accum_grad_steps,
         updates=run.train_iters_per_epoch,
         preferences=run.enable_dpo,
+        run_log=directory.logger,
     )

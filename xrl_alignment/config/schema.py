@@ -121,6 +121,12 @@ class RunConfig(Section, section="run"):
         at_least(1),
         may_change=True,
     )
+    learner_fsdp: bool = setting(
+        False,
+        "with `learner_processes` above 1: shard weights, gradients and optimiser state over these processes (FSDP), "
+        "for a language model that trains",
+        may_change=True,
+    )
     max_staleness: int = setting(
         1000,
         "with `learner=decoupled`: updates (steps of the optimiser) that the policy's weights may lack for the stored "
@@ -142,6 +148,9 @@ class RunConfig(Section, section="run"):
         check_has_effect("run.learner_device", self.learner_device, valid, "run.learner=decoupled")
         valid = self.learner == "decoupled" or self.learner_processes == 1
         check_has_effect("run.learner_processes", self.learner_processes, valid, "run.learner=decoupled")
+        valid = self.learner_processes > 1 or not self.learner_fsdp
+        condition = "run.learner=decoupled and run.learner_processes above 1"
+        check_has_effect("run.learner_fsdp", self.learner_fsdp, valid, condition)
         rule = f"at most run.batch_size ({self.batch_size})"
         check("run.learner_processes", self.learner_processes, self.learner_processes <= self.batch_size, rule)
         device = self.learner_device or self.device

@@ -3,8 +3,8 @@
 The optimiser, schedule and accumulation are the original's: AdamW with betas (0.9, 0.999), linear warm-up then cosine
 over the rounds, `train_iters_per_epoch` updates of `accum_grad_steps` batches each, after every episode.
 
-In a process group every process holds the model, draws the same batch, computes its share of it, and adds up the
-gradients with the others; so all make the same update as one process would.
+In a process group every process holds the model, or a shard of it (FSDP), draws the same batch, and computes its share;
+the gradients are averaged, so all make the same update as one process would.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from lavis.common.devices import DEVICE_LOST
 from lavis.common.dist_utils import gathered, get_rank, get_world_size, summed
 from lavis.common.errors import DivergedError
 from lavis.common.optims import LinearWarmupCosineLRScheduler
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.references import Place, ReferenceLogps
+from lavis.runners.parallel import Replicas, whole
 from xrl_alignment.policies.base import autocast, stack_images
 from xrl_alignment.runs.replay import ReplayBuffer
 
 logger = logging.getLogger(__name__)
+
+NO_SHARDS_FAULT: tuple[type[Exception], ...] = (MemoryError, torch.OutOfMemoryError, *DEVICE_LOST)
 
 
 @dataclass(frozen=True)
@@ -56,15 +60,16 @@ class TrainingMetrics:
 
 
 class Learner:
-    """Trains `model` on what `buffer` holds; one call of `learn` is what follows one episode.
+    """Trains the model of `replicas` on what `buffer` holds; one call of `learn` is what follows one episode.
 
-    `lr_scheduler` is LAVIS's: `step(cur_epoch, cur_step)` sets the optimiser's learning rate.
+    `lr_scheduler` is LAVIS's: `step(cur_epoch, cur_step)` sets the optimiser's learning rate. `run_log` is told which
+    shards it learns nothing more from.
     """
 
     def __init__(
         self,
         *,
-        model: Blip2Emac,
+        replicas: Replicas,
         vis_processor: Callable[[np.ndarray], torch.Tensor],
         buffer: ReplayBuffer,
         optimizer: torch.optim.Optimizer,
@@ -73,8 +78,11 @@ class Learner:
         accum_grad_steps: int,
         updates: int,
         preferences: bool,
+        run_log: logging.Logger | None = None,
     ) -> None:
-        self.model = model
+        self.replicas = replicas
+        assert isinstance(replicas.model, Blip2Emac)
+        self.model = replicas.model
         self.vis_processor = vis_processor
         self.buffer = buffer
         self.optimizer = optimizer
@@ -83,9 +91,10 @@ class Learner:
         self.accum_grad_steps = accum_grad_steps
         self.updates = updates
         self.preferences = preferences
-        self.references = ReferenceLogps(model)
+        self.logs = [logger, run_log] if run_log else [logger]
+        self.references = ReferenceLogps(self.model)  # not used with shards: processes would compute different ones
         # fp16 gradients underflow without scaling; bf16 has fp32's range and needs none.
-        half = model.device.type == "cuda" and model.amp != torch.bfloat16
+        half = self.model.device.type == "cuda" and self.model.amp != torch.bfloat16
         self.scaler = torch.amp.GradScaler("cuda", enabled=half)
         self.training_step = 0  # batches so far, the original's count
 
@@ -112,13 +121,11 @@ class Learner:
 
     def _step(self, epoch: int) -> None:
         """Update the weights, unless the gradient is not finite (with fp16 the scaler skips such an update itself)."""
-        gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        if get_world_size() > 1:
-            for gradient in gradients:
-                torch.distributed.all_reduce(gradient)
+        self.replicas.average_gradients()
         if not self.scaler.is_enabled():
+            gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
             # One number for all gradients: the norm is infinite or NaN if one of them is.
-            norm = torch.nn.utils.get_total_norm(gradients).item()
+            norm = whole(torch.nn.utils.get_total_norm(gradients)).item()
             if not math.isfinite(norm):
                 raise self._diverged("gradient's norm", norm, epoch)
         self.scaler.step(self.optimizer)
@@ -134,21 +141,25 @@ class Learner:
     def _forward(self) -> tuple[dict[str, Any], float]:
         """The model's output for this process's share of a new batch, and how large a share of its loss that is.
 
-        A shard that cannot be read or computed is drawn no more.
+        A shard that cannot be read or computed is drawn no more. But a process that fails alone in the forward pass of
+        a sharded model, for which the others wait, raises its error: the launcher ends the group.
         """
         while True:
             places = self.buffer.draw(self.batch_size)[get_rank() :: get_world_size()]
             failure: Exception | None = None
             try:
-                samples = self.buffer.read(places)
-                output = self._output(samples, places)
-            except (MemoryError, torch.OutOfMemoryError):
-                raise  # no shard's fault: a smaller batch may fit
+                samples = self._read(places)
+                if not self.replicas.fsdp:
+                    output = self._output(samples, places)
+            except NO_SHARDS_FAULT:
+                raise
             except Exception as error:
                 failure = error
             reason = f"{type(failure).__name__}: {failure}" if failure else ""
             reasons = [reason for reason in gathered(reason) if reason]
             if not reasons:
+                if self.replicas.fsdp:  # every process has its samples
+                    output = self._output(samples, places)
                 return output, self._share(samples)
             if not self._refuse_faulty(reasons[0]):
                 raise failure or RuntimeError(f"another process of the learner failed: {reasons[0]}")
@@ -164,13 +175,18 @@ class Learner:
             )
         return count / summed([count], self.model.device)[0]
 
-    def _output(self, samples: dict[str, Any], places: Sequence[Place]) -> dict[str, Any]:
+    def _read(self, places: Sequence[Place]) -> dict[str, Any]:
+        samples: dict[str, Any] = self.buffer.read(places)
         samples["image"] = stack_images(self.vis_processor, samples["image"]).to(self.model.device)
+        return samples
+
+    def _output(self, samples: dict[str, Any], places: Sequence[Place]) -> dict[str, Any]:
         with autocast(self.model.device):
-            if self.preferences:
+            if not self.preferences:
+                return self.replicas.call("forward", samples)
+            if not self.replicas.fsdp:
                 self.references.add_to(samples, places)
-                return self.model.dpo_forward(samples)
-            return self.model(samples)
+            return self.replicas.call("dpo_forward", samples)
 
     def _refuse_faulty(self, reason: str) -> bool:
         """Refuse the shards of the last batch at which the model fails by themselves; False where there are none.
@@ -181,14 +197,17 @@ class Learner:
         faulty: set[str] = set().union(*gathered(mine))  # a disk may fail one process of a group alone
         left = [self.buffer.refuse(name) for name in sorted(faulty)]
         for name in sorted(faulty):
-            logger.error("%s: nothing more is learned from it: %s", name, reason)
+            for log in self.logs:
+                log.error("%s: nothing more is learned from it: %s", name, reason)
         return bool(left) and left[-1]
 
     def _computes(self, place: Place) -> bool:
         device = self.model.device
         try:
             with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-                self._output(self.buffer.read([place]), [place])
+                samples = self._read([place])
+                if not self.replicas.fsdp:
+                    self._output(samples, [place])
         except Exception:  # whatever it is: the batch's error is the one that is told
             return False
         return True
@@ -200,7 +219,8 @@ class Learner:
         loss, *rest = summed([output[name].item() * share for name in names], self.model.device)
         if not math.isfinite(loss):
             raise self._diverged("loss", loss, epoch)
-        self.scaler.scale(output["loss"] * share / self.accum_grad_steps).backward()
+        # FSDP averages the gradient of every batch at once, for only shards of it stay in memory.
+        self.scaler.scale(output["loss"] * (share * get_world_size()) / self.accum_grad_steps).backward()
         return TrainingMetrics(self.training_step, self.optimizer.param_groups[0]["lr"], loss, *rest)
 
     def random_state(self) -> dict:
@@ -213,7 +233,7 @@ class Learner:
 
     def restore(self, checkpoint: dict) -> None:
         """Continue from a checkpoint: optimiser, scaler, step, random states, references (not the model's weights)."""
-        self.optimizer.load_state_dict(checkpoint["optimizer"])
+        self.replicas.load_optimizer(self.optimizer, checkpoint["optimizer"])
         self.scaler.load_state_dict(checkpoint["scaler"] or {})
         self.training_step = checkpoint["training_step"]
         if checkpoint.get("references"):

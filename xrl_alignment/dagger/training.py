@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from lavis.common.dist_utils import get_world_size, main_process
+from lavis.common.dist_utils import get_world_size, is_main_process
 from xrl_alignment.dagger.learner import Learner, TrainingMetrics
 from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint
 from xrl_alignment.runs.directory import EpisodeRecord
@@ -199,7 +199,7 @@ class Training:
         if not path.exists():
             return None
         checkpoint = load_state(path, journaled)
-        restore_model(self.learner.model, checkpoint, path)
+        restore_model(self.learner.model, checkpoint, path, self.learner.replicas.load_trainable)
         self.learner.restore(checkpoint)
         self._saved = (checkpoint["round"], checkpoint["episodes"])
         return checkpoint["episodes"]
@@ -247,7 +247,7 @@ class Training:
         self._saved = (round, episodes)
 
     def end_round(self, round: int, episodes: int) -> None:
-        """Write the round's checkpoint."""
+        """Write the round's checkpoint; in a process group every process must call it, as `save`."""
         if self.save_ckpt:
             self._write(self.directory.checkpoint(round), round, episodes)
 
@@ -257,12 +257,16 @@ class Training:
         self.learner.learn(round, lambda metrics: self._log(round, metrics))
         self.seconds[round] += time.monotonic() - began
 
-    @main_process
     def _write(self, path: Path, round: int, episodes: int, references: dict[str, Any] | None = None) -> None:
+        replicas = self.learner.replicas
+        weights, optimizer = replicas.trainable_state(), replicas.optimizer_state(self.learner.optimizer)
+        if not is_main_process():
+            return
         save_checkpoint(
             path,
             model=self.learner.model,
-            optimizer=self.learner.optimizer,
+            weights=weights,
+            optimizer=optimizer,
             scaler=self.learner.scaler,
             round=round,
             training_step=self.learner.training_step,

@@ -23,6 +23,7 @@ from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory
 from xrl_alignment.runs.tail import Tail
 
 LOOK_S = 0.02
+SAY_S = 1.0  # of waiting, before the server says that it waits
 MAX_DAMAGED = 3  # publications in a row
 
 
@@ -177,11 +178,11 @@ class DecoupledTraining:
 
     def _wait(self, over: Callable[[], bool], why: str) -> None:
         began = time.monotonic()
-        self.waiting, told = True, False
+        self.waiting = True
         try:
             while not over():
-                if not told and time.monotonic() - began > 1.0:
-                    told = True
+                if why not in self._in_round.told and time.monotonic() - began > SAY_S:
+                    self._in_round.told.add(why)
                     self._tell(f"{why}: {self.staleness} updates behind, run.max_staleness={self.max_staleness}")
                 time.sleep(LOOK_S)
                 self._look()
@@ -258,6 +259,7 @@ class _InRound:
     def __init__(self) -> None:
         self.trained_s = 0.0
         self.standstill_s = 0.0  # waiting, and reading weights
+        self.told: set[str] = set()  # why the server waits, once a round
         self._answers: dict[int, int] = defaultdict(int)  # by staleness
 
     def add(self, staleness: int, answers: int) -> None:

@@ -2,8 +2,7 @@
 
 Weights are a function of the journal: episodes are learned in its order, with the random state of `trainer.pth`. So a
 killed learner continues from there and comes to the very same weights; a run with `run.learner=inline` and the same
-journal has them, too. In a process group all processes do what the first one
-finds to do; only that one writes.
+journal has them, too. In a process group all processes do what the first one finds to do; only that one writes.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from lavis.common.dist_utils import barrier, gathered, main_process
+from lavis.common.dist_utils import barrier, gathered, is_main_process
 from xrl_alignment.dagger.training import Training
 from xrl_alignment.learner.directory import LearnerDirectory
 from xrl_alignment.learner.published import Version, publish
@@ -84,8 +83,8 @@ class Follower:
             self._end_round()
         if save and self.training.saved != (self.round, self.episodes):
             self.training.save(self.round, self.episodes)
-        if not todo or time.monotonic() >= self._publish_next or self._ends_a_wait():
-            self._publish_if_new()
+        if gathered(self._publication_is_due(todo))[0]:
+            self._publish()
         return bool(todo)
 
     def _todo(self) -> str:
@@ -140,19 +139,20 @@ class Follower:
         turns = (self.episodes + len(self._waiting)) // every - episodes // every
         return turns * self.updates
 
-    @main_process
-    def _publish_if_new(self) -> None:
-        """Publish unless that was done; a file that the server has removed was damaged.
+    def _publication_is_due(self, todo: str) -> bool:
+        """Whether to publish now, and that was not done; a file that the server has removed was damaged.
 
         Also after an episode from which nothing is to be learned: the policy may wait for it.
         """
-        if self._published != self._version or not self.directory.published.exists():
-            self._publish()
+        if todo and time.monotonic() < self._publish_next and not self._ends_a_wait():
+            return False
+        return self._published != self._version or not self.directory.published.exists()
 
-    @main_process
     def _publish(self) -> None:
         began = time.monotonic()
         self._published = self._version
-        publish(self.directory.published, self.training.learner.model.trainable_state_dict(), self._published)
+        weights = self.training.learner.replicas.trainable_state()  # all processes gather it
+        if is_main_process():
+            publish(self.directory.published, weights, self._published)
         now = time.monotonic()
         self._publish_next = now + max(PUBLISH_S, (now - began) / PUBLISH_SHARE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from lavis.common.devices import pick_device, set_seed, set_threads
+from lavis.common.devices import DEVICE_LOST, pick_device, set_seed, set_threads
 from lavis.common.dist_utils import end_distributed_mode, init_distributed_mode
 from lavis.common.errors import EmacError, first_sentence
 from xrl_alignment.builders.learner import build_training
@@ -20,10 +20,14 @@ class LearnerMemoryError(EmacError, MemoryError):
     """The learner needs more memory than its device has."""
 
 
+class LearnerDeviceError(EmacError, RuntimeError):
+    """The learner's device computes no more."""
+
+
 def learn(config: DaggerConfig, paths: RunPaths) -> None:
     """Learn what the run's journal holds, until its last round is over; in a group, as one of its processes.
 
-    Raises LearnerMemoryError, and what `Follower.run` raises.
+    Raises LearnerMemoryError, LearnerDeviceError, and what `Follower.run` raises.
     """
     bound_kernel_cache()
     keep_freed_memory()
@@ -46,7 +50,13 @@ def learn(config: DaggerConfig, paths: RunPaths) -> None:
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise LearnerMemoryError(
             f"the learner is out of memory on {device} ({first_sentence(error)}): lower run.batch_size and raise "
-            "run.accum_grad_steps, or give it another device (run.learner_device)"
+            "run.accum_grad_steps, give it another device (run.learner_device), or shard the model over several "
+            "(run.learner_fsdp)"
+        ) from error
+    except DEVICE_LOST as error:
+        raise LearnerDeviceError(
+            f"the learner lost its device {device} ({first_sentence(error)}): continue when the device works again, or "
+            "on another one (run.learner_device)"
         ) from error
     finally:
         directory.close()

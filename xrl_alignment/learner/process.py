@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from xrl_alignment.common.program import LIFELINE, lifeline
 
 MAX_DEATHS = 3  # in a row, without an episode learned between them
 STOP_S = 15.0
+RAISED = re.compile(r"\[rank\d+\]: ([\w.]+(?:Error|Exception)\b.*)")  # the end of a traceback, in a process group
 INTERRUPTED = 130  # the exit code of a program that SIGTERM or Ctrl-C ended
 
 
@@ -98,8 +100,17 @@ class LearnerProcess:
         self._died_at = learned
 
     def _last_words(self) -> str:
-        """The error line that it printed, or the end of its log."""
-        lines = self.log.read_bytes()[self._log_begins :].decode(errors="replace").splitlines()
-        errors = [line for line in lines if line.startswith("error: ")]  # a process group prints more after it
-        last = (errors or lines or ["it printed nothing"])[-1]
-        return last.removeprefix("error: ")[:500] + f" (its log: {self.log})"
+        printed = self.log.read_bytes()[self._log_begins :].decode(errors="replace")
+        return f"{last_words(printed)} (its log: {self.log})"
+
+
+def last_words(printed: str) -> str:
+    """Why the learner ended: its error line, else what the first process of a group raised, else its last line.
+
+    The other processes of a group raise errors as well, when they lose the first, and then their launcher prints more.
+    """
+    lines = printed.splitlines()
+    if errors := [line for line in lines if line.startswith("error: ")]:
+        return errors[-1].removeprefix("error: ")[:500]
+    raised = [found[1] for line in lines if (found := RAISED.match(line))]
+    return (raised or lines[-1:] or ["it printed nothing"])[0][:500]

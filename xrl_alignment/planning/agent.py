@@ -11,6 +11,7 @@ import torch
 
 from lavis.common.optims import LinearWarmupCosineLRScheduler
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.runners.parallel import Replicas
 from xrl_alignment.dagger.learner import Learner, TrainingMetrics
 from xrl_alignment.policies.base import Policy, autocast, stack_images
 from xrl_alignment.runs.checkpoint import load_checkpoint, restore_model, save_checkpoint
@@ -92,7 +93,7 @@ class LearningAgent:
         optimizer = torch.optim.AdamW(trained, lr=lr, betas=(0.9, 0.999), weight_decay=settings.weight_decay)
         first, last = (settings.bc_rounds, settings.num_rounds) if dpo else (0, settings.bc_rounds)
         learner = Learner(
-            model=self.model,
+            replicas=Replicas(self.model),
             vis_processor=self.vis_processor,
             buffer=self._buffer(buffer, settings.seed + round, dpo),
             optimizer=optimizer,

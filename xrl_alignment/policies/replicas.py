@@ -15,14 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from lavis.common.devices import DEVICE_LOST
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from xrl_alignment.policies.base import PolicyInput
 from xrl_alignment.policies.in_process import InProcessPolicy
 from xrl_alignment.policies.vllm.base import ServerUnavailable
 from xrl_alignment.policies.vllm.server_pool import ServerPool
-
-# What a lost device raises, where torch has a class for it. Out of memory is an error of the settings.
-_LOST: tuple[type[Exception], ...] = (torch.AcceleratorError,) if hasattr(torch, "AcceleratorError") else ()
 
 
 @dataclass
@@ -61,7 +59,7 @@ class ReplicatedPolicy:
         try:
             with replica.lock:
                 return replica.policy.act(batch)
-        except _LOST as error:
+        except DEVICE_LOST as error:
             raise ServerUnavailable(str(error).splitlines()[0]) from error
 
     def _check(self, name: str) -> None:

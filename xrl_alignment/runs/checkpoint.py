@@ -16,10 +16,12 @@ A checkpoint file (`emma_checkpoint_<round>.pth`, `state/trainer.pth`) is one di
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lavis.common.errors import EmacError, FileError, MissingFileError, first_sentence, why_unreadable
 from lavis.common.files import write_atomically
@@ -43,7 +45,8 @@ def save_checkpoint(
     path: Path | str,
     *,
     model: Blip2Emac,
-    optimizer: torch.optim.Optimizer | None = None,
+    weights: Mapping[str, Tensor] | None = None,
+    optimizer: torch.optim.Optimizer | Mapping[str, Any] | None = None,
     scaler: torch.amp.GradScaler | None = None,
     round: int = 0,
     training_step: int = 0,
@@ -55,17 +58,20 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint of `model.trainable_state_dict()` and what a resume needs; returns the path.
 
+    Of a model that is sharded over processes take `weights`, and the optimiser's state dictionary, with whole tensors.
     FileError where it cannot be written, CheckpointError where a weight or a state of the optimiser is not finite; an
     older file there is untouched.
     """
     path = Path(path)
-    _refuse_not_finite(path, model, optimizer)
+    weights = model.trainable_state_dict() if weights is None else weights
+    state = optimizer.state_dict() if isinstance(optimizer, torch.optim.Optimizer) else optimizer
+    _refuse_not_finite(path, weights, state)
     content = {
         "format": FORMAT,
         "version": VERSION,
-        "model": model.trainable_state_dict(),
+        "model": weights,
         "base_hash": model.base_hash(),
-        "optimizer": optimizer.state_dict() if optimizer else None,
+        "optimizer": state,
         "scaler": scaler.state_dict() if scaler else None,
         "round": round,
         "training_step": training_step,
@@ -102,11 +108,19 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
     return content
 
 
-def restore_model(model: Blip2Emac, content: dict[str, Any], path: Path | str) -> None:
-    """Put a checkpoint's weights into `model`; CheckpointError when they belong to another frozen base or shape."""
+def restore_model(
+    model: Blip2Emac,
+    content: dict[str, Any],
+    path: Path | str,
+    load: Callable[[Mapping[str, Tensor]], None] | None = None,
+) -> None:
+    """Put a checkpoint's weights into `model`; CheckpointError when they belong to another frozen base or shape.
+
+    `load` puts them into a model that is sharded over processes.
+    """
     _refuse_other_base(model, content, path)
     try:
-        model.load_trainable(content["model"])
+        (load or model.load_trainable)(content["model"])
     except (RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path} does not fit this model: {error}") from error
 
@@ -135,13 +149,11 @@ def _check_types(content: dict[str, Any], path: Path | str) -> None:
         raise CheckpointError(f"{path} is damaged: weight {other[0]} is {type(content['model'][other[0]]).__name__}")
 
 
-def _refuse_not_finite(path: Path, model: Blip2Emac, optimizer: torch.optim.Optimizer | None) -> None:
+def _refuse_not_finite(path: Path, weights: Mapping[str, Tensor], optimizer: Mapping[str, Any] | None) -> None:
     """CheckpointError where what would be saved is of no use to anyone."""
-    tensors: list[tuple[str, torch.Tensor]] = [
-        (name, value) for name, value in model.named_parameters() if value.requires_grad
-    ]
+    tensors: list[tuple[str, Tensor]] = list(weights.items())
     if optimizer:
-        values = (value for state in optimizer.state.values() for value in state.values())
+        values = (value for state in optimizer["state"].values() for value in state.values())
         tensors += [("the optimiser", value) for value in values if torch.is_tensor(value)]
     finite = torch.stack([torch.isfinite(value.detach()).all().cpu() for _, value in tensors] or [torch.tensor(True)])
     if not finite.all():

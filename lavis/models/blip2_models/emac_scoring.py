@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from lavis.common.errors import ConfigError
@@ -149,6 +150,8 @@ class EmacScoring(EmacWeights):
         ids, answers = self.encode_inputs(prompts), self.encode_answers(zip(*outputs, strict=True))
         require_room(llm, image_tokens, [len(i) for i in ids], _longest(answers))
         chunks = fast_llm.chunked(_lengths(image_tokens, ids, answers), _budget(self.device, TRAINING_TOKENS))
+        if _is_sharded(llm):  # its processes must call it equally often
+            chunks = [list(range(count))]
         parts = []
         for rows in chunks:
             logps, answer = fast_llm.token_logps(
@@ -194,6 +197,10 @@ def require_room(llm: PreTrainedModel, image_tokens: Tensor, prompts: Sequence[i
             f"{answer} of the answer that is {need}, and the language model has {limit} positions: shorten the "
             "prompt or max_length"
         )
+
+
+def _is_sharded(llm: PreTrainedModel) -> bool:
+    return any(isinstance(parameter, DTensor) for parameter in llm.parameters())
 
 
 def _longest(answers: Sequence[Sequence[Sequence[int]]]) -> int:

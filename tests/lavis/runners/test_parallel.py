@@ -99,3 +99,10 @@ def test_a_reference_that_shares_weights_is_not_sharded() -> None:
     model.set_reference()
     with pytest.raises(ValueError, match=r"run.fsdp=True cannot shard .*\(model.lora_rank"):
         Replicas(model, fsdp=True)
+
+
+def test_weights_of_two_dtypes_are_not_sharded() -> None:
+    model = load_model("blip2_emac", "tiny", options={"allow_random": list(PARTS)})
+    model.llm_model.bfloat16()
+    with pytest.raises(ValueError, match="run.fsdp=True needs one dtype .* torch.bfloat16 and torch.float32: set"):
+        Replicas(model, fsdp=True)

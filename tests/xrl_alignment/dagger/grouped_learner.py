@@ -1,40 +1,54 @@
 """Learns from stored shards in float32, alone or in the group that torch.distributed.run started; not a test itself.
 
-Usage: grouped_learner.py BUFFER RESULT: the first process writes losses and weights of both methods to RESULT.
+Usage: grouped_learner.py BUFFER RESULT: the first process writes losses and weights of all methods to RESULT. Where
+the language model trains, a group shards it.
+       grouped_learner.py BUFFER: the last process fails in its first forward pass of a sharded model.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from lavis.common.devices import set_seed
-from lavis.common.dist_utils import end_distributed_mode, init_distributed_mode, is_main_process
+from lavis.common.dist_utils import (
+    end_distributed_mode,
+    get_rank,
+    get_world_size,
+    init_distributed_mode,
+    is_main_process,
+)
+from lavis.common.errors import ConfigError
 from lavis.common.optims import LinearWarmupCosineLRScheduler
+from lavis.models.blip2_models import emac_scoring
 from lavis.models.blip2_models.emac_config import PARTS
+from lavis.runners.parallel import Replicas
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.dagger import learner as module
 from xrl_alignment.runs.replay import DPOReplayBuffer, ReplayBuffer
 
 FROZEN = {"amp": "", "freeze_llm": True, "freeze_vit": True, "freeze_qformer": True, "allow_random": list(PARTS)}
+TRAINS = {**FROZEN, "freeze_llm": False}
 
 
-def learn(buffer: Path, *, preferences: bool) -> dict:
-    """Three updates of two batches of five; the fifth sample makes the shares of two processes unequal."""
+def make(buffer: Path, *, preferences: bool, trains: bool) -> module.Learner:
+    """For three updates of two batches of five; the fifth sample makes the shares of two processes unequal."""
     set_seed(0)
-    model, vis_processor = load_student(FROZEN, torch.device("cpu"))
+    model, vis_processor = load_student(TRAINS if trains else FROZEN, torch.device("cpu"))
     if preferences:
         model.set_reference()
+    replicas = Replicas(model, fsdp=trains and get_world_size() > 1, ddp=False)
     replay = (DPOReplayBuffer if preferences else ReplayBuffer)(buffer, seed=0)
     for path in sorted(buffer.glob("*.h5")):
         replay.add_shard(path.name)
-    optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=1e-3, weight_decay=0.05)
+    optimizer = torch.optim.AdamW(replicas.parameters(), lr=1e-3, weight_decay=0.05)
     schedule = {"max_epoch": 2, "min_lr": 0.0, "init_lr": 1e-3, "warmup_steps": 2, "warmup_start_lr": 1e-4}
-    made = module.Learner(
-        model=model,
+    return module.Learner(
+        replicas=replicas,
         vis_processor=vis_processor,
         buffer=replay,
         optimizer=optimizer,
@@ -44,22 +58,50 @@ def learn(buffer: Path, *, preferences: bool) -> dict:
         updates=3,
         preferences=preferences,
     )
+
+
+def learn(made: module.Learner) -> dict:
+    """All that one process must have in common with two."""
     figures: list[dict[str, float]] = []
     made.learn(0, lambda metrics: figures.append(dict(metrics.scalars())))
     references = made.references.shared_state()
-    return {"figures": figures, "weights": model.trainable_state_dict(), "references": len(references["places"])}
+    weights, moments = made.replicas.trainable_state(), made.replicas.optimizer_state(made.optimizer)["state"]
+    return {"figures": figures, "weights": weights, "moments": moments, "references": len(references["places"])}
 
 
-def main(buffer: Path, result: Path) -> None:
-    """Both methods."""
+def all_methods(buffer: Path, result: Path) -> None:
+    """Both losses, of a model whose projection trains and of one whose language model trains, too."""
+    emac_scoring.TRAINING_TOKENS["cpu"] = 64  # processes would split their shares into unequal numbers of chunks
+    results = {
+        name: learn(make(buffer, preferences="dpo" in name, trains="llm" in name))
+        for name in ("bc", "dpo", "bc llm", "dpo llm")
+    }
+    if is_main_process():
+        torch.save(results, result)
+
+
+def fail_alone(buffer: Path) -> None:
+    """The others wait for the last process in the forward pass."""
+    made = make(buffer, preferences=False, trains=True)
+    if get_rank() == get_world_size() - 1:
+        made.model.forward = _failing
+    made.learn(0)
+
+
+def _failing(samples: dict) -> dict:
+    raise ConfigError("the last process fails alone")
+
+
+def main(task: Callable[..., None], *paths: Path) -> None:
+    """`task` in this process of the group."""
     torch.set_num_threads(1)
     module.autocast = lambda device: contextlib.nullcontext()
     init_distributed_mode(device="cpu")
-    results = {name: learn(buffer, preferences=name == "dpo") for name in ("bc", "dpo")}
-    if is_main_process():
-        torch.save(results, result)
-    end_distributed_mode()
+    try:
+        task(*paths)
+    finally:
+        end_distributed_mode()
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(all_methods if len(sys.argv) > 2 else fail_alone, *map(Path, sys.argv[1:]))

@@ -129,6 +129,18 @@ def test_the_policy_waits_at_the_bound_and_says_so(side):
     assert training.take_time(1).standstill_s == 0
 
 
+def test_a_learner_that_is_always_behind_is_told_of_once_a_round(side, monkeypatch):
+    monkeypatch.setattr("xrl_alignment.learner.decoupled.SAY_S", 0.1)
+    training = side(max_staleness=0)
+    for number in range(3):
+        training.take(episode())
+        threading.Timer(0.3, publish_zeros, (training, number + 1, number + 1)).start()
+        training.catch_up(1, lambda: False)
+        assert len(training.said) == (1 if number < 2 else 2)
+        if number == 1:
+            training.take_time(0)
+
+
 def test_a_stopped_server_waits_no_longer(side):
     training = side(max_staleness=0)
     training.take(episode())

@@ -56,8 +56,10 @@ def process(paths):
 
 
 @pytest.mark.slow
-def test_a_group_learns_as_one_process_also_after_a_kill(process, paths, finished_run):
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_a_group_learns_as_one_process_also_after_a_kill(process, paths, finished_run, fsdp):
     """bf16 on both sides, so the tolerance is wider than that of `dagger/test_learner.py`, which is float32's."""
+    paths.learner_settings.write_text(yaml.safe_dump({"run": {**RUN, "learner_fsdp": fsdp}}))
     process.start()
     wait_until(lambda: len(members(process)) == 2 and paths.published.exists())
     os.kill(members(process)[-1], signal.SIGKILL)
@@ -92,6 +94,8 @@ def test_a_group_needs_a_batch_and_a_device_for_each_process():
     decoupled = ["run.learner=decoupled", "run.device=cpu"]
     for options, reason in [
         (["run.learner_processes=2"], "run.learner_processes: 2 has no effect unless run.learner=decoupled"),
+        ([*decoupled, "run.learner_fsdp=True"], "learner_fsdp: True has no effect unless run.learner=decoupled and"),
+        (["run.learner_fsdp=True"], "run.learner_fsdp: True has no effect unless .* run.learner_processes above 1"),
         ([*decoupled, "run.learner_processes=3", "run.batch_size=2"], r"3 is not at most run.batch_size \(2\)"),
         ([*decoupled, "run.learner_processes=2", "run.learner_device=cuda:1"], "2 is not 1 with one device"),
     ]:

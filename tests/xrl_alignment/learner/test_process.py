@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from xrl_alignment.learner.process import LearnerFault, LearnerProcess
+from xrl_alignment.learner.process import LearnerFault, LearnerProcess, last_words
 
 
 @pytest.fixture
@@ -53,3 +53,22 @@ def test_it_does_not_outlive_its_server(process):
     process.stop()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+GROUP_LOG = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "learner.py", line 185, in _output
+[rank1]:     raise ValueError("no such token")
+[rank1]: ValueError: no such token
+[rank0]: Traceback (most recent call last):
+[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:2277.
+E1123 00:02:46 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 1029)
+"""
+
+
+def test_its_last_words_are_the_reason():
+    """`GROUP_LOG` is what a group of two printed whose second process failed."""
+    assert last_words(GROUP_LOG) == "ValueError: no such token"
+    assert last_words("error: the disk is full\n" + GROUP_LOG) == "the disk is full"
+    assert last_words("Traceback (most recent call last):\nKeyError: 'x'\n") == "KeyError: 'x'"
+    assert last_words("") == "it printed nothing"
