@@ -99,7 +99,7 @@ class EpisodeRecord:
     @property
     def task_type(self) -> str:
         """The game's ALFWorld task type."""
-        return self.game.split("-", 1)[0]
+        return self.game.partition("-")[0]
 
     def trace(self) -> EpisodeTrace:
         """The episode as a reflector reads it."""

@@ -1,21 +1,27 @@
 """The files of a run: names and forms fixed since the original, and what a kill leaves of them."""
 
 import json
+import logging.handlers
 import os
+import re
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from lavis.common.errors import FileError
-from tests.xrl_alignment.runs.stored import store
+from tests.xrl_alignment.runs.stored import store, transition
 from xrl_alignment.runs.directory import (
     EpisodeRecord,
     RunDirectory,
     RunDirectoryError,
+    RunPaths,
     cut_half_line,
     new_run_directory,
     newest_checkpoint,
 )
+from xrl_alignment.runs.transitions import write_shard
 
 
 def record(env: int = 3, *, won: bool = True, assisted: bool = False, round: int = 0) -> EpisodeRecord:
@@ -35,7 +41,15 @@ def directory(tmp_path):
 def test_a_new_directory_is_named_as_the_originals_and_never_twice_the_same(tmp_path):
     made = [new_run_directory(tmp_path, enable_dpo=True, enable_tc=False) for _ in range(3)]
     assert len(set(made)) == 3 and all(path.is_dir() for path in made)
-    assert made[0].name.startswith("with_bc_dpo-True-tc-False-2")
+    assert re.fullmatch(r"with_bc_dpo-True-tc-False-\d{8}-\d{6}", made[0].name)
+
+
+def test_files_are_where_other_programs_look_for_them():
+    paths = RunPaths("run")
+    assert str(paths.checkpoint(3)) == "run/emma_checkpoint_3.pth" and str(paths.buffer) == "run/state/buffer"
+    state = [paths.journal, paths.trainer, paths.expert_calls, paths.learner_settings, paths.learned, paths.published]
+    names = "episodes.jsonl trainer.pth expert_calls.jsonl learner.yaml learned.jsonl published.safetensors"
+    assert [str(path) for path in state] == [f"run/state/{name}" for name in names.split()]
 
 
 def test_the_newest_checkpoint_is_that_of_the_latest_round(tmp_path):
@@ -48,6 +62,55 @@ def test_the_newest_checkpoint_is_that_of_the_latest_round(tmp_path):
 def test_only_an_unassisted_win_is_solved():
     assert record().solved and not record(assisted=True).solved and not record(won=False).solved
     assert record().task_type == "look_at_obj_in_light"
+
+
+def test_a_reflector_reads_the_whole_episode():
+    trace = record(won=False).trace()
+    assert (trace.game_id, trace.task_type, trace.won) == (record().game, "look_at_obj_in_light", False)
+    assert trace.opening == record().opening
+    assert trace.steps == (("go to desk 1", "On the desk 1, you see nothing."), ("look", "You are facing the desk 1."))
+
+
+def test_an_episode_is_on_disk_before_it_counts(directory, monkeypatch):
+    synced, fsync = [], os.fsync
+
+    def syncing(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append((path.name, path.read_bytes().count(b"\n") if path.is_file() else None))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    for env in range(2):
+        directory.append_episode(record(env))
+    assert synced == [("episodes.jsonl", 1), ("state", None), ("episodes.jsonl", 2)]
+    synced.clear()
+    directory.close()
+    RunDirectory(directory.path).close()
+    assert {name for name, _ in synced} == {directory.path.parent.name, "run", "state"}
+
+
+def test_a_journal_of_an_older_version_knows_no_states(directory):
+    directory.append_episode(record())
+    line = json.loads(directory.journal.read_text())
+    directory.journal.write_text(
+        json.dumps({k: v for k, v in line.items() if k not in ("states", "unlabelled")}) + "\n"
+    )
+    (read,) = directory.episodes()
+    assert (read.states, read.unlabelled) == (0, 0)
+
+
+def test_a_rewritten_journal_keeps_all_that_it_was(directory):
+    for env in range(3):
+        directory.append_episode(record(env))
+    whole = directory.journal.read_bytes()
+    for count in (2, 1):
+        directory.rewrite_episodes([record(env) for env in range(count)])
+    assert directory.episodes() == [record(0)]
+    directory.append_episode(record(1))
+    assert directory.episodes() == [record(0), record(1)]
+    old = [directory.state / f"episodes.jsonl.{number}" for number in (1, 2)]
+    assert old[0].read_bytes() == whole and old[1].read_bytes() == b"".join(whole.splitlines(keepends=True)[:2])
+    assert not (directory.state / "episodes.jsonl.3").exists()
 
 
 def test_the_journal_reads_back_and_loses_only_a_half_line(directory):
@@ -111,6 +174,27 @@ def test_games_and_memories_read_back(directory):
     assert directory.games() == ["pick/a", "pick/b"] and directory.memories() == (1, {"pick/a": ["(by rule) é"]})
 
 
+def test_where_games_are_played_reads_back(directory):
+    assert directory.environments() == []
+    directory.save_environments(["native train"], "0ab")
+    assert directory.environments() == ["native train"]
+    content = json.loads((directory.state / "environment.json").read_text())
+    assert content == {"environments": ["native train"], "games_hash": "0ab"}
+
+
+def test_missing_and_damaged_shards_are_lost_and_none_is_none(directory):
+    names = [store(directory.buffer, 0, env, [1, 2]) for env in range(2)]
+    damaged = directory.buffer / names[1]
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 4] ^= 1  # in an image, which its index does not know
+    damaged.write_bytes(content)
+    shards = ["nothing.h5", *names, ""]
+    lost = directory.lost_shards([replace(record(), game="pick/0", shard=shard) for shard in shards])
+    assert lost.keys() == {0, 2} and "nothing.h5" in lost[0] and "its checksum is not that" in lost[2]
+    write_shard(damaged, [transition(1)], {"game": "", "won": True})  # collected without games
+    assert directory.lost_shards([replace(record(), shard=names[1])]) == {}
+
+
 def test_a_shard_of_another_game_is_lost(directory):
     names = [store(directory.buffer, 0, env, [1, 2]) for env in range(2)]
     records = [replace(record(env), game=f"pick/{env}", shard=name) for env, name in enumerate(names)]
@@ -136,8 +220,22 @@ def test_a_file_where_a_folder_should_be_is_named(tmp_path):
 def test_a_second_process_is_refused_and_told_who_writes(directory):
     with pytest.raises(RunDirectoryError, match=f"process {os.getpid()} is writing to {directory.path}"):
         RunDirectory(directory.path)
+    assert (directory.path / "state/lock").read_text() == f"{os.getpid()}\n"
     directory.close()
     RunDirectory(directory.path).close()
+
+
+def test_closing_leaves_no_file_open_and_writes_no_more(directory):
+    directory.scalar("train/loss", 0.5, 7)
+    directory.close()
+    files = [
+        os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{n}")
+    ]
+    assert not [name for name in files if name.startswith(str(directory.path))]
+    directory.logger.info("late")
+    assert (directory.path / "running_nb01.log").read_bytes() == b""
+    (curves,) = (directory.path / "tensorboard").iterdir()
+    assert b"train/loss" in curves.read_bytes()
 
 
 def test_world_log_has_the_originals_form_and_each_round_once(directory):
@@ -149,6 +247,13 @@ def test_world_log_has_the_originals_form_and_each_round_once(directory):
     )
 
 
+def test_a_note_stands_after_its_round_and_round_1_is_not_round_10(directory):
+    for round in (10, 1):
+        directory.write_round(round, solved=1, newly_solved=0, total=2, seconds=1, note=f"of {round}")
+    text = (directory.results / "world.log").read_text()
+    assert text.count("ROUND:") == 2 and "-----\n\nof 10\n\n-----\nROUND: 1\n" in text and text.endswith("\nof 1\n")
+
+
 def test_trial_log_tells_episodes_in_words_and_can_be_begun_anew(directory):
     directory.write_trial(record(0, won=False), ["I should look."])
     directory.write_trial(record(1), [])
@@ -156,7 +261,11 @@ def test_trial_log_tells_episodes_in_words_and_can_be_begun_anew(directory):
     assert "Environment #0:" in text and "I should look." in text and "STATUS: FAIL" in text and "STATUS: OK" in text
     assert "> go to desk 1\nOn the desk 1, you see nothing.\n> look\n" in text
     directory.write_trial(record(1), [], afresh=True)
-    assert "Environment #0:" not in (directory.results / "trial_0.log").read_text()
+    assert (directory.results / "trial_0.log").read_text() == (
+        "\n#####\n\nEnvironment #1:\nHere is the task:\nYou are in the middle of a room.\n"
+        "Your task is to: look at a mug.\n> go to desk 1\nOn the desk 1, you see nothing.\n> look\n"
+        "You are facing the desk 1.\n\nSTATUS: OK\n\n#####\n"
+    )
 
 
 def test_results_and_scalars_are_json(directory):
@@ -165,6 +274,7 @@ def test_results_and_scalars_are_json(directory):
     directory.scalar("train/loss", 0.5, 7)
     line = json.loads((directory.state / "metrics.jsonl").read_text())  # there before anything is closed
     assert (line["tag"], line["value"], line["step"]) == ("train/loss", 0.5, 7)
+    assert 0 <= time.time() - line["time"] < 60  # seconds since 1970
     assert list((directory.path / "tensorboard").iterdir())
 
 
@@ -196,6 +306,14 @@ def test_log_lines_have_the_originals_form_and_done_is_written(directory):
     assert text == "INFO:dagger_server_running:Task: [0], Iter: [1]\n" and not directory.done
     directory.mark_done()
     assert directory.done and (directory.path / "DONE").exists()
+
+
+def test_a_log_line_goes_to_no_other_logger(directory):
+    heard = logging.handlers.BufferingHandler(10)
+    logging.getLogger().addHandler(heard)
+    directory.logger.info("Task: [0], Iter: [1]")
+    logging.getLogger().removeHandler(heard)
+    assert heard.buffer == []
 
 
 def test_temporaries_of_killed_processes_are_removed(tmp_path):

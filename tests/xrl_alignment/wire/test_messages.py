@@ -6,7 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xrl_alignment.wire import v1, v2
-from xrl_alignment.wire.messages import Hello, Observation, ProtocolError, bytes_of, check_observation, md5_hex
+from xrl_alignment.wire.messages import (
+    Bye,
+    Hello,
+    Next,
+    Observation,
+    ProtocolError,
+    brief,
+    bytes_of,
+    check_observation,
+    md5_hex,
+    without_content,
+)
 
 
 @given(st.binary(max_size=200))
@@ -23,6 +34,28 @@ def test_information_also_in_alfworlds_batched_form():
     for observation in (ours, batched):
         assert observation.won is True and observation.admissible_commands == ["look", "go to desk 1"]
     assert Observation("").won is None and Observation("").admissible_commands == []
+
+
+def test_an_observation_of_a_text_says_nothing_else():
+    got = Observation("look")
+    assert (got.history, got.information, got.task_type, got.done) == ("", {}, "", False)
+    assert (got.session, got.seq, got.env, got.round) == ("", 0, -1, 0)
+    with pytest.raises(ValueError, match="read-only"):  # all observations without an image share this one
+        got.image[:] = 1
+
+
+def test_what_is_kept_of_an_answered_message_says_who_sent_it_and_no_more():
+    seen = Observation("t", "h", {"won": True}, "g", True, np.ones((2, 2, 3), np.uint8), "s", 5, 2, 1)
+    kept = without_content(seen)
+    assert (kept.text, kept.history, kept.information, kept.image.size) == ("", "", {}, 3)
+    assert (kept.task_type, kept.done, kept.session, kept.seq, kept.env, kept.round) == ("g", True, "s", 5, 2, 1)
+    assert without_content(Hello("s", 0, ("g",), "native", "train")) == Hello("s", 0, (), "native", "train")
+    assert [without_content(message) for message in (Next("s", 1), Bye("s", 2))] == [Next("s", 1), Bye("s", 2)]
+
+
+def test_what_is_quoted_of_an_error_is_short():
+    assert brief(ValueError("why")) == "ValueError: why"
+    assert brief(ValueError("a" * 500)) == "ValueError: " + "a" * 108
 
 
 def test_the_memory_of_a_message_is_that_of_all_its_values():

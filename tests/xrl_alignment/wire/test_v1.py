@@ -67,7 +67,7 @@ def test_v1_names_the_missing_field(name):
     "information",
     ["", "[1]", "{1: 2}", "dict(a=1)", "{'a': __import__('os')}", "{'a': " + "[" * 60 + "]" * 60 + "}", "{'a': ",
      "{'a': " + "-" * 100_000 + "1}", "{'a': '" + "x" * v1.MAX_INFORMATION + "'}",
-     "{'a': [" + "0," * 20_000 + "]}"],
+     "{'a': [" + "0," * 20_000 + "]}", "{'a': [" + "[], " * 50 + "[" * 40 + "]" * 40 + "]}"],
 )  # fmt: skip
 def test_v1_information_is_a_bounded_literal_dict(information):
     with pytest.raises(ProtocolError, match="INFORMATION"):
@@ -88,6 +88,16 @@ def test_v1_information_up_to_its_limits(limit, make):
         v1.decode(v1_body(INFORMATION=make(limit + 1)))
 
 
+def test_v1_brackets_beside_one_another_are_not_nested():
+    information = {"a": [[1], (2,), {"b": {}}] * 50}
+    assert v1.decode(v1.encode(Observation("o", "h", information, "", False, IMAGE))).information == information
+
+
+def test_v1_a_long_history_that_ends_in_tags_is_read():
+    history = "a" * 100_000 + "[#INFORMATION]" * 5
+    assert v1.decode(v1_body(HISTORY=history)).history == history
+
+
 def test_v1_a_history_full_of_tags_is_not_parsed_again_and_again(monkeypatch):
     parsed = []
     literal = ast.literal_eval
@@ -98,11 +108,15 @@ def test_v1_a_history_full_of_tags_is_not_parsed_again_and_again(monkeypatch):
     assert sum(parsed) <= 3 * v1.MAX_INFORMATION < len(text) ** 2
 
 
-def test_v1_rejects_other_done_and_bad_utf8():
+def test_v1_rejects_other_done():
     with pytest.raises(ProtocolError, match="DONE.*'true'"):
         v1.decode(v1_body(DONE="true"))
-    with pytest.raises(ProtocolError, match="HISTORY.*UTF-8"):
-        v1.decode(v1_body().replace(b"[#HISTORY]text", b"[#HISTORY]\xff"))
+
+
+@pytest.mark.parametrize("name", ["OBSERVATION", "HISTORY", "INFORMATION", "TYPE", "DONE"])
+def test_v1_names_the_field_that_is_not_utf8(name):
+    with pytest.raises(ProtocolError, match=rf"field \[#{name}\] is not UTF-8"):
+        v1.decode(v1_body().replace(f"[#{name}]".encode(), f"[#{name}]".encode() + b"\xff"))
 
 
 @pytest.mark.parametrize(
@@ -118,10 +132,11 @@ def test_v1_image_of_wrong_shape_or_range(image):
 
 def test_v1_reply():
     assert v1.encode_reply(["go to desk 1"]) == b"['go to desk 1']"
-    assert v1.encode_reply([]) == b"[]" and v1.encode_reply(["SKIP"]) == b"['SKIP']"
+    assert v1.encode_reply([]) == b"[]" and v1.encode_reply([v1.SKIP]) == b"['SKIP']"
     assert v1.decode_reply(b"['go to desk 1']") == ["go to desk 1"]
+    reasons = {b"go": "reply is not a Python literal", b"\xff": "field reply is not UTF-8"}
     for wrong in (b"go", b"[1]", b"('a',)", b"\xff"):
-        with pytest.raises(ProtocolError, match="reply"):
+        with pytest.raises(ProtocolError, match=reasons.get(wrong, "the reply must be a list of strings")):
             v1.decode_reply(wrong)
 
 

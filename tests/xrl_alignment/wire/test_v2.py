@@ -32,6 +32,25 @@ def test_v2_round_trip_of_small_messages(message):
     assert v2.decode(v2.encode(message)) == message
 
 
+def test_v2_is_utf8_behind_a_length():
+    assert v2.CONTENT_TYPE == "application/x-emac-v2"
+    header = '{"session": "ü", "seq": 1, "kind": "bye", "reason": ""}'.encode()
+    assert v2.encode(Bye("ü", 1)) == b"\0\0\0" + bytes([len(header)]) + header
+
+
+def test_v2_reply():
+    assert v2.encode_reply({"kind": "action", "action": "say ü"}) == '{"kind": "action", "action": "say ü"}'.encode()
+    assert v2.decode_reply(v2.encode_reply({"kind": "wait", "seconds": 1})) == {"kind": "wait", "seconds": 1}
+    for wrong, reason in ((b"{", "the reply is not JSON"), (b"{}", "field kind is missing"), (b'{"kind": 1}', "kind")):
+        with pytest.raises(ProtocolError, match=reason):
+            v2.decode_reply(wrong)
+
+
+def test_v2_what_a_session_does_not_say_is_empty():
+    hello = v2.decode(v2.encode(Hello("s", 0, ("g",))))
+    assert (hello.environment, hello.split) == ("", "")
+
+
 @pytest.mark.parametrize("image_format", ["zlib", "png"])
 def test_v2_observation_round_trip_is_lossless(image_format):
     sent = Observation("Ünï", "h", {"won": True, "admissible_commands": ["look"]}, "g", True, IMAGE, "s", 5, 2, 1)
@@ -55,7 +74,8 @@ def test_v2_names_missing_and_mistyped_fields(name):
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "length prefix"),
+        (b"\0\0\0", "length prefix"),
+        (b"\0\0\0\0", "the header is not JSON"),
         (b"\0\0\0\x09{}", "claims 9 bytes"),
         (b"\0\0\0\x02[]", "JSON object"),
         (b"\0\0\0\x01{", "not JSON"),

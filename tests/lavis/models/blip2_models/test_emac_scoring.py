@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from lavis.models import fast_llm, load_model_and_preprocess
 from lavis.models.blip2_models import emac_scoring
@@ -48,6 +49,55 @@ class TestScore:
     def test_wrong_number_of_lists(self, frozen: Blip2Emac, samples: dict) -> None:
         with pytest.raises(ValueError, match="1 lists of candidates for 3 samples"):
             frozen.score(samples, [["look"]])
+
+
+class TestPrompts:
+    def test_one_text_or_the_configs_is_for_all_images(self, frozen: Blip2Emac, samples: dict) -> None:
+        assert frozen.prompts_of(samples) == samples["prompt"]
+        assert frozen.prompts_of({**samples, "prompt": "look"}) == ["look"] * 3
+        del samples["prompt"]
+        frozen.prompt = "what now?"
+        assert frozen.prompts_of(samples) == ["what now?"] * 3
+        with pytest.raises(ValueError, match="has 2 prompts for 3 images"):
+            frozen.prompts_of({**samples, "prompt": ["look"] * 2})
+
+
+class TestRoom:
+    @pytest.mark.parametrize("need", [39, 40, 41])
+    def test_image_prompt_and_answer_fit_up_to_the_last_position(self, need: int) -> None:
+        llm = LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=8,
+                hidden_size=8,
+                intermediate_size=8,
+                num_hidden_layers=1,
+                num_attention_heads=1,
+                max_position_embeddings=40,
+            )
+        )
+        image_tokens = torch.zeros(2, 8, 8)
+        if need <= 40:
+            emac_scoring.require_room(llm, image_tokens, [3, need - 13], 5)
+            return
+        with pytest.raises(ValueError, match="prompt 1 has 28 tokens; with 8 image tokens and 5 of the answer"):
+            emac_scoring.require_room(llm, image_tokens, [3, 28], 5)
+
+
+class TestEncodedOnce:
+    def test_only_where_policy_and_reference_see_alike(self, build: Build, frozen: Blip2Emac, samples: dict) -> None:
+        with pytest.raises(ValueError, match="ref_pretrained"):
+            frozen.encoded_once(samples)
+        frozen.set_reference()
+        encoded = frozen.encoded_once(samples)
+        assert torch.equal(encoded["query_output"], frozen.encode_queries(samples["image"], samples["text_input"]))
+        assert encoded.keys() == {*samples, "query_output"} and frozen.encoded_once(encoded) is encoded
+        model = build(freeze_vit=True, freeze_llm=True)  # the Q-Former trains: the policy's moves away
+        model.set_reference()
+        assert model.encoded_once(samples) is samples
+
+    def test_no_reference_no_scores(self, build: Build, samples: dict) -> None:
+        with pytest.raises(ValueError, match="ref_pretrained"):
+            build().reference_logps(samples)
 
 
 class TestTrainingTheLanguageModel:
