@@ -98,9 +98,9 @@ def changes(node: ast.AST) -> list[tuple[str, Change]]:
         found.append((_swap(node.op), lambda n: setattr(n, "op", _OTHER[type(n.op)]())))
     if isinstance(node, (ast.If, ast.While, ast.IfExp)):
         found.append(("the condition is negated", lambda n: setattr(n, "test", ast.UnaryOp(ast.Not(), n.test))))
-    # Instead of False or None, None changes nothing.
-    falsy = isinstance(node, ast.Return) and isinstance(node.value, ast.Constant) and not node.value.value
-    if isinstance(node, ast.Return) and node.value is not None and not falsy:
+    # Where False or None (or 0) is returned, None changes nothing.
+    same = isinstance(node, ast.Return) and isinstance(node.value, ast.Constant) and node.value.value in (None, False)
+    if isinstance(node, ast.Return) and node.value is not None and not same:
         found.append(("None is returned", lambda n: setattr(n, "value", ast.Constant(None))))
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         found.append(("the call is left out", lambda n: setattr(n, "value", ast.Constant(None))))
