@@ -127,11 +127,9 @@ def test_noise_executes_other_commands_and_labels_stay_the_experts(games: list[G
 
 
 def test_only_the_states_in_which_something_is_taken(games: list[Game], tmp_path: Path) -> None:
-    whole, (taken,) = (
-        collect(Plan(), games[:1], tmp_path / "all"),
-        collect(Plan(only="take"), games[:1], tmp_path / "t"),
-    )
-    (shard,) = (open_shard(path) for path in (tmp_path / "t").rglob("*.h5"))
+    (whole,) = collect(Plan(), games[:1], tmp_path / "all")
+    (taken,) = collect(Plan(only="take"), games[:1], tmp_path / "taken")
+    (shard,) = (open_shard(path) for path in (tmp_path / "taken").rglob("*.h5"))
     labels = [shard.read(step, ("text_output",))["text_output"] for step in range(shard.steps)]
     assert labels and all(label.startswith("take ") for label in labels) and taken.stored == len(labels)
     assert taken.steps == whole.steps > taken.stored  # the game was played to its end
