@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from operator import index
 from pathlib import Path
 
 from lavis.common.errors import FileError
@@ -267,7 +268,8 @@ def _parse(lines: bytes) -> tuple[list[tuple[int, Usage]], Prices | None]:
         if "prices" in entry:
             prices = Prices(**entry["prices"])
         else:
-            entries.append((int(entry.pop("round")), Usage() + Usage(**entry)))
+            numbers = {name: index(number) for name, number in entry.items()}  # JSON has infinities, too
+            entries.append((numbers.pop("round"), Usage(**numbers)))
     return entries, prices
 
 

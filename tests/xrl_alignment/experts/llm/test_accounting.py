@@ -166,7 +166,10 @@ def test_the_book_survives_a_kill_in_the_middle_of_a_line(tmp_path):
     assert kept(path).total.calls == 3
 
 
-@pytest.mark.parametrize("line", ["[]", "1", '{"round": 0, "calls": "3"}', '{"calls": 1}', "{"])
+@pytest.mark.parametrize(
+    "line",
+    ["[]", "1", '{"round": 0, "calls": "3"}', '{"calls": 1}', "{", '{"round": Infinity}', '{"round": 0, "calls": NaN}'],
+)
 def test_a_file_that_is_no_record_is_refused(tmp_path, line):
     (tmp_path / "calls.jsonl").write_text(line + "\n")
     with pytest.raises(FileError, match="no record of expert calls"):
