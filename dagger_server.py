@@ -24,6 +24,7 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.errors import ConfigError
 from lavis.common.files import make_folder, write_atomically
+from lavis.models.blip2_models.adapters import is_adapter
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.runners.parallel import check_shardable
 from xrl_alignment.builders.environments import client_arguments, expected_games
@@ -201,10 +202,21 @@ def check_student(config: DaggerConfig, model: Blip2Emac) -> None:
         raise ConfigError("run.enable_dpo needs model.ref_pretrained: the checkpoint of the first (BC) phase")
     if run.run_training and run.learner_fsdp:
         check_shardable(model, "run.learner_fsdp")
-    served = config.policy.name == "vllm"
-    if served and run.run_training and any(p.requires_grad for p in model.llm_model.parameters()):
+    if run.run_training and config.policy.name == "vllm":
+        check_served(config, model)
+
+
+def check_served(config: DaggerConfig, model: Blip2Emac) -> None:
+    """ConfigError where more of the language model trains than vLLM can be given: its adapters."""
+    training = [name for name, weight in model.llm_model.named_parameters() if weight.requires_grad]
+    if not all(map(is_adapter, training)):
         raise ConfigError(
-            "policy.name=vllm: the language model that is served must not train; set model.freeze_llm=true"
+            "policy.name=vllm: the language model that is served must not train; set model.freeze_llm=true (and "
+            "model.lora_rank, so that adapters train)"
+        )
+    if training and config.policy.adapters == "merged":
+        raise ConfigError(
+            "policy.adapters=merged: the servers would keep the old adapters; set policy.adapters=by_name"
         )
 
 

@@ -18,8 +18,9 @@ import yaml
 
 import dagger_server
 from lavis.common.errors import ConfigError
-from lavis.models.blip2_models import weights
+from lavis.models.blip2_models import adapters, weights
 from lavis.models.blip2_models.emac_config import PARTS
+from tests.xrl_alignment.policies.vllm.small_engine import SmallEngine
 from xrl_alignment.builders.learner import build_learner
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.common.program import run_program
@@ -202,6 +203,29 @@ def test_an_expert_of_ones_own_labels_a_run_by_name(household_data, settings, st
 # --- mistakes: one line, exit code 2, nothing written -----------------------------------------------------------------
 
 
+def test_adapters_train_while_an_inference_engine_serves_them(household_data, settings, start, tmp_path):
+    frozen = {f"freeze_{part}": True for part in ("llm", "vit", "qformer")}
+    section = {**frozen, "lora_rank": 2, "allow_random": list(PARTS)}
+    model, _ = load_student(section, torch.device("cpu"))
+    engine = SmallEngine(adapters.without(model.llm_model))
+    try:
+        content = yaml.safe_load(settings.read_text()) | {
+            "model": section,
+            "environment": {"name": "native", "split": "household_train", "data": str(household_data)},
+        }
+        content["policy"] |= {"name": "vllm", "base_urls": [engine.url], "adapter_folder": str(tmp_path / "adapters")}
+        settings.write_text(yaml.safe_dump(content))
+        server = start("dagger_server.py", "--cfg-path", settings, "--options", "server.port=0")
+        (said,) = wait_until(lambda: list(tmp_path.glob("out/*/state/server.json")), server)
+        games = ["--env", "native", "--data", household_data, "--split", "household_train", "--num-envs", 3]
+        start("alfworld_client.py", "--port", json.loads(said.read_text())["port"], "--max-steps", 4, *games)
+        assert server.wait(150) == 0
+    finally:
+        engine.close()
+    assert len(engine.names) >= 4 and len(engine.loaded) == 1  # the policy saw a round's updates before the next
+    assert not list(tmp_path.glob("adapters/*"))
+
+
 @pytest.fixture
 def fails(monkeypatch, capsys):
     """Runs `dagger_server.main` in this process; returns the error line of a run that had to end with code 2."""
@@ -283,6 +307,13 @@ def test_nothing_to_train_nothing_to_read_and_nothing_given(settings, fails, tmp
     assert "give --cfg-path FILE for a new run, or --resume RUN_DIR" in fails()
     assert "is not a run directory" in fails("--resume", tmp_path)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_served_language_model_that_trains(settings, fails):
+    served = ("server.port=0", "policy.name=vllm", "policy.base_urls=[http://127.0.0.1:9/v1]", RANDOM)
+    assert "the language model that is served must not train" in fails("--cfg-path", settings, "--options", *served)
+    merged = (*served, "model.freeze_llm=true", "model.lora_rank=2", "policy.adapters=merged")
+    assert "the servers would keep the old adapters" in fails("--cfg-path", settings, "--options", *merged)
 
 
 def test_a_busy_port_names_its_holder(settings, fails, tmp_path):

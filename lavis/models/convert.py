@@ -19,7 +19,8 @@ In that class the Q-Former always reads a text; it equals a model without `qform
 
 `--to llm` builds the model that `--model` describes (a type, or a yaml with a `model:` section), loads SOURCE into it
 ("none": nothing more than the section names) and writes its language model with its tokenizer, as `vllm serve TARGET`
-and `AutoModelForCausalLM.from_pretrained(TARGET)` read it.
+and `AutoModelForCausalLM.from_pretrained(TARGET)` read it. LoRA adapters are merged; `--without-adapters` leaves them
+out, for a server that is given them by name (docs/vllm.md).
 
 The result is read back and compared with the source: every tensor, and the image tokens of random images.
 """
@@ -195,11 +196,12 @@ def _require_fit(config: InstructBlipConfig, written: Mapping[str, Tensor], sour
 def export_llm(model: Blip2Emac, target: Path) -> list[str]:
     """Write `model`'s language model and tokenizer to the new folder `target`; lines that say what was done.
 
-    The folder is what engines and Transformers load. It is read back and its logits compared with the model's:
-    WeightsError where they differ. FileError where the disk is full or the folder cannot be written.
+    Adapters are left out, unless they are merged before. The folder is what engines and Transformers load. It is read
+    back and its logits compared with the model's: WeightsError where they differ. FileError where the disk is full or
+    the folder cannot be written.
     """
     _new_folder(target)
-    llm = model.llm_model
+    llm: Any = adapters.without(model.llm_model)
     with _writing(target):
         llm.save_pretrained(target, max_shard_size=SHARD_SIZE)
         model.llm_tokenizer.save(target)
@@ -335,14 +337,15 @@ def _write_shards(state: Mapping[str, Tensor], target: Path) -> None:
         write_json(target / "model.safetensors.index.json", index)
 
 
-def _built(model: str, source: str) -> Blip2Emac:
-    """The model that `model` describes, `source` loaded unless it is "none", adapters merged."""
+def _built(model: str, source: str, *, merge: bool) -> Blip2Emac:
+    """The model that `model` describes, `source` loaded unless it is "none", adapters merged on request."""
     if not model:
         raise ConfigError("--to llm needs --model: a type (tiny, vicuna7b, vicuna13b) or a yaml with a model: section")
     built = Blip2Emac.from_config(model_section(model))
     if source != "none":
         built.load_checkpoint(source)
-    adapters.merge(built.llm_model)
+    if merge:
+        adapters.merge(built.llm_model)
     return built.eval()
 
 
@@ -357,12 +360,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--llm", default="", help="folder or file of the language model, to be added (Vicuna)")
     parser.add_argument("--with-llm", action="store_true", help="keep the language model in a single file")
     parser.add_argument(
+        "--without-adapters", action="store_true", help="llm: leave LoRA adapters out, do not merge them"
+    )
+    parser.add_argument(
         "--dtype", default="", choices=DTYPES, help="dtype of all weights (default: each keeps its own)"
     )
     given = parser.parse_args(argv)
     try:
         if given.to == "llm":
-            lines = export_llm(_built(given.model, given.source), given.target)
+            built = _built(given.model, given.source, merge=not given.without_adapters)
+            lines = export_llm(built, given.target)
         else:
             with_llm = given.with_llm or bool(given.llm)
             lines = convert(

@@ -95,6 +95,8 @@ def _vllm_policy(settings: PolicyConfig, model: Blip2Emac, vis_processor: ImageP
         max_batch=max_batch,
         prompts_per_call=max_batch if own and model.device.type == "cpu" else PROMPTS_PER_CALL,
         timeout_s=settings.timeout_s,
+        adapters=settings.adapters,
+        adapter_folder=settings.adapter_folder,
     )
 
 

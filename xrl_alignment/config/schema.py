@@ -29,6 +29,7 @@ from xrl_alignment.config.fields import Section, setting
 
 REFLECTORS = ("auto", "rule", "llm")
 POLICY_NAMES = ("in_process", "vllm", "http")
+ADAPTER_MODES = ("by_name", "merged")
 ACTORS = ("policy", "expert", "random")
 LEARN_FROM = ("all", "disagreements")
 LEARNERS = ("inline", "decoupled")
@@ -331,6 +332,18 @@ class PolicyConfig(Section, section="policy"):
         "", "the interpreter that starts vLLM; empty: this one, else the one of `.venv-vllm`", may_change=True
     )
     vllm_args: list[str] = setting([], "further arguments on vLLM's command line", may_change=True)
+    adapters: str = setting(
+        "by_name",
+        "how vLLM gets LoRA adapters (`model.lora_rank`): by name, and again whenever training has changed them, or it "
+        "serves a folder in which they are `merged` (evaluation)",
+        one_of(*ADAPTER_MODES),
+        may_change=True,
+    )
+    adapter_folder: str = setting(
+        "",
+        "where adapters are written for vLLM: a folder that servers on other machines see, too; empty: a temporary one",
+        may_change=True,
+    )
 
     def check_combinations(self) -> None:
         """The two lengths agree, and what belongs to one place of the model is used with it alone."""
@@ -342,11 +355,13 @@ class PolicyConfig(Section, section="policy"):
         )
         rule = f"at most policy.max_length ({self.max_length})"
         check("policy.min_length", self.min_length, self.min_length <= self.max_length, rule)
+        own = self.adapters == "by_name" or (self.name == "vllm" and self.base_urls)
+        check_has_effect("policy.adapters", self.adapters, own, "policy.name=vllm and policy.base_urls")
         if self.name == "vllm":
             greedy = self.num_beams == 1 or self.decode == "admissible"
             check("policy.num_beams", self.num_beams, greedy, "1, and policy.name=vllm decodes greedily")
             return
-        for key in ("vllm_python", "vllm_args"):
+        for key in ("vllm_python", "vllm_args", "adapter_folder"):
             check_has_effect(f"policy.{key}", getattr(self, key), not getattr(self, key), "policy.name=vllm")
         rule = "one address with policy.name=http, and none with in_process"
         check("policy.base_urls", self.base_urls, len(self.base_urls) == (self.name == "http"), rule)

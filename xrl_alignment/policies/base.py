@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -40,6 +40,11 @@ class Policy(Protocol):
     def close(self) -> None:
         """Close what the policy holds besides its model (connections, processes)."""
         ...
+
+
+def changes(weights: Iterable[torch.Tensor]) -> list[int]:
+    """How often each was changed in place, as torch counts it: by an optimiser's steps, or weights that were loaded."""
+    return [weight._version for weight in weights]
 
 
 def autocast(device: torch.device) -> torch.autocast:

@@ -17,7 +17,7 @@ from torch import nn
 
 from lavis.common.devices import DEVICE_LOST
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
-from xrl_alignment.policies.base import PolicyInput
+from xrl_alignment.policies.base import PolicyInput, changes
 from xrl_alignment.policies.in_process import InProcessPolicy
 from xrl_alignment.policies.vllm.base import ServerUnavailable
 from xrl_alignment.policies.vllm.server_pool import ServerPool
@@ -42,7 +42,7 @@ class ReplicatedPolicy:
         self.first = first
         replicas = [first, *(replica_of(first, torch.device(device)) for device in devices)]
         self._replicas = {f"replica {n} on {p.model.device}": _Replica(p) for n, p in enumerate(replicas)}
-        self._versions = self._versions_now()
+        self._given = self._changes()
         self.pool = ServerPool(list(self._replicas), call=self._call, check=self._check)
 
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:
@@ -70,17 +70,16 @@ class ReplicatedPolicy:
 
     def _update(self) -> None:
         """Give the replicas the weights of `first`, unless they have them."""
-        if self._versions == (versions := self._versions_now()):
+        if self._given == (now := self._changes()):
             return
         weights = self.first.model.trainable_state_dict()
         for replica in list(self._replicas.values())[1:]:
             with replica.lock:
                 replica.policy.model.load_trainable(weights)
-        self._versions = versions
+        self._given = now
 
-    def _versions_now(self) -> list[int]:
-        """Torch counts the changes of a tensor in place: an optimiser's steps, and weights that are loaded."""
-        return [parameter._version for parameter in self.first.model.parameters() if parameter.requires_grad]
+    def _changes(self) -> list[int]:
+        return changes(parameter for parameter in self.first.model.parameters() if parameter.requires_grad)
 
 
 def replica_of(policy: InProcessPolicy, device: torch.device) -> InProcessPolicy:

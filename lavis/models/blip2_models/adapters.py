@@ -7,11 +7,16 @@ name that no weight file has: `plain_name` removes it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import safetensors.torch
 from torch import nn
 
-from lavis.common.errors import ConfigError, MissingExtraError
+from lavis.common.errors import ConfigError, FileError, MissingExtraError
+from lavis.common.files import make_folder, write_atomically
 
 _INNER = ".base_layer."
 
@@ -57,11 +62,52 @@ def train_dropout(llm: nn.Module, mode: bool) -> None:
 
 def merge(llm: nn.Module) -> None:
     """Add the adapters to the matrices they adapt and remove them: a plain language model again."""
-    for name, module in list(llm.named_modules()):
-        if hasattr(module, "base_layer") and hasattr(module, "merge"):
+    modules: list[Any] = list(llm.modules())
+    for module in modules:
+        if _is_adapted(module):
             module.merge()
+    _remove(llm)
+
+
+def without(llm: nn.Module) -> nn.Module:
+    """`llm` as it is without its adapters; both share all weights."""
+    shared = {id(weight): weight for weight in (*llm.parameters(), *llm.buffers())}
+    plain = copy.deepcopy(llm, shared)
+    _remove(plain)
+    return plain
+
+
+def save(llm: nn.Module, folder: Path) -> None:
+    """Write the adapters of `llm` to `folder` as peft does, which vLLM and `PeftModel.from_pretrained` read.
+
+    Raises FileError where that fails.
+    """
+    from peft import get_peft_model_state_dict
+
+    make_folder(folder)
+    weights = get_peft_model_state_dict(llm)
+    content = {f"base_model.model.{name}": value.detach().cpu().contiguous() for name, value in weights.items()}
+    data = safetensors.torch.save(content)
+    write_atomically(folder / "adapter_model.safetensors", lambda file: file.write(data))
+    record: Any = llm.peft_config
+    try:
+        record["default"].save_pretrained(folder)
+    except OSError as error:
+        raise FileError(f"{folder} could not be written: {error}") from error
+
+
+def _is_adapted(module: nn.Module) -> bool:
+    return hasattr(module, "base_layer") and hasattr(module, "merge")
+
+
+def _remove(llm: nn.Module) -> None:
+    """Put the matrices that adapters adapt in the place of both."""
+    for name, module in list(llm.named_modules()):
+        if _is_adapted(module):
             parent, _, own = name.rpartition(".")
             setattr(llm.get_submodule(parent), own, module.base_layer)
+    if hasattr(llm, "peft_config"):  # peft's record of what it put in
+        del llm.peft_config
 
 
 def tune_adaptors(qformer: nn.Module, query_tokens: nn.Parameter) -> None:

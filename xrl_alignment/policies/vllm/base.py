@@ -6,6 +6,7 @@ Shapes: T positions of a prompt (image tokens and text), H hidden size of the la
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -29,6 +30,14 @@ class WrittenToken(NamedTuple):
     logprobs: dict[int, float]
 
 
+class ServedAdapter(NamedTuple):
+    """LoRA adapters in peft's `folder`, by a name and a number that are theirs alone."""
+
+    name: str
+    number: int
+    folder: Path
+
+
 class InferenceClient(Protocol):
     """Asks inference engines: `http_client.VllmHttpClient`, or `process.VllmProcess`."""
 
@@ -41,6 +50,10 @@ class InferenceClient(Protocol):
 
     def model_at(self, url: str) -> str:
         """Name of the model there."""
+        ...
+
+    def use_adapter(self, url: str, adapter: ServedAdapter) -> None:
+        """Load `adapter` into the engine at `url` in place of the one before; it answers from now on."""
         ...
 
     def close(self) -> None:

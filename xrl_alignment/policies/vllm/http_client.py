@@ -6,6 +6,7 @@ import base64
 import io
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import openai
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from xrl_alignment.common.errors import InferenceEngineFault
-from xrl_alignment.policies.vllm.base import ServerUnavailable, WrittenToken
+from xrl_alignment.policies.vllm.base import ServedAdapter, ServerUnavailable, WrittenToken
 
 CHECK_TIMEOUT_S = 30.0
 KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own name
@@ -31,6 +32,7 @@ class VllmHttpClient:
         self._key = os.environ.get(KEY_VARIABLE) or "none"
         self._clients: dict[str, openai.OpenAI] = {}
         self._models: dict[str, str] = {}
+        self._adapters: dict[str, str] = {}
 
     def complete(self, url: str, prompts: Sequence[Tensor], **options: Any) -> list[list[WrittenToken]]:
         """See `InferenceClient.complete`."""
@@ -40,7 +42,7 @@ class VllmHttpClient:
             "return_tokens_as_token_ids": True,
             **options,
         }
-        model = self._models.get(url) or self.model_at(url)
+        model = self._adapters.get(url) or self._models.get(url) or self.model_at(url)
 
         def ask(client: openai.OpenAI) -> Any:
             create: Callable[..., Any] = client.completions.create  # `prompt=None` is vLLM's, not OpenAI's
@@ -62,12 +64,35 @@ class VllmHttpClient:
         self._models[url] = str(reply.data[0].id)
         return self._models[url]
 
+    def use_adapter(self, url: str, adapter: ServedAdapter) -> None:
+        """See `InferenceClient.use_adapter`."""
+        body = {"lora_name": adapter.name, "lora_path": str(adapter.folder)}
+        try:
+            self._post(url, "/load_lora_adapter", body)
+        except openai.APIStatusError as error:
+            if "already been loaded" not in str(error):  # the server was out of use, and has kept it
+                raise _refusal(url, adapter, error) from error
+        before, self._adapters[url] = self._adapters.get(url, adapter.name), adapter.name
+        if before != adapter.name:
+            with suppress(openai.APIStatusError):  # a server that was started again does not know it
+                self._post(url, "/unload_lora_adapter", {"lora_name": before})
+
     def close(self) -> None:
         """Close all connections."""
         for client in self._clients.values():
             client.close()
 
     def _ask(self, url: str, call: Callable[[openai.OpenAI], Any], timeout_s: float, setting: str = "") -> Any:
+        try:
+            return self._call(url, call, timeout_s, setting)
+        except openai.APIStatusError as error:
+            raise _fault_of(url, error) from error
+
+    def _post(self, url: str, path: str, body: dict[str, str]) -> None:
+        self._call(url, lambda client: client.post(path, cast_to=str, body=body), CHECK_TIMEOUT_S)
+
+    def _call(self, url: str, call: Callable[[openai.OpenAI], Any], timeout_s: float, setting: str = "") -> Any:
+        """The server's answer; APIStatusError where it is an error."""
         if url not in self._clients:
             self._clients[url] = openai.OpenAI(base_url=url, api_key=self._key, max_retries=0)
         try:
@@ -76,8 +101,6 @@ class VllmHttpClient:
             raise ServerUnavailable(f"no answer within {timeout_s:g} s{setting}") from error
         except openai.APIConnectionError as error:
             raise ServerUnavailable(f"no connection ({error.__cause__ or error})") from error
-        except openai.APIStatusError as error:
-            raise _fault_of(url, error) from error
 
 
 def encode_tensor(value: Tensor) -> str:
@@ -96,6 +119,31 @@ def _written(choice: Any) -> list[WrittenToken]:
     ]
 
 
+def _refusal(
+    url: str, adapter: ServedAdapter, error: openai.APIStatusError
+) -> ServerUnavailable | InferenceEngineFault:
+    """The exception where a server does not load `adapter`."""
+    text = " ".join(str(error.message).split())[:300]
+    if error.status_code in (401, 403):
+        return _fault_of(url, error)
+    if "No adapter found" in text:
+        return InferenceEngineFault(
+            f"{url} does not find {adapter.folder}: name a folder that this program and the server share "
+            "(policy.adapter_folder)"
+        )
+    if "max_lora_rank" in text:
+        return InferenceEngineFault(
+            f"{url} takes no adapters of this rank: start it with a larger --max-lora-rank ({text})"
+        )
+    if error.status_code == 404 or "not enabled" in text:
+        return InferenceEngineFault(
+            f"{url} takes no adapters while it runs: start it with --enable-lora and the environment variable "
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True; where it serves a folder in which they are merged, set "
+            "policy.adapters=merged"
+        )
+    return ServerUnavailable(f"it does not load an adapter (HTTP {error.status_code}): {text}")
+
+
 def _fault_of(url: str, error: openai.APIStatusError) -> ServerUnavailable | InferenceEngineFault:
     """The exception for an HTTP error."""
     text = " ".join(str(error.message).split())[:300]
@@ -107,6 +155,8 @@ def _fault_of(url: str, error: openai.APIStatusError) -> ServerUnavailable | Inf
         )
     if "hidden_size" in text:
         return InferenceEngineFault(f"{url} serves another model than the one that is loaded here: {text}")
+    if error.status_code == 404 and "does not exist" in text:  # the server was started again, without the adapter
+        return ServerUnavailable(text)
     if error.status_code == 404:
         return InferenceEngineFault(f"{url} is no vLLM server (HTTP 404); base URLs end in /v1")
     if error.status_code < 500 and error.status_code != 429:

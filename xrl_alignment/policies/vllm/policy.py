@@ -2,9 +2,9 @@
 
     image, prompt -> Blip2Emac.prompt_embeds -> vLLM (`--enable-prompt-embeds`) -> token ids -> text
 
-The language model is frozen, and only the layers before it train. So a vLLM server never needs new weights: the effect
-of training is in the prompt embeddings of every request. `docs/vllm.md` says how to start servers, and why they belong
-on a trusted network.
+The language model is frozen. Where only the layers before it train, a vLLM server never needs new weights: the effect
+of training is in the prompt embeddings of every request. LoRA adapters are handed over whenever they have changed
+(`handover`). `docs/vllm.md` says how to start servers, and why they belong on a trusted network.
 
 Shapes: T positions of a prompt (image tokens and text), H hidden size of the language model.
 """
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lavis.models.blip2_models.adapters import is_adapter
 from lavis.models.blip2_models.text import encode_output
 from xrl_alignment.common.call_pool import CallPool
 from xrl_alignment.common.errors import InferenceEngineFault
@@ -25,6 +26,7 @@ from xrl_alignment.language.commands import normalise
 from xrl_alignment.policies.base import PolicyInput, autocast, require_commands, stack_images
 from xrl_alignment.policies.vllm.answer_search import best_answer
 from xrl_alignment.policies.vllm.base import InferenceClient, PromptRequest, ServerUnavailable, WrittenToken
+from xrl_alignment.policies.vllm.handover import AdapterHandover
 from xrl_alignment.policies.vllm.http_client import VllmHttpClient
 from xrl_alignment.policies.vllm.model_check import ModelCheck
 from xrl_alignment.policies.vllm.server_pool import ServerPool
@@ -44,7 +46,8 @@ class VllmPolicy:
     server in `base_urls` is checked first (`ModelCheck`): InferenceEngineFault says which server cannot be used and
     why. `client` asks the servers (None: over HTTP), and is closed with the policy. Prompts are encoded and sent
     `prompts_per_call` at a time: that overlaps work here with work in the engine, which helps unless both need the same
-    processors. `pool_options` are those of `ServerPool`.
+    processors. LoRA adapters are handed over by name through `adapter_folder`, unless the servers have them
+    (`adapters="merged"`). `pool_options` are those of `ServerPool`.
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class VllmPolicy:
         max_batch: int = 32,
         prompts_per_call: int = PROMPTS_PER_CALL,
         timeout_s: float = 300.0,
+        adapters: str = "by_name",
+        adapter_folder: str = "",
         client: InferenceClient | None = None,
         **pool_options: Any,
     ) -> None:
@@ -71,9 +76,13 @@ class VllmPolicy:
         self.prompts_per_call = prompts_per_call
         self._client: InferenceClient = client or VllmHttpClient(timeout_s)
         self._model_check = ModelCheck(model)
+        self._handover: AdapterHandover | None = None
+        if adapters == "by_name" and any(map(is_adapter, model.llm_model.state_dict())):
+            self._handover = AdapterHandover(model, self._client, adapter_folder)
         self._threads = CallPool(4)
         self.pool = ServerPool(base_urls, call=self._call, check=self._check, **pool_options)
         try:
+            self._update_adapters()
             for server in self.pool.servers:
                 self._check_first(server.url)
         except BaseException:  # also Ctrl-C: an engine of our own would go on running
@@ -82,6 +91,7 @@ class VllmPolicy:
 
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:
         """One action for each input. InferenceEngineFault if no server is left."""
+        self._update_adapters()
         actions: list[str] = []
         for start in range(0, len(batch), self.max_batch):
             part = batch[start : start + self.max_batch]
@@ -93,6 +103,12 @@ class VllmPolicy:
         self._threads.shutdown()
         self.pool.close()
         self._client.close()
+        if self._handover:
+            self._handover.close()
+
+    def _update_adapters(self) -> None:
+        if self._handover:
+            self._handover.update()
 
     @torch.no_grad()
     def _prompts(self, batch: Sequence[PolicyInput], room: int) -> list[Tensor]:
@@ -150,6 +166,8 @@ class VllmPolicy:
         # Lengths count a BOS, as in `Blip2Emac.generate`. The server's files may name another end than `eos_id`.
         writing: dict[str, Any] = {"max_tokens": self.max_length - 1, "min_tokens": max(self.min_length - 1, 0)}
         writing |= {"ignore_eos": True, "stop_token_ids": [eos_id]}
+        if self._handover:
+            self._handover.give(url)
         answers: list[list[WrittenToken]] = []
         for part, tokens in _messages(requests):
             asking = {"max_tokens": 1, "ignore_eos": True, "logprobs": 1, "logprob_token_ids": sorted(tokens)}
@@ -164,6 +182,8 @@ class VllmPolicy:
         return answers
 
     def _check(self, url: str) -> None:
+        if self._handover:
+            self._handover.give_again(url)
         self._model_check.check(self._client, url)
 
     def _check_first(self, url: str) -> None:

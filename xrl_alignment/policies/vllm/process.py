@@ -25,13 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lavis.models.blip2_models import adapters
 from lavis.models.convert import export_llm
 from xrl_alignment.common.errors import InferenceEngineFault
 from xrl_alignment.common.paths import REPO_ROOT
-from xrl_alignment.policies.vllm.base import WrittenToken
+from xrl_alignment.policies.vllm.base import ServedAdapter, WrittenToken
 
 if TYPE_CHECKING:
     from lavis.models.blip2_models.blip2_emac import Blip2Emac
@@ -42,6 +41,7 @@ DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "
 GPU_MEMORY = "0.5"  # vLLM's share; the learner and the vision model need some, too
 START_S = 900.0  # a large model takes minutes to read from disk
 STOP_S = 20.0
+MAX_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters: what vLLM may be told
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; the default takes most of the memory
     "VLLM_NO_USAGE_STATS": "1",
@@ -88,11 +88,6 @@ class VllmProcess:
         self, model: Blip2Emac, *, python: str = "", arguments: Sequence[str] = (), timeout_s: float = 300.0
     ) -> None:
         python = find_python(python)  # before anything is written
-        if any(map(adapters.is_adapter, model.state_dict())):
-            raise InferenceEngineFault(
-                "the language model has LoRA adapters: write it with `python -m lavis.models.convert … --to llm` (it "
-                "merges them), serve that folder, and name the server in policy.base_urls"
-            )
         # For this user only (mode 0700). Everything lies in it: a name in the shared folder could be another's link.
         self._folder = Path(tempfile.mkdtemp(prefix="emac-llm-"))
         self._at_exit = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -105,11 +100,13 @@ class VllmProcess:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._numbers = itertools.count()
+        self._adapter: ServedAdapter | None = None
         self._asked: dict[int, Future[list[list[list[Any]]]]] = {}
         self._ready: Future[None] = Future()
         self.log = self._folder / "vllm.log"
         self._connection, theirs = Pipe()
         command = _command(python, theirs.fileno(), llm, model.llm_model.config.max_position_embeddings, dtype)
+        command += _adapter_arguments(model.llm_model)
         with theirs, self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 [*command, *arguments],
@@ -138,30 +135,21 @@ class VllmProcess:
     def complete(self, url: str, prompts: Sequence[Tensor], **options: Any) -> list[list[WrittenToken]]:
         """See `InferenceClient.complete`."""
         values = torch.cat([prompt.to(self._dtype) for prompt in prompts]).cpu().contiguous()
-        future: Future[list[list[list[Any]]]] = Future()
-        with self._lock:
-            number = next(self._numbers)
-            question: dict[str, Any] = {
-                "number": number,
-                "dtype": DTYPES[self._dtype],
-                "width": values.shape[1],
-                "lengths": [len(prompt) for prompt in prompts],
-                "options": options,
-            }
-            self._asked[number] = future
-            try:
-                self._connection.send_bytes(json.dumps(question).encode())
-                self._connection.send_bytes(values.view(torch.uint8).numpy().reshape(-1).data)
-            except OSError:
-                self._asked.pop(number)
-                raise self._gone() from None
-        try:
-            answers = future.result(self._timeout_s)
-        except FutureTimeoutError:  # not the builtin in Python 3.10
-            raise InferenceEngineFault(
-                f"vLLM's process gives no answer within {self._timeout_s:.0f} s (policy.timeout_s)"
-            ) from None
+        question: dict[str, Any] = {
+            "dtype": DTYPES[self._dtype],
+            "width": values.shape[1],
+            "lengths": [len(prompt) for prompt in prompts],
+            "options": options,
+        }
+        if self._adapter:
+            question["adapter"] = _plain(self._adapter)
+        answers = self._ask(question, values.view(torch.uint8).numpy().reshape(-1).data)
         return [[WrittenToken(token, dict(map(tuple, tops))) for token, tops in answer] for answer in answers]
+
+    def use_adapter(self, url: str, adapter: ServedAdapter) -> None:
+        """See `InferenceClient.use_adapter`."""
+        self._ask({"load": _plain(adapter)}, b"")
+        self._adapter = adapter
 
     def model_at(self, url: str) -> str:
         """The folder of the weights."""
@@ -171,6 +159,25 @@ class VllmProcess:
         """End the process and remove its files."""
         self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ask(self, question: dict[str, Any], data: memoryview | bytes) -> list[list[list[Any]]]:
+        """The engine's answers to a question and its prompts."""
+        future: Future[list[list[list[Any]]]] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._asked[number] = future
+            try:
+                self._connection.send_bytes(json.dumps({"number": number, **question}).encode())
+                self._connection.send_bytes(data)
+            except OSError:
+                self._asked.pop(number)
+                raise self._gone() from None
+        try:
+            return future.result(self._timeout_s)
+        except FutureTimeoutError:  # not the builtin in Python 3.10
+            raise InferenceEngineFault(
+                f"vLLM's process gives no answer within {self._timeout_s:.0f} s (policy.timeout_s)"
+            ) from None
 
     def _listen(self) -> None:
         """Give every answer to the call that waits for it, until the process ends."""
@@ -219,6 +226,23 @@ def _command(python: str, descriptor: int, llm: Path, max_length: int, dtype: to
     if torch.cuda.is_available():
         return [*command, "--gpu-memory-utilization", GPU_MEMORY]
     return [*command, "--enforce-eager"]  # compiling needs a C++ compiler and Python's headers
+
+
+def _adapter_arguments(llm: nn.Module) -> list[str]:
+    """What the engine must know of the adapters that it will be given: their rank and their places."""
+    matrices = {name: weight for name, weight in llm.named_parameters() if ".lora_A." in name}
+    if not matrices:
+        return []
+    rank = max(map(len, matrices.values()))
+    # Without their places vLLM 0.32 adapts its embedding table, too, and ends at a batch in which some prompts are read
+    # and others continued: it looks up the latter's tokens alone.
+    places = {name.split(".lora_A.")[0].rpartition(".")[2] for name in matrices}
+    allowed = min(most for most in MAX_RANKS if most >= rank)
+    return ["--enable-lora", "--max-lora-rank", str(allowed), "--lora-target-modules", *sorted(places)]
+
+
+def _plain(adapter: ServedAdapter) -> list[Any]:
+    return [adapter.name, adapter.number, str(adapter.folder)]
 
 
 def _environment() -> dict[str, str]:

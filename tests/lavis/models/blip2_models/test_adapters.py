@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
+from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from lavis.common.errors import MissingExtraError
@@ -118,11 +119,29 @@ class TestLora:
         llm = AutoModelForCausalLM.from_pretrained(tmp_path / "llm")
         with torch.no_grad():
             assert torch.allclose(llm(ids).logits, model.llm_model(ids).logits, atol=1e-4)
+        apart = [command[0], str(tmp_path / "bare"), *command[2:], "--without-adapters"]
+        assert convert.main([*apart, "--model", str(tmp_path / "config.yaml")]) == 0
+        bare = AutoModelForCausalLM.from_pretrained(tmp_path / "bare")
+        assert torch.equal(bare(ids).logits, adapters.without(model.llm_model)(ids).logits)
         convert.convert(str(tmp_path / "x.pth"), tmp_path / "lavis.pth", "lavis")
         whole = model_section(str(tmp_path / "config.yaml"))
         again = Blip2Emac.from_config({**whole, "pretrained": str(tmp_path / "lavis.pth")})
         want = model.trainable_state_dict()
         assert all(torch.equal(value, want[name]) for name, value in again.trainable_state_dict().items())
+
+    @torch.no_grad()
+    def test_adapters_and_what_they_adapt_are_written_apart(self, build: Build, tmp_path: Path) -> None:
+        ids, model = torch.arange(20)[None], stirred(build(**LORA)).eval()
+        want, plain = model.llm_model(ids).logits, adapters.without(model.llm_model)
+        bare = plain(ids).logits
+        assert not torch.allclose(bare, want, atol=0.1) and torch.equal(model.llm_model(ids).logits, want)
+        assert not any("lora" in name for name in plain.state_dict())
+        assert plain.lm_head.weight is model.llm_model.lm_head.weight
+        adapters.save(model.llm_model, tmp_path / "adapters")
+        convert.export_llm(model, tmp_path / "llm")
+        written = AutoModelForCausalLM.from_pretrained(tmp_path / "llm")
+        assert torch.allclose(written(ids).logits, bare, atol=1e-4)
+        assert torch.allclose(PeftModel.from_pretrained(written, tmp_path / "adapters")(ids).logits, want, atol=1e-4)
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -9,7 +9,7 @@ from xrl_alignment.policies.in_process import InProcessPolicy
 
 CPU = torch.device("cpu")
 BACKBONE = {"llm_weights": "tiny/backbone.safetensors", "freeze_llm": True, "freeze_vit": True, "freeze_qformer": True}
-BACKBONE["allow_random"] = list(PARTS)
+BACKBONE |= {"allow_random": list(PARTS), "amp": ""}  # no mixed precision: what differs is no rounding
 COMMANDS = ("look", "inventory", "go to desk 1", "go to desk 2", "open fridge 1", "go to fridge 1")
 
 

@@ -7,13 +7,17 @@ checks against vLLM itself.
 from __future__ import annotations
 
 import base64
+import copy
 import io
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import torch
+from peft import PeftModel
 
+NO_LORA = "LoRA is not enabled. Use --enable-lora to enable LoRA."
 NO_EMBEDS = "You must set `--enable-prompt-embeds` to input `prompt_embeds`."  # vLLM 0.32's words
 
 
@@ -21,11 +25,15 @@ class SmallEngine:
     """Serves `llm` on a free port until `close`; `port` names one to be used again.
 
     `prompt_embeds=False` refuses embeddings as vLLM does without its switch; `key` is what a client must show; while
-    `broken` is set, every request is answered with status 500. `served` counts prompts.
+    `broken` is set, every request is answered with status 500. `served` counts prompts. `loaded` holds what `llm` is
+    with adapters, by their name, and `names` all names that ever were in it; `lora=False` refuses adapters.
     """
 
-    def __init__(self, llm, *, prompt_embeds: bool = True, key: str = "", port: int = 0) -> None:
+    def __init__(self, llm, *, prompt_embeds: bool = True, lora: bool = True, key: str = "", port: int = 0) -> None:
         self.llm = llm
+        self.lora = lora
+        self.loaded: dict = {}
+        self.names: list[str] = []
         self.prompt_embeds = prompt_embeds
         self.key = key
         self.broken = self.closed = False
@@ -48,16 +56,32 @@ class SmallEngine:
     def complete(self, body: dict) -> dict:
         """The reply to a completions request."""
         with self.lock:
-            choices = [self._choice(index, text, body) for index, text in enumerate(body["prompt_embeds"])]
+            llm = self.loaded.get(body["model"], self.llm)
+            choices = [self._choice(llm, index, text, body) for index, text in enumerate(body["prompt_embeds"])]
             self.served += len(choices)
         return {"id": "1", "object": "text_completion", "created": 0, "model": "small", "choices": choices}
 
+    def change_adapters(self, path: str, body: dict) -> tuple[int, str]:
+        """The status and the reason of a request to load or unload an adapter."""
+        name = body["lora_name"]
+        if not self.lora:
+            return 500, NO_LORA
+        if path.endswith("/unload_lora_adapter"):
+            return (200, "") if self.loaded.pop(name, None) else (404, f"The lora adapter '{name}' cannot be found.")
+        if name in self.loaded:
+            return 400, f"The lora adapter '{name}' has already been loaded."
+        if not Path(body["lora_path"]).is_dir():
+            return 404, f"Loading lora {name} failed: No adapter found for {body['lora_path']}"
+        self.loaded[name] = PeftModel.from_pretrained(copy.deepcopy(self.llm), body["lora_path"])
+        self.names.append(name)
+        return 200, ""
+
     @torch.no_grad()
-    def _choice(self, index: int, text: str, body: dict) -> dict:
+    def _choice(self, llm, index: int, text: str, body: dict) -> dict:
         embeds = torch.load(io.BytesIO(base64.b64decode(text)), weights_only=True)[None]
         stops, written, tops, cache = set(body.get("stop_token_ids") or ()), [], [], None
         while len(written) < body["max_tokens"] and not (written and written[-1] in stops):
-            output = self.llm(inputs_embeds=embeds, past_key_values=cache, use_cache=True)
+            output = llm(inputs_embeds=embeds, past_key_values=cache, use_cache=True)
             cache = output.past_key_values
             logprobs = output.logits[0, -1].float().log_softmax(-1)
             allowed = logprobs.clone()
@@ -67,7 +91,7 @@ class SmallEngine:
             names = set(body.get("logprob_token_ids") or logprobs.topk(body.get("logprobs") or 1).indices.tolist())
             tops.append({f"token_id:{name}": logprobs[name].item() for name in names | {token}})
             written.append(token)
-            embeds = self.llm.get_input_embeddings()(torch.tensor([[token]]))
+            embeds = llm.get_input_embeddings()(torch.tensor([[token]]))
         logprobs = {"top_logprobs": tops} if body.get("logprobs") else None
         return {"index": index, "text": "", "token_ids": written, "logprobs": logprobs, "finish_reason": "stop"}
 
@@ -88,7 +112,12 @@ def _handler(engine: SmallEngine) -> type[BaseHTTPRequestHandler]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if self._refused():
                 return
-            if not engine.prompt_embeds:
+            if self.path.endswith("lora_adapter"):
+                status, reason = engine.change_adapters(self.path, body)
+                self._reply(status, {"message": reason})
+            elif body["model"] not in {"small", *engine.loaded}:
+                self._reply(404, {"message": f"The model `{body['model']}` does not exist."})
+            elif not engine.prompt_embeds:
                 self._reply(400, {"message": NO_EMBEDS})
             else:
                 self._reply(200, engine.complete(body))

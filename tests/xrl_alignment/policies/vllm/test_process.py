@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.xrl_alignment.policies.vllm.cases import in_process, inputs
-from xrl_alignment.builders.student import load_student, make_policy
+from xrl_alignment.builders.student import make_policy
 from xrl_alignment.common.errors import InferenceEngineFault
 from xrl_alignment.config.schema import PolicyConfig
 from xrl_alignment.policies.vllm import process as vllm_process
@@ -27,12 +27,6 @@ def test_without_vllm_the_error_says_where_to_get_it(student, tmp_path, monkeypa
         make_policy(PolicyConfig(name="vllm", num_beams=1), *student, max_batch=4)
     with pytest.raises(InferenceEngineFault, match=f"policy.vllm_python={tmp_path} is not an interpreter"):
         find_python(f"{tmp_path}")
-
-
-def test_adapters_are_to_be_merged_first():
-    adapted = load_student({"freeze_llm": True, "lora_rank": 2, "allow_random": ["llm_model"]}, torch.device("cpu"))
-    with pytest.raises(InferenceEngineFault, match="LoRA adapters: write it with .*--to llm"):
-        VllmProcess(adapted[0], python=sys.executable)
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@
 
 It runs under the interpreter that has vLLM and cannot import this project; the parent's end of the pipe is in
 `xrl_alignment/policies/vllm/process.py`. Both use `multiprocessing.connection`: a message is a JSON text, and after a
-question's text come its prompts as bytes. New prompts are read while others are being continued (continuous batching).
-The process ends when the parent's end is closed.
+question's text come its prompts as bytes (or none, where it asks for LoRA adapters to be loaded). New prompts are read
+while others are being continued (continuous batching). The process ends when the parent's end is closed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -59,22 +60,34 @@ class ChildEngine:
         self.answers: dict[int, list[Any]] = {}
 
     def add(self, question: dict[str, Any], data: bytes) -> None:
-        """Start a question's requests; if vLLM refuses them, answer with its reason."""
-        number, names = question["number"], []
+        """Load adapters, or start a question's requests; if vLLM refuses, answer with its reason."""
+        number = question["number"]
+        try:
+            if "load" in question:
+                self.engine.add_lora(LoRARequest(*question["load"]))
+                self.tell({"number": number, "answers": []})
+            else:
+                self.start(number, question, data)
+        except Exception as error:  # of any kind: the parent waits for an answer
+            self.tell({"number": number, "error": f"{type(error).__name__}: {error}"})
+
+    def start(self, number: int, question: dict[str, Any], data: bytes) -> None:
+        """Start the requests of a question: all of them, or none."""
         options = {"temperature": 0, "output_kind": RequestOutputKind.FINAL_ONLY, "detokenize": False}
         options |= question["options"]
         if "logprob_token_ids" in options:
             options["logprobs"] = len(options["logprob_token_ids"])  # vLLM's HTTP server does this by itself
+        adapter = LoRARequest(*question["adapter"]) if "adapter" in question else None
+        names: list[str] = []
         try:
             parameters = SamplingParams(**options)
             prompts = [{"prompt_embeds": prompt} for prompt in prompts_of(question, data)]
             for place, prompt in enumerate(self.engine.renderer.render_cmpl(prompts)):
                 names.append(f"{number}-{place}")
-                self.engine.add_request(names[-1], prompt, parameters)
-        except Exception as error:  # of any kind: the parent waits for an answer
+                self.engine.add_request(names[-1], prompt, parameters, lora_request=adapter)
+        except Exception:
             self.engine.abort_request(names)
-            self.tell({"number": number, "error": f"{type(error).__name__}: {error}"})
-            return
+            raise
         self.answers[number] = [None] * len(names)
         self.waiting |= {name: (number, place) for place, name in enumerate(names)}
 
