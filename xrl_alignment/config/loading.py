@@ -151,7 +151,7 @@ def _refuse_wrong_kinds(schema: type, layer: DictConfig, source: str) -> None:
     for section, settings in container.items():
         for name, value in settings.items() if isinstance(settings, dict) else ():
             key = f"{section}.{name}"
-            referring = value is None or "${" in str(value)
+            referring = value is None or (isinstance(value, str) and "${" in value)
             if typing.get_origin(_type_of(schema, key)) is list and not isinstance(value, list) and not referring:
                 raise ConfigError(f"{source}: {not_a_list(key, value)}")
             if _is_text(schema, key) and is_no_text(value):

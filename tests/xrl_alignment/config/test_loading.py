@@ -60,6 +60,7 @@ def test_two_loads_share_nothing() -> None:
         ("run: {beta: 0.5}", [], "settings.yaml: run.beta: 0.5 is not a list: put it in brackets, [0.5]"),
         ("", ["run.beta=1,0.5"], "run.beta: '1,0.5' is not a list: put it in brackets, [1,0.5]"),
         ("", ["run.beta[0]=1"], "run.beta: {'0': 1} is not a list: put it in brackets, […]"),
+        ('policy: {base_urls: {"${": []}}', [], "policy.base_urls: {'${': []} is not a list: put it in brackets, […]"),
         ("", ["policy.base_urls=http://a/v1"], "put it in brackets, [http://a/v1]"),
         ("run: {enable_dpo: perhaps}", [], "run.enable_dpo: 'perhaps' has the wrong type"),
         ("run: {beta: [1, x]}", [], "run.beta[1]: [1, 'x'] has the wrong type"),

@@ -102,6 +102,21 @@ def test_accumulated_batches_make_one_update(make):
     assert all(p.grad is None for p in four.model.parameters())
 
 
+def test_loss_scaling_changes_no_update_and_skips_one_that_overflows(make):
+    """On a GPU in half precision; the scaler computes on a CPU, too."""
+    plain, scaled = make(updates=1), make(updates=1)
+    scaled.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14)
+    plain.learn(1)
+    scaled.learn(1)
+    after = weights(scaled.model)
+    assert all(torch.allclose(after[name], value, atol=1e-6) for name, value in weights(plain.model).items())
+    kept = scaled.scaler.state_dict()
+    scaled.scaler.load_state_dict({**kept, "scale": 1e38})  # gradients of infinity
+    scaled.learn(1)
+    assert all(torch.equal(after[name], value) for name, value in weights(scaled.model).items())
+    assert scaled.scaler.get_scale() == pytest.approx(5e37)
+
+
 @pytest.mark.parametrize("preferences", [False, True])
 def test_a_restored_learner_continues_to_the_same_weights(make, preferences):
     straight = make(preferences, updates=4)
