@@ -61,12 +61,18 @@ def own_work(runs: DaggerRuns) -> dict[str, float]:
     return {"observation_s": observation_s, "episode_s": max(0.0, stored_s / games)}
 
 
+def later_rounds(model: RoundModel) -> float:
+    """Seconds that are predicted of a round after the first, which finds nothing left to learn."""
+    whole, first = (predict(replace(model, rounds=rounds)).seconds for rounds in (ROUNDS, 1))
+    return (ROUNDS * whole - first) / (ROUNDS - 1)
+
+
 def compare(runs: DaggerRuns, model: RoundModel) -> dict[str, Any]:
     """A row: what is predicted, what a real run takes."""
     played = play(runs, model)
     if model.train_s:
         model = replace(model, train_s=played.training_s / (ROUNDS * model.games))
-    measured, predicted = played.a_round("seconds"), predict(replace(model, rounds=ROUNDS)).seconds
+    measured, predicted = played.a_round("seconds"), later_rounds(model)
     return {
         "environments": model.environments,
         "games": model.games,

@@ -15,7 +15,8 @@ def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
     """The figures of an evaluation: success with its interval, what planning cost, and what reports were worth.
 
     `actions` and `step_tokens` are the calls and tokens of a teacher that is asked before every action. `valid_plans`
-    is a share; `replans` counts plans by trigger, the first ones apart.
+    is the share of all plans, to which a game that is stuck contributes the same plan again and again;
+    `valid_first_plans` is that of the first ones, one a game. `replans` counts the others by trigger.
     """
     results: list[EpisodeResult] = [one.result for one in played]
     calls = [call for one in played for call in one.calls]
@@ -35,7 +36,8 @@ def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
         "tokens_per_solved": tokens / solved if solved else None,
         "actions": sum(result.actions for result in results),
         "step_tokens": sum(one.step_tokens for one in played),
-        "valid_plans": sum(call["valid"] for call in calls) / len(calls) if calls else None,
+        "valid_plans": _valid(calls),
+        "valid_first_plans": _valid([one.calls[0] for one in played if one.calls]),
         "replans": {name: number for name, number in sorted(triggers.items()) if name != "start"},
         "ended": dict(sorted(Counter(one.ended for one in played).items())),
         "sight_precision": sight.precision,
@@ -46,17 +48,26 @@ def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
     }
 
 
+def _valid(calls: Sequence[dict[str, Any]]) -> float | None:
+    return sum(call["valid"] for call in calls) / len(calls) if calls else None
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
 def table(summary: dict[str, Any]) -> str:
     """The evaluations as text, a line each."""
     lines = [
-        f"{'':34} {'games':>6} {'success':>8} {'95 % interval':>15} {'valid plans':>12} {'calls':>6} {'tokens':>8}"
+        f"{'':34} {'games':>6} {'success':>8} {'95 % interval':>15} {'valid plans':>12} {'first ones':>11} "
+        f"{'calls':>6} {'tokens':>8}"
     ]
     for name, row in summary.items():
         if isinstance(row, dict) and "success" in row:
             interval = f"{row['interval'][0]:.2f} to {row['interval'][1]:.2f}"
-            valid = "-" if row["valid_plans"] is None else f"{row['valid_plans']:.3f}"
+            valid, first = (_share(row.get(key)) for key in ("valid_plans", "valid_first_plans"))
             lines.append(
-                f"{name:34} {row['games']:6d} {row['success']:8.3f} {interval:>15} {valid:>12} "
+                f"{name:34} {row['games']:6d} {row['success']:8.3f} {interval:>15} {valid:>12} {first:>11} "
                 f"{row['planner_calls']:6d} {row['planner_tokens']:8d}"
             )
     return "\n".join(lines)

@@ -20,13 +20,14 @@ def test_what_planning_costs_and_is_worth() -> None:
     assert (got["success"], got["games"], got["planner_calls"], got["planner_tokens"]) == (0.5, 2, 3, 30)
     assert got["interval"][0] < 0.5 < got["interval"][1] and (got["actions"], got["step_tokens"]) == (12, 100)
     assert (got["calls_per_solved"], got["tokens_per_solved"]) == (3, 30) and got["valid_plans"] == 2 / 3
+    assert got["valid_first_plans"] == 0.5  # a game counts once
     assert got["replans"] == {"seen": 1} and got["ended"] == {"steps": 1, "won": 1}
     assert (got["sight_precision"], got["sight_recall"]) == (0.25, 0.5)
 
 
 def test_nothing_solved_and_nothing_played_have_figures() -> None:
     assert figures([played(False, 1, "steps")])["calls_per_solved"] is None
-    assert figures([])["valid_plans"] is None
+    assert figures([])["valid_plans"] is figures([])["valid_first_plans"] is None
 
 
 def test_the_table_has_a_line_for_each_evaluation() -> None:
