@@ -77,6 +77,15 @@ def test_prompt_longer_than_the_positions(build: Callable[..., Blip2Emac], sampl
         model.score({**samples, "prompt": prompts}, [["look"]] * 3)
     with pytest.raises(ValueError, match="prompt 1 has"):
         model({**samples, "text_input": prompts})
+    pairs = {"text_input": prompts, "text_output_pos": ["look"] * 3, "text_output_neg": ["inventory"] * 3}
+    for frozen in (True, False):  # what trains decides how log-probabilities are computed
+        parts = dict.fromkeys(("freeze_vit", "freeze_qformer", "freeze_llm"), frozen)
+        both = build(llm_config=llm, **parts)
+        both.set_reference()
+        with pytest.raises(ValueError, match="prompt 1 has"):
+            both.dpo_forward({**samples, **pairs})
+        with pytest.raises(ValueError, match="prompt 1 has"):
+            both({**samples, **pairs, "text_output": ["look"] * 3})
 
 
 def test_reference_missing(frozen: Blip2Emac, samples: dict) -> None:

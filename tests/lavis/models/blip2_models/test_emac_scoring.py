@@ -163,7 +163,9 @@ class TestCutPrompts:
         got = model.score({**samples, "prompt": texts}, [[text] for text in samples["text_output"]])
         assert torch.allclose(torch.tensor(got).flatten(), want, atol=1e-4)
 
-    def test_the_original_never_cuts_when_it_acts(self, build: Callable[..., Blip2Emac]) -> None:
+    def test_the_original_never_cuts_when_it_acts(self, build: Callable[..., Blip2Emac], samples: dict) -> None:
         model = build(max_txt_len=40, cut_prompts=False)
+        given = {**samples, "prompt": [self.LONG] * 3}
+        assert len(self.seen(model, lambda: model.score(given, [["look"]] * 3))) > 100
         assert len(model.encode_inputs([self.LONG], acting=True)[0]) > 100
         assert len(model.encode_inputs([self.LONG])[0]) == 40
