@@ -89,7 +89,7 @@ class TransformersModel:
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         need = prompt_tokens + max(job.max_tokens for job in jobs)
         if limit and need > limit:
-            raise ValueError(f"prompt, image and answer need {need} tokens; the model has {limit} positions")
+            raise ConfigError(f"prompt, image and answer need {need} tokens; the model has {limit} positions")
 
 
 def by_row(scores: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:

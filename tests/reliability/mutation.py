@@ -45,6 +45,7 @@ TESTS = {  # of each module
     "xrl_alignment/wire/v1.py": [f"tests/xrl_alignment/wire/{name}" for name in WIRE],
     "xrl_alignment/wire/v2.py": [f"tests/xrl_alignment/wire/{name}" for name in WIRE],
     "xrl_alignment/runs/directory.py": ["tests/xrl_alignment/runs/test_directory.py"],
+    "xrl_alignment/runs/journal.py": ["tests/xrl_alignment/runs/test_journal.py"],
     "xrl_alignment/language/commands.py": ["tests/xrl_alignment/language/test_commands.py"],
     "lavis/models/blip2_models/losses.py": ["tests/lavis/models/blip2_models/test_losses.py"],
     "lavis/models/blip2_models/emac_scoring.py": SCORING,

@@ -86,6 +86,19 @@ def test_unknown_names_are_refused_with_the_known_ones():
     assert caught.value.status == 404
 
 
+def test_a_bug_of_the_model_is_not_blamed_on_the_job_and_shown_in_the_log_alone(caplog):
+    class Broken:
+        bytes = 0
+
+        def answer(self, jobs):
+            raise ValueError("a secret of the machine")
+
+    pool = ModelPool(TABLE, 0, Metrics(), load=lambda settings: Broken())
+    (refusal,) = pool.answer("a", [job()])
+    assert (refusal.status, str(refusal)) == (500, "the model failed: ValueError")
+    assert "a secret of the machine" in caplog.text
+
+
 def test_a_bad_job_in_a_batch_fails_alone():
     pool = ModelPool(TABLE, 0, Metrics())
     good, bad, other = pool.answer("a", [job(), job("a mug " * 5000), job()])
