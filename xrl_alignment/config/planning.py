@@ -45,7 +45,9 @@ class LoopRunConfig(Section, section="run"):
     )
     num_eval: int = setting(60, "games of an evaluation", at_least(1))
     eval_split: str = setting("household_heldout", "split of the evaluation's games", named("a split's name"))
-    valid_seen: bool = setting(False, "evaluate the result on ALFWorld's official `valid_seen` games, too")
+    valid_seen: bool = setting(
+        False, "evaluate the result on ALFWorld's official `valid_seen` games, too", may_change=True
+    )
     ablations: list[str] = setting(
         [],
         "loops to run besides, each with one thing switched off or changed: " + ", ".join(f"`{n}`" for n in ABLATIONS),
