@@ -47,19 +47,19 @@ from xrl_alignment.policies.uniform import RandomPolicy
 from xrl_alignment.report.page import write_report
 from xrl_alignment.rollouts.episode import STUCK_AFTER
 
-HELDOUT_GAMES = 120  # twenty of each task type
+HELDOUT_GAMES = 96  # sixteen of each task type
 HOPELESS_GAMES = 24  # for policies that solve nothing: each of their episodes lasts to the step limit
-OFFICIAL_GAMES = 70  # of `valid_seen`'s 140, drawn by the run's seed
+OFFICIAL_GAMES = 50  # of `valid_seen`'s 140, drawn by the run's seed
 # The phases and how long each took of a whole run, in seconds (2 cores); only their ratios matter.
 PHASES = {
     "baselines and the untrained policy": 6,
     "behavioural cloning": 19,
-    "evaluation after behavioural cloning": 41,
-    "DPO": 134,
-    "evaluation after DPO": 23,
+    "evaluation after behavioural cloning": 31,
+    "DPO": 110,
+    "evaluation after DPO": 18,
     "evaluation after DPO, blank frames": 7,
 }
-OFFICIAL_PHASES = {"evaluation after both phases, official valid_seen": 58}  # where these games are installed
+OFFICIAL_PHASES = {"evaluation after both phases, official valid_seen": 38}  # where these games are installed
 
 
 class PeakMemory:
@@ -155,7 +155,7 @@ class Evaluator:
 
 
 def official_games(seed: int) -> list[Game]:
-    """Half of ALFWorld's `valid_seen` games, or none where they are not installed."""
+    """`OFFICIAL_GAMES` of ALFWorld's `valid_seen` games, or none where they are not installed."""
     try:
         return find_games("valid_seen", num=OFFICIAL_GAMES, seed=seed)
     except EnvironmentFault:
