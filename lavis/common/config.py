@@ -145,15 +145,16 @@ def to_dot_list(options: Sequence[str] | None) -> list[str]:
 
 def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
     """`a.b=c` as a configuration; a key in `texts` keeps what was typed, where yaml makes `007` 7 and `on` True."""
+    key, _, text = option.partition("=")
+    shown = option if option.isprintable() else ascii(option)
+    if key.startswith("["):  # OmegaConf fails at a bracket that is never closed
+        raise ConfigError(f"--options {shown}: write it as section.key=value")
     try:
         layer = OmegaConf.from_dotlist([option])
     except (YAMLError, OmegaConfBaseException, UnicodeEncodeError) as error:
-        raise ConfigError(
-            f"--options {ascii(option) if not option.isprintable() else option} cannot be read: {first_sentence(error)}"
-        ) from error
+        raise ConfigError(f"--options {shown} cannot be read: {first_sentence(error)}") from error
     except RecursionError as error:
         raise ConfigError(f"--options {ascii(option):.80}: its lists are nested too deep") from error
-    key, _, text = option.partition("=")
     if key in texts and is_no_text(OmegaConf.select(layer, key, throw_on_resolution_failure=False)):
         OmegaConf.update(layer, key, text)
     return layer

@@ -85,6 +85,7 @@ def test_two_loads_share_nothing() -> None:
         ("server: {port: 70000}", [], "server.port: 70000 is not a number from 0 to 65535"),
         ("server: {session_timeout_s: 0}", [], "server.session_timeout_s: 0.0 is not a number of seconds above 0"),
         ("", ["run.seed"], "--options run.seed: write it as section.key=value"),
+        ("", ["[\n=1"], r"--options '[\n=1': write it as section.key=value"),
         ("server: {token: 007}", [], "settings.yaml: server.token: yaml reads 7 here; put the text in quotes"),
         ("run: {output_dir: on}", [], "run.output_dir: yaml reads True here"),
         ("", ["run.output_dir=${nowhere}"], "Interpolation key 'nowhere' not found"),
