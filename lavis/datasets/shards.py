@@ -20,7 +20,9 @@ import math
 import os
 import re
 import struct
+import sys
 import zlib
+from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -143,24 +145,38 @@ def _row_layout(dataset: h5d.DatasetID) -> dict[str, Any]:
     return {"dtype": dataset.dtype.str, "shape": shape, "steps": steps, "start": start, "chunks": chunks}
 
 
+@lru_cache(maxsize=256)
+def _dtype(name: str) -> np.dtype:
+    return np.dtype(name)
+
+
 class _Field:
-    """The place of a field's rows in the file, and their type and shape."""
+    """The place of a field's rows in the file, and their type and shape.
+
+    Small, because thousands of shards stay known: lists of pairs would take four times as much memory.
+    """
+
+    __slots__ = ("dtype", "shape", "size", "sizes", "start", "starts", "steps")
 
     def __init__(self, *, dtype: str, shape: list[int], steps: int, start: int, chunks: list[list[int]]) -> None:
-        self.dtype = np.dtype(dtype)
-        self.shape = shape  # of a row
+        self.dtype = _dtype(dtype)
+        self.shape = tuple(shape)  # of a row
         self.size = self.dtype.itemsize * math.prod(shape)  # bytes of a row
         self.steps = steps
         self.start = start  # of the first row, bytes from the file's beginning; the others follow it, unless packed
-        self.chunks = chunks  # start and size of each row of a packed field, else empty
+        # Of each row of a packed field.
+        self.starts = array("q", [first for first, _ in chunks]) if chunks else None
+        self.sizes = array("q", [size for _, size in chunks]) if chunks else None
 
     def read(self, descriptor: int, step: int) -> str | np.ndarray:
         """A row from the open file; ValueError or LZ4BlockError where it is cut short."""
-        start, size = self.chunks[step] if self.chunks else (self.start + step * self.size, self.size)
+        start, size = self.start + step * self.size, self.size
+        if self.starts and self.sizes:
+            start, size = self.starts[step], self.sizes[step]
         data = os.pread(descriptor, size, start)
         if len(data) != size:
             raise ValueError("the file ends before its data")
-        if self.chunks:
+        if self.starts:
             data = _unpacked(data, self.size)
         if self.dtype.kind == "S":
             return data.rstrip(b"\0").decode("utf-8")
@@ -170,13 +186,15 @@ class _Field:
 class Shard:
     """What one file holds: `steps`, `game` (empty where it is not known), and the rows of its fields."""
 
+    __slots__ = ("_fields", "game", "path", "steps")
+
     def __init__(self, path: str) -> None:
         self.path = path
         index = _read_index(path)
         if index["version"] != VERSION:
             raise ShardError(f"{path}: shards of version {index['version']} cannot be read, only {VERSION}")
         self.game: str = index["game"]
-        self._fields = {name: _Field(**layout) for name, layout in index["fields"].items()}
+        self._fields = {sys.intern(name): _Field(**layout) for name, layout in index["fields"].items()}
         self.steps = min(field.steps for field in self._fields.values())
         if not isinstance(self.game, str):
             raise ValueError(f"its game is {type(self.game).__name__}, not text")
@@ -255,7 +273,7 @@ def check_shard(path: Path | str) -> None:
 
 @lru_cache(maxsize=1 << 14)
 def _known(path: str, inode: int, changed: int) -> Shard:
-    """A shard takes one or two kilobytes of memory; a file that was replaced is opened again."""
+    """A shard of twenty steps takes two kilobytes of memory; a file that was replaced is opened again."""
     return Shard(path)
 
 
