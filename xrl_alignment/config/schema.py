@@ -355,7 +355,7 @@ class PolicyConfig(Section, section="policy"):
         )
         rule = f"at most policy.max_length ({self.max_length})"
         check("policy.min_length", self.min_length, self.min_length <= self.max_length, rule)
-        own = self.adapters == "by_name" or (self.name == "vllm" and self.base_urls)
+        own = self.adapters == "by_name" or (self.name == "vllm" and bool(self.base_urls))
         check_has_effect("policy.adapters", self.adapters, own, "policy.name=vllm and policy.base_urls")
         if self.name == "vllm":
             greedy = self.num_beams == 1 or self.decode == "admissible"
