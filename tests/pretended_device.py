@@ -37,8 +37,9 @@ from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 NAME = "pretended"
 aten = torch.ops.aten
-# What a GPU's tensor may do with one of the CPU: be copied, and be indexed.
-MIXED = {aten._to_copy, aten.copy_, aten.index, aten.index_put_, aten.index_put, aten._index_put_impl_}
+# What a GPU's tensor may do with one of the CPU: be copied, and be indexed by it, but not index it.
+COPIES = {aten._to_copy, aten.copy_}
+INDEXED = {aten.index, aten.index_put_, aten.index_put, aten._index_put_impl_}
 
 
 class Pretended(torch.Tensor):
@@ -90,7 +91,8 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     there = [x for x in tensors if isinstance(x, Pretended)]
     alien = [x for x in tensors if there and x.device != there[0].device and x.dim()]
-    if alien and func.overloadpacket not in MIXED:
+    allowed = COPIES if there and not isinstance(args[0], Pretended) else COPIES | INDEXED
+    if alien and func.overloadpacket not in allowed:
         raise RuntimeError(f"{func}: {there[0].device} and {alien[0].device}")
     asked = kwargs.get("device")
     device = torch.device(asked) if asked is not None else there[0].device if there else torch.device("cpu")
