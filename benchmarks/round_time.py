@@ -4,8 +4,9 @@
 
 `dagger_server.py` as it is, a client in a process of its own, generated games. Environments and policy wait as long as
 each row says, so that little depends on the machine; the learner is the real one. Measured inputs: the server's own
-work for an observation and for a stored episode (two runs without any waiting), and in each run with training what the
-learner took for an episode. The first round of a run is not counted: there the client's sessions join.
+work for an observation and for a stored episode (two runs without any waiting; only a run that trains stores
+episodes), and in each run with training what the learner took for an episode. The first round of a run is not counted:
+there the client's sessions join.
 
 - `largest_error` (at most 0.15): of all rows, |predicted - measured| / measured.
 """
@@ -67,11 +68,12 @@ def later_rounds(model: RoundModel) -> float:
     return (ROUNDS * whole - first) / (ROUNDS - 1)
 
 
-def compare(runs: DaggerRuns, model: RoundModel) -> dict[str, Any]:
+def compare(runs: DaggerRuns, model: RoundModel, *, observation_s: float, episode_s: float) -> dict[str, Any]:
     """A row: what is predicted, what a real run takes."""
     played = play(runs, model)
+    model = replace(model, observation_s=observation_s)
     if model.train_s:
-        model = replace(model, train_s=played.training_s / (ROUNDS * model.games))
+        model = replace(model, episode_s=episode_s, train_s=played.training_s / (ROUNDS * model.games))
     measured, predicted = played.a_round("seconds"), later_rounds(model)
     return {
         "environments": model.environments,
@@ -92,7 +94,7 @@ def measure() -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as folder, DaggerRuns(Path(folder)) as runs:
         work = own_work(runs)
         for model in (*POINTS, *TRAINED):
-            rows.append(compare(runs, replace(model, **work)))
+            rows.append(compare(runs, model, **work))
             yield Result(rows, {"largest_error": max(abs(row["error"]) for row in rows), **work})
 
 

@@ -79,8 +79,10 @@ def shipped(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 def reflexion(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     """A second trial of the games that the shipped student failed: with their memories, without, with other games'.
 
-    In setting (a), where it fails most.
+    In setting (a), where it fails most, and decoded as it ships: a memory that only breaks a repetition is no use then.
     """
+    games = sizes.second_trial_games
+    keys = INFORMATION["a"] | {"policy.skip_rejected": True, "environment.num_heldout": games, "run.num_envs": games}
     ways = {
         "with its memory": {"reflexion.enabled": True},
         "without a memory": {"reflexion.enabled": False},
@@ -88,11 +90,11 @@ def reflexion(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     }
 
     def one(way: str) -> dict[str, Any]:
-        name = f"second-trial/{way.replace(' ', '-')}"
-        return _heldout(lab, sizes, name, None, ways[way] | INFORMATION["a"], trials=2)
+        return _heldout(lab, sizes, f"reflexion/{way.replace(' ', '-')}", None, keys | ways[way], trials=2)
 
-    found = lab.all(partial(one, way) for way in ways)
-    return {way: second_trial([evaluation]) for way, evaluation in zip(ways, found, strict=True)}
+    found = dict(zip(ways, lab.all(partial(one, way) for way in ways), strict=True))
+    without = found["without a memory"]
+    return {way: second_trial(evaluation, without) for way, evaluation in found.items()}
 
 
 def images(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:

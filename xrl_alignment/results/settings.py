@@ -49,6 +49,9 @@ class ResultsConfig(Section, section="results"):
     phase_games: int = setting(500, "games of the round of phase 2, at most the regime's", at_least(1))
     ablation_games: int = setting(711, "training games of each ablation", at_least(1))
     heldout_games: int = setting(250, "generated games that phase 2 and the ablations are judged on", at_least(1))
+    second_trial_games: int = setting(
+        1000, "generated games that Reflexion is measured on; the good student fails few", at_least(1)
+    )
     valid_games: int = setting(140, "official valid_seen games that the students are judged on", at_least(1))
 
 

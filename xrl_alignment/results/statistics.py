@@ -61,16 +61,21 @@ def row(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def second_trial(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of the games that failed in the first trial, how many the second one solved; all seeds together."""
-    failed = [episode for evaluation in evaluations for episode in evaluation["episodes"][1]]
-    solved = sum(episode["won"] for episode in failed)
-    low, high = wilson_interval(solved, len(failed))
+def second_trial(evaluation: Mapping[str, Any], without: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the games that failed in the first trial, how many the second one solved, and how many more than `without`.
+
+    Both evaluations have the same first trial; ValueError where they have not.
+    """
+    won, base = won_by_game(evaluation, trial=1), won_by_game(without, trial=1)
+    played = grid([won, base])
+    more, low, high = mean_and_interval(played[:1] - played[1:]) if won else (0.0, 0.0, 0.0)
+    solved = sum(won.values())
     return {
-        "failed": len(failed),
+        "failed": len(won),
         "solved": solved,
-        "share": solved / len(failed) if failed else None,
-        "interval": [low, high],
+        "share": solved / len(won) if won else None,
+        "interval": list(wilson_interval(solved, len(won))),
+        "over_without": {"difference": more, "interval": [low, high]},
     }
 
 

@@ -60,15 +60,16 @@ def test_sizes_that_cannot_be_used(option: str, message: str) -> None:
 
 
 def test_the_page_leaves_out_what_was_not_run() -> None:
-    row = {"failed": 8, "solved": 4, "share": 0.5, "interval": [0.2, 0.8]}
+    more = {"difference": 0.375, "interval": [0.1, 0.6]}
+    row = {"failed": 8, "solved": 4, "share": 0.5, "interval": [0.2, 0.8], "over_without": more}
     page = render(
         {
-            "sizes": {"seeds": [0, 1], "valid_games": 140, "heldout_games": 500},
+            "sizes": {"seeds": [0, 1], "valid_games": 140, "second_trial_games": 500},
             "machine": "2 cores",
             "versions": {},
             "seconds": {},
             "reflexion": {"with its memory": row},
         }
     )
-    assert "| with its memory | 8 | 4 | 0.500 |" in page
+    assert "| with its memory | 8 | 4 | 0.500 | 0.200 to 0.800 | **+0.375 (+0.100 to +0.600)** |" in page
     assert "## What phase 2 adds" not in page and "not run to its end: the student that ships; " in page

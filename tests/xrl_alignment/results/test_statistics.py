@@ -49,6 +49,20 @@ def test_a_row_counts_steps_of_solved_games_and_rejected_commands() -> None:
 
 
 def test_the_second_trial_is_of_failed_games() -> None:
-    found = second_trial([evaluation({"a": True, "b": False}, {"b": True}), evaluation({"a": False}, {"a": False})])
-    assert (found["failed"], found["solved"], found["share"]) == (2, 1, 0.5)
-    assert second_trial([evaluation({"a": True}, {})])["share"] is None
+    first = {f"g{i}": i >= 20 for i in range(30)}
+    without = evaluation(first, {f"g{i}": i == 0 for i in range(20)})
+    found = second_trial(evaluation(first, {f"g{i}": i < 6 for i in range(20)}), without)
+    assert (found["failed"], found["solved"], found["share"]) == (20, 6, 0.3)
+    low, high = found["over_without"]["interval"]
+    assert 0 < low < found["over_without"]["difference"] == 0.25 < high < 0.5
+    assert second_trial(without, without)["over_without"] == {"difference": 0, "interval": [0, 0]}
+
+
+def test_no_game_is_left_for_a_second_trial() -> None:
+    solved = evaluation({"a": True}, {})
+    assert second_trial(solved, solved)["share"] is None
+
+
+def test_second_trials_after_other_first_ones_are_not_compared() -> None:
+    with pytest.raises(ValueError, match="other games"):
+        second_trial(evaluation({"a": False}, {"a": True}), evaluation({"b": False}, {"b": True}))
