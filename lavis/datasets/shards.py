@@ -273,7 +273,7 @@ def check_shard(path: Path | str) -> None:
 
 @lru_cache(maxsize=1 << 12)
 def _known(path: str, inode: int, changed: int) -> Shard:
-    """A shard of twenty steps takes two kilobytes of memory, to open it 50 µs; one that was replaced is opened again."""
+    """A shard of twenty steps takes two kilobytes, to open it 50 µs; a file that was replaced is opened again."""
     return Shard(path)
 
 
