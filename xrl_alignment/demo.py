@@ -5,17 +5,22 @@
 It generates household games and evaluates the untrained policy on held-out rooms. It trains the policy by behavioural
 cloning and evaluates it, then trains it by DPO against the first phase's frozen policy and evaluates it again: as it
 is, with blank frames, and on ALFWorld's official `valid_seen` games where they are installed. In both phases a server
-and a client process talk over HTTP. It writes `summary.json` and `report.html`, and prints a table.
+and a client process talk over HTTP. All programs compute on one thread, so a second process of this one evaluates the
+cloned policy while the next is trained. It writes `summary.json` and `report.html`, and prints a table.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import shutil
+import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -54,12 +59,9 @@ OFFICIAL_GAMES = 50  # of `valid_seen`'s 140, drawn by the run's seed
 PHASES = {
     "baselines and the untrained policy": 6,
     "behavioural cloning": 19,
-    "evaluation after behavioural cloning": 31,
-    "DPO": 110,
-    "evaluation after DPO": 18,
-    "evaluation after DPO, blank frames": 7,
+    "DPO, and evaluation after behavioural cloning": 150,
+    "evaluation after DPO": 35,
 }
-OFFICIAL_PHASES = {"evaluation after both phases, official valid_seen": 38}  # where these games are installed
 
 
 class PeakMemory:
@@ -131,8 +133,11 @@ class Evaluator:
             row.update(success=None, interval=None, success_admissible=row["success"])
         return figures
 
-    def entry(self, name: str, games: list[Game], pretrained: Path | None, *, blank_frames: bool = False) -> dict:
-        """`success`, `games`, `won` by game, `mean_steps`, `per_task_type`: single trial, free text."""
+    def entry(self, games: list[Game], pretrained: Path | None, *, name: str = "", blank_frames: bool = False) -> dict:
+        """`success`, `games`, `won` by game, `mean_steps`, `per_task_type`: single trial, free text.
+
+        Shows its progress under `name`; without a name nothing is shown.
+        """
         settings = {key: value for key, value in self.config.model.items() if key != "ref_pretrained"}
         if pretrained:
             settings |= {"load_pretrained": True, "pretrained": str(pretrained)}
@@ -141,7 +146,7 @@ class Evaluator:
         policy = make_policy(self.config.policy, model, vis_processor, self.config.run.max_batch)
         write_prompt = prompt_writer(model, tell_objects=self.config.environment.tell_objects)
         actor = PolicyActor(policy=policy, blank_frames=blank_frames, write_prompt=write_prompt)
-        with GameProgress(len(games)) as progress:
+        with GameProgress(len(games), quiet=not name) as progress:
             progress.say(name)
             results = play_games(
                 actor,
@@ -152,6 +157,26 @@ class Evaluator:
                 on_result=lambda result, trace: progress.advance(result.won),
             )
         return {**summarise(results), "won": {result.game: result.won for result in results}}
+
+
+def _begin_second_process(threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends it
+    bound_kernel_cache()
+    keep_freed_memory()
+    set_threads(threads)
+
+
+@contextmanager
+def second_process(threads: int) -> Iterator[ProcessPoolExecutor]:
+    """A process for evaluations beside the first one's work; an error or Ctrl-C ends it at once."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, initializer=_begin_second_process, initargs=(threads,)) as pool:
+        try:
+            yield pool
+        except BaseException:
+            for process in multiprocessing.active_children():
+                process.kill()
+            raise
 
 
 def official_games(seed: int) -> list[Game]:
@@ -172,30 +197,28 @@ def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]
     environment = EnvironmentConfig(**{**vars(config.environment), "split": "household_heldout"})
     heldout, fewer = games_of(environment, HELDOUT_GAMES), games_of(environment, HOPELESS_GAMES)
     official = official_games(config.run.seed)
-    status = PhaseStatus({**PHASES, **(OFFICIAL_PHASES if official else {})})
+    status = PhaseStatus(PHASES)
     evaluator = Evaluator(config)
     status.begin("baselines and the untrained policy")
     summary: dict[str, Any] = evaluator.baselines(heldout)
-    summary["untrained"] = evaluator.entry("untrained", fewer, None)
+    summary["untrained"] = evaluator.entry(fewer, None, name="untrained")
 
     status.begin("behavioural cloning")
-    bc_run = run_phase(bc_config, bc_options)
-    reference = hand_off(bc_run)
-    status.begin("evaluation after behavioural cloning")
-    summary["bc"] = evaluator.entry("after behavioural cloning", heldout, reference)
-
-    status.begin("DPO")
-    dpo_options = [*options, f"run.output_dir={output / 'dpo'}", *handed_options(reference, reference)]
-    dpo_run = run_phase(dpo_config, dpo_options)
-    final = hand_off(dpo_run)
-    status.begin("evaluation after DPO")
-    summary["dpo"] = evaluator.entry("after DPO", heldout, final)
-    status.begin("evaluation after DPO, blank frames")
-    summary["dpo_blank_frames"] = evaluator.entry("after DPO, blank frames", fewer, final, blank_frames=True)
-    if official:
-        status.begin("evaluation after both phases, official valid_seen")
-        for key, name, checkpoint in (("bc", "behavioural cloning", reference), ("dpo", "DPO", final)):
-            summary[f"{key}_valid_seen"] = evaluator.entry(f"after {name}, official valid_seen", official, checkpoint)
+    reference = hand_off(run_phase(bc_config, bc_options))
+    with second_process(config.run.num_threads) as second:
+        beside = {"bc": second.submit(evaluator.entry, heldout, reference)}
+        if official:
+            beside["bc_valid_seen"] = second.submit(evaluator.entry, official, reference)
+        status.begin("DPO, and evaluation after behavioural cloning")
+        dpo_options = [*options, f"run.output_dir={output / 'dpo'}", *handed_options(reference, reference)]
+        final = hand_off(run_phase(dpo_config, dpo_options))
+        status.begin("evaluation after DPO")
+        if official:
+            beside["dpo_valid_seen"] = second.submit(evaluator.entry, official, final)
+        summary["bc"] = beside.pop("bc").result()
+        summary["dpo"] = evaluator.entry(heldout, final, name="after DPO")
+        summary["dpo_blank_frames"] = evaluator.entry(fewer, final, name="after DPO, blank frames", blank_frames=True)
+        summary |= {name: evaluation.result() for name, evaluation in beside.items()}
     return summary | {
         "wall_seconds": round(time.monotonic() - started, 1),
         "seed": config.run.seed,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
+import torch
 
 from lavis.common.errors import FileError
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.config.schema import DaggerConfig
-from xrl_alignment.demo import Evaluator, PeakMemory, PhaseStatus, gain, prepare_output, table
+from xrl_alignment.demo import Evaluator, PeakMemory, PhaseStatus, gain, prepare_output, second_process, table
 from xrl_alignment.environments.games import find_games
 
 
@@ -73,6 +75,15 @@ def test_an_output_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match="--output .*file cannot be made: File exists"):
         prepare_output(tmp_path / "file")
+
+
+def test_an_error_ends_the_second_process_at_once() -> None:
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), second_process(threads=1) as second:
+        assert second.submit(torch.get_num_threads).result() == 1
+        waiting = second.submit(time.sleep, 3600)
+        raise KeyboardInterrupt
+    assert isinstance(waiting.exception(), BrokenProcessPool) and time.monotonic() - began < 300
 
 
 def test_peak_memory_counts_children() -> None:
