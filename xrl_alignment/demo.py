@@ -160,7 +160,6 @@ class Evaluator:
 
 
 def _begin_second_process(threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends it
     bound_kernel_cache()
     keep_freed_memory()
     set_threads(threads)
@@ -171,6 +170,10 @@ def second_process(threads: int) -> Iterator[ProcessPoolExecutor]:
     """A process for evaluations beside the first one's work; an error or Ctrl-C ends it at once."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn, initializer=_begin_second_process, initargs=(threads,)) as pool:
+        # A process inherits what is blocked when it starts: Ctrl-C is for the first one to handle.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        pool.submit(int)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         try:
             yield pool
         except BaseException:
