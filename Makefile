@@ -34,7 +34,7 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
-demo: $(STAMP)  ## both training phases and all evaluations on a tiny model (4 to 5 minutes, 2 cores)
+demo: $(STAMP)  ## both training phases and all evaluations on a tiny model (4 minutes, 2 cores)
 	$(RUN) -m xrl_alignment.demo
 
 play: $(STAMP)  ## watch the expert play a generated game in the terminal; any key: you take over (PLAY_ARGS: docs/play.md)

@@ -58,9 +58,9 @@ OFFICIAL_GAMES = 50  # of `valid_seen`'s 140, drawn by the run's seed
 # The phases and how long each took of a whole run, in seconds (2 cores); only their ratios matter.
 PHASES = {
     "baselines and the untrained policy": 6,
-    "behavioural cloning": 19,
-    "DPO, and evaluation after behavioural cloning": 150,
-    "evaluation after DPO": 35,
+    "behavioural cloning": 24,
+    "DPO, and evaluation after behavioural cloning": 156,
+    "evaluation after DPO": 36,
 }
 
 
