@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import shutil
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -84,7 +84,8 @@ def test_hung_frame_is_stopped_with_its_children(tmp_path, interrupted):
         "time.sleep(3600)"
     )
     if interrupted:  # Ctrl-C once the child is there
-        threading.Thread(target=lambda: (wait_until(mark.exists), _thread.interrupt_main())).start()
+        main = threading.main_thread().ident
+        threading.Thread(target=lambda: (wait_until(mark.exists), signal.pthread_kill(main, signal.SIGINT))).start()
         with pytest.raises(KeyboardInterrupt):
             simulator.check_frame(60, program)
     else:
