@@ -93,8 +93,8 @@ class PlanningPlayer:
 
     It yields `PlanQuestion`, `ActQuestion` and `SightQuestion`; `Answerer` answers them. With `agent` the acting model
     plays, else the controller. With probability `beta` the controller's command is executed although the agent plays
-    (DAgger); with `store` labelled states are kept, and with `preferences` the agent is asked in each of them. `count`
-    counts a text's tokens.
+    (DAgger): with 1 it always is, and a game without a command is over, as without an agent. With `store` labelled
+    states are kept, and with `preferences` the agent is asked in each of them. `count` counts a text's tokens.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class PlanningPlayer:
         self.agent = agent
         self.write_prompt = write_prompt
         self.beta = beta
+        self.led = not agent or beta >= 1  # the controller's every command is executed, so without one a game is over
         self.store = store
         self.preferences = preferences
         self.count = count
@@ -137,7 +138,7 @@ class PlanningPlayer:
             while not episode.over(settings.max_steps):
                 while follower.due:
                     follower.take((yield follower.question()))
-                if follower.command is None and not self.agent:
+                if follower.command is None and self.led:
                     break
                 action, stored = yield from self._act(environment, episode, now, follower, draw)
                 now = environment.step(episode.act(action))

@@ -5,12 +5,14 @@
 
 Every experiment consists of steps, each one of the project's programs; `results.output` keeps their data, checkpoints,
 figures and logs. A step that is done is not run again, so a run that was stopped continues with the same command.
-`results.json` there holds all figures; the page is made from it.
+All figures are written to `results.json` there, or beside the page, which is made from them. The experiments can be run
+one by one (`results.experiments`, `results.regimes`): figures that the file holds already stay.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 from dataclasses import asdict
@@ -31,21 +33,24 @@ def _page(parser: argparse.ArgumentParser) -> None:
 
 
 def main() -> None:
-    """Run what is missing, write `results.json` and the page."""
+    """Run what is missing, write the figures and the page."""
     arguments = parse_args(__doc__, _page, settings="xrl_alignment/results/settings.py")
     sizes = load_config(ResultsFile, arguments.cfg_path, arguments.options).results
     lab = Lab(Path(sizes.output), jobs=sizes.jobs, say=lambda text: print(text, flush=True))
     make_folder(lab.output)
-    found = {name: RUN[name](lab, sizes) for name in sizes.experiments}
-    results = {
-        "sizes": asdict(sizes),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-        "versions": versions(),
-        "seconds": lab.seconds(),
-        **found,
-    }
-    write_json(lab.output / "results.json", results)
-    print(f"figures: {lab.output / 'results.json'}")
+    path = arguments.page.with_suffix(".json") if arguments.page else lab.output / "results.json"
+    results = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    for name in sizes.experiments:
+        figures = RUN[name](lab, sizes)
+        results[name] = {
+            "figures": results.get(name, {}).get("figures", {}) | figures,
+            "sizes": asdict(sizes),
+            "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+            "versions": versions(),
+            "seconds": lab.seconds(),
+        }
+        write_json(path, results)
+    print(f"figures: {path}")
     if arguments.page:
         write_atomically(arguments.page, lambda file: file.write(render(results).encode()))
         print(f"page: {arguments.page}")

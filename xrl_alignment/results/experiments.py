@@ -50,8 +50,8 @@ def student(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     """The student of each seed, judged in every information setting: after cloning, and after its DAgger rounds."""
 
     def one(seed: int) -> dict[str, dict[str, Any]]:
-        cloned = _cloned(lab, sizes, seed)
-        found = {"cloned": _judged(lab, sizes, f"cloned/seed{seed}", cloned)}
+        cloned = Path(sizes.cloned).absolute() if sizes.cloned else _cloned(lab, sizes, seed)
+        found = {"cloned": _judged(lab, sizes, "cloned/given" if sizes.cloned else f"cloned/seed{seed}", cloned)}
         keys = {"run.seed": seed, "run.enable_tc": True, "run.num_envs": sizes.round_games, "reflexion.enabled": False}
         own = [
             lab.label(f"labelled/seed{seed}-{short}", cloned, keys | shown | {"environment.seed": 100 + number})

@@ -28,7 +28,10 @@ TITLES = {
 
 
 def render(results: Mapping[str, Any]) -> str:
-    """The page as Markdown; `results` is what `results.json` holds. Experiments that were not run are left out."""
+    """The page as Markdown; `results` is what `results.json` holds.
+
+    Each experiment has its figures, and how they were made (sizes, machine, seconds). What was not run is left out.
+    """
     # Markdown of our own figures, no HTML: nothing to escape.
     environment = Environment(  # nosec B701
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -42,13 +45,11 @@ def render(results: Mapping[str, Any]) -> str:
         "saved": saved,
     }
     return environment.get_template("results.md").render(
-        **{name: results.get(name) for name in EXPERIMENTS},
-        missing=[title for name, title in TITLES.items() if not results.get(name)],
+        **{name: results[name]["figures"] if name in results else None for name in EXPERIMENTS},
+        made=results,
+        missing=[title for name, title in TITLES.items() if name not in results],
+        machines=" and ".join(sorted({made["machine"] for made in results.values()})),
         shown=SHOWN,
-        sizes=results["sizes"],
-        machine=results["machine"],
-        versions=results["versions"],
-        seconds=results["seconds"],
     )
 
 

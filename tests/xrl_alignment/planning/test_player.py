@@ -62,6 +62,12 @@ def test_an_agent_without_a_plan_goes_on_alone(games, written, scripted) -> None
     assert "think:" not in policy.inputs[0].prompt and played.result.actions == 4 and played.transitions == []
 
 
+def test_with_beta_one_a_game_without_a_command_is_over_as_nothing_is_left_to_learn(games, written) -> None:
+    answerer = Answerer(written("sing"))  # no policy: the agent may not be asked
+    (played,) = play(games[:1], answerer, PlanSettings(max_replans=2), agent=True, store=True, beta=1.0)
+    assert played.ended == "cap of 2 replans" and played.result.actions == 0 and played.transitions == []
+
+
 def test_descriptions_are_asked_of_the_frame_after_the_action(games) -> None:
     asked = []
 

@@ -26,7 +26,8 @@ def run(output: Path, *options: str) -> subprocess.CompletedProcess:
 def test_every_experiment_runs_and_a_second_call_repeats_nothing(alfworld_data: Path, tmp_path: Path) -> None:
     first = run(tmp_path)
     assert first.returncode == 0, first.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    made = json.loads((tmp_path / "results.json").read_text())
+    results = {name: experiment["figures"] for name, experiment in made.items()}
     assert results["shipped"]["skip_rejected"]["numbers"]["games"] == results["student"]["student"]["a"]["games"] == 6
     assert results["phase_two"]["8"]["dpo, β 1"]["over_bc"]["interval"]
     assert set(results["reflexion"]) == {"with its memory", "without a memory", "with another game's memory"}
@@ -62,14 +63,28 @@ def test_sizes_that_cannot_be_used(option: str, message: str) -> None:
 def test_the_page_leaves_out_what_was_not_run() -> None:
     more = {"difference": 0.375, "interval": [0.1, 0.6]}
     row = {"failed": 8, "solved": 4, "share": 0.5, "interval": [0.2, 0.8], "over_without": more}
-    page = render(
-        {
-            "sizes": {"seeds": [0, 1], "valid_games": 140, "second_trial_games": 500},
-            "machine": "2 cores",
-            "versions": {},
-            "seconds": {},
-            "reflexion": {"with its memory": row},
-        }
-    )
+    sizes = {"second_trial_games": 500}
+    page = render({"reflexion": {"figures": {"with its memory": row}, "sizes": sizes, "machine": "2 cores"}})
     assert "| with its memory | 8 | 4 | 0.500 | 0.200 to 0.800 | **+0.375 (+0.100 to +0.600)** |" in page
     assert "## What phase 2 adds" not in page and "not run to its end: the student that ships; " in page
+
+
+def test_an_experiment_that_is_run_alone_keeps_the_others_figures(alfworld_data: Path, tmp_path: Path) -> None:
+    before = {
+        "reflexion": {"figures": {"with its memory": {"share": 0.5}}, "machine": "another"},
+        "images": {"figures": {"elsewhere": {}}, "machine": "another"},
+    }
+    (tmp_path / "results.json").write_text(json.dumps(before))
+    command = [sys.executable, "-m", "xrl_alignment.results", "--cfg-path", "configs/results/quick.yaml", "--options"]
+    done = subprocess.run(
+        [*command, f"results.output={tmp_path}", "results.experiments=[images]"],
+        cwd=REPO_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    after = json.loads((tmp_path / "results.json").read_text())
+    assert after["reflexion"] == before["reflexion"]
+    assert set(after["images"]["figures"]) == {"elsewhere", "valid_seen", "generated"}
+    assert after["images"]["sizes"]["valid_games"] == 6 and after["images"]["machine"] != "another"
