@@ -52,11 +52,12 @@ def student(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     def one(seed: int) -> dict[str, dict[str, Any]]:
         cloned = Path(sizes.cloned).absolute() if sizes.cloned else _cloned(lab, sizes, seed)
         found = {"cloned": _judged(lab, sizes, "cloned/given" if sizes.cloned else f"cloned/seed{seed}", cloned)}
-        keys = {"run.seed": seed, "run.enable_tc": True, "run.num_envs": sizes.round_games, "reflexion.enabled": False}
-        own = [
-            lab.label(f"labelled/seed{seed}-{short}", cloned, keys | shown | {"environment.seed": 100 + number})
-            for number, (short, shown) in enumerate(INFORMATION.items())
-        ]
+        keys = {"run.seed": seed, "run.num_envs": sizes.round_games, "reflexion.enabled": False}
+        own = []
+        for number, (short, shown) in enumerate(INFORMATION.items()):
+            # Notes are labels only where they were in cloning: where the text names the objects, they would unteach it.
+            notes = {"run.enable_tc": short == "b", "environment.seed": 100 + number}
+            own.append(lab.label(f"labelled/seed{seed}-{short}", cloned, keys | shown | notes))
         storages = [*_collections(lab, sizes), *own]
         weights = _trained(lab, f"dagger-seed{seed}", storages, sizes.dagger_batches, seed, cloned, init_lr=5e-4)
         found["student"] = _judged(lab, sizes, f"student/seed{seed}", weights)
