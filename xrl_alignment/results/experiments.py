@@ -25,6 +25,8 @@ INFORMATION = {
     "c": {"environment.blank_frames": True},
 }
 
+SKIPPING = {"policy.skip_rejected": True}  # how the student that ships is decoded
+
 
 class Arm(NamedTuple):
     """A way to continue from the cloned student: the keys in which it differs from the others."""
@@ -58,22 +60,23 @@ def student(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
             # Notes are labels only where they were in cloning: where the text names the objects, they would unteach it.
             notes = {"run.enable_tc": short == "b", "environment.seed": 100 + number}
             own.append(lab.label(f"labelled/seed{seed}-{short}", cloned, keys | shown | notes))
-        storages = [*_collections(lab, sizes), *own]
-        weights = _trained(lab, f"dagger-seed{seed}", storages, sizes.dagger_batches, seed, cloned, init_lr=5e-4)
+        storages = [*_collections(lab, sizes), *own * 3]
+        weights = _trained(lab, f"dagger-seed{seed}", storages, sizes.dagger_batches, seed, cloned, init_lr=3e-4)
         found["student"] = _judged(lab, sizes, f"student/seed{seed}", weights)
+        found["skipping"] = _judged(lab, sizes, f"student-skipping/seed{seed}", weights, SKIPPING)
         return found
 
     by_seed = lab.all(partial(one, seed) for seed in sizes.seeds)
     return {
         phase: {name: row([found[phase][name] for found in by_seed]) for name in INFORMATION}
-        for phase in ("cloned", "student")
+        for phase in ("cloned", "student", "skipping")
     }
 
 
 def shipped(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     """The student that ships in every information setting: greedy, and with no rejected command again."""
     ways = {"greedy": _judged(lab, sizes, "shipped", None)}
-    ways["skip_rejected"] = _judged(lab, sizes, "shipped-skipping", None, {"policy.skip_rejected": True})
+    ways["skip_rejected"] = _judged(lab, sizes, "shipped-skipping", None, SKIPPING)
     return {way: {name: row([evaluation]) for name, evaluation in found.items()} for way, found in ways.items()}
 
 
@@ -83,7 +86,7 @@ def reflexion(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     In setting (a), where it fails most, and decoded as it ships: a memory that only breaks a repetition is no use then.
     """
     games = sizes.second_trial_games
-    keys = INFORMATION["a"] | {"policy.skip_rejected": True, "environment.num_heldout": games, "run.num_envs": games}
+    keys = INFORMATION["a"] | SKIPPING | {"environment.num_heldout": games, "run.num_envs": games}
     ways = {
         "with its memory": {"reflexion.enabled": True},
         "without a memory": {"reflexion.enabled": False},

@@ -34,10 +34,9 @@ def mean_and_interval(values: np.ndarray, seed: int = 0) -> tuple[float, float, 
     """
     seeds, games = values.shape
     random = np.random.default_rng(seed)
-    means = np.empty(DRAWS)
-    for i in range(DRAWS):
-        rows = values[random.integers(seeds, size=seeds)]
-        means[i] = rows.mean(axis=0)[random.integers(games, size=games)].mean()
+    # How often each seed, and each game, is in a draw.
+    rows, columns = (random.multinomial(n, np.full(n, 1 / n), size=DRAWS) for n in (seeds, games))
+    means = ((rows @ values) * columns).sum(axis=1) / (seeds * games)
     low, high = np.quantile(means, [0.025, 0.975])
     return float(values.mean()), float(low), float(high)
 

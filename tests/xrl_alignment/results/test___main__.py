@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lavis.datasets.shards import open_shard
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.loading import load_config
 from xrl_alignment.results.page import render
@@ -21,6 +22,12 @@ def run(output: Path, *options: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, check=False)
 
 
+def labels(output: Path, setting: str) -> list[str]:
+    """What the expert would have done in the games that the student of seed 0 played in this setting."""
+    shards = map(open_shard, output.glob(f"rounds/labelled/seed0-{setting}/*/state/buffer/*.h5"))
+    return [shard.read(step, ["text_output"])["text_output"] for shard in shards for step in range(shard.steps)]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_experiment_runs_and_a_second_call_repeats_nothing(alfworld_data: Path, tmp_path: Path) -> None:
@@ -28,7 +35,9 @@ def test_every_experiment_runs_and_a_second_call_repeats_nothing(alfworld_data: 
     assert first.returncode == 0, first.stderr
     made = json.loads((tmp_path / "results.json").read_text())
     results = {name: experiment["figures"] for name, experiment in made.items()}
-    assert results["shipped"]["skip_rejected"]["numbers"]["games"] == results["student"]["student"]["a"]["games"] == 6
+    assert results["shipped"]["skip_rejected"]["numbers"]["games"] == results["student"]["skipping"]["a"]["games"] == 6
+    notes = {setting: sum(label.startswith("think:") for label in labels(tmp_path, setting)) for setting in "ab"}
+    assert notes["a"] == 0 < notes["b"]  # labels are notes only where the student was cloned to write them
     assert results["phase_two"]["8"]["dpo, β 1"]["over_bc"]["interval"]
     assert set(results["reflexion"]) == {"with its memory", "without a memory", "with another game's memory"}
     assert results["images"]["generated"]["likely"]["none"]["solved"] == 6
