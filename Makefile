@@ -40,7 +40,7 @@ demo: $(STAMP)  ## both training phases and all evaluations on a tiny model (4 m
 play: $(STAMP)  ## watch the expert play a generated game in the terminal; any key: you take over (PLAY_ARGS: docs/play.md)
 	$(RUN) -m xrl_alignment.play --player expert $(PLAY_ARGS)
 
-demo-emac-plus: $(STAMP)  ## EMAC+'s loop on a tiny model: a planner that learns, an agent that acts (docs/emac_plus.md)
+demo-emac-plus: $(STAMP)  ## EMAC+'s loop on a tiny model: a planner that learns, an agent that acts (9 minutes, 2 cores)
 	$(RUN) -m xrl_alignment.pipeline --cfg-path configs/emac_plus/demo.yaml
 
 results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 cores; continues where it was stopped)

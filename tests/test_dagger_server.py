@@ -115,9 +115,9 @@ def test_two_processes_two_rounds_three_official_games(alfworld_data, settings, 
 
 def test_sigkill_in_mid_episode_loses_that_episode_alone(alfworld_data, settings, start, tmp_path):
     run_dir, port = tmp_path / "run", free_port()
-    games = ["--env", "native", "--data", alfworld_data, "--num-envs", 3, "--max-steps", 30]
+    games = ["--env", "native", "--data", alfworld_data, "--num-envs", 3, "--max-steps", 15]
     client = start("alfworld_client.py", "--port", port, *games)
-    options = ["--options", f"server.port={port}", "run.max_steps=30", "run.beta=[0.0]"]
+    options = ["--options", f"server.port={port}", "run.max_steps=15", "run.beta=[0.0]"]
     server = start("dagger_server.py", "--cfg-path", settings, "--run-dir", run_dir, *options)
     journal, log = run_dir / "state" / "episodes.jsonl", run_dir / "running_nb01.log"
     second_episode = "INFO:dagger_server_running:Task: [1], Iter: ["
@@ -126,7 +126,7 @@ def test_sigkill_in_mid_episode_loses_that_episode_alone(alfworld_data, settings
     server.wait()
     whole = len(lines(journal))
     assert 1 <= whole < 6  # a fast machine may have played on before the signal came
-    (run_dir / "state" / "buffer" / "round001_env0002_steps029.h5").write_bytes(b"never finished")
+    (run_dir / "state" / "buffer" / "round001_env0002_steps014.h5").write_bytes(b"never finished")
     again = start("dagger_server.py", "--resume", run_dir)
     assert again.wait(200) == 0 and client.wait(60) == 0, (tmp_path / "dagger_server.py.log").read_text()
     played = Counter((r["round"], r["env"], r["game"]) for r in map(json.loads, lines(journal)))

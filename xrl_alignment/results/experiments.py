@@ -58,7 +58,7 @@ def student(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
         own = []
         for number, (short, shown) in enumerate(INFORMATION.items()):
             # Notes are labels only where they were in cloning: where the text names the objects, they would unteach it.
-            notes = {"run.enable_tc": short == "b", "environment.seed": 100 + number}
+            notes = {"run.enable_tc": short == "b", "environment.seed": 100 * (seed + 1) + number}
             own.append(lab.label(f"labelled/seed{seed}-{short}", cloned, keys | shown | notes))
         storages = [*_collections(lab, sizes), *own * 3]
         weights = _trained(lab, f"dagger-seed{seed}", storages, sizes.dagger_batches, seed, cloned, init_lr=3e-4)

@@ -41,7 +41,7 @@ class ResultsConfig(Section, section="results"):
     read_tokens: float = setting(18.0, "millions of tokens that it reads", at_least(0.0))
     batches: int = setting(1200, "batches of 32 of behavioural cloning", at_least(1))
     cloned: str = setting("", "checkpoint that the DAgger rounds of every seed begin with; empty: each seed's own")
-    dagger_batches: int = setting(1200, "batches that follow on the student's own games, too", at_least(1))
+    dagger_batches: int = setting(600, "batches that follow on the student's own games, too", at_least(1))
     round_games: int = setting(
         600, "games in each information setting that the cloned student plays and the expert labels", at_least(1)
     )
