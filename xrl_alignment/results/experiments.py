@@ -25,7 +25,11 @@ INFORMATION = {
     "c": {"environment.blank_frames": True},
 }
 
+DRIVERS = {"expert": 1.0, "half and half": 0.5, "student": 0.0}  # who drives in a DAgger round -> run.beta
 SKIPPING = {"policy.skip_rejected": True}  # how the student that ships is decoded
+
+Options = Mapping[str, Any]
+NONE: Options = {}
 
 
 class Arm(NamedTuple):
@@ -114,48 +118,52 @@ def images(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 
 
 def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
-    """One switch at a time, from the same number of games and batches."""
-    games, seeds = sizes.ablation_games, sizes.seeds
+    """One switch at a time: cloned from the demo's model, on the same number of games and batches."""
 
-    def cloned(label: str, seed: int, flags: Sequence[str] = (), judged: Mapping[str, Any] | None = None) -> dict:
+    def cloned(label: str, seed: int, *flags: str, games: int = sizes.ablation_games, judged: Options = NONE) -> dict:
+        weights = start(label, seed, *flags, games=games)
+        return _heldout(lab, sizes, f"ablations/{label}-seed{seed}", weights, judged)
+
+    def start(label: str, seed: int, *flags: str, games: int = sizes.ablation_games) -> Path:
         data = _collection(lab, f"{label}-seed{seed}", games, 10 + seed, *flags, noise=sizes.noise)
-        weights = _regime(lab, sizes, f"{label}-seed{seed}", [data], seed)
-        return _heldout(lab, sizes, f"ablations/{label}-seed{seed}", weights, judged or {})
+        return _few(lab, f"{label}-seed{seed}", [data], seed, sizes.ablation_batches)
 
-    def driven(label: str, beta: float, seed: int) -> dict:
-        data = _collection(lab, f"explorer-seed{seed}", games, 10 + seed, noise=sizes.noise)
-        start = _regime(lab, sizes, f"explorer-seed{seed}", [data], seed)
-        keys = {"run.beta": f"[{beta}]", "run.seed": seed, "environment.seed": 10 + seed, "run.num_envs": games}
-        return _heldout(lab, sizes, f"ablations/{label}-seed{seed}", lab.round(f"{label}-seed{seed}", start, keys))
+    def expert(name: str, seed: int) -> dict:
+        flags = () if name == "explorer" else ("--expert", name, "--env", "textworld")
+        return cloned(name, seed, *flags)
 
-    def history(tokens: int) -> Callable[[int], dict]:
-        flags, judged = ("--budget", str(tokens)), {"model.max_txt_len": tokens + 1}
-        return lambda seed: cloned(f"history{tokens}", seed, flags, judged)
+    def history(tokens: str, seed: int) -> dict:
+        return cloned(f"history{tokens}", seed, "--budget", tokens, judged={"model.max_txt_len": int(tokens) + 1})
 
-    hidden = {"environment.tell_objects": False}
-    table: dict[str, dict[str, Callable[[int], dict]]] = {
-        "expert": {"explorer": partial(cloned, "explorer")}
-        | {
-            name: partial(cloned, name, flags=("--expert", name, "--env", "textworld"))
-            for name in ("handcoded", "planner")
-        },
-        "tokens of history": {str(tokens): history(tokens) for tokens in (127, 255, 1023)},
-        "notes, where only the image shows objects": {
-            "with": partial(cloned, "notes", flags=("--hide-objects", "--thoughts"), judged=hidden),
-            "without": partial(cloned, "no-notes", flags=("--hide-objects",), judged=hidden | {"run.enable_tc": False}),
-        },
-        "who drives in a DAgger round": {
-            name: partial(driven, f"beta{beta}", beta)
-            for name, beta in (("expert", 1.0), ("half and half", 0.5), ("student", 0.0))
-        },
+    def notes(written: str, seed: int) -> dict:
+        flags = ("--hide-objects", "--thoughts") if written == "with" else ("--hide-objects",)
+        judged = INFORMATION["b"] | {"run.enable_tc": written == "with"}
+        return cloned(f"notes-{written}", seed, *flags, judged=judged)
+
+    def driver(who: str, seed: int) -> dict:
+        keys = {"run.beta": f"[{DRIVERS[who]}]", "run.seed": seed, "environment.seed": 10 + seed}
+        name = f"beta{DRIVERS[who]}-seed{seed}"
+        weights = lab.round(name, start("explorer", seed), keys | {"run.num_envs": sizes.ablation_games})
+        return _heldout(lab, sizes, f"ablations/{name}", weights)
+
+    def games(count: str, seed: int) -> dict:
+        name = "explorer" if int(count) == sizes.ablation_games else f"games{count}"
+        return cloned(name, seed, games=int(count))
+
+    table: dict[str, tuple[Callable[[str, int], dict], Sequence[str]]] = {
+        "expert": (expert, ("explorer", "handcoded", "planner")),
+        "history": (history, ("127", "255", "1023")),
+        "notes": (notes, ("with", "without")),
+        "driver": (driver, tuple(DRIVERS)),
+        "games": (games, tuple(map(str, sizes.curve))),
     }
-    rows = [(switch, name) for switch, values in table.items() for name in values]
-    chains = [(switch, name, seed) for switch, name in rows for seed in seeds]
-    results = lab.all(partial(table[switch][name], seed) for switch, name, seed in chains)
+    rows = [(switch, value) for switch in sizes.switches for value in table[switch][1]]
+    chains = [(switch, value, seed) for switch, value in rows for seed in sizes.seeds]
+    results = lab.all(partial(table[switch][0], value, seed) for switch, value, seed in chains)
     found = dict(zip(chains, results, strict=True))
     return {
-        switch: {name: row([found[switch, name, seed] for seed in seeds]) for name in values}
-        for switch, values in table.items()
+        switch: {value: row([found[switch, value, seed] for seed in sizes.seeds]) for value in table[switch][1]}
+        for switch in sizes.switches
     }
 
 
@@ -165,7 +173,7 @@ def phase_two(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     def one(games: int, seed: int) -> dict[str, dict[str, Any]]:
         name = f"regime{games}-seed{seed}"
         data = _collection(lab, name, games, 10 + seed, noise=sizes.noise)
-        start = _regime(lab, sizes, name, [data], seed)
+        start = _few(lab, name, [data], seed, sizes.regime_batches)
         found = {"start": _heldout(lab, sizes, f"{name}/start", start)}
         for arm in ARMS:
             keys = {"run.seed": seed, "run.num_envs": min(games, sizes.phase_games), "environment.seed": 10 + seed}
@@ -238,9 +246,8 @@ def _trained(
     return lab.train(name, storages, start, seed=seed, max_iters=batches, iters_per_inner_epoch=inner, **options)
 
 
-def _regime(lab: Lab, sizes: ResultsConfig, name: str, storages: Sequence[Path], seed: int) -> Path:
+def _few(lab: Lab, name: str, storages: Sequence[Path], seed: int, batches: int) -> Path:
     """A student cloned from few games."""
-    batches = sizes.regime_batches
     return lab.train(name, storages, seed=seed, max_iters=batches, iters_per_inner_epoch=max(1, batches // 8))
 
 

@@ -26,6 +26,14 @@ TITLES = {
     "ablations": "one switch at a time",
 }
 
+SWITCHES = {
+    "expert": "the expert that is cloned",
+    "history": "tokens of history",
+    "notes": "notes, where only the image shows objects",
+    "driver": "who drives in a DAgger round",
+    "games": "training games",
+}
+
 
 def render(results: Mapping[str, Any]) -> str:
     """The page as Markdown; `results` is what `results.json` holds.
@@ -50,6 +58,7 @@ def render(results: Mapping[str, Any]) -> str:
         missing=[title for name, title in TITLES.items() if name not in results],
         machines=" and ".join(sorted({made["machine"] for made in results.values()})),
         shown=SHOWN,
+        switches=SWITCHES,
     )
 
 

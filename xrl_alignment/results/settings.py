@@ -7,18 +7,24 @@ from dataclasses import dataclass, field
 from xrl_alignment.config.checks import Rule, at_least, between, list_of
 from xrl_alignment.config.fields import Section, setting
 
+SWITCHES = ("expert", "history", "notes", "driver", "games")
 EXPERIMENTS = ("shipped", "student", "phase_two", "reflexion", "images", "ablations")
 
 COUNTS = list_of("numbers of games, each at least 1", lambda value: value >= 1, empty=False)
 SEEDS = list_of("whole numbers of at least 0", lambda value: value >= 0, empty=False)
-KNOWN = Rule(f"a list of {', '.join(EXPERIMENTS)}", lambda names: bool(names) and set(names) <= set(EXPERIMENTS))
+
+
+def _names_of(known: tuple[str, ...]) -> Rule:
+    return Rule(f"a list of {', '.join(known)}", lambda names: bool(names) and set(names) <= set(known))
 
 
 @dataclass
 class ResultsConfig(Section, section="results"):
     """Sizes of all experiments; `configs/results/full.yaml` holds those of docs/results.md."""
 
-    experiments: list[str] = setting(list(EXPERIMENTS), "which experiments to run", KNOWN, may_change=True)
+    experiments: list[str] = setting(
+        list(EXPERIMENTS), "which experiments to run", _names_of(EXPERIMENTS), may_change=True
+    )
     output: str = setting("output/results", "folder of all data, checkpoints and figures", may_change=True)
     jobs: int = setting(2, "programs that run at once, each on one thread", at_least(1), may_change=True)
     seeds: list[int] = setting([0, 1, 2], "one run of everything for each", SEEDS, may_change=True)
@@ -48,7 +54,10 @@ class ResultsConfig(Section, section="results"):
     regimes: list[int] = setting([178, 711, 3553], "numbers of training games that phase 2 is compared at", COUNTS)
     regime_batches: int = setting(360, "batches of cloning before phase 2", at_least(1))
     phase_games: int = setting(500, "games of the round of phase 2, at most the regime's", at_least(1))
+    switches: list[str] = setting(list(SWITCHES), "which ablations to run", _names_of(SWITCHES), may_change=True)
     ablation_games: int = setting(711, "training games of each ablation", at_least(1))
+    ablation_batches: int = setting(200, "batches of cloning of each ablation", at_least(1))
+    curve: list[int] = setting([36, 178, 711, 3553], "numbers of training games of the ablation `games`", COUNTS)
     heldout_games: int = setting(250, "generated games that phase 2 and the ablations are judged on", at_least(1))
     second_trial_games: int = setting(
         1000, "generated games that Reflexion is measured on; the good student fails few", at_least(1)

@@ -41,7 +41,9 @@ def test_every_experiment_runs_and_a_second_call_repeats_nothing(alfworld_data: 
     assert results["phase_two"]["8"]["dpo, β 1"]["over_bc"]["interval"]
     assert set(results["reflexion"]) == {"with its memory", "without a memory", "with another game's memory"}
     assert results["images"]["generated"]["likely"]["none"]["solved"] == 6
+    assert set(results["ablations"]) == {"expert", "history", "notes", "driver", "games"}
     assert set(results["ablations"]["expert"]) == {"explorer", "handcoded", "planner"}
+    assert results["ablations"]["games"]["8"]["success"] == results["ablations"]["expert"]["explorer"]["success"]
     page = (tmp_path / "results.md").read_text()
     assert "| (b) only the image shows what lies where |" in page and "### 8 training games" in page
     second = run(tmp_path)
