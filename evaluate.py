@@ -316,6 +316,7 @@ def player(config: EvaluateConfig) -> tuple[str, str, str, str]:
     who = policy.name if is_class_name(policy.name) else str(config.model.get("model_type", "tiny"))
     who += f" {Path(weights).name}" if weights else ""
     who += ", no rejected command again" if policy.skip_rejected else ""
+    who += ", not again where nothing can be new" if policy.skip_visited else ""
     if policy.name == "http":
         who = f"policy server at {urlsplit(policy.base_urls[0]).hostname}"
     frames = "black frames" if shown.blank_frames else "frames" if shown.show_ids else "frames without numbers"

@@ -150,7 +150,7 @@ CASES: dict[str, dict[str, Any]] = {
 POLICIES = (
     PolicyConfig(num_beams=1, max_length=6),
     PolicyConfig(num_beams=3, max_length=6),
-    PolicyConfig(num_beams=1, max_length=6, skip_rejected=True),
+    PolicyConfig(num_beams=1, max_length=6, skip_rejected=True, skip_visited=True),
     PolicyConfig(decode="admissible"),
 )
 

@@ -67,6 +67,7 @@ def make_policy(settings: PolicyConfig, model: Blip2Emac, vis_processor: ImagePr
         min_length=settings.min_length,
         max_batch=max_batch,
         skip_rejected=settings.skip_rejected,
+        skip_visited=settings.skip_visited,
     )
     devices = [pick_device(name, "policy.replica_devices") for name in settings.replica_devices]
     return ReplicatedPolicy(policy, devices) if devices else policy

@@ -305,6 +305,11 @@ class PolicyConfig(Section, section="policy"):
         "a command that the environment has rejected since it last carried one out is not given again: the next best "
         "answer is; only with `decode=free` and `name=in_process`",
     )
+    skip_visited: bool = setting(
+        False,
+        "a place where it has been since it last took, put or changed an object is not gone to again, unless it was "
+        "closed and is still: the next best answer is given; only with `decode=free` and `name=in_process`",
+    )
     name: str = setting(
         "in_process",
         "where the model runs: in this process; its language model in `vllm`; all of it in a policy server (`http`, "
@@ -349,10 +354,11 @@ class PolicyConfig(Section, section="policy"):
         """The two lengths agree, and what belongs to one place of the model is used with it alone."""
         here = self.name == "in_process" or not self.replica_devices
         check_has_effect("policy.replica_devices", self.replica_devices, here, "policy.name=in_process")
-        writes = not self.skip_rejected or (self.name == "in_process" and self.decode == "free")
-        check_has_effect(
-            "policy.skip_rejected", self.skip_rejected, writes, "policy.decode=free and policy.name=in_process"
-        )
+        writes = self.name == "in_process" and self.decode == "free"
+        for name in ("skip_rejected", "skip_visited"):
+            given = getattr(self, name)
+            needs = "policy.decode=free and policy.name=in_process"
+            check_has_effect(f"policy.{name}", given, writes or not given, needs)
         rule = f"at most policy.max_length ({self.max_length})"
         check("policy.min_length", self.min_length, self.min_length <= self.max_length, rule)
         own = self.adapters == "by_name" or (self.name == "vllm" and bool(self.base_urls))

@@ -10,7 +10,6 @@ from typing import Any
 from xrl_alignment.common.time_split import TimeSplit
 from xrl_alignment.dagger.episode import LabelledEpisode, verdict
 from xrl_alignment.experts.base import act_all
-from xrl_alignment.language.commands import rejected_now
 from xrl_alignment.language.prompt import build_prompt
 from xrl_alignment.policies.base import Policy, PolicyInput
 from xrl_alignment.runs.transitions import Transition
@@ -94,7 +93,7 @@ class Driver:
 
 def _policy_input(prompt: str, episode: LabelledEpisode) -> PolicyInput:
     seen = episode.observation
-    return PolicyInput(prompt, seen.image, seen.admissible_commands, episode.game, rejected_now(episode.steps))
+    return PolicyInput(prompt, seen.image, seen.admissible_commands, episode.game, episode.steps)
 
 
 def information_for(observation: Observation) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import numpy as np
 from xrl_alignment.environments.base import Environment
 from xrl_alignment.experts import make_expert
 from xrl_alignment.experts.base import Expert, ExpertQuestion, Label, act_all
-from xrl_alignment.language.commands import rejected_now
 from xrl_alignment.language.prompt import build_prompt
 from xrl_alignment.policies.base import Policy, PolicyInput
 
@@ -59,8 +58,7 @@ class PolicyActor:
 
     def _input(self, asked: PolicyQuestion) -> PolicyInput:
         prompt = self.write_prompt(asked.opening, asked.memories, asked.steps)
-        rejected = rejected_now(asked.steps)
-        return PolicyInput(prompt, asked.image, asked.admissible_commands, asked.game, rejected)
+        return PolicyInput(prompt, asked.image, asked.admissible_commands, asked.game, asked.steps)
 
 
 class ExpertActor:

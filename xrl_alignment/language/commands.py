@@ -26,6 +26,7 @@ _SAID = {  # dialect -> what to replace in its texts by the other dialect's
     ),
 }
 _EDGE = string.punctuation + string.whitespace
+_MOVES_NO_OBJECT = ("go to ", "open ", "close ", "examine ", "look", "inventory", "help")
 _PREPOSITIONS = frozenset(("in", "on", "in/on", "into", "onto", "inside", "to"))
 
 
@@ -75,6 +76,30 @@ def rejected_now(steps: Sequence[tuple[str, str]]) -> tuple[str, ...]:
         elif not is_thought(action):
             break
     return tuple(dict.fromkeys(rejected))
+
+
+def visited_now(steps: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """The `go to` commands of `steps`, (action, feedback), that lead to where there can be nothing new.
+
+    Those are the places where the agent has been since it last took, put or changed an object; places that it found
+    closed and has not opened since are not among them.
+    """
+    visited: list[str] = []
+    opened: set[str] = set()
+    for action, feedback in reversed(steps):
+        if feedback.strip() == NOTHING_HAPPENS:
+            continue
+        if not is_thought(action) and not action.startswith(_MOVES_NO_OBJECT):
+            break
+        if action.startswith("open "):
+            opened.add(action.removeprefix("open "))
+        if action.startswith("go to ") and not (_is_closed(feedback) and action.removeprefix("go to ") not in opened):
+            visited.append(action)
+    return tuple(dict.fromkeys(visited))
+
+
+def _is_closed(arrival: str) -> bool:
+    return arrival.strip().endswith(" is closed.")
 
 
 def _place(words: list[str]) -> list[str]:

@@ -23,7 +23,6 @@ from xrl_alignment.environments.base import MAX_STEPS, Environment, Game, TimeSt
 from xrl_alignment.environments.drawing.frames import BLANK_FRAME
 from xrl_alignment.environments.reuse import ReusedEnvironments
 from xrl_alignment.evaluation.metrics import EpisodeResult
-from xrl_alignment.language.commands import rejected_now
 from xrl_alignment.language.prompt import build_prompt
 from xrl_alignment.planning.follower import PlanFollower, Triggers
 from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion
@@ -174,8 +173,7 @@ class PlanningPlayer:
         image, prompt = self._frame(environment), self._prompt(episode, follower)
         own = ""
         if self.agent and (self.preferences or not assisted):
-            rejected = rejected_now(episode.steps)
-            own = yield ActQuestion(PolicyInput(prompt, image, now.admissible_commands, episode.game, rejected))
+            own = yield ActQuestion(PolicyInput(prompt, image, now.admissible_commands, episode.game, episode.steps))
         action = (label if assisted else own) or "look"
         if not self.store or label is None:
             return action, None

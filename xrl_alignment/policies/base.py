@@ -20,14 +20,14 @@ class PolicyInput(NamedTuple):
     """What the policy observes of one episode: the prompt, the image (uint8, H × W × 3), the admissible commands.
 
     `session` names the episode: a policy over several servers sends requests of one episode to the same server.
-    `rejected` are commands that cannot succeed now (`language.commands.rejected_now`).
+    `steps` are its (action, feedback) pairs so far.
     """
 
     prompt: str
     image: np.ndarray
     admissible_commands: Sequence[str] = ()
     session: str = ""
-    rejected: Sequence[str] = ()
+    steps: Sequence[tuple[str, str]] = ()
 
 
 class Policy(Protocol):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lavis.common.errors import ConfigError, unknown
-from xrl_alignment.language.commands import normalise
+from xrl_alignment.language.commands import normalise, rejected_now, visited_now
 from xrl_alignment.policies.base import PolicyInput, autocast, require_commands, stack_images
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from lavis.models.blip2_models.blip2_emac import Blip2Emac
 
-ALTERNATIVES = 8  # answers among which one is looked for that was not just rejected
+ALTERNATIVES = 8  # answers among which one is looked for that is not useless
 
 
 class InProcessPolicy:
@@ -25,7 +25,8 @@ class InProcessPolicy:
     With `decode="free"` the model writes its action, as in the original. With `decode="admissible"` the action is the
     most probable of the admissible commands, by the sum of its tokens' log-probabilities. `num_beams`, `max_length` and
     `min_length` are those of `Blip2Emac.generate`; at most `max_batch` inputs are computed together. With
-    `skip_rejected` an answer that the environment has just rejected gives way to the next best of a beam search.
+    `skip_rejected` an answer that the environment has just rejected (`rejected_now`) gives way to the next best of a
+    beam search, with `skip_visited` one that leads to where there can be nothing new (`visited_now`).
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class InProcessPolicy:
         min_length: int = 5,
         max_batch: int = 32,
         skip_rejected: bool = False,
+        skip_visited: bool = False,
     ) -> None:
         if decode not in ("free", "admissible"):
             raise ConfigError(unknown("policy.decode", decode, ("free", "admissible")))
@@ -50,6 +52,7 @@ class InProcessPolicy:
         self.min_length = min_length
         self.max_batch = max_batch
         self.skip_rejected = skip_rejected
+        self.skip_visited = skip_visited
 
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:
         """One normalised action for each input.
@@ -77,7 +80,7 @@ class InProcessPolicy:
                 scores = self.model.score(samples, [list(item.admissible_commands) for item in batch])
                 return [item.admissible_commands[int(np.argmax(row))] for item, row in zip(batch, scores, strict=True)]
             actions = self._written(samples, num_beams=self.num_beams)
-            return self._others(samples, batch, actions) if self.skip_rejected else actions
+            return self._others(samples, [self._useless(item.steps) for item in batch], actions)
 
     def _written(self, samples: dict[str, Any], **options: Any) -> list[str]:
         texts = self.model.generate(
@@ -90,14 +93,19 @@ class InProcessPolicy:
         )
         return [normalise(text) for text in texts]
 
-    def _others(self, samples: dict[str, Any], batch: Sequence[PolicyInput], actions: list[str]) -> list[str]:
-        """`actions`, those that were just rejected replaced by the next best where the search finds one."""
-        rows = [row for row, action in enumerate(actions) if action in batch[row].rejected]
+    def _useless(self, steps: Sequence[tuple[str, str]]) -> set[str]:
+        rejected = rejected_now(steps) if self.skip_rejected else ()
+        visited = visited_now(steps) if self.skip_visited else ()
+        return {*rejected, *visited}
+
+    def _others(self, samples: dict[str, Any], useless: Sequence[set[str]], actions: list[str]) -> list[str]:
+        """`actions`, each that is among its `useless` ones replaced by the next best where the search finds one."""
+        rows = [row for row, action in enumerate(actions) if action in useless[row]]
         if not rows:
             return actions
         again = {"image": samples["image"][rows], "prompt": [samples["prompt"][row] for row in rows]}
         found = self._written(again, num_beams=ALTERNATIVES, num_captions=ALTERNATIVES)
         for place, row in enumerate(rows):
             choices = found[place * ALTERNATIVES : (place + 1) * ALTERNATIVES]
-            actions[row] = next((text for text in choices if text not in batch[row].rejected), actions[row])
+            actions[row] = next((text for text in choices if text not in useless[row]), actions[row])
         return actions

@@ -66,6 +66,7 @@ def test_settings_that_cannot_be_used_together(option: str, message: str) -> Non
     assert message in str(caught.value)
 
 
-def test_rejected_commands_are_skipped_where_the_model_writes_them_here() -> None:
-    with pytest.raises(ConfigError, match="policy.skip_rejected: True has no effect unless policy.decode=free and"):
-        load_config(EvaluateConfig, None, ["policy.skip_rejected=true", "policy.decode=admissible"])
+@pytest.mark.parametrize("name", ["skip_rejected", "skip_visited"])
+def test_useless_commands_are_skipped_where_the_model_writes_them_here(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"policy.{name}: True has no effect unless policy.decode=free and"):
+        load_config(EvaluateConfig, None, [f"policy.{name}=true", "policy.decode=admissible"])

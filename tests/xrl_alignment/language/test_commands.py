@@ -11,6 +11,7 @@ from xrl_alignment.language.commands import (
     rejected_now,
     text_in_dialect,
     to_dialect,
+    visited_now,
 )
 
 name = st.builds("{} {}".format, st.from_regex(r"[a-z]{2,15}", fullmatch=True), st.integers(1, 40))
@@ -136,3 +137,18 @@ def test_rejected_now_are_the_commands_since_one_was_carried_out():
     ]
     assert set(rejected_now(steps)) == {"take mug 2 from desk 1", "open desk 1"}
     assert rejected_now(steps[:2]) == () == rejected_now([])
+
+
+def test_visited_now_are_the_places_since_an_object_was_moved():
+    steps = [
+        ("go to desk 1", "You arrive at desk 1. On the desk 1, you see a mug 1."),
+        ("take mug 1 from desk 1", "You pick up the mug 1 from the desk 1."),
+        ("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see nothing."),
+        ("put mug 1 in/on desk 1", "Nothing happens."),
+        ("think: where can it go?", "OK."),
+        ("go to drawer 1", "You arrive at drawer 1. The drawer 1 is closed."),
+        ("go to drawer 2", "You arrive at drawer 2. The drawer 2 is closed."),
+        ("open drawer 2", "You open the drawer 2. The drawer 2 is open. In it, you see nothing."),
+    ]
+    assert set(visited_now(steps)) == {"go to shelf 1", "go to drawer 2"}
+    assert visited_now(steps[:2]) == () == visited_now([])

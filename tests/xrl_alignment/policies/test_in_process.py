@@ -6,8 +6,9 @@ import torch
 
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.language.commands import normalise
+from xrl_alignment.language.sentences import NOTHING_HAPPENS
 from xrl_alignment.policies.base import PolicyInput, autocast
-from xrl_alignment.policies.in_process import InProcessPolicy
+from xrl_alignment.policies.in_process import ALTERNATIVES, InProcessPolicy
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +74,20 @@ def test_an_answer_that_was_just_rejected_gives_way_to_the_next_best(make):
     first = make(max_length=8).act(batch)
     policy = make(max_length=8, skip_rejected=True)
     assert policy.act(batch) == first
-    second = policy.act([batch[0], batch[1]._replace(rejected=(first[1],))])
+    second = policy.act([batch[0], batch[1]._replace(steps=[(first[1], NOTHING_HAPPENS)])])
     assert second[0] == first[0] and second[1] != first[1]
-    third = policy.act([batch[0], batch[1]._replace(rejected=(first[1], second[1]))])
+    third = policy.act([batch[0], batch[1]._replace(steps=[(text[1], NOTHING_HAPPENS) for text in (first, second)])])
     assert third[1] not in (first[1], second[1])
+
+
+def test_a_place_where_it_has_just_been_gives_way_to_the_next_best(make, student, monkeypatch):
+    """The words are given; the real search is in the test above."""
+    found = {1: ["go to desk 1", "look"], ALTERNATIVES: [*["go to desk 1", "go to desk 2"] * 4]}
+    monkeypatch.setattr(student[0], "generate", lambda samples, num_beams, **options: found[num_beams])
+    there = ("go to desk 1", "You arrive at desk 1. On the desk 1, you see nothing.")
+    batch = [inputs(1)[0]._replace(steps=[there]), inputs(1)[0]]
+    assert make(skip_visited=True).act(batch) == ["go to desk 2", "look"]
+    assert make(skip_rejected=True).act(batch) == ["go to desk 1", "look"]
 
 
 def test_an_unknown_way_to_decode_is_refused(make):

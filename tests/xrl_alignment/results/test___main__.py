@@ -35,7 +35,7 @@ def test_every_experiment_runs_and_a_second_call_repeats_nothing(alfworld_data: 
     assert first.returncode == 0, first.stderr
     made = json.loads((tmp_path / "results.json").read_text())
     results = {name: experiment["figures"] for name, experiment in made.items()}
-    assert results["shipped"]["skip_rejected"]["numbers"]["games"] == results["student"]["skipping"]["a"]["games"] == 6
+    assert results["shipped"]["as it ships"]["numbers"]["games"] == results["student"]["as it ships"]["a"]["games"] == 6
     notes = {setting: sum(label.startswith("think:") for label in labels(tmp_path, setting)) for setting in "ab"}
     assert notes["a"] == 0 < notes["b"]  # labels are notes only where the student was cloned to write them
     assert results["phase_two"]["8"]["dpo, β 1"]["over_bc"]["interval"]
