@@ -193,8 +193,9 @@ def stored(folder: Path) -> str:
 def answers(settings: PolicyConfig, model: Any, vis_processor: Any) -> list[str]:
     """What a policy does in three rooms of unlike length."""
     frames = np.random.default_rng(1).integers(0, 255, (3, 112, 112, 3), dtype=np.uint8)
+    steps = (("go to desk 1", "On the desk 1, you see nothing."), ("look", "Nothing happens."))
     batch = [
-        PolicyInput("> " + "go to desk 1\n> " * i, frame, ("look", "go to desk 1", "open fridge 2"), f"{i}", ("look",))
+        PolicyInput("> " + "go to desk 1\n> " * i, frame, ("look", "go to desk 1", "open fridge 2"), f"{i}", steps)
         for i, frame in enumerate(frames)
     ]
     return make_policy(settings, model, vis_processor, 8).act(batch)
