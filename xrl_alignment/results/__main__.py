@@ -36,11 +36,12 @@ def main() -> None:
     """Run what is missing, write the figures and the page."""
     arguments = parse_args(__doc__, _page, settings="xrl_alignment/results/settings.py")
     sizes = load_config(ResultsFile, arguments.cfg_path, arguments.options).results
-    lab = Lab(Path(sizes.output), jobs=sizes.jobs, say=lambda text: print(text, flush=True))
-    make_folder(lab.output)
-    path = arguments.page.with_suffix(".json") if arguments.page else lab.output / "results.json"
+    output = Path(sizes.output)
+    make_folder(output)
+    path = arguments.page.with_suffix(".json") if arguments.page else output / "results.json"
     results = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     for name in sizes.experiments:
+        lab = Lab(output, jobs=sizes.jobs, say=lambda text: print(text, flush=True))
         figures = RUN[name](lab, sizes)
         results[name] = {
             "figures": results.get(name, {}).get("figures", {}) | figures,

@@ -40,6 +40,7 @@ class Lab:
         self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._running = threading.Semaphore(jobs)
         self._stopped = threading.Event()
+        self._used: dict[str, float] = {}
 
     def all(self, chains: Iterable[Callable[[], Any]]) -> list[Any]:
         """The results of `chains`, each a sequence of steps, in their order; the first error ends the others."""
@@ -142,9 +143,12 @@ class Lab:
         with self._locks[name]:
             shown = self._portable(command)
             if done.is_file():
-                made_by = json.loads(done.read_text(encoding="utf-8"))["command"]
-                if made_by != shown:
-                    raise StepError(f"{done} was made by another command ({made_by}): use another results.output")
+                made = json.loads(done.read_text(encoding="utf-8"))
+                if made["command"] != shown:
+                    raise StepError(
+                        f"{done} was made by another command ({made['command']}): use another results.output"
+                    )
+                self._used[name] = made["seconds"]
                 return
             with self._running:
                 if self._stopped.is_set():
@@ -152,14 +156,11 @@ class Lab:
                 seconds = self._run(name, [*command, *resume()])
             done.parent.mkdir(parents=True, exist_ok=True)
             write_json(done, {"command": shown, "seconds": round(seconds, 1)})
+            self._used[name] = round(seconds, 1)
 
     def seconds(self) -> dict[str, float]:
-        """Wall time of every step that is done, by name."""
-        steps = self.output / "steps"
-        return {
-            str(path.relative_to(steps).with_suffix("")): json.loads(path.read_text(encoding="utf-8"))["seconds"]
-            for path in sorted(steps.rglob("*.json"))
-        }
+        """Wall time of every step that this lab was asked for, by name."""
+        return dict(sorted(self._used.items()))
 
     def _portable(self, command: Sequence[str]) -> str:
         """The command as another machine would write it."""

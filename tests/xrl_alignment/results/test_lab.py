@@ -21,10 +21,18 @@ def counter(tmp_path: Path) -> Path:
 
 
 def test_a_step_is_done_once(tmp_path: Path, counter: Path) -> None:
-    for _ in range(2):
-        Lab(tmp_path / "out", say=lambda text: None).step("a/b", ["-c", COUNT, str(counter)])
+    labs = [Lab(tmp_path / "out", say=lambda text: None) for _ in range(2)]
+    for lab in labs:
+        lab.step("a/b", ["-c", COUNT, str(counter)])
     assert counter.read_text() == "x"
-    assert list(Lab(tmp_path / "out").seconds()) == ["a/b"]
+    assert labs[0].seconds() == labs[1].seconds()
+
+
+def test_times_are_those_of_the_steps_that_were_asked_for(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        lab = Lab(tmp_path / "out", say=lambda text: None)
+        lab.step(name, ["-c", ""])
+        assert list(lab.seconds()) == [name]
 
 
 def test_chains_that_need_the_same_step_wait_for_it(tmp_path: Path, counter: Path) -> None:
