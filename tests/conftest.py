@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)  # tests often run beside other work, and small tensors are slower on several threads
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, in which Ctrl-C would do nothing
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run, however slow the machine is; `pytest --hypothesis-profile=fresh` draws others.
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
