@@ -149,10 +149,10 @@ def check_games(config: DaggerConfig) -> ExpectedGames:
     expert, environment = config.expert.name, config.environment
     if is_class_name(expert):
         make_expert(expert)  # a class that cannot be used is an error now, not in the first episode
-    if expert in CLIENT_EXPERTS and environment.name not in ("textworld", "thor") and not environment.allow_other_games:
+    if expert in CLIENT_EXPERTS and is_class_name(environment.name) and not environment.allow_other_games:
         raise ConfigError(
-            f"expert.name={expert} runs inside ALFWorld, not on environment.name={environment.name}: "
-            "set environment.name=textworld"
+            f"expert.name={expert} reads the state of ALFWorld's games, not of {environment.name}: "
+            "set environment.name=native"
         )
     return expected_games(config)
 

@@ -256,7 +256,6 @@ RANDOM = f"model.allow_random=[{','.join(PARTS)}]"
         ("environment.name=minecraft", "environment.name: 'minecraft' is not one of native"),
         ("environment.split=valid_sen", "environment.split: unknown split 'valid_sen': did you mean 'valid_seen'?"),
         ("expert.name=nowhere_at_all:X", "expert nowhere_at_all:X: there is no module nowhere_at_all"),
-        ("expert.name=planner", "expert.name=planner runs inside ALFWorld, not on environment.name=native"),
         ("expert.max_missing_labels=2", "expert.max_missing_labels: 2.0 is not a number from 0 to 1"),
         ("server.host=0.0.0.0", "set server.token_file (or $EMAC_TOKEN) as well"),
         ("server.token=x", "server.token: a token has at least 16 characters"),

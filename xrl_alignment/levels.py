@@ -28,6 +28,7 @@ from xrl_alignment.common.program import run_program
 from xrl_alignment.common.progress import GameProgress
 from xrl_alignment.common.versions import versions
 from xrl_alignment.environments import choose_games
+from xrl_alignment.environments.advice.shortest import shortest_way
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.household.frozen import HASHES
 from xrl_alignment.environments.household.levels import LEVELS
@@ -36,7 +37,6 @@ from xrl_alignment.environments.native.game import NativeGame
 from xrl_alignment.evaluation.actors import Actor, ExpertActor, PolicyActor, new_expert
 from xrl_alignment.evaluation.metrics import summarise
 from xrl_alignment.evaluation.trials import play_games
-from xrl_alignment.experts.shortest import shortest_way
 from xrl_alignment.policies.uniform import RandomPolicy
 
 BEGIN, END = "<!-- table: python -m xrl_alignment.levels -->\n", "<!-- /table -->\n"

@@ -235,7 +235,7 @@ def test_a_damaged_collection_is_named(games: list[Game], tmp_path: Path, name: 
     ("settings", "message"),
     [
         ({"frames": False}, "--no-frames writes texts only"),
-        ({"expert": "planner"}, "--expert planner reads the engine's state: use --env textworld"),
+        ({"expert": "planner", "env": "my.games:Env"}, "--expert planner reads the state of ALFWorld's games"),
         ({"noise": 2.0}, "--noise 2.0 is no probability"),
     ],
 )

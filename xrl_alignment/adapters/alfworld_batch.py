@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xrl_alignment.adapters.alfworld_expert import HandcodedExpert, StateForExpert
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments.native.game import NativeGame
 from xrl_alignment.language.commands import text_in_dialect, to_dialect
 
+if TYPE_CHECKING:
+    from xrl_alignment.environments.advice.handcoded import HandcodedExpert
+
 _FIRST_SEED = 1234  # TextWorld's, until `seed` is called
 
 Infos = dict[str, list[Any]]
+Experts = Callable[[str, str], "HandcodedExpert"]  # makes the expert of a game from its file and its opening text
 
 
 class Answer(NamedTuple):
@@ -46,8 +51,8 @@ class AlfworldBatch:
         """`max_steps` 0 sets no limit; `expert` adds `extra.expert_plan` to the infos; `dialect` as `AlfredTWEnv`."""
         self.gamefiles, self.batch_size = list(game_files), batch_size
         # TextWorld plays a batch of several games in as many processes, each with a random generator of its own.
-        experts = [HandcodedExpert(apart=batch_size > 1) if expert else None for _ in range(batch_size)]
-        self._slots = [_Slot(max_steps, dialect, expert) for expert in experts]
+        experts = [_experts(apart=batch_size > 1) if expert else None for _ in range(batch_size)]
+        self._slots = [_Slot(max_steps, dialect, each) for each in experts]
         self._lock = threading.Lock()
         self.seed(_FIRST_SEED)
 
@@ -100,12 +105,13 @@ class AlfworldBatch:
 class _Slot:
     """One game of a batch."""
 
-    def __init__(self, max_steps: int, dialect: str | None, expert: HandcodedExpert | None) -> None:
-        self._max_steps, self._dialect, self._expert = max_steps, dialect, expert
+    def __init__(self, max_steps: int, dialect: str | None, experts: Experts | None) -> None:
+        self._max_steps, self._dialect, self._experts = max_steps, dialect, experts
         self.forget()
 
     def forget(self) -> None:
         self._game: NativeGame | None = None
+        self._expert: HandcodedExpert | None = None
         self._last: Answer | None = None
         self._steps = 0
 
@@ -114,8 +120,8 @@ class _Slot:
         game = NativeGame.load(path, self._dialect)
         self._path, self._game = path, game
         text = game.reset()
-        if self._expert is not None:
-            self._expert.begin(path)
+        if self._experts is not None:
+            self._expert = self._experts(path, text)
         return self._answer(game, text, "")
 
     def step(self, command: str) -> Answer:
@@ -135,19 +141,29 @@ class _Slot:
         file = None if self._steps else self._path  # alfworld names it at the beginning only
         infos = {"won": won, "admissible_commands": commands, "extra.gamefile": file}
         if self._expert is not None:
-            infos["extra.expert_plan"] = self._plan(self._expert, game, text, command, commands)
+            infos["extra.expert_plan"] = [self._plan(self._expert, game, text, command)]
         if self._dialect is not None:
             text = text_in_dialect(text, self._dialect)
         return Answer(text, int(won), won or 0 < self._max_steps <= self._steps, infos)
 
-    def _plan(
-        self, expert: HandcodedExpert, game: NativeGame, text: str, command: str, commands: list[str]
-    ) -> list[str]:
-        if self._dialect in (None, game.own_dialect):
-            return expert.plan(StateForExpert(text, game.named_facts(), commands, game.won), command)
-        own = sorted(to_dialect(one, game.own_dialect) for one in commands)  # the expert knows the game's own dialect
-        state = StateForExpert(text, game.named_facts(), own, game.won)
-        return [to_dialect(one, self._dialect) for one in expert.plan(state, to_dialect(command, game.own_dialect))]
+    def _plan(self, expert: HandcodedExpert, game: NativeGame, text: str, command: str) -> str:
+        action = expert.after(command, text, game) if self._steps else None
+        return to_dialect(action or "look", self._dialect or game.own_dialect)  # alfworld's plan where it has none
+
+
+def _experts(apart: bool) -> Experts:
+    """alfworld's handcoded experts, one game after the other: alfworld 0.4.2 uses it whatever `env.expert_type` says.
+
+    As in alfworld they draw from Python's global generator; with `apart` from a copy of it. Raises MissingExtraError
+    where alfworld is not installed.
+    """
+    from xrl_alignment.environments.advice.handcoded import HandcodedExpert
+
+    draws = None
+    if apart:
+        draws = random.Random()
+        draws.setstate(random.getstate())
+    return partial(HandcodedExpert, draws=draws)
 
 
 def _shuffled(files: Sequence[str], seed: int | None) -> Iterator[str]:

@@ -190,10 +190,9 @@ def _check_expert(about: EnvironmentDescription, wanted: str) -> None:
     if wanted == "client" and not about.advises:
         raise ClientError(
             "the server's expert.name=client takes the labels from here: start the client with --expert explorer, "
-            "--env textworld --expert handcoded, or --expert module:Class"
+            "handcoded, planner or module:Class"
         )
     if wanted in CLIENT_EXPERTS and not about.advises:
         raise ClientError(
-            f"the server's expert.name={wanted} runs beside the environment: start the client with "
-            f"--env textworld --expert {wanted}"
+            f"the server's expert.name={wanted} runs beside the environment: start the client with --expert {wanted}"
         )

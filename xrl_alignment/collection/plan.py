@@ -7,7 +7,7 @@ from typing import Any
 
 from lavis.common.errors import ConfigError
 from xrl_alignment.common.choices import CLIENT_EXPERTS, ENVIRONMENT_NAMES, EXPERT_NAMES
-from xrl_alignment.common.named_class import check_choice_or_class
+from xrl_alignment.common.named_class import check_choice_or_class, is_class_name
 from xrl_alignment.environments.base import MAX_STEPS
 
 LANGUAGE_MODEL = "openai"
@@ -65,8 +65,8 @@ class Plan:
             raise ConfigError("--no-frames writes texts only: use it with --format lavis")
         check_choice_or_class("--env", self.env, ENVIRONMENT_NAMES)
         check_choice_or_class("--expert", self.expert, EXPERTS)
-        if self.expert in CLIENT_EXPERTS and self.env not in ("textworld", "thor"):
-            raise ConfigError(f"--expert {self.expert} reads the engine's state: use --env textworld")
+        if self.expert in CLIENT_EXPERTS and is_class_name(self.env):
+            raise ConfigError(f"--expert {self.expert} reads the state of ALFWorld's games: use --env native")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from xrl_alignment.environments.games import (
 from xrl_alignment.environments.household.levels import frozen_splits, level_of
 
 _NATIVE = ("xrl_alignment.environments.native.environment", "NativeEnvironment")
+_ADVISED = ("xrl_alignment.environments.advice.environment", "AdvisedNativeEnvironment")
 ENVIRONMENTS = {  # name -> module and class; the names are `common.choices.ENVIRONMENT_NAMES`
     "native": _NATIVE,
     "textworld": ("xrl_alignment.environments.textworld", "TextWorldEnvironment"),
@@ -40,10 +41,10 @@ def make_environment(
     """Build the environment called `name`: `native` (or `household`, the same engine), `textworld`, `thor`,
     or `module:Class`, a class of one's own, made without arguments (`max_steps` and `show_ids` are not for it).
 
-    `expert` ("handcoded" or "planner") computes ALFWorld's expert action beside each state; only `textworld` (both)
-    and `thor` (handcoded) can. With an `image_severity` above 0 frames have noise of the kind `image_noise`, drawn by
-    `seed` (`noise.py`). Raises `EnvironmentFault` for a name or a combination that does not exist, ConfigError for a
-    noise that does not exist.
+    `expert` ("handcoded" or "planner") computes ALFWorld's expert action beside each state; `thor` has only the
+    handcoded one, and a class of one's own none. With an `image_severity` above 0 frames have noise of the kind
+    `image_noise`, drawn by `seed` (`noise.py`). Raises `EnvironmentFault` for a name or a combination that does not
+    exist, ConfigError for a noise that does not exist.
     """
     environment = _engine(name, max_steps, show_ids, expert)
     if not image_severity:
@@ -56,16 +57,16 @@ def make_environment(
 def _engine(name: str, max_steps: int, show_ids: bool, expert: str | None) -> Environment:
     if is_class_name(name):
         if expert is not None:
-            raise EnvironmentFault(f"expert {expert!r} runs inside ALFWorld: use environment.name=textworld for it")
+            raise EnvironmentFault(f"expert {expert!r} reads ALFWorld's games: use environment.name=native for it")
         return make_named(name, "environment", ("reset", "step", "render", "close"))
     if name not in ENVIRONMENTS:
         raise EnvironmentFault(unknown("environment", name, ENVIRONMENTS))
     options: dict[str, Any] = {"max_steps": max_steps, "show_ids": show_ids}
-    if expert is not None:
-        if ENVIRONMENTS[name] == _NATIVE:
-            raise EnvironmentFault(f"expert {expert!r} runs inside ALFWorld: use environment.name=textworld for it")
-        options["expert"] = expert
     module, attribute = ENVIRONMENTS[name]
+    if expert is not None:
+        options["expert"] = expert
+        if ENVIRONMENTS[name] == _NATIVE:
+            module, attribute = _ADVISED
     return getattr(importlib.import_module(module), attribute)(**options)
 
 

@@ -1,13 +1,12 @@
 """ALFWorld's games in their original engine, TextWorld, through alfworld's own wrappers.
 
-It is slow (0.3 to 1.2 s to load a game, 30 to 45 ms per step) and the reference: `native` must equal it. ALFWorld's
-experts run here, because they read the game's state. TextWorld evaluates expressions of a game's grammar as Python
-code, so it gets only games whose texts are known (`native.gamefile`).
+It is slow (0.3 to 1.2 s to load a game, 30 to 45 ms per step, seconds with the planner) and the reference: `native`
+must equal it, and so must the handcoded expert beside `native` (`environments/advice`). TextWorld evaluates expressions
+of a game's grammar as Python code, so it gets only games whose texts are known (`native.gamefile`).
 """
 
 from __future__ import annotations
 
-import random
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,7 @@ import numpy as np
 from lavis.common.errors import MissingFileError, missing_extra, unknown
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.advice.handcoded import drawing_from, own_draws
 from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
 from xrl_alignment.environments.drawing.state import RoomState
 from xrl_alignment.environments.native.gamefile import read_known_game
@@ -63,20 +63,16 @@ class _Expert(AlfredExpert):
 
     def load(self, gamefile: str) -> None:
         super().load(gamefile)
-        self._draws = random.Random(gamefile.rsplit("json_2.1.1", 1)[-1]).getstate()
+        self._draws = own_draws(gamefile)
         if self.expert_type == "planner":
             self._handcoded_expert = _NoHandcodedExpert()
 
     def _gather_infos(self) -> None:
-        outside = random.getstate()
-        random.setstate(self._draws)
         try:
-            super()._gather_infos()
+            with drawing_from(self._draws):
+                super()._gather_infos()
         except Exception:  # whatever it is, it is alfworld's; the game itself has already moved on
             self.state["extra.expert_plan"] = []
-        finally:
-            self._draws = random.getstate()
-            random.setstate(outside)
 
 
 class KnownGamesEnv(textworld.envs.PddlEnv):

@@ -17,13 +17,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.advice.shortest import shortest_way
 from xrl_alignment.environments.base import MAX_STEPS, Game, TimeStep
 from xrl_alignment.environments.native.game import NativeGame
 from xrl_alignment.environments.native.state import Snapshot
 from xrl_alignment.environments.native.world import load_world
 from xrl_alignment.experts.base import Label
 from xrl_alignment.experts.explorer import Explorer
-from xrl_alignment.experts.shortest import shortest_way
 from xrl_alignment.language.commands import canonical
 
 

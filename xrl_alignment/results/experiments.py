@@ -129,7 +129,7 @@ def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
         return _few(lab, f"{label}-seed{seed}", [data], seed, sizes.ablation_batches)
 
     def expert(name: str, seed: int) -> dict:
-        flags = () if name == "explorer" else ("--expert", name, "--env", "textworld")
+        flags = () if name == "explorer" else ("--expert", name)
         return cloned(name, seed, *flags)
 
     def history(tokens: str, seed: int) -> dict:

@@ -37,9 +37,9 @@ def test_an_unknown_name_is_refused_with_a_known_one():
         make_environment("xyz")
 
 
-def test_alfworld_experts_need_alfworlds_engine():
-    with pytest.raises(EnvironmentFault, match="environment.name=textworld"):
-        make_environment("native", expert="planner")
+def test_alfworld_experts_need_alfworlds_games():
+    with pytest.raises(EnvironmentFault, match="environment.name=native"):
+        make_environment("examples.custom_environment:Anything", expert="planner")
     with pytest.raises(EnvironmentFault, match="handcoded, planner"):
         make_environment("textworld", expert="perfect")
 

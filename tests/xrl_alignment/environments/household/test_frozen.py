@@ -6,6 +6,7 @@ import pytest
 
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.environments import choose_games, known_games
+from xrl_alignment.environments.advice.shortest import shortest_way
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.environments.household import frozen
 from xrl_alignment.environments.household.floor_plans import floor_plan_numbers
@@ -16,7 +17,6 @@ from xrl_alignment.environments.native.game import NativeGame
 from xrl_alignment.environments.prove.comparison import compare
 from xrl_alignment.environments.prove.oracle import Oracle, shortcuts
 from xrl_alignment.environments.prove.transcripts import record
-from xrl_alignment.experts.shortest import shortest_way
 from xrl_alignment.language.sentences import NOTHING_HAPPENS
 
 FIRST_THREE = {  # level -> hash of the first games of its set; all of them take longer

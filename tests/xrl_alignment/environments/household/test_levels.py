@@ -9,12 +9,12 @@ import re
 import pytest
 
 from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.advice.shortest import task_of
 from xrl_alignment.environments.household.floor_plans import GRID, room_kind
 from xrl_alignment.environments.household.generator import make_game
 from xrl_alignment.environments.household.houses import draw_plan
 from xrl_alignment.environments.household.levels import LEVELS, GameLevel, frozen_splits, level_named, level_of
 from xrl_alignment.environments.native.world import load_world
-from xrl_alignment.experts.shortest import task_of
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from xrl_alignment.common.errors import EnvironmentFault
+from xrl_alignment.environments.advice.shortest import shortest_way, task_of
 from xrl_alignment.environments.base import Game
 from xrl_alignment.environments.games import find_games
 from xrl_alignment.environments.household.generator import make_game
@@ -15,7 +16,6 @@ from xrl_alignment.environments.native.game import NativeGame
 from xrl_alignment.environments.native.gamefile import read_json
 from xrl_alignment.environments.native.pddl import parse_goal, prepare_goal
 from xrl_alignment.environments.native.world import load_world
-from xrl_alignment.experts.shortest import shortest_way, task_of
 from xrl_alignment.language.sentences import NOTHING_HAPPENS
 
 FAR = 10**6
