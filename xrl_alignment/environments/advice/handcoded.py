@@ -1,7 +1,9 @@
 """ALFWorld's handcoded expert (Shridhar et al. 2021, arXiv:2010.03768) beside a game of the native engine.
 
 The decisions are those of alfworld's own code, which is asked here as alfworld's wrapper of TextWorld asks it. So it
-decides the same as in the original engine, without that engine's time.
+decides the same as in the original engine, without that engine's time. One case cannot be compared: with two objects of
+the wanted type in receptacles of the wanted type (but not in one), alfworld goes by the one whose fact comes first in a
+set, and that order changes with each Python process. Here the facts are sorted.
 """
 
 from __future__ import annotations
