@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xrl_alignment.builders.environments import games_of
+from xrl_alignment.collection.plan import Plan
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.schema import EnvironmentConfig
 from xrl_alignment.environments.games import find_games
@@ -25,7 +26,7 @@ INFORMATION = {
     "c": {"environment.blank_frames": True},
 }
 
-DRIVERS = {"expert": 1.0, "half and half": 0.5, "student": 0.0}  # who drives in a DAgger round -> run.beta
+DRIVERS = {"no round": None, "expert": 1.0, "half and half": 0.5, "student": 0.0}  # who drives in a round -> run.beta
 AS_IT_SHIPS = {"policy.skip_rejected": True, "policy.skip_visited": True}  # how the student that ships is decoded
 
 Options = Mapping[str, Any]
@@ -118,7 +119,10 @@ def images(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 
 
 def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
-    """One switch at a time: cloned from the demo's model, on the same number of games and batches."""
+    """One switch at a time: cloned from the demo's model, on the same number of games and batches.
+
+    `over_first` of a row is its paired difference against the first one of its table.
+    """
 
     def cloned(label: str, seed: int, *flags: str, games: int = sizes.ablation_games, judged: Options = NONE) -> dict:
         weights = start(label, seed, *flags, games=games)
@@ -133,6 +137,8 @@ def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
         return cloned(name, seed, *flags)
 
     def history(tokens: str, seed: int) -> dict:
+        if int(tokens) == Plan.budget:
+            return cloned("explorer", seed)
         return cloned(f"history{tokens}", seed, "--budget", tokens, judged={"model.max_txt_len": int(tokens) + 1})
 
     def notes(written: str, seed: int) -> dict:
@@ -141,6 +147,8 @@ def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
         return cloned(f"notes-{written}", seed, *flags, judged=judged)
 
     def driver(who: str, seed: int) -> dict:
+        if DRIVERS[who] is None:
+            return cloned("explorer", seed)
         keys = {"run.beta": f"[{DRIVERS[who]}]", "run.seed": seed, "environment.seed": 10 + seed}
         name = f"beta{DRIVERS[who]}-seed{seed}"
         weights = lab.round(name, start("explorer", seed), keys | {"run.num_envs": sizes.ablation_games})
@@ -152,19 +160,21 @@ def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 
     table: dict[str, tuple[Callable[[str, int], dict], Sequence[str]]] = {
         "expert": (expert, ("explorer", "handcoded", "planner")),
-        "history": (history, ("127", "255", "1023")),
-        "notes": (notes, ("with", "without")),
+        "history": (history, ("1023", "255", "127")),
+        "notes": (notes, ("without", "with")),
         "driver": (driver, tuple(DRIVERS)),
         "games": (games, tuple(map(str, sizes.curve))),
     }
-    rows = [(switch, value) for switch in sizes.switches for value in table[switch][1]]
-    chains = [(switch, value, seed) for switch, value in rows for seed in sizes.seeds]
+    chains = [(switch, value, seed) for switch in sizes.switches for value in table[switch][1] for seed in sizes.seeds]
     results = lab.all(partial(table[switch][0], value, seed) for switch, value, seed in chains)
     found = dict(zip(chains, results, strict=True))
-    return {
-        switch: {value: row([found[switch, value, seed] for seed in sizes.seeds]) for value in table[switch][1]}
-        for switch in sizes.switches
-    }
+
+    def compared(switch: str) -> dict[str, dict[str, Any]]:
+        rows = {value: [found[switch, value, seed] for seed in sizes.seeds] for value in table[switch][1]}
+        first = next(iter(rows.values()))
+        return {value: row(each) | {"over_first": difference(each, first)} for value, each in rows.items()}
+
+    return {switch: compared(switch) for switch in sizes.switches}
 
 
 def phase_two(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:

@@ -28,7 +28,7 @@ TITLES = {
 
 SWITCHES = {
     "expert": "the expert that is cloned",
-    "history": "tokens of history",
+    "history": "tokens of a prompt, at most",
     "notes": "notes, where only the image shows objects",
     "driver": "who drives in a DAgger round",
     "games": "training games",
