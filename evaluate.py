@@ -49,6 +49,7 @@ from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.errors import ConfigError
 from lavis.common.files import write_atomically
 from lavis.models.blip2_models.emac_config import model_section
+from lavis.runners.played import played_by_file
 from xrl_alignment import lavis_task
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
@@ -74,7 +75,6 @@ from xrl_alignment.policies.uniform import RandomPolicy
 from xrl_alignment.rollouts.base import RolloutExecutor
 from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.runs.directory import round_block
-from xrl_alignment.runs.played import played_by_file
 
 
 def main() -> None:

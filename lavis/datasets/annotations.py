@@ -28,7 +28,7 @@ REQUIRED = ("text_input", "text_output")
 OPTIONAL = ("image", "text_output_neg", "task_type", "game")
 _CHUNK = 1 << 20
 _LARGEST_ENTRY = 16 << 20  # bytes; what is longer is a broken file, not an entry
-_INDEX_VERSION = 1
+_INDEX_VERSION = 2
 _BETWEEN = re.compile(r"[\s,]*")
 _BOM = "\xef\xbb\xbf"
 
@@ -67,12 +67,16 @@ class AnnotationFile:
         good = np.ones(len(index["starts"]), dtype=bool)
         good[list(bad)] = False
         self._numbers = np.flatnonzero(good)
-        self._starts, self._lengths = index["starts"], index["lengths"]
+        self._starts, self._lengths, self._games = index["starts"], index["lengths"], index["games"]
         self._file: BinaryIO | None = None
         self._owner = 0
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def games(self) -> set[str]:
+        """The games of all entries; one is empty where an entry does not name its game."""
+        return set(self._games)
 
     def where(self, index: int) -> str:
         """`train.json, entry 12`."""
@@ -201,26 +205,29 @@ def _load_index(path: Path) -> dict[str, Any]:
     cache = cache_folder() / f"{name}.npz"
     with contextlib.suppress(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile), np.load(cache) as known:
         if str(known["stamp"]) == stamp:
-            bad = json.loads(str(known["bad"]))
+            bad, games = json.loads(str(known["bad"])), json.loads(str(known["games"]))
             arrays = {name: known[name] for name in ("starts", "lengths", "imageless")}
-            return {**arrays, "bad": bad}
+            return {**arrays, "bad": bad, "games": games}
     index = _make_index(path)
-    content = {**index, "stamp": stamp, "bad": json.dumps(index["bad"])}
+    content = {**index, "stamp": stamp, "bad": json.dumps(index["bad"]), "games": json.dumps(index["games"])}
     write_cache(cache, lambda file: np.savez(file, **content))
     return index
 
 
 def _make_index(path: Path) -> dict[str, Any]:
     starts, lengths, imageless, bad = _Growing(np.int64), _Growing(np.int32), _Growing(np.int64), []
+    games = set()
     for number, (start, length, entry) in enumerate(scan(path)):
         starts.append(start)
         lengths.append(length)
         if reason := check_entry(entry):
             bad.append((number, reason))
-        elif "image" not in entry:
+            continue
+        games.add(entry.get("game", ""))
+        if "image" not in entry:
             imageless.append(number)
     arrays = {"starts": starts, "lengths": lengths, "imageless": imageless}
-    return {**{name: values.array() for name, values in arrays.items()}, "bad": bad}
+    return {**{name: values.array() for name, values in arrays.items()}, "bad": bad, "games": sorted(games)}
 
 
 class _Growing:

@@ -63,6 +63,10 @@ class Source(Protocol):
         """File and place of the record, for messages."""
         ...
 
+    def games(self) -> set[str]:
+        """The ids of all games; one is empty where a record does not name its game."""
+        ...
+
 
 class SourceChain:
     """Several sources as one sequence, one after the other."""
@@ -98,6 +102,10 @@ class SourceChain:
         """File and place of the record, for messages."""
         source, index = self._find(index)
         return source.where(index)
+
+    def games(self) -> set[str]:
+        """The games of all."""
+        return set().union(*[source.games() for source in self.sources])
 
     def _find(self, index: int) -> tuple[Source, int]:
         number = self.part(index)

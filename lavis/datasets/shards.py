@@ -307,6 +307,10 @@ class ShardFolder:
         shard = bisect_right(self._ends, index)
         return os.path.join(self.folder, self.names[shard]), index - (self._ends[shard - 1] if shard else 0)
 
+    def games(self) -> set[str]:
+        """The games of all shards."""
+        return {open_shard(os.path.join(self.folder, name)).game for name in self.names}
+
     def read(self, index: int) -> Record:
         """One transition; BadSampleError names a shard that is damaged or has no images."""
         path, step = self.place(index)

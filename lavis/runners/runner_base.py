@@ -43,6 +43,7 @@ from lavis.models.references import ReferenceLogps
 from lavis.runners import checkpoint
 from lavis.runners.optimizer import make_optimizer, make_schedule
 from lavis.runners.parallel import Replicas
+from lavis.runners.played import STORED, PlayedGames, games_of_weights
 from lavis.runners.run_data import RunData
 from lavis.runners.stopping import Stopped, StopSignal, UntilStopped
 
@@ -271,6 +272,7 @@ class RunnerBase:
             "best": self.best,
             "averages": self.averages.state(),
             "references": self.references.shared_state() if self.references is not None else {},
+            "played": self.games.as_dict(),
         }
         if self.is_main:
             checkpoint.save(path, content)
@@ -326,6 +328,8 @@ class RunnerBase:
         # fp16 gradients underflow without scaling; bf16 has fp32's range and needs none.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.replicas.model.amp == torch.float16)
         self.stream = self.data.train_stream()
+        stored = PlayedGames(tuple(self.data.train_set.source.games()), (STORED,))
+        self.games = games_of_weights(self.config.model_cfg).merged(stored)
         if self.settings.objective == "dpo":
             self._prepare_references()
         self.data.count_skipped(self.data.train_set.source.skipped)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from lavis.common import optims  # noqa: F401  (registers the schedulers)
@@ -12,12 +10,12 @@ from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.runners.parallel import Replicas, check_shardable
+from lavis.runners.played import games_of_weights
 from xrl_alignment.builders.student import ImageProcessor
 from xrl_alignment.config.loading import shareable
 from xrl_alignment.config.schema import DaggerConfig, RunConfig
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.training import Training, TrainingFiles
-from xrl_alignment.runs.played import PlayedGames, played_by_file
 from xrl_alignment.runs.replay import DPOReplayBuffer, ReplayBuffer
 
 
@@ -46,15 +44,6 @@ def check_learner_devices(run: RunConfig) -> None:
         raise ConfigError(
             f"run.learner_processes: {run.learner_processes} processes need a GPU each, this machine has {gpus}"
         )
-
-
-def games_of_weights(model: dict[str, Any]) -> PlayedGames:
-    """The games that the weights of a `model:` section have trained on, as far as they say it."""
-    played = PlayedGames()
-    for key in ("pretrained", "ref_pretrained"):
-        if model.get("load_pretrained", True) and model.get(key):
-            played = played.merged(played_by_file(model[key]) or PlayedGames())
-    return played
 
 
 def build_learner(

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from lavis.common.dist_utils import get_world_size, is_main_process
+from lavis.runners.played import PlayedGames
 from xrl_alignment.dagger.learner import Learner, TrainingMetrics
 from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint
 from xrl_alignment.runs.directory import EpisodeRecord
-from xrl_alignment.runs.played import PlayedGames
 
 
 class TrainingTime(NamedTuple):

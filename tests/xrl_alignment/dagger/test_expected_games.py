@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from lavis.runners.played import PlayedGames, played_by_file
 from tests.xrl_alignment.dagger.original_client import OriginalClient
 from xrl_alignment.client.connection import ClientError
 from xrl_alignment.client.play import play
@@ -11,7 +12,6 @@ from xrl_alignment.dagger.expected_games import ExpectedGames
 from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.games import games_hash, ids_hash
 from xrl_alignment.runs.checkpoint import load_checkpoint
-from xrl_alignment.runs.played import PlayedGames, played_by_file
 from xrl_alignment.wire.messages import Hello
 
 

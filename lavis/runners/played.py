@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint
+import torch
+
+STORED = "stored games"  # where games come from a data set that does not say where they were played
 
 
 @dataclass(frozen=True)
 class PlayedGames:
-    """Game ids, and where they were played: `engine split` (`native valid_seen`), as the clients said it."""
+    """Game ids, and where they were played: `STORED`, or engine and split (`native valid_seen`) as the clients said."""
 
     games: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
@@ -30,7 +33,7 @@ class PlayedGames:
 
     @property
     def all_named(self) -> bool:
-        """Whether every game has an id: of a client of wire v1 that sends only task types nobody knows the games."""
+        """Whether every game has an id. A client of wire v1 may send only task types, stored data may lack the game."""
         return all("/" in game for game in self.games)
 
     def as_dict(self) -> dict[str, list[str]]:
@@ -51,6 +54,16 @@ def played_by_file(path: Path | str) -> PlayedGames | None:
     if not str(path) or not Path(path).is_file() or Path(path).suffix == ".safetensors":
         return None
     try:
-        return played_in(load_checkpoint(path))
-    except CheckpointError:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError):
         return None  # weights of another kind: whoever loads them says whether they can be used
+    return played_in(content) if isinstance(content, Mapping) else None
+
+
+def games_of_weights(model: Mapping[str, Any]) -> PlayedGames:
+    """The games that the weights of a `model:` section have trained on, as far as they say it."""
+    played = PlayedGames()
+    for key in ("pretrained", "ref_pretrained"):
+        if model.get("load_pretrained", True) and model.get(key):
+            played = played.merged(played_by_file(model[key]) or PlayedGames())
+    return played

@@ -1,0 +1,54 @@
+"""Which games weights have trained on: what a run's checkpoint says, and files that say nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from lavis.datasets.shards import ShardFolder
+from lavis.runners.played import games_of_weights, played_by_file
+
+
+@pytest.fixture
+def annotated(annotation_folder: Path) -> tuple[Path, set[str]]:
+    """An annotation file, and the games that its entries name."""
+    path = annotation_folder / "annotations.json"
+    return path, {entry["game"] for entry in json.loads(path.read_text())}
+
+
+def test_a_checkpoint_names_the_games_of_its_data_and_of_the_weights_it_began_with(
+    make_runner, shard_folder: Path, annotated, tmp_path: Path
+) -> None:
+    path, others = annotated
+    storage = "datasets.alfworld_cap.build_info.annotations.train.storage"
+    make_runner("first", **{"run.max_epoch": 1}).train()
+    first = tmp_path / "first/checkpoint_0.pth"
+    known = played_by_file(first)
+    assert known is not None and known.all_named and set(known.games) == ShardFolder(shard_folder).games()
+    assert len(known.games) == 3 and known.environments == ("stored games",)
+    make_runner("second", **{"run.max_epoch": 1, "model.pretrained": first, storage: f"[{path}]"}).train()
+    later = played_by_file(tmp_path / "second/checkpoint_0.pth")
+    assert later is not None and set(later.games) == {*known.games, *others}
+    assert games_of_weights({"pretrained": str(first), "load_pretrained": False}).games == ()
+
+
+def test_data_that_do_not_name_their_games_are_not_called_unseen(make_runner, annotated, tmp_path: Path) -> None:
+    path, _ = annotated
+    entries = json.loads(path.read_text())
+    path.write_text(json.dumps([{key: entry[key] for key in entry if key != "game"} for entry in entries]))
+    storage = {"datasets.alfworld_cap.build_info.annotations.train.storage": path}
+    make_runner("a", **{"run.max_epoch": 1, **storage}).train()
+    known = played_by_file(tmp_path / "a/checkpoint_0.pth")
+    assert known is not None and not known.all_named
+
+
+def test_files_that_say_nothing(tmp_path: Path) -> None:
+    torch.save({"model": {}}, tmp_path / "older.pth")
+    torch.save([1], tmp_path / "list.pth")
+    (tmp_path / "broken.pth").write_bytes(b"PK")
+    (tmp_path / "student.safetensors").write_bytes(b"")
+    for name in ("older.pth", "list.pth", "broken.pth", "student.safetensors", "missing.pth", ""):
+        assert played_by_file(tmp_path / name) is None
