@@ -269,6 +269,12 @@ def test_settings_that_cannot_be_used(settings, fails, tmp_path, option, reason)
     assert not (tmp_path / "out").exists()
 
 
+def test_alfworlds_experts_read_alfworlds_games(settings, fails):
+    own = ["expert.name=planner", "environment.name=examples.custom_environment:OneRoomEnvironment"]
+    line = fails("--cfg-path", settings, "--options", "server.port=0", *own)
+    assert "expert.name=planner reads the state of ALFWorld's games" in line and "environment.name=native" in line
+
+
 def test_a_missing_key_is_said_before_the_model_is_loaded(settings, fails, monkeypatch):
     monkeypatch.setattr(dagger_server, "load_student", lambda *_: pytest.fail("the model is loaded first"))
     teacher = ["expert.name=openai", "expert.model=m", "expert.key_variable=NO_SUCH_KEY", "expert.cache="]

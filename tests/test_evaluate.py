@@ -85,6 +85,14 @@ def test_the_same_command_gives_the_same_figures(program, tmp_path):
         (["run.num_env=1"], "did you mean 'run.num_envs'?"),
         (["model.pretrained=nothing.pth"], "nothing.pth"),
         (["run.actor=expert", "expert.name=client"], "expert.name=client"),
+        (
+            [
+                "run.actor=expert",
+                "expert.name=planner",
+                "environment.name=examples.custom_environment:OneRoomEnvironment",
+            ],
+            "use environment.name=native",
+        ),
         (["run.output=/"], "run.output=/ cannot be written"),
         ([f"run.output={__file__}/result.json"], "result.json cannot be written"),
     ],
