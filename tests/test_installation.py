@@ -88,7 +88,7 @@ def test_the_engine_needs_the_standard_library_only(tmp_path):
     [
         ("lavis.models", "torch", "train"),
         ("xrl_alignment.config.loading", "omegaconf", "train"),
-        ("xrl_alignment.environments.textworld", "textworld", "textworld"),
+        ("xrl_alignment.environments.textworld", "alfworld", "textworld"),
         ("xrl_alignment.experts.llm.endpoint", "openai", "teacher"),
         ("xrl_alignment.adapters.openenv", "openenv", "openenv"),
         ("xrl_alignment.adapters.inspect", "inspect_ai", "inspect"),

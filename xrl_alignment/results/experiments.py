@@ -52,6 +52,9 @@ ARMS = (
     ),
 )
 
+# DAgger with all its data (Ross et al. 2011): the expert's games stay in the training, and the learning rate falls.
+POOLED: dict[str, dict[str, Any]] = {"bc": {}, "dpo, β 1": {"objective": "dpo", "dpo_beta": 1.0}}
+
 
 def student(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     """The student of each seed, judged in every information setting: after cloning, and after its DAgger rounds."""
@@ -182,16 +185,53 @@ def phase_two(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 
     def one(games: int, seed: int) -> dict[str, dict[str, Any]]:
         name = f"regime{games}-seed{seed}"
-        data = _collection(lab, name, games, 10 + seed, noise=sizes.noise)
-        start = _few(lab, name, [data], seed, sizes.regime_batches)
+        start = _start(lab, sizes, games, seed)
         found = {"start": _heldout(lab, sizes, f"{name}/start", start)}
         for arm in ARMS:
-            keys = {"run.seed": seed, "run.num_envs": min(games, sizes.phase_games), "environment.seed": 10 + seed}
-            slug = arm.name.replace("β", "beta").replace(",", "").replace(" ", "-")
-            weights = lab.round(f"{name}-{slug}", start, keys | arm.options)
-            found[arm.name] = _heldout(lab, sizes, f"{name}/{slug}", weights)
+            keys = _phase_keys(sizes, games, seed)
+            weights = lab.round(f"{name}-{_slug(arm.name)}", start, {**keys, **arm.options})
+            found[arm.name] = _heldout(lab, sizes, f"{name}/{_slug(arm.name)}", weights)
         return found
 
+    return _by_regime(lab, sizes, one)
+
+
+def pooled(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
+    """Phase 2 on the student's own games and the expert's together: each of POOLED, from the same weights.
+
+    Where the expert played, the rejected answer is a random other command.
+    """
+
+    def one(games: int, seed: int) -> dict[str, dict[str, Any]]:
+        name = f"regime{games}-seed{seed}"
+        start = _start(lab, sizes, games, seed)
+        pairs = _collection(lab, f"{name}-pairs", games, 10 + seed, "--negatives", noise=sizes.noise)
+        own = lab.label(f"{name}-labelled", start, _phase_keys(sizes, games, seed))
+        found = {"start": _heldout(lab, sizes, f"{name}/start", start)}
+        for arm, options in POOLED.items():
+            label = f"{name}-pooled-{_slug(arm)}"
+            weights = _few(
+                lab, label, [pairs, own, own, own], seed, sizes.pooled_batches, start, init_lr=3e-4, **options
+            )
+            found[arm] = _heldout(lab, sizes, f"{name}/pooled-{_slug(arm)}", weights)
+        return found
+
+    return _by_regime(lab, sizes, one)
+
+
+def _start(lab: Lab, sizes: ResultsConfig, games: int, seed: int) -> Path:
+    """The cloned student that phase 2 begins with."""
+    name = f"regime{games}-seed{seed}"
+    return _few(lab, name, [_collection(lab, name, games, 10 + seed, noise=sizes.noise)], seed, sizes.regime_batches)
+
+
+def _phase_keys(sizes: ResultsConfig, games: int, seed: int) -> Options:
+    """The games of a round of phase 2."""
+    return {"run.seed": seed, "run.num_envs": min(games, sizes.phase_games), "environment.seed": 10 + seed}
+
+
+def _by_regime(lab: Lab, sizes: ResultsConfig, one: Callable[[int, int], dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    """For each number of training games the rows of all arms, compared with `bc` and with the start."""
     chains = [(games, seed) for games in sizes.regimes for seed in sizes.seeds]
     found = dict(zip(chains, lab.all(partial(one, *chain) for chain in chains), strict=True))
     table: dict[str, Any] = {}
@@ -203,6 +243,10 @@ def phase_two(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
             for name, each in arms.items()
         }
     return table
+
+
+def _slug(arm: str) -> str:
+    return arm.replace("β", "beta").replace(",", "").replace(" ", "-")
 
 
 def _collections(lab: Lab, sizes: ResultsConfig) -> list[Path]:
@@ -256,9 +300,12 @@ def _trained(
     return lab.train(name, storages, start, seed=seed, max_iters=batches, iters_per_inner_epoch=inner, **options)
 
 
-def _few(lab: Lab, name: str, storages: Sequence[Path], seed: int, batches: int) -> Path:
-    """A student cloned from few games."""
-    return lab.train(name, storages, seed=seed, max_iters=batches, iters_per_inner_epoch=max(1, batches // 8))
+def _few(
+    lab: Lab, name: str, storages: Sequence[Path], seed: int, batches: int, start: Path | None = None, **options: Any
+) -> Path:
+    """A student trained on few games."""
+    inner = max(1, batches // 8)
+    return lab.train(name, storages, start, seed=seed, max_iters=batches, iters_per_inner_epoch=inner, **options)
 
 
 def _collection(lab: Lab, name: str, games: int, seed: int, *flags: str, noise: float) -> Path:
@@ -294,6 +341,7 @@ RUN: dict[str, Callable[[Lab, ResultsConfig], dict[str, Any]]] = {
     "shipped": shipped,
     "student": student,
     "phase_two": phase_two,
+    "pooled": pooled,
     "reflexion": reflexion,
     "images": images,
     "ablations": ablations,

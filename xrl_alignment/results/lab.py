@@ -85,10 +85,12 @@ class Lab:
         """The checkpoint of behavioural cloning on `storages` (`train.py`, student.yaml).
 
         It begins with the checkpoint `start`; without one, with the demo's frozen parts and `language_model` (else the
-        demo's). `options` are keys of the section `run`.
+        demo's). `options` are keys of the section `run`; with `objective` dpo `start` is the reference, too.
         """
         listed = ",".join(map(str, storages))
         from_start = {"model.pretrained": start, "model.load_pretrained": True} if start else {}
+        if options.get("objective") == "dpo":
+            from_start["model.ref_pretrained"] = start
         given = (
             from_start
             | ({"model.llm_weights": language_model} if language_model else {})

@@ -8,7 +8,7 @@ from xrl_alignment.config.checks import Rule, at_least, between, list_of
 from xrl_alignment.config.fields import Section, setting
 
 SWITCHES = ("expert", "history", "notes", "driver", "games")
-EXPERIMENTS = ("shipped", "student", "phase_two", "reflexion", "images", "ablations")
+EXPERIMENTS = ("shipped", "student", "phase_two", "pooled", "reflexion", "images", "ablations")
 
 COUNTS = list_of("numbers of games, each at least 1", lambda value: value >= 1, empty=False)
 SEEDS = list_of("whole numbers of at least 0", lambda value: value >= 0, empty=False)
@@ -54,6 +54,7 @@ class ResultsConfig(Section, section="results"):
     regimes: list[int] = setting([178, 711, 3553], "numbers of training games that phase 2 is compared at", COUNTS)
     regime_batches: int = setting(360, "batches of cloning before phase 2", at_least(1))
     phase_games: int = setting(500, "games of the round of phase 2, at most the regime's", at_least(1))
+    pooled_batches: int = setting(200, "batches of 32 of phase 2 on own and the expert's games together", at_least(1))
     switches: list[str] = setting(list(SWITCHES), "which ablations to run", _names_of(SWITCHES), may_change=True)
     ablation_games: int = setting(711, "training games of each ablation", at_least(1))
     ablation_batches: int = setting(200, "batches of cloning of each ablation", at_least(1))
