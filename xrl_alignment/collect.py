@@ -47,6 +47,8 @@ from xrl_alignment.environments import choose_games
 from xrl_alignment.environments.base import MAX_STEPS, Game
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.experts import ExpertQuestion, Label, act_all
+from xrl_alignment.experts.explorer import ORDERS
+from xrl_alignment.experts.seeing import EYES
 from xrl_alignment.rollouts.base import RolloutExecutor
 from xrl_alignment.rollouts.make import make_executor
 from xrl_alignment.rollouts.sequential import SequentialExecutor
@@ -158,6 +160,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--no-show-ids", dest="show_ids", action="store_false", help="frames without numbers")
     add("--blank-frames", action="store_true", help="black frames")
     add("--negatives", action="store_true", help="store a random other command as text_output_neg, for DPO")
+    add("--order", choices=ORDERS, default="likely", help="of the explorer's search")
+    add(
+        "--eyes",
+        choices=tuple(EYES),
+        default="none",
+        help="what the explorer sees beside what it reads: labels of its frame, …",
+    )
     add("--only", default="", metavar="WORD", help="store the states whose label begins with WORD alone (take)")
     add("--tokenizer", default="tiny", help="whose tokens the prompts are measured in: tiny, or a model's folder")
     add("--budget", type=int, default=1023, help="longest prompt in tokens (the model's max_txt_len - 1)")

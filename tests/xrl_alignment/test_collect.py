@@ -126,6 +126,14 @@ def test_noise_executes_other_commands_and_labels_stay_the_experts(games: list[G
     assert any(item.executed != item.text_output for item in transitions)
 
 
+def test_an_explorer_that_sees_goes_straight_to_what_it_sees(games: list[Game], tmp_path: Path) -> None:
+    plans = [Plan(order="listing"), Plan(order="listing", eyes="labels"), Plan(order="listing", eyes="everything")]
+    blind, labels, whole = (collect(plan, games, tmp_path / plan.eyes) for plan in plans)
+    assert all(episode.won for episode in (*blind, *labels, *whole))
+    steps = [sum(episode.steps for episode in episodes) for episodes in (blind, labels, whole)]
+    assert steps[0] >= steps[1] > steps[2]
+
+
 def test_only_the_states_in_which_something_is_taken(games: list[Game], tmp_path: Path) -> None:
     (whole,) = collect(Plan(), games[:1], tmp_path / "all")
     (taken,) = collect(Plan(only="take"), games[:1], tmp_path / "taken")
@@ -237,6 +245,8 @@ def test_a_damaged_collection_is_named(games: list[Game], tmp_path: Path, name: 
         ({"frames": False}, "--no-frames writes texts only"),
         ({"expert": "planner", "env": "my.games:Env"}, "--expert planner reads the state of ALFWorld's games"),
         ({"noise": 2.0}, "--noise 2.0 is no probability"),
+        ({"expert": "handcoded", "eyes": "frame"}, "--order and --eyes are the explorer's"),
+        ({"env": "thor", "eyes": "frame"}, "--eyes reads the state of ALFWorld's games"),
     ],
 )
 def test_impossible_settings(settings: dict, message: str) -> None:

@@ -13,6 +13,7 @@ from xrl_alignment.environments.base import MAX_STEPS
 LANGUAGE_MODEL = "openai"
 EXPERTS = tuple(name for name in EXPERT_NAMES if name != "client")  # there is no client here
 FORMATS = ("shards", "lavis")
+SHOW_STATE = ("native", "textworld", "household")  # environments that tell where things are
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,11 @@ class Plan:
     thinks before it acts (`run.enable_tc` of training). With `memories` each game has been tried before: the explorer
     played its first steps, and the prompt holds the memory of that attempt. `tell_objects`, `show_ids` and
     `blank_frames` decide what the model is shown, as in the section `environment` (docs/information.md). `negatives`
-    stores a random other admissible command as `text_output_neg`, for DPO without a policy. `only` stores the states
-    whose label begins with that word alone (`take`), so that a student can see more of what is rare.
-    `expert_options` are the `openai` expert's settings, without those that only decide where, how fast and for how much
-    it runs.
+    stores a random other admissible command as `text_output_neg`, for DPO without a policy. `order` and `eyes` are the
+    explorer's: in which order it searches (`Explorer`), and what it sees beside what it reads (`experts.seeing.EYES`).
+    `only` stores the states whose label begins with that word alone (`take`), so that a student can see more of what is
+    rare. `expert_options` are the `openai` expert's settings, without those that only decide where, how fast and for
+    how much it runs.
     """
 
     env: str = "native"
@@ -52,6 +54,8 @@ class Plan:
     only: str = ""
     tokenizer: str = "tiny"
     budget: int = 1023
+    order: str = "likely"
+    eyes: str = "none"
     expert_options: dict[str, Any] = field(default_factory=dict)
     games: str = ""  # hash of the game list
 
@@ -67,6 +71,10 @@ class Plan:
         check_choice_or_class("--expert", self.expert, EXPERTS)
         if self.expert in CLIENT_EXPERTS and is_class_name(self.env):
             raise ConfigError(f"--expert {self.expert} reads the state of ALFWorld's games: use --env native")
+        if (self.order, self.eyes) != ("likely", "none") and self.expert != "explorer":
+            raise ConfigError(f"--order and --eyes are the explorer's, not for --expert {self.expert}")
+        if self.eyes != "none" and self.env not in SHOW_STATE:
+            raise ConfigError(f"--eyes reads the state of ALFWorld's games: use --env {' or '.join(SHOW_STATE)}")
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from xrl_alignment.environments import make_environment
 from xrl_alignment.environments.base import Environment, Game, information_of
 from xrl_alignment.environments.drawing.frames import BLANK_FRAME
 from xrl_alignment.environments.reuse import ReusedEnvironments
-from xrl_alignment.experts import ExpertQuestion, Label, make_expert
+from xrl_alignment.experts import Expert, ExpertQuestion, Label, make_expert
 from xrl_alignment.experts.explorer import Explorer
+from xrl_alignment.experts.seeing import SeeingExplorer
 from xrl_alignment.language.prompt import build_prompt, token_counter
 from xrl_alignment.reflexion.rule import RuleReflector
 from xrl_alignment.rollouts.episode import Episode
@@ -39,8 +40,8 @@ class CollectingPlayer:
     def __init__(self, plan: Plan, out: Path, expert_options: Mapping[str, Any] | None = None) -> None:
         self.plan = plan
         self.out = out
-        notes = {"notes": True} if plan.expert == "explorer" and not plan.tell_objects else {}
-        self.expert_options = {**notes, **(expert_options or {})}
+        own = {"notes": not plan.tell_objects, "order": plan.order} if plan.expert == "explorer" else {}
+        self.expert_options = {**own, **(expert_options or {})}
         self._environments = ReusedEnvironments(self._make_environment)
 
     def __call__(
@@ -72,13 +73,15 @@ class CollectingPlayer:
         """
         plan = self.plan
         rng = random.Random(f"{plan.seed} {game.id}")
-        expert = make_expert(plan.expert, environment=environment, **self.expert_options)
+        expert = self._expert(environment)
         memories = self._memories(environment, game, rng) if plan.memories else ()
         now = environment.reset(game)
         episode = Episode(game=game.id, text=now.text, memories=memories)
         expert.begin(now.text, task_type=game.task_type, memories=memories)
         transitions = []
         while not episode.over(plan.max_steps):
+            if isinstance(expert, SeeingExplorer):
+                expert.look(environment.room_state())  # type: ignore[attr-defined]
             information = information_of(environment, now)
             asked = ExpertQuestion(expert, information)
             advice = (yield asked) if getattr(expert, "pool", None) else expert.act(information)
@@ -98,6 +101,11 @@ class CollectingPlayer:
                 transitions.append(Transition(*seen, label, rejected, action, episode.newest_text))
             yield None
         return transitions, episode.won
+
+    def _expert(self, environment: Environment) -> Expert:
+        if self.plan.eyes != "none":
+            return SeeingExplorer(self.plan.eyes, **self.expert_options)
+        return make_expert(self.plan.expert, environment=environment, **self.expert_options)
 
     def _frame(self, environment: Environment) -> np.ndarray:
         if not self.plan.frames:

@@ -22,6 +22,8 @@ from lavis.common.files import make_folder, write_atomically, write_json
 from xrl_alignment.common.program import parse_args, run_program
 from xrl_alignment.common.versions import versions
 from xrl_alignment.config.loading import load_config
+from xrl_alignment.report.charts import svg
+from xrl_alignment.results.curves import curves
 from xrl_alignment.results.experiments import RUN
 from xrl_alignment.results.lab import Lab
 from xrl_alignment.results.page import render
@@ -43,17 +45,19 @@ def main() -> None:
     for name in sizes.experiments:
         lab = Lab(output, jobs=sizes.jobs, say=lambda text: print(text, flush=True))
         figures = RUN[name](lab, sizes)
+        before = results.get(name, {})
         results[name] = {
-            "figures": results.get(name, {}).get("figures", {}) | figures,
+            "figures": before.get("figures", {}) | figures,
             "sizes": asdict(sizes),
             "machine": f"{os.cpu_count()} cores, {platform.machine()}",
             "versions": versions(),
-            "seconds": lab.seconds(),
+            "seconds": before.get("seconds", {}) | lab.seconds(),
         }
         write_json(path, results)
     print(f"figures: {path}")
     if arguments.page:
         write_atomically(arguments.page, lambda file: file.write(render(results).encode()))
+        write_atomically(arguments.page.with_suffix(".svg"), lambda file: file.write(svg(curves(results))))
         print(f"page: {arguments.page}")
 
 

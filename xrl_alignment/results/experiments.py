@@ -16,7 +16,7 @@ from xrl_alignment.experts.explorer import ORDERS
 from xrl_alignment.results.images import steps_by_eyes
 from xrl_alignment.results.lab import Lab
 from xrl_alignment.results.settings import ResultsConfig
-from xrl_alignment.results.statistics import difference, row, second_trial
+from xrl_alignment.results.statistics import difference, row, second_trial, steps_saved
 
 # What the student is shown (docs/information.md): setting -> keys of the section `environment`.
 INFORMATION = {
@@ -26,6 +26,7 @@ INFORMATION = {
     "c": {"environment.blank_frames": True},
 }
 
+SHIPPED = REPO_ROOT / "lavis" / "models" / "tiny" / "student.safetensors"
 DRIVERS = {"no round": None, "expert": 1.0, "half and half": 0.5, "student": 0.0}  # who drives in a round -> run.beta
 AS_IT_SHIPS = {"policy.skip_rejected": True, "policy.skip_visited": True}  # how the student that ships is decoded
 
@@ -121,19 +122,50 @@ def images(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     return {name: {order: steps_by_eyes(games, order=order) for order in ORDERS} for name, games in sets.items()}
 
 
+def looking(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
+    """Students of an explorer that knows what the labels of its frame name, and of one that does not, on black frames.
+
+    Both begin with the student that ships, which reads frames and black ones, and search in the order of the text,
+    where looking helps most. The vision encoder trains, too.
+    """
+    told = {"black": (), "frames": ("--eyes", "labels")}
+    black, vision = {"environment.blank_frames": True}, {"freeze_vit": False, "freeze_qformer": False}
+    games = {"environment.split": "valid_seen", "run.num_envs": sizes.valid_games} | AS_IT_SHIPS
+
+    def one(kind: str, seed: int) -> dict[str, dict[str, Any]]:
+        name = f"looking-{kind}-seed{seed}"
+        flags = ["--order", "listing", *told[kind], *(() if told[kind] else ("--blank-frames",))]
+        data = _collection(lab, name, sizes.looking_games, 20 + seed, *flags, noise=sizes.noise)
+        weights = _few(lab, name, [data], seed, sizes.looking_batches, SHIPPED, model=vision, init_lr=3e-4)
+        ways = {"black": black} if kind == "black" else {"frames": {}, "the same, black": black}
+        return {
+            way: lab.evaluate(f"looking/{_slug(way)}-seed{seed}", weights, games | shown) for way, shown in ways.items()
+        }
+
+    chains = [(kind, seed) for seed in sizes.seeds for kind in told]
+    found = lab.all(partial(one, *chain) for chain in chains)
+    ways: dict[str, list[dict]] = {}
+    for evaluations in found:
+        for way, evaluation in evaluations.items():
+            ways.setdefault(way, []).append(evaluation)
+    return {way: row(each) | {"steps_saved": steps_saved(each, ways["black"])} for way, each in ways.items()}
+
+
 def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     """One switch at a time: cloned from the demo's model, on the same number of games and batches.
 
     `over_first` of a row is its paired difference against the first one of its table.
     """
 
-    def cloned(label: str, seed: int, *flags: str, games: int = sizes.ablation_games, judged: Options = NONE) -> dict:
-        weights = start(label, seed, *flags, games=games)
-        return _heldout(lab, sizes, f"ablations/{label}-seed{seed}", weights, judged)
+    def cloned(label: str, seed: int, *flags: str, judged: Options = NONE, **size: int) -> dict:
+        return _heldout(lab, sizes, f"ablations/{label}-seed{seed}", start(label, seed, *flags, **size), judged)
 
-    def start(label: str, seed: int, *flags: str, games: int = sizes.ablation_games) -> Path:
-        data = _collection(lab, f"{label}-seed{seed}", games, 10 + seed, *flags, noise=sizes.noise)
-        return _few(lab, f"{label}-seed{seed}", [data], seed, sizes.ablation_batches)
+    def start(
+        label: str, seed: int, *flags: str, games: int = sizes.ablation_games, batches: int = sizes.ablation_batches
+    ) -> Path:
+        name = "explorer" if batches != sizes.ablation_batches else label
+        data = _collection(lab, f"{name}-seed{seed}", games, 10 + seed, *flags, noise=sizes.noise)
+        return _few(lab, f"{label}-seed{seed}", [data], seed, batches)
 
     def expert(name: str, seed: int) -> dict:
         flags = () if name == "explorer" else ("--expert", name)
@@ -161,12 +193,18 @@ def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
         name = "explorer" if int(count) == sizes.ablation_games else f"games{count}"
         return cloned(name, seed, games=int(count))
 
+    def batches(count: str, seed: int) -> dict:
+        name = "explorer" if int(count) == sizes.ablation_batches else f"batches{count}"
+        found = cloned(name, seed, batches=int(count))
+        return found | {"minutes": lab.seconds()[f"students/{name}-seed{seed}"] / 60}
+
     table: dict[str, tuple[Callable[[str, int], dict], Sequence[str]]] = {
         "expert": (expert, ("explorer", "handcoded", "planner")),
         "history": (history, ("1023", "255", "127")),
         "notes": (notes, ("without", "with")),
         "driver": (driver, tuple(DRIVERS)),
         "games": (games, tuple(map(str, sizes.curve))),
+        "batches": (batches, tuple(map(str, sizes.batch_curve))),
     }
     chains = [(switch, value, seed) for switch in sizes.switches for value in table[switch][1] for seed in sizes.seeds]
     results = lab.all(partial(table[switch][0], value, seed) for switch, value, seed in chains)
@@ -175,9 +213,17 @@ def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     def compared(switch: str) -> dict[str, dict[str, Any]]:
         rows = {value: [found[switch, value, seed] for seed in sizes.seeds] for value in table[switch][1]}
         first = next(iter(rows.values()))
-        return {value: row(each) | {"over_first": difference(each, first)} for value, each in rows.items()}
+        return {
+            value: row(each) | {"over_first": difference(each, first)} | _minutes(each) for value, each in rows.items()
+        }
 
     return {switch: compared(switch) for switch in sizes.switches}
+
+
+def _minutes(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Mean minutes of training, where the evaluations say them."""
+    known = [each["minutes"] for each in evaluations if "minutes" in each]
+    return {"minutes": sum(known) / len(known)} if known else {}
 
 
 def phase_two(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
@@ -344,5 +390,6 @@ RUN: dict[str, Callable[[Lab, ResultsConfig], dict[str, Any]]] = {
     "pooled": pooled,
     "reflexion": reflexion,
     "images": images,
+    "looking": looking,
     "ablations": ablations,
 }

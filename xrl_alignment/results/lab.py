@@ -80,12 +80,14 @@ class Lab:
         storages: Sequence[Path],
         start: Path | None = None,
         language_model: Path | None = None,
+        model: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Path:
         """The checkpoint of behavioural cloning on `storages` (`train.py`, student.yaml).
 
         It begins with the checkpoint `start`; without one, with the demo's frozen parts and `language_model` (else the
-        demo's). `options` are keys of the section `run`; with `objective` dpo `start` is the reference, too.
+        demo's). `model` holds further keys of the section `model`, `options` those of the section `run`; with
+        `objective` dpo `start` is the reference, too.
         """
         listed = ",".join(map(str, storages))
         from_start = {"model.pretrained": start, "model.load_pretrained": True} if start else {}
@@ -94,6 +96,7 @@ class Lab:
         given = (
             from_start
             | ({"model.llm_weights": language_model} if language_model else {})
+            | {f"model.{key}": value for key, value in (model or {}).items()}
             | {f"run.{key}": value for key, value in options.items()}
             | {
                 "datasets.alfworld_cap.build_info.annotations.train.storage": f"[{listed}]",

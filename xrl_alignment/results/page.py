@@ -21,8 +21,10 @@ TITLES = {
     "shipped": "the student that ships",
     "student": "the student over several seeds, with its DAgger rounds",
     "phase_two": "what phase 2 adds",
+    "pooled": "phase 2 beside the expert's games",
     "reflexion": "what Reflexion adds",
     "images": "what images can be worth",
+    "looking": "students that look",
     "ablations": "one switch at a time",
 }
 
@@ -32,6 +34,22 @@ SWITCHES = {
     "notes": "notes, where only the image shows objects",
     "driver": "who drives in a DAgger round",
     "games": "training games",
+    "batches": "batches of cloning",
+}
+
+EYES = {
+    "none": "nothing",
+    "labels": "what the labels of its frame name",
+    "frame": "what its frame shows",
+    "around": "what frames in all four directions show",
+    "surfaces": "every open surface of the room",
+    "everything": "everything",
+}
+
+STUDENTS = {
+    "black": "blind: learned and plays with black frames",
+    "frames": "looks: learned and plays with frames",
+    "the same, black": "the same, given black frames",
 }
 
 
@@ -51,6 +69,8 @@ def render(results: Mapping[str, Any]) -> str:
         "by_seed": by_seed,
         "minutes": minutes,
         "saved": saved,
+        "share_saved": share_saved,
+        "games": games,
     }
     return environment.get_template("results.md").render(
         **{name: results[name]["figures"] if name in results else None for name in EXPERIMENTS},
@@ -59,6 +79,9 @@ def render(results: Mapping[str, Any]) -> str:
         machines=" and ".join(sorted({made["machine"] for made in results.values()})),
         shown=SHOWN,
         switches=SWITCHES,
+        eyes=EYES,
+        students=STUDENTS,
+        titles=TITLES,
     )
 
 
@@ -84,11 +107,28 @@ def saved(share: float) -> str:
     return f"({-100 * share:.1f} %)" if share else ""
 
 
+def share_saved(row: Mapping[str, Any]) -> str:
+    """The share of the steps that is saved, in percent, with its interval; bold where that excludes zero."""
+    low, high = row["interval"]
+    text = f"{100 * row['saved']:+.1f} % ({100 * low:+.1f} to {100 * high:+.1f})"
+    return f"**{text}**" if low > 0 or high < 0 else text
+
+
 def by_seed(values: Sequence[float]) -> str:
     """One share for each seed."""
     return ", ".join(map(rate, values))
 
 
-def minutes(seconds: Mapping[str, float], prefix: str) -> str:
+def games(figures: Mapping[str, Any]) -> str:
+    """The game lists of an experiment: split, number and hash of each, wherever they stand in its figures."""
+    lists = {
+        text for value in figures.values() if isinstance(value, Mapping) for text in games(value).split("; ") if text
+    }
+    if "games_hash" in figures:
+        lists.add(f"{figures.get('split', '')} {figures['games']}, `{figures['games_hash']}`".strip())
+    return "; ".join(sorted(lists))
+
+
+def minutes(seconds: Mapping[str, float], prefix: str = "") -> str:
     """Wall time of all steps whose name begins with `prefix`."""
     return f"{sum(value for name, value in seconds.items() if name.startswith(prefix)) / 60:.0f}"

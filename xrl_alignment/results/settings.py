@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from xrl_alignment.config.checks import Rule, at_least, between, list_of
 from xrl_alignment.config.fields import Section, setting
 
-SWITCHES = ("expert", "history", "notes", "driver", "games")
-EXPERIMENTS = ("shipped", "student", "phase_two", "pooled", "reflexion", "images", "ablations")
+SWITCHES = ("expert", "history", "notes", "driver", "games", "batches")
+EXPERIMENTS = ("shipped", "student", "phase_two", "pooled", "reflexion", "images", "looking", "ablations")
 
 COUNTS = list_of("numbers of games, each at least 1", lambda value: value >= 1, empty=False)
 SEEDS = list_of("whole numbers of at least 0", lambda value: value >= 0, empty=False)
@@ -55,10 +55,13 @@ class ResultsConfig(Section, section="results"):
     regime_batches: int = setting(360, "batches of cloning before phase 2", at_least(1))
     phase_games: int = setting(500, "games of the round of phase 2, at most the regime's", at_least(1))
     pooled_batches: int = setting(200, "batches of 32 of phase 2 on own and the expert's games together", at_least(1))
+    looking_games: int = setting(711, "training games of an explorer that sees, and of one that does not", at_least(1))
+    looking_batches: int = setting(200, "batches of 32 of cloning on them", at_least(1))
     switches: list[str] = setting(list(SWITCHES), "which ablations to run", _names_of(SWITCHES), may_change=True)
     ablation_games: int = setting(711, "training games of each ablation", at_least(1))
     ablation_batches: int = setting(200, "batches of cloning of each ablation", at_least(1))
     curve: list[int] = setting([36, 178, 711, 3553], "numbers of training games of the ablation `games`", COUNTS)
+    batch_curve: list[int] = setting([25, 50, 100, 200, 400], "numbers of batches of the ablation `batches`", COUNTS)
     heldout_games: int = setting(250, "generated games that phase 2 and the ablations are judged on", at_least(1))
     second_trial_games: int = setting(
         1000, "generated games that Reflexion is measured on; the good student fails few", at_least(1)

@@ -32,13 +32,16 @@ def mean_and_interval(values: np.ndarray, seed: int = 0) -> tuple[float, float, 
     training run and other games would both have given other figures. Of paired differences it is the interval of the
     mean difference.
     """
-    seeds, games = values.shape
+    low, high = np.quantile(_drawn_sums(values, seed) / values.size, [0.025, 0.975])
+    return float(values.mean()), float(low), float(high)
+
+
+def _drawn_sums(values: np.ndarray, seed: int = 0) -> np.ndarray:
+    """The sum of `values` (seeds, games) in each draw, (DRAWS,); the same draws for the same shape and `seed`."""
     random = np.random.default_rng(seed)
     # How often each seed, and each game, is in a draw.
-    rows, columns = (random.multinomial(n, np.full(n, 1 / n), size=DRAWS) for n in (seeds, games))
-    means = ((rows @ values) * columns).sum(axis=1) / (seeds * games)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(values.mean()), float(low), float(high)
+    rows, columns = (random.multinomial(n, np.full(n, 1 / n), size=DRAWS) for n in values.shape)
+    return ((rows @ values) * columns).sum(axis=1)
 
 
 def row(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -72,6 +75,9 @@ def second_trial(evaluation: Mapping[str, Any], without: Mapping[str, Any]) -> d
     return {
         "failed": len(won),
         "solved": solved,
+        "games": evaluation["first_trial"]["games"],
+        "games_hash": evaluation["games_hash"],
+        "split": evaluation["split"],
         "share": solved / len(won) if won else None,
         "interval": list(wilson_interval(solved, len(won))),
         "over_without": {"difference": more, "interval": [low, high]},
@@ -83,3 +89,23 @@ def difference(ours: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, An
     values = grid([won_by_game(each) for each in ours]) - grid([won_by_game(each) for each in base])
     mean, low, high = mean_and_interval(values)
     return {"difference": mean, "interval": [low, high], "by_seed": values.mean(axis=1).tolist()}
+
+
+def steps_saved(ours: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The share of the steps of `base` that `ours` saves in the games that both solve (same seed), and its interval."""
+    both = grid([won_by_game(each) for each in ours]) * grid([won_by_game(each) for each in base])
+    taken, needed = (both * _steps(each) for each in (ours, base))
+    low, high = np.quantile(_saved(_drawn_sums(taken), _drawn_sums(needed)), [0.025, 0.975])
+    saved = _saved(taken.sum(keepdims=True), needed.sum(keepdims=True)).item()
+    return {"saved": saved, "interval": [float(low), float(high)], "pairs": int(both.sum())}
+
+
+def _saved(taken: np.ndarray, needed: np.ndarray) -> np.ndarray:
+    """1 - taken / needed; 0 where no game was solved by both."""
+    return 1 - np.divide(taken, needed, out=np.ones_like(needed), where=needed > 0)
+
+
+def _steps(evaluations: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """Steps of the first trial, (seeds, games); the games in sorted order, as in `grid`."""
+    by_game = [{episode["game"]: episode["actions"] for episode in each["episodes"][0]} for each in evaluations]
+    return np.array([[steps[game] for game in sorted(steps)] for steps in by_game], dtype=float)

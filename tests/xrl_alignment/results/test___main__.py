@@ -39,12 +39,15 @@ def test_every_experiment_runs_and_a_second_call_repeats_nothing(alfworld_data: 
     notes = {setting: sum(label.startswith("think:") for label in labels(tmp_path, setting)) for setting in "ab"}
     assert notes["a"] == 0 < notes["b"]  # labels are notes only where the student was cloned to write them
     assert results["phase_two"]["8"]["dpo, β 1"]["over_bc"]["interval"]
+    assert results["pooled"]["8"]["dpo, β 1"]["over_bc"]["interval"]
+    assert set(results["looking"]) == {"black", "frames", "the same, black"}
     assert set(results["reflexion"]) == {"with its memory", "without a memory", "with another game's memory"}
     assert results["images"]["generated"]["likely"]["none"]["solved"] == 6
-    assert set(results["ablations"]) == {"expert", "history", "notes", "driver", "games"}
+    assert set(results["ablations"]) == {"expert", "history", "notes", "driver", "games", "batches"}
     assert set(results["ablations"]["expert"]) == {"explorer", "handcoded", "planner"}
     assert results["ablations"]["games"]["8"]["success"] == results["ablations"]["expert"]["explorer"]["success"]
     page = (tmp_path / "results.md").read_text()
+    assert results["ablations"]["batches"]["4"]["minutes"] > 0 and (tmp_path / "results.svg").stat().st_size > 10_000
     assert "| (b) only the image shows what lies where |" in page and "### 8 training games" in page
     second = run(tmp_path)
     assert second.returncode == 0 and " s\n" not in second.stdout  # no step ran
@@ -74,9 +77,12 @@ def test_sizes_that_cannot_be_used(option: str, message: str) -> None:
 def test_the_page_leaves_out_what_was_not_run() -> None:
     more = {"difference": 0.375, "interval": [0.1, 0.6]}
     row = {"failed": 8, "solved": 4, "share": 0.5, "interval": [0.2, 0.8], "over_without": more}
+    row |= {"games": 500, "games_hash": "abc", "split": "household_heldout"}
     sizes = {"second_trial_games": 500}
-    page = render({"reflexion": {"figures": {"with its memory": row}, "sizes": sizes, "machine": "2 cores"}})
+    made = {"sizes": sizes, "machine": "2 cores", "seconds": {"evaluations/reflexion": 90}}
+    page = render({"reflexion": {"figures": {"with its memory": row}, **made}})
     assert "| with its memory | 8 | 4 | 0.500 | 0.200 to 0.800 | **+0.375 (+0.100 to +0.600)** |" in page
+    assert "| what Reflexion adds | `reflexion` | household_heldout 500, `abc` | one | 2 |" in page
     assert "## What phase 2 adds" not in page and "not run to its end: the student that ships; " in page
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from xrl_alignment.builders.environments import games_of
 from xrl_alignment.config.schema import EnvironmentConfig
-from xrl_alignment.environments.drawing.frames import objects_in_view
+from xrl_alignment.environments.drawing.frames import objects_in_view, objects_labelled, render_labelled
 from xrl_alignment.environments.native.environment import NativeEnvironment
-from xrl_alignment.results.images import EYES, steps_by_eyes
+from xrl_alignment.experts.seeing import EYES
+from xrl_alignment.results.images import steps_by_eyes
 
 HELDOUT = EnvironmentConfig(name="household", split="household_heldout", num_train=1, num_heldout=12)
 
@@ -27,8 +28,10 @@ def test_a_frame_shows_what_is_in_reach_and_nothing_in_closed_containers() -> No
             environment.step(command)
             state = environment.room_state()
             seen = objects_in_view(state)
+            named = objects_labelled(state)
+            assert named.keys() == state.places().keys() & {label.name for label in render_labelled(state)[1]}
             closed = {state.names[key] for key in state.openable - state.opened if key in state.names}
-            assert not closed & set(seen.values())
+            assert not closed & set(seen.values()) and not closed & set(named.values())
             reached = {state.names[key] for key in state.in_reach()}
             seen_in_reach, in_reach = seen_in_reach + len(reached & seen.keys()), in_reach + len(reached)
     assert seen_in_reach > 0.8 * in_reach  # the rest is small, hidden, or below the frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xrl_alignment.results.statistics import difference, grid, mean_and_interval, row, second_trial
+from xrl_alignment.results.statistics import difference, grid, mean_and_interval, row, second_trial, steps_saved
 
 SOLVED, FAILED = {"actions": 10, "rejected": 0}, {"actions": 50, "rejected": 5}
 
@@ -13,7 +13,7 @@ SOLVED, FAILED = {"actions": 10, "rejected": 0}, {"actions": 50, "rejected": 5}
 def evaluation(*trials: dict[str, bool]) -> dict:
     """What `evaluate.py` writes, as far as it is read."""
     episodes = [[{"game": game, "won": won} | (SOLVED if won else FAILED) for game, won in t.items()] for t in trials]
-    return {"episodes": episodes, "games_hash": "abc", "split": "valid_seen"}
+    return {"episodes": episodes, "games_hash": "abc", "split": "valid_seen", "first_trial": {"games": len(trials[0])}}
 
 
 def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
@@ -66,3 +66,16 @@ def test_no_game_is_left_for_a_second_trial() -> None:
 def test_second_trials_after_other_first_ones_are_not_compared() -> None:
     with pytest.raises(ValueError, match="other games"):
         second_trial(evaluation({"a": False}, {"a": True}), evaluation({"b": False}, {"b": True}))
+
+
+def test_steps_are_saved_in_the_games_that_both_solve() -> None:
+    base = evaluation({f"g{i}": True for i in range(20)} | {"lost": False})
+    ours = evaluation({f"g{i}": True for i in range(19)} | {"g19": False, "lost": True})
+    for episode in ours["episodes"][0]:
+        episode["actions"] = 8 + int(episode["game"][1:] or 0) % 2 if episode["game"] != "lost" else 3
+    found = steps_saved([ours], [base])
+    assert found["pairs"] == 19 and found["saved"] == pytest.approx(1 - (19 * 8 + 9) / 190)
+    low, high = found["interval"]
+    assert 0.1 < low < found["saved"] < high < 0.2
+    nothing = evaluation({f"g{i}": False for i in range(20)} | {"lost": True})
+    assert steps_saved([nothing], [base]) == {"saved": 0, "interval": [0, 0], "pairs": 0}

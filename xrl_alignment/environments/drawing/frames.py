@@ -63,36 +63,50 @@ def render_labelled(
     if held is not None:
         _apply(canvas, _hand(held, view.side))
     frame = large.reduce(SCALE)
+    labels = _labels(room, view, state, ordered, size) if show_ids else []
     cell = size // CELLS
-    legible = show_ids and cell >= SMALLEST_CELL
-    labels = place_labels(label_candidates(view, state, ordered), held, cell) if legible else []
     for label in labels:
         frame.paste(label_image(label.name, cell, label.kind), (label.column * cell, label.row * cell))
     return np.array(frame), labels
 
 
-def objects_in_view(state: RoomState, *, size: int = 224, seed: int = 0) -> dict[str, str]:
-    """The objects that a frame of `state` shows: name -> name of the receptacle that holds it."""
-    _, view, ordered = _seen(state, size, seed)
+def objects_in_view(state: RoomState, *, size: int = 224, seed: int = 0, turn: int = 0) -> dict[str, str]:
+    """The objects that a frame of `state` shows: name -> name of the receptacle that holds it.
+
+    `turn` counts quarter turns of the camera, clockwise.
+    """
+    _, view, ordered = _seen(state, size, seed, turn)
     shown: set[str] = set()
     for index, drawing in enumerate(ordered):
         own = state.contents.get(drawing.solid.key[0], ())  # what lies on a thing does not hide it
         later = [other for other in ordered[index + 1 :] if other.solid.key[0] not in own]
         inside = [inner for solid in drawing.solid.inside if (inner := view.drawing(solid)) is not None]
         shown.update(each.solid.name for each in (drawing, *inside) if is_in_sight(each, later, view))
-    return {
-        state.names[thing]: state.names[receptacle]
-        for receptacle, things in state.contents.items()
-        for thing in things
-        if state.names.get(thing) in shown and receptacle in state.names
-    }
+    return {thing: place for thing, place in state.places().items() if thing in shown}
 
 
-def _seen(state: RoomState, size: int, seed: int) -> tuple[RoomGeometry, RoomView, list[DrawnSolid]]:
+def objects_labelled(state: RoomState, *, size: int = 224, seed: int = 0) -> dict[str, str]:
+    """The objects that the labels of a frame of `state` name: name -> name of the receptacle that holds it."""
+    room, view, ordered = _seen(state, size, seed)
+    written = {label.name for label in _labels(room, view, state, ordered, size)}
+    return {thing: place for thing, place in state.places().items() if thing in written}
+
+
+def _labels(
+    room: RoomGeometry, view: RoomView, state: RoomState, ordered: list[DrawnSolid], size: int
+) -> list[FrameLabel]:
+    """The labels of a frame; none where it is too small for letters."""
+    cell = size // CELLS
+    if cell < SMALLEST_CELL:
+        return []
+    return place_labels(label_candidates(view, state, ordered), held_solid(room, state), cell)
+
+
+def _seen(state: RoomState, size: int, seed: int, turn: int = 0) -> tuple[RoomGeometry, RoomView, list[DrawnSolid]]:
     """The room, the view from where the agent stands, and what is in it, far to near."""
     unreached = frozenset(state.contents.keys() - state.receptacle_locations.keys())
     room = _room(_MappingKey(state.names), _MappingKey(state.receptacle_locations), unreached)
-    view = _view(room, state.location, size, seed)
+    view = _view(room, state.location, size, seed, turn)
     drawings = [d for solid in solids(room, state) if (d := view.drawing(solid)) is not None]
     return room, view, view.in_order(drawings)
 
@@ -118,8 +132,8 @@ def _room(names: _MappingKey, locations: _MappingKey, unreached: frozenset[str])
 
 
 @lru_cache(maxsize=_VIEWS)
-def _view(room: RoomGeometry, location: str, size: int, seed: int) -> RoomView:
-    return RoomView(room, location, size, seed)
+def _view(room: RoomGeometry, location: str, size: int, seed: int, turn: int) -> RoomView:
+    return RoomView(room, location, size, seed, turn)
 
 
 def forget_rooms() -> None:

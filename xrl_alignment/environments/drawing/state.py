@@ -32,3 +32,12 @@ class RoomState:
         here = [key for key, location in self.receptacle_locations.items() if location == self.location]
         seen = [key for key in here if key not in self.openable or key in self.opened]
         return [key for receptacle in seen for key in self.contents.get(receptacle, ())]
+
+    def places(self) -> dict[str, str]:
+        """Where every object lies, seen or not: its name -> the name of the receptacle that holds it."""
+        return {
+            self.names[thing]: self.names[receptacle]
+            for receptacle, things in self.contents.items()
+            for thing in things
+            if thing in self.names and receptacle in self.names
+        }

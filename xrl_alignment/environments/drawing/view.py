@@ -34,10 +34,14 @@ class DrawnSolid(NamedTuple):
 
 
 class RoomView:
-    """What a room looks like from one standing point, and everything already computed for it."""
+    """What a room looks like from one standing point, and everything already computed for it.
 
-    def __init__(self, room: RoomGeometry, location: str, size: int, seed: int):
-        self.pose, self.side = room.pose(location), size * SCALE
+    `turn` counts quarter turns of the camera, clockwise, from where the agent looks.
+    """
+
+    def __init__(self, room: RoomGeometry, location: str, size: int, seed: int, turn: int = 0):
+        pose, self.side = room.pose(location), size * SCALE
+        self.pose = pose._replace(turns=pose.turns + turn)
         focal = self.side / 2 / np.tan(np.radians(FIELD_OF_VIEW / 2))
         eye = (self.pose.x, CAMERA_HEIGHT, self.pose.z)
         self.camera = Camera(eye, self.pose, float(focal), (self.side / 2, self.side / 2))
