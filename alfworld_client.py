@@ -20,7 +20,7 @@ from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.client.cluster import play_on_cluster
 from xrl_alignment.client.play import PATIENCE_S, WIRES, play
 from xrl_alignment.client.player import ExpertFactory, expert_beside
-from xrl_alignment.common.choices import BACKENDS, CLIENT_EXPERTS, IMAGE_NOISE_NAMES, STEP_TIMEOUT_S
+from xrl_alignment.common.choices import BACKENDS, CAMERAS, CLIENT_EXPERTS, IMAGE_NOISE_NAMES, STEP_TIMEOUT_S
 from xrl_alignment.common.named_class import is_class_name
 from xrl_alignment.common.program import run_program
 from xrl_alignment.environments import check_engine, choose_games, make_environment
@@ -82,6 +82,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     play_group.add_argument("--image-format", choices=IMAGE_FORMATS, default="auto", help="v2: how frames travel")
     play_group.add_argument("--blank-frames", action="store_true", help="send black images")
     play_group.add_argument("--no-show-ids", dest="show_ids", action="store_false", help="render no object numbers")
+    play_group.add_argument("--camera", choices=CAMERAS, default="front", help="around: frames of all four directions")
     noise_help = "kind of noise on the frames; has no effect unless --image-severity is above 0"
     play_group.add_argument("--image-noise", choices=IMAGE_NOISE_NAMES, default="gaussian", help=noise_help)
     play_group.add_argument(
@@ -116,6 +117,7 @@ def main() -> int:
         max_steps=arguments.max_steps,
         show_ids=arguments.show_ids,
         expert=arguments.expert if arguments.expert in CLIENT_EXPERTS else None,
+        camera=arguments.camera,
         image_noise=arguments.image_noise,
         image_severity=arguments.image_severity,
         seed=arguments.seed,

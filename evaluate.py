@@ -320,6 +320,8 @@ def player(config: EvaluateConfig) -> tuple[str, str, str, str]:
     if policy.name == "http":
         who = f"policy server at {urlsplit(policy.base_urls[0]).hostname}"
     frames = "black frames" if shown.blank_frames else "frames" if shown.show_ids else "frames without numbers"
+    if shown.camera == "around":
+        frames += " of all four directions"
     if shown.image_severity:
         frames += f" with noise ({shown.image_noise}, {shown.image_severity})"
     text = "text" if shown.tell_objects else "text without objects"

@@ -21,7 +21,7 @@ from _waiting import Waiting, client
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
-from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.config.policy import PolicyConfig
 from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.loop import DaggerLoop
 from xrl_alignment.dagger.rounds import Rounds

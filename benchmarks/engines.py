@@ -35,7 +35,7 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.processors.blip_processors import BlipImageEvalProcessor
 from xrl_alignment.builders.student import load_student, make_policy
 from xrl_alignment.common.program import run_program
-from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.config.policy import PolicyConfig
 from xrl_alignment.language.commands import normalise
 from xrl_alignment.policies.base import Policy, PolicyInput, autocast, stack_images
 from xrl_alignment.policies.in_process import InProcessPolicy

@@ -28,7 +28,8 @@ from lavis.models.fast_llm import llama_layer
 from xrl_alignment.builders.learner import build_training
 from xrl_alignment.builders.student import load_student, make_policy
 from xrl_alignment.config.loading import load_config
-from xrl_alignment.config.schema import DaggerConfig, PolicyConfig
+from xrl_alignment.config.policy import PolicyConfig
+from xrl_alignment.config.schema import DaggerConfig
 from xrl_alignment.dagger import learner
 from xrl_alignment.policies import in_process
 from xrl_alignment.policies.base import PolicyInput

@@ -36,7 +36,7 @@ from xrl_alignment.collection.card import card
 from xrl_alignment.collection.plan import EXPERTS, FORMATS, LANGUAGE_MODEL, Collected, Plan
 from xrl_alignment.collection.player import CollectingPlayer
 from xrl_alignment.collection.storage import CollectionJournal, parse_episodes
-from xrl_alignment.common.choices import BACKENDS, ENVIRONMENT_NAMES
+from xrl_alignment.common.choices import BACKENDS, CAMERAS, ENVIRONMENT_NAMES
 from xrl_alignment.common.errors import EnvironmentFault
 from xrl_alignment.common.program import run_program
 from xrl_alignment.common.progress import GameProgress
@@ -158,6 +158,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--memories", action="store_true", help="each game was tried before, and a memory of that is in the prompt")
     add("--hide-objects", dest="tell_objects", action="store_false", help="environment.tell_objects=false")
     add("--no-show-ids", dest="show_ids", action="store_false", help="frames without numbers")
+    add("--camera", choices=CAMERAS, default="front", help="around: frames of all four directions")
     add("--blank-frames", action="store_true", help="black frames")
     add("--negatives", action="store_true", help="store a random other command as text_output_neg, for DPO")
     add("--order", choices=ORDERS, default="likely", help="of the explorer's search")

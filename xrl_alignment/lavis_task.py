@@ -28,7 +28,8 @@ from xrl_alignment.builders.student import ImageProcessor, make_policy, prompt_w
 from xrl_alignment.common.progress import GameProgress
 from xrl_alignment.config.checks import at_least
 from xrl_alignment.config.fields import setting
-from xrl_alignment.config.schema import EnvironmentConfig, PolicyConfig
+from xrl_alignment.config.policy import PolicyConfig
+from xrl_alignment.config.schema import EnvironmentConfig
 from xrl_alignment.environments.base import MAX_STEPS
 from xrl_alignment.environments.games import games_hash
 from xrl_alignment.evaluation.actors import PolicyActor

@@ -19,6 +19,7 @@ from torch import Tensor
 from lavis.common.registry import registry
 from lavis.processors.base_processor import BaseProcessor
 
+FRAMES_AROUND = 4  # one for each direction
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
@@ -53,7 +54,11 @@ class BlipImageBaseProcessor(BaseProcessor):
 
 @registry.register_processor("blip_image_eval")
 class BlipImageEvalProcessor(BlipImageBaseProcessor):
-    """Resize to a square with Pillow's bicubic filter, normalise."""
+    """Resize to a square with Pillow's bicubic filter, normalise.
+
+    An image that is just four times as high as wide is four square frames, one below the other, as
+    `environment.camera=around` renders them: the model reads them as a video.
+    """
 
     deterministic = True
 
@@ -64,9 +69,12 @@ class BlipImageEvalProcessor(BlipImageBaseProcessor):
         self.image_size = image_size
 
     def __call__(self, item: Image.Image | np.ndarray) -> Tensor:
-        """float32 (3, image_size, image_size)."""
+        """float32 (3, image_size, image_size); of four frames (4, 3, image_size, image_size)."""
         size = (self.image_size, self.image_size)
         image = as_image(item)
+        side = image.width
+        if image.height == FRAMES_AROUND * side:
+            return torch.stack([self(image.crop((0, top, side, top + side))) for top in range(0, image.height, side)])
         return self.normalise(image if image.size == size else image.resize(size, Image.Resampling.BICUBIC))
 
 

@@ -14,7 +14,7 @@ from lavis.runners.parallel import Replicas
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
 from xrl_alignment.client.play import play
 from xrl_alignment.client.report import ClientReport
-from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.config.policy import PolicyConfig
 from xrl_alignment.dagger.driver import Driver
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.loop import DaggerLoop

@@ -102,14 +102,20 @@ def test_memories_shorten_the_way(games: list[Game]) -> None:
     assert lengths[1] < lengths[0]
 
 
-def test_frames_without_numbers_and_black_ones(games: list[Game], tmp_path: Path) -> None:
-    plans = {"shown": Plan(), "plain": Plan(show_ids=False), "black": Plan(blank_frames=True)}
+def test_frames_without_numbers_black_ones_and_those_of_all_directions(games: list[Game], tmp_path: Path) -> None:
+    plans = {
+        "shown": Plan(),
+        "plain": Plan(show_ids=False),
+        "black": Plan(blank_frames=True),
+        "around": Plan(camera="around"),
+    }
     images = {}
     for name, plan in plans.items():
         collect(plan, games[:1], tmp_path / name)
         images[name] = np.asarray(ShardFolder(tmp_path / name).read(1).image)
     assert not np.array_equal(images["shown"], images["plain"])
     assert images["plain"].any() and not images["black"].any()
+    assert images["around"].shape == (4 * 224, 224, 3)
 
 
 def test_a_collection_of_an_older_version_goes_on(games: list[Game], tmp_path: Path) -> None:

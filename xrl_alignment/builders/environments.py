@@ -67,6 +67,8 @@ def client_arguments(config: DaggerConfig) -> list[str]:
         arguments += ["--num-train", str(environment.num_train), "--num-heldout", str(environment.num_heldout)]
     if not environment.show_ids:
         arguments.append("--no-show-ids")
+    if environment.camera != "front":
+        arguments += ["--camera", environment.camera]
     if environment.blank_frames:
         arguments.append("--blank-frames")
     if environment.image_severity:
@@ -84,6 +86,7 @@ def environment_factory(
         max_steps=max_steps,
         show_ids=settings.show_ids,
         expert=expert,
+        camera=settings.camera,
         image_noise=settings.image_noise,
         image_severity=settings.image_severity,
         seed=settings.seed,

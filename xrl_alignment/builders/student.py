@@ -14,7 +14,7 @@ from lavis.common.errors import ConfigError
 from lavis.models import load_model_and_preprocess
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from xrl_alignment.common.named_class import is_class_name, make_named
-from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.config.policy import PolicyConfig
 from xrl_alignment.language.prompt import build_prompt, token_counter
 from xrl_alignment.policies.base import Policy
 from xrl_alignment.policies.in_process import InProcessPolicy

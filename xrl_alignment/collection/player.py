@@ -146,7 +146,11 @@ class CollectingPlayer:
     def _make_environment(self) -> Environment:
         expert = self.plan.expert if self.plan.expert in CLIENT_EXPERTS else None
         return make_environment(
-            self.plan.env, max_steps=self.plan.max_steps, show_ids=self.plan.show_ids, expert=expert
+            self.plan.env,
+            max_steps=self.plan.max_steps,
+            show_ids=self.plan.show_ids,
+            camera=self.plan.camera,
+            expert=expert,
         )
 
     def _entry(self, env: int, step: int, game: Game, item: Transition) -> dict[str, str]:

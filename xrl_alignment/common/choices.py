@@ -1,6 +1,7 @@
 """The names that settings and command lines offer, each list in one place, and the defaults that several share."""
 
 ENVIRONMENT_NAMES = ("native", "textworld", "household", "thor")
+CAMERAS = ("front", "around")
 IMAGE_NOISE_NAMES = ("gaussian", "occlusion", "dropped", "brightness")
 EXPERT_NAMES = ("explorer", "handcoded", "planner", "client", "openai")
 CLIENT_EXPERTS = ("handcoded", "planner")  # they read the state of the game, so the client computes their labels

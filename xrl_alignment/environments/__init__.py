@@ -34,6 +34,7 @@ def make_environment(
     max_steps: int = MAX_STEPS,
     show_ids: bool = True,
     expert: str | None = None,
+    camera: str = "front",
     image_noise: str = "gaussian",
     image_severity: int = 0,
     seed: int = 0,
@@ -42,11 +43,16 @@ def make_environment(
     or `module:Class`, a class of one's own, made without arguments (`max_steps` and `show_ids` are not for it).
 
     `expert` ("handcoded" or "planner") computes ALFWorld's expert action beside each state; `thor` has only the
-    handcoded one, and a class of one's own none. With an `image_severity` above 0 frames have noise of the kind
-    `image_noise`, drawn by `seed` (`noise.py`). Raises `EnvironmentFault` for a name or a combination that does not
-    exist, ConfigError for a noise that does not exist.
+    handcoded one, and a class of one's own none. With `camera` "around" frames show all four directions (`around.py`),
+    on `native` and `textworld`. With an `image_severity` above 0 frames have noise of the kind `image_noise`, drawn by
+    `seed` (`noise.py`). Raises `EnvironmentFault` for a name or a combination that does not exist, ConfigError for a
+    noise that does not exist, or a camera that the environment does not have.
     """
     environment = _engine(name, max_steps, show_ids, expert)
+    if camera == "around":
+        from xrl_alignment.environments.around import AroundEnvironment  # here, as below
+
+        environment = AroundEnvironment(environment)
     if not image_severity:
         return environment
     from xrl_alignment.environments.noise import NoisyEnvironment  # here: who asks for no noise needs no numpy

@@ -6,16 +6,17 @@ It is the teacher of a student that looks, and its steps bound from below what l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from xrl_alignment.environments.drawing.frames import objects_in_view, objects_labelled
+from xrl_alignment.environments.drawing.frames import AROUND, objects_in_view, objects_labelled
 from xrl_alignment.environments.drawing.state import RoomState
 from xrl_alignment.experts.explorer import Explorer
 
 
 def _around(state: RoomState) -> dict[str, str]:
     """What frames in all four directions show."""
-    return {thing: place for turn in range(4) for thing, place in objects_in_view(state, turn=turn).items()}
+    return {thing: place for turn in range(AROUND) for thing, place in objects_in_view(state, turn=turn).items()}
 
 
 def _on_surfaces(state: RoomState) -> dict[str, str]:
@@ -29,6 +30,7 @@ EYES: dict[str, Callable[[RoomState], Mapping[str, str]]] = {
     "none": lambda state: {},
     "labels": objects_labelled,
     "frame": objects_in_view,
+    "labels-around": partial(objects_labelled, around=True),
     "around": _around,
     "surfaces": _on_surfaces,
     "everything": RoomState.places,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # settings and models are in the extra `train`; games and exp
     from xrl_alignment.config.schema import EvaluateConfig
 
 
-_OF_FRAMES = ("show_ids", "image_noise", "image_severity", "seed")  # settings `environment.…` of the frames
+_OF_FRAMES = ("show_ids", "camera", "image_noise", "image_severity", "seed")  # settings `environment.…` of the frames
 _SHOWN = (*_OF_FRAMES, "blank_frames", "tell_objects")  # what a policy is shown of its games
 
 

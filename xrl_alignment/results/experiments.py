@@ -123,26 +123,35 @@ def images(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 
 
 def looking(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
-    """Students of an explorer that knows what the labels of its frame name, and of one that does not, on black frames.
+    """Students of explorers that know what the labels of their frames name, and of one that does not, on black frames.
 
-    Both begin with the student that ships, which reads frames and black ones, and search in the order of the text,
-    where looking helps most. The vision encoder trains, too.
+    One sees what is before it, one all four directions. All begin with the student that ships, which reads frames and
+    black ones, and search in the order of the text, where looking helps most. The vision encoder trains, too.
     """
-    told = {"black": (), "frames": ("--eyes", "labels")}
+    taught = {
+        "black": ("--blank-frames",),
+        "frames": ("--eyes", "labels"),
+        "around": ("--eyes", "labels-around", "--camera", "around"),
+    }
     black, vision = {"environment.blank_frames": True}, {"freeze_vit": False, "freeze_qformer": False}
+    shown: dict[str, dict[str, Options]] = {
+        "black": {"black": black},
+        "frames": {"frames": {}, "the same, black": black},
+        "around": {"around": {"environment.camera": "around"}},
+    }
     games = {"environment.split": "valid_seen", "run.num_envs": sizes.valid_games} | AS_IT_SHIPS
 
     def one(kind: str, seed: int) -> dict[str, dict[str, Any]]:
         name = f"looking-{kind}-seed{seed}"
-        flags = ["--order", "listing", *told[kind], *(() if told[kind] else ("--blank-frames",))]
+        flags = ("--order", "listing", *taught[kind])
         data = _collection(lab, name, sizes.looking_games, 20 + seed, *flags, noise=sizes.noise)
         weights = _few(lab, name, [data], seed, sizes.looking_batches, SHIPPED, model=vision, init_lr=3e-4)
-        ways = {"black": black} if kind == "black" else {"frames": {}, "the same, black": black}
         return {
-            way: lab.evaluate(f"looking/{_slug(way)}-seed{seed}", weights, games | shown) for way, shown in ways.items()
+            way: lab.evaluate(f"looking/{_slug(way)}-seed{seed}", weights, games | dict(keys))
+            for way, keys in shown[kind].items()
         }
 
-    chains = [(kind, seed) for seed in sizes.seeds for kind in told]
+    chains = [(kind, seed) for seed in sizes.seeds for kind in taught]
     found = lab.all(partial(one, *chain) for chain in chains)
     ways: dict[str, list[dict]] = {}
     for evaluations in found:

@@ -41,6 +41,7 @@ EYES = {
     "none": "nothing",
     "labels": "what the labels of its frame name",
     "frame": "what its frame shows",
+    "labels-around": "what the labels of frames in all four directions name",
     "around": "what frames in all four directions show",
     "surfaces": "every open surface of the room",
     "everything": "everything",
@@ -50,6 +51,7 @@ STUDENTS = {
     "black": "blind: learned and plays with black frames",
     "frames": "looks: learned and plays with frames",
     "the same, black": "the same, given black frames",
+    "around": "looks around: frames in all four directions",
 }
 
 

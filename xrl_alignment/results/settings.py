@@ -61,7 +61,7 @@ class ResultsConfig(Section, section="results"):
     ablation_games: int = setting(711, "training games of each ablation", at_least(1))
     ablation_batches: int = setting(200, "batches of cloning of each ablation", at_least(1))
     curve: list[int] = setting([36, 178, 711, 3553], "numbers of training games of the ablation `games`", COUNTS)
-    batch_curve: list[int] = setting([25, 50, 100, 200, 400], "numbers of batches of the ablation `batches`", COUNTS)
+    batch_curve: list[int] = setting([25, 50, 100, 200], "numbers of batches of the ablation `batches`", COUNTS)
     heldout_games: int = setting(250, "generated games that phase 2 and the ablations are judged on", at_least(1))
     second_trial_games: int = setting(
         1000, "generated games that Reflexion is measured on; the good student fails few", at_least(1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
-from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.config.policy import PolicyConfig
 from xrl_alignment.environments import make_environment
 from xrl_alignment.planning.agent import AgentTraining, LearningAgent
 from xrl_alignment.planning.reports import Sight, described

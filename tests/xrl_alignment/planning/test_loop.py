@@ -12,7 +12,7 @@ import torch
 from lavis.datasets.shards import open_shard
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
 from xrl_alignment.common.errors import EndpointFault
-from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.config.policy import PolicyConfig
 from xrl_alignment.environments import make_environment
 from xrl_alignment.planning import loop as loop_module
 from xrl_alignment.planning.agent import AgentTraining, LearningAgent

@@ -8,7 +8,8 @@ from lavis.common.errors import ConfigError
 from xrl_alignment.builders.student import load_student, make_policy
 from xrl_alignment.common.errors import InferenceEngineFault
 from xrl_alignment.config.loading import load_config
-from xrl_alignment.config.schema import DaggerConfig, PolicyConfig
+from xrl_alignment.config.policy import PolicyConfig
+from xrl_alignment.config.schema import DaggerConfig
 from xrl_alignment.policies.base import PolicyInput
 from xrl_alignment.policies.replicas import ReplicatedPolicy, replica_of
 

@@ -19,6 +19,7 @@ from xrl_alignment.environments.drawing.geometry import RoomGeometry
 from xrl_alignment.environments.drawing.ids import Pose
 from xrl_alignment.environments.drawing.labels import (
     CELLS,
+    LABEL_DISTANCE,
     SMALLEST_CELL,
     FrameLabel,
     is_in_sight,
@@ -32,6 +33,8 @@ from xrl_alignment.environments.drawing.state import RoomState
 from xrl_alignment.environments.drawing.view import SCALE, DrawnSolid, RoomView
 
 SMALLEST = 32  # pixels
+AROUND = 4  # frames that show the whole room, a quarter turn apart
+_AROUND_DISTANCE = 5.0  # metres up to which labels reach in them
 BLANK_FRAME = np.zeros((224, 224, 3), np.uint8)  # what a model sees instead, to measure what it takes from images
 _ROOMS, _VIEWS = 32, 192  # cached; a view takes about 0.2 MB
 _SKIN, _SLEEVE = (222, 178, 146), (70, 96, 140)
@@ -47,23 +50,39 @@ def render(state: RoomState, *, size: int = 224, show_ids: bool = True, seed: in
     return render_labelled(state, size=size, show_ids=show_ids, seed=seed)[0]
 
 
+def render_around(state: RoomState, *, size: int = 224, show_ids: bool = True, seed: int = 0) -> np.ndarray:
+    """Frames in all four directions, one below the other: uint8, (4 * size, size, 3), RGB.
+
+    The first is the agent's view, each next one a quarter turn clockwise. Labels reach farther than in `render`; what
+    is in reach has its label in the first frame alone. ConfigError for a frame of less than 32 pixels.
+    """
+    return np.concatenate([_frame(state, size, show_ids, seed, turn, _AROUND_DISTANCE)[0] for turn in range(AROUND)])
+
+
 def render_labelled(
     state: RoomState, *, size: int = 224, show_ids: bool = True, seed: int = 0
 ) -> tuple[np.ndarray, list[FrameLabel]]:
     """`render`, and the labels that were written."""
+    return _frame(state, size, show_ids, seed, 0, LABEL_DISTANCE)
+
+
+def _frame(
+    state: RoomState, size: int, show_ids: bool, seed: int, turn: int, farthest: float
+) -> tuple[np.ndarray, list[FrameLabel]]:
+    """The view after `turn` quarter turns, and its labels, which reach `farthest` metres."""
     if size < SMALLEST:
         raise ConfigError(f"frame size is {size}; the smallest frame is {SMALLEST} pixels wide and high")
-    room, view, ordered = _seen(state, size, seed)
+    room, view, ordered = _seen(state, size, seed, turn)
     large = Image.new("RGB", (view.side, view.side), (240, 240, 236))
     canvas = ImageDraw.Draw(large)
     _apply(canvas, view.backdrop)
     for drawing in ordered:
         _apply(canvas, drawing.strokes)
-    held = held_solid(room, state)
+    held = None if turn else held_solid(room, state)
     if held is not None:
         _apply(canvas, _hand(held, view.side))
     frame = large.reduce(SCALE)
-    labels = _labels(room, view, state, ordered, size) if show_ids else []
+    labels = _labels(state, size, seed, turn, farthest) if show_ids else []
     cell = size // CELLS
     for label in labels:
         frame.paste(label_image(label.name, cell, label.kind), (label.column * cell, label.row * cell))
@@ -85,21 +104,27 @@ def objects_in_view(state: RoomState, *, size: int = 224, seed: int = 0, turn: i
     return {thing: place for thing, place in state.places().items() if thing in shown}
 
 
-def objects_labelled(state: RoomState, *, size: int = 224, seed: int = 0) -> dict[str, str]:
-    """The objects that the labels of a frame of `state` name: name -> name of the receptacle that holds it."""
-    room, view, ordered = _seen(state, size, seed)
-    written = {label.name for label in _labels(room, view, state, ordered, size)}
+def objects_labelled(state: RoomState, *, size: int = 224, seed: int = 0, around: bool = False) -> dict[str, str]:
+    """The objects that labels name: name -> name of the receptacle that holds it.
+
+    They are those of `render`, or with `around` of `render_around`.
+    """
+    turns, farthest = (AROUND, _AROUND_DISTANCE) if around else (1, LABEL_DISTANCE)
+    written = {label.name for turn in range(turns) for label in _labels(state, size, seed, turn, farthest)}
     return {thing: place for thing, place in state.places().items() if thing in written}
 
 
-def _labels(
-    room: RoomGeometry, view: RoomView, state: RoomState, ordered: list[DrawnSolid], size: int
-) -> list[FrameLabel]:
+def _labels(state: RoomState, size: int, seed: int, turn: int, farthest: float) -> list[FrameLabel]:
     """The labels of a frame; none where it is too small for letters."""
     cell = size // CELLS
     if cell < SMALLEST_CELL:
         return []
-    return place_labels(label_candidates(view, state, ordered), held_solid(room, state), cell)
+    room, view, ordered = _seen(state, size, seed, turn)
+    candidates, held = label_candidates(view, state, ordered, farthest), held_solid(room, state)
+    if turn:  # the first frame shows what is in hand and in reach
+        near = {state.names.get(key) for key in state.in_reach()}
+        candidates, held = [each for each in candidates if each.name not in near], None
+    return place_labels(candidates, held, cell)
 
 
 def _seen(state: RoomState, size: int, seed: int, turn: int = 0) -> tuple[RoomGeometry, RoomView, list[DrawnSolid]]:

@@ -19,7 +19,7 @@ from xrl_alignment.environments.drawing.scene import Solid
 from xrl_alignment.environments.drawing.state import RoomState
 from xrl_alignment.environments.drawing.view import SCALE, DrawnSolid, RoomView
 
-_LABEL_DISTANCE = 2.6  # metres; what is farther has no label
+LABEL_DISTANCE = 2.6  # metres; what is farther has no label
 _MOST_LABELS = 14  # what is in reach has a label even beyond that
 CELLS = 16  # of the grid of labels, each way
 SMALLEST_CELL = 8  # pixels, for letters
@@ -51,8 +51,13 @@ class LabelCandidate(NamedTuple):
     extent: tuple[float, float, float, float]
 
 
-def label_candidates(view: RoomView, state: RoomState, ordered: list[DrawnSolid]) -> list[LabelCandidate]:
-    """Labels for what is near and in sight, most important first; what lies on a thing does not hide it."""
+def label_candidates(
+    view: RoomView, state: RoomState, ordered: list[DrawnSolid], farthest: float = LABEL_DISTANCE
+) -> list[LabelCandidate]:
+    """Labels for what is in reach, or in sight within `farthest` metres, most important first.
+
+    What lies on a thing does not hide it.
+    """
     here = {key for key, location in state.receptacle_locations.items() if location == state.location}
     reachable = set(state.in_reach())
     candidates = []
@@ -60,7 +65,7 @@ def label_candidates(view: RoomView, state: RoomState, ordered: list[DrawnSolid]
         key = solid.key[0]
         if key in reachable and solid.name:
             candidates.append(LabelCandidate(1, distance, solid.name, "object", _cut_to(extent_, view.side)))
-        elif distance <= _LABEL_DISTANCE and solid.name:
+        elif distance <= farthest and solid.name:
             shown = _cut_to(extent_, view.side)
             large = shown[2] - shown[0] > 7 and shown[3] - shown[1] > 3
             own = state.contents.get(key, ())
@@ -77,7 +82,7 @@ def label_candidates(view: RoomView, state: RoomState, ordered: list[DrawnSolid]
     written = {candidate.name for candidate in candidates}
     unseen = {name for key in reachable if (name := state.names.get(key)) and name not in written}
     below = (view.side / 2, view.side * 0.75, view.side / 2, view.side * 0.75)  # out of sight, but within reach
-    return sorted(candidates + [LabelCandidate(1, _LABEL_DISTANCE, name, "object", below) for name in unseen])
+    return sorted(candidates + [LabelCandidate(1, LABEL_DISTANCE, name, "object", below) for name in unseen])
 
 
 def is_in_sight(drawing: DrawnSolid, later: list[DrawnSolid], view: RoomView) -> bool:

@@ -14,7 +14,7 @@ import torch
 from tests.xrl_alignment.policies.vllm.cases import in_process, inputs
 from xrl_alignment.builders.student import make_policy
 from xrl_alignment.common.errors import InferenceEngineFault
-from xrl_alignment.config.schema import PolicyConfig
+from xrl_alignment.config.policy import PolicyConfig
 from xrl_alignment.policies.vllm import process as vllm_process
 from xrl_alignment.policies.vllm.policy import VllmPolicy
 from xrl_alignment.policies.vllm.process import VllmProcess, find_python
