@@ -12,8 +12,14 @@ EXPERIMENTS = ("shipped", "student", "phase_two", "pooled", "reflexion", "images
 
 COUNTS = list_of("numbers of games, each at least 1", lambda value: value >= 1, empty=False)
 # The learning rate falls in equal steps: eight, or twenty of a long training.
-FEW = Rule("at least 1, and a multiple of its eighth", lambda value: value >= 1 and not value % max(1, value // 8))
-MANY = Rule("at least 1, and a multiple of its twentieth", lambda value: value >= 1 and not value % max(1, value // 20))
+FEW = Rule(
+    "a number of at least 1 that is a multiple of its eighth",
+    lambda value: value >= 1 and not value % max(1, value // 8),
+)
+MANY = Rule(
+    "a number of at least 1 that is a multiple of its twentieth",
+    lambda value: value >= 1 and not value % max(1, value // 20),
+)
 CURVE = list_of("numbers of batches, each a multiple of its eighth", FEW.holds, empty=False)
 SEEDS = list_of("whole numbers of at least 0", lambda value: value >= 0, empty=False)
 

@@ -65,7 +65,10 @@ def test_sizes_of_the_full_and_of_the_quick_run() -> None:
     [
         ("results.experiments=[studnet]", "results.experiments: .*student"),
         ("results.seeds=[]", "results.seeds: "),
-        ("results.looking_batches=25", "results.looking_batches: 25 is not at least 1, and a multiple of its eighth"),
+        (
+            "results.looking_batches=25",
+            "results.looking_batches: 25 is not a number of at least 1 that is a multiple of its eighth",
+        ),
         ("results.batch_curve=[24,25]", "results.batch_curve: .* each a multiple of its eighth"),
         ("results.noise=2", "results.noise: 2.0 is not a number from 0 to 1"),
         ("results.batchs=3", "unknown key 'results.batchs': did you mean 'results.batches'"),
