@@ -11,7 +11,6 @@ from xrl_alignment.builders.environments import games_of
 from xrl_alignment.collection.plan import Plan
 from xrl_alignment.common.paths import REPO_ROOT
 from xrl_alignment.config.schema import EnvironmentConfig
-from xrl_alignment.environments.games import find_games
 from xrl_alignment.experts.explorer import ORDERS
 from xrl_alignment.results.images import steps_by_eyes
 from xrl_alignment.results.lab import Lab
@@ -116,7 +115,7 @@ def images(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
         name="household", split="household_heldout", num_train=1, num_heldout=sizes.heldout_games
     )
     sets = {
-        "valid_seen": find_games("valid_seen")[: sizes.valid_games],
+        "valid_seen": games_of(EnvironmentConfig(split="valid_seen"), sizes.valid_games),
         "generated": games_of(household, sizes.heldout_games),
     }
     return {name: {order: steps_by_eyes(games, order=order) for order in ORDERS} for name, games in sets.items()}

@@ -23,6 +23,7 @@ def steps_by_eyes(games: Sequence[Game], **options: Any) -> dict[str, dict[str, 
         found[eyes] = {
             "games": len(games),
             "games_hash": games_hash(games),
+            "split": games[0].split,
             "solved": len(steps),
             "mean_steps": sum(steps) / len(steps),
         }
