@@ -15,7 +15,7 @@ def curves(results: Mapping[str, Any]) -> Figure:
     figure = Figure(figsize=(7.6, 2.9), layout="constrained", facecolor="white")
     tables = results.get("ablations", {}).get("figures", {})
     for place, (switch, label) in enumerate(PANELS.items(), 1):
-        axes = figure.add_subplot(1, len(PANELS), place, xlabel=label, ylabel="success", ylim=(0, 1.03), xscale="log")
+        axes = figure.add_subplot(1, len(PANELS), place, xlabel=label, ylabel="success", xscale="log")
         axes.grid(alpha=0.3)
         rows = tables.get(switch, {})
         if not rows:
@@ -26,6 +26,6 @@ def curves(results: Mapping[str, Any]) -> Figure:
         below = [value - bound for value, bound in zip(success, low, strict=True)]
         above = [bound - value for value, bound in zip(success, high, strict=True)]
         axes.errorbar(across, success, yerr=[below, above], marker="o", capsize=3)
-        axes.set_xticks(across, labels=[f"{value:.3g}" for value in across])
+        axes.set_xticks(across, labels=[f"{value:.1f}" if value < 10 else f"{value:.0f}" for value in across])
         axes.minorticks_off()
     return figure
