@@ -40,7 +40,7 @@ def test_every_experiment_runs_and_a_second_call_repeats_nothing(alfworld_data: 
     assert notes["a"] == 0 < notes["b"]  # labels are notes only where the student was cloned to write them
     assert results["phase_two"]["8"]["dpo, β 1"]["over_bc"]["interval"]
     assert results["pooled"]["8"]["dpo, β 1"]["over_bc"]["interval"]
-    assert set(results["looking"]) == {"black", "frames", "the same, black"}
+    assert set(results["looking"]) == {"black", "frames", "the same, black", "around"}
     assert set(results["reflexion"]) == {"with its memory", "without a memory", "with another game's memory"}
     assert results["images"]["generated"]["likely"]["none"]["solved"] == 6
     assert set(results["ablations"]) == {"expert", "history", "notes", "driver", "games", "batches"}
