@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from lavis.common.errors import ConfigError
-from xrl_alignment.environments.base import Environment, Game, TimeStep
+from xrl_alignment.environments.base import Environment, OtherFrames
 from xrl_alignment.environments.drawing.frames import render_around
 
 
-class AroundEnvironment:
-    """`environment` with frames in all four directions, one below the other; all else is the environment's own.
+class AroundEnvironment(OtherFrames):
+    """`environment` with frames in all four directions, one below the other.
 
     Raises ConfigError for an environment that does not tell where things are: AI2-THOR, or one's own.
     """
@@ -20,26 +18,8 @@ class AroundEnvironment:
     def __init__(self, environment: Environment) -> None:
         if not hasattr(environment, "room_state"):
             raise ConfigError(f"environment.camera=around: {environment.name} renders its own frames, in one direction")
-        self._environment = environment
-        self.name = environment.name
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_environment":  # while it is unpickled
-            raise AttributeError(name)
-        return getattr(self._environment, name)
-
-    def reset(self, game: Game) -> TimeStep:
-        """See `Environment`."""
-        return self._environment.reset(game)
-
-    def step(self, action: str) -> TimeStep:
-        """See `Environment`."""
-        return self._environment.step(action)
+        super().__init__(environment)
 
     def render(self) -> np.ndarray:
         """The views in four directions: uint8, (4 * 224, 224, 3), RGB (`drawing.frames.render_around`)."""
         return render_around(self.room_state(), show_ids=self.show_ids)
-
-    def close(self) -> None:
-        """See `Environment`."""
-        self._environment.close()

@@ -67,6 +67,35 @@ class Environment(Protocol):
         ...
 
 
+class OtherFrames:
+    """`environment` with frames that a subclass renders; all else is the environment's own."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self.name = environment.name
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_environment":  # while it is unpickled
+            raise AttributeError(name)
+        return getattr(self._environment, name)
+
+    def reset(self, game: Game) -> TimeStep:
+        """See `Environment`."""
+        return self._environment.reset(game)
+
+    def step(self, action: str) -> TimeStep:
+        """See `Environment`."""
+        return self._environment.step(action)
+
+    def render(self) -> np.ndarray:
+        """The frame: uint8, (height, width, 3), RGB."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """See `Environment`."""
+        self._environment.close()
+
+
 def information_of(environment: Environment, now: TimeStep) -> dict[str, Any]:
     """What `Expert.act` is told beside the text: the same in training, client, evaluation and collection."""
     return {

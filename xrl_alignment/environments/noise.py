@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from lavis.common.errors import ConfigError, unknown
-from xrl_alignment.environments.base import Environment, Game, TimeStep
+from xrl_alignment.environments.base import Environment, Game, OtherFrames, TimeStep
 
 MAX_SEVERITY = 4
 # What each severity from 1 to 4 means.
@@ -25,8 +24,8 @@ _WORDS_LOST = (0.05, 0.1, 0.2, 0.4)  # share
 _GREY = 127
 
 
-class NoisyEnvironment:
-    """`environment` with noise of one kind (of `IMAGE_NOISES`) on its frames; all else is the environment's own.
+class NoisyEnvironment(OtherFrames):
+    """`environment` with noise of one kind (of `IMAGE_NOISES`) on its frames.
 
     Raises ConfigError for another kind or severity.
     """
@@ -35,34 +34,24 @@ class NoisyEnvironment:
         if kind not in IMAGE_NOISES:
             raise ConfigError(unknown("image noise", kind, IMAGE_NOISES))
         check_severity("environment.image_severity", severity)
-        self._environment = environment
+        super().__init__(environment)
         self._kind, self._severity, self._seed = kind, severity, seed
         self._game, self._steps = "", 0
-        self.name = environment.name
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_environment":  # while it is unpickled
-            raise AttributeError(name)
-        return getattr(self._environment, name)
 
     def reset(self, game: Game) -> TimeStep:
         """See `Environment`."""
         self._game, self._steps = game.id, 0
-        return self._environment.reset(game)
+        return super().reset(game)
 
     def step(self, action: str) -> TimeStep:
         """See `Environment`."""
         self._steps += 1
-        return self._environment.step(action)
+        return super().step(action)
 
     def render(self) -> np.ndarray:
         """The agent's view with noise: uint8, (height, width, 3), RGB."""
         seed = random.Random(f"{self._seed} {self._game} {self._steps}").getrandbits(64)
         return image_noise(self._environment.render(), self._kind, self._severity, np.random.default_rng(seed))
-
-    def close(self) -> None:
-        """See `Environment`."""
-        self._environment.close()
 
 
 def image_noise(frame: np.ndarray, kind: str, severity: int, draw: np.random.Generator) -> np.ndarray:
