@@ -14,10 +14,12 @@ import json
 import math
 import re
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from lavis.common.errors import ConfigError
+from lavis.common.config import not_a_list
+from lavis.common.errors import ConfigError, unknown
 
 
 class Rule(NamedTuple):
@@ -146,14 +148,47 @@ def settings_of(schema: Section | type[Section]) -> dict[str, Setting]:
     return {field.name: field.metadata[_KEY] for field in fields if _KEY in field.metadata}
 
 
+def defaults_of(schema: type[Section]) -> dict[str, Any]:
+    """The default of every setting of a section."""
+    return {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(schema)
+    }
+
+
+def checked_keys(schema: type[Section], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a section that stays a dictionary (`model:`), with defaults filled in.
+
+    `null` is kept in a text, a list or a section; it means that the key was not given. Raises ConfigError for an
+    unknown key, a value of another type, one that breaks its rule, and keys that contradict one another.
+    """
+    kinds = typing.get_type_hints(schema)
+    for name, value in given.items():
+        key = f"{schema.section}.{name}"
+        if name not in kinds:
+            raise ConfigError(unknown("key", key, [f"{schema.section}.{known}" for known in defaults_of(schema)]))
+        kind = kinds[name]
+        if kind == list[str] and (isinstance(value, str) or not isinstance(value, Sequence | None)):
+            raise ConfigError(not_a_list(key, value))
+        # True and False are whole numbers for Python, and a whole number will do for a number.
+        fits = kind not in _FITS or (isinstance(value, _FITS[kind]) and (kind is bool or not isinstance(value, bool)))
+        check(key, value, fits, KINDS.get(kind, ""))
+    section = schema(**given)
+    return {name: getattr(section, name) for name in defaults_of(schema)}
+
+
+_FITS: dict[Any, Any] = {
+    bool: bool, int: int, float: int | float, str: str | Path | None, dict[str, Any]: Mapping | None,
+}  # fmt: skip
+
+
 def settings_table(schema: type[Section], *, without: Iterable[str] = (), resumed: bool = False) -> str:
     """A section's settings as a table in Markdown; `resumed` adds the column about a resume."""
     kinds = typing.get_type_hints(schema)
     defaults = {}
-    for field in dataclasses.fields(schema):
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    for name, default in defaults_of(schema).items():
         shown = default if isinstance(default, str) else json.dumps(default)
-        defaults[field.name] = f"`{shown}`" if shown else "empty"
+        defaults[name] = f"`{shown}`" if shown else "empty"
     head = ["key", "default", "value", "meaning", *(["on `--resume`"] if resumed else [])]
     lines = [_row(head), _row("---" for _ in head)]
     for name, described in settings_of(schema).items():

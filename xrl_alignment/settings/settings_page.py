@@ -6,6 +6,8 @@ from typing import Any
 
 from lavis.common.run_settings import RunSettings
 from lavis.common.settings import Section, settings_of, settings_table
+from lavis.models.blip2_models.options import Blip2EmacKeys
+from lavis.models.hf_vlm.options import HfVlmKeys
 from xrl_alignment.settings.fields import sections_of
 from xrl_alignment.settings.planning import LoopRunConfig, PlannedEnvironmentConfig, PlannerConfig
 from xrl_alignment.settings.schema import DaggerConfig, EnvironmentConfig, EvaluateConfig
@@ -28,8 +30,9 @@ asks for; a flag wins over the file.
 how fast a run runs; they may be given anew. The others decide what comes out; the program refuses to resume a run with
 another value of these.
 
-The section `model` holds the keys of the model ([model.md](model.md)): `arch`, `model_type`, and everything in
-`lavis/configs/models/blip2/blip2_emac_<model_type>.yaml`. The last table is for offline training
+The section `model` has the keys of the architecture that `arch` names; the last two tables have those of this
+project's two architectures ([model.md](model.md), [models.md](models.md)). A model type is a yaml file in
+`lavis/configs/models/` with some of the keys. The table before those two is for offline training
 ([offline.md](offline.md)); the policy server has settings of its own ([policy_server.md](policy_server.md)).
 """
 
@@ -47,6 +50,8 @@ def settings_page() -> str:
     title = "`environment` of EMAC+'s loop, beside the above"
     parts.append(_section_text(title, PlannedEnvironmentConfig, without=known, resumed=True))
     parts.append(_section_text("`run` of `train.py` and of LAVIS's evaluation", RunSettings))
+    parts.append(_section_text("`model` with `arch: blip2_emac`", Blip2EmacKeys))
+    parts.append(_section_text("`model` with `arch: hf_vlm`", HfVlmKeys))
     return "\n".join([_INTRODUCTION, *parts])
 
 

@@ -1,65 +1,20 @@
-"""The `model:` section of a config for `blip2_emac`: every key with its default, the model types, and the checks.
+"""The `model:` section of a config for `blip2_emac`: every key, the model types, and the checks.
 
 Importing this module loads no torch, so that programs can refuse a wrong key before they do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig
 
 from lavis.common.config import plain
 from lavis.common.errors import ConfigError, unknown
+from lavis.common.settings import Rule, Section, at_least, checked_keys, defaults_of, setting
 
-# Every key that the `model:` section may have, with its default; the original's names, then ours.
-CONFIG_DEFAULTS: dict[str, Any] = {
-    "arch": "blip2_emac",
-    "model_type": "",
-    "vit_model": "eva_clip_g",
-    "img_size": 224,
-    "vit_precision": "float32",
-    "freeze_vit": True,
-    "freeze_qformer": True,
-    "adaptor_tuning": False,
-    "freeze_proj_layer": False,
-    "qformer_text_input": False,
-    "num_query_token": 32,
-    "llm_model": "",
-    "load_basemodel": False,
-    "base_model": "",
-    "load_proj_layer": True,  # False: base_model's projection, made for another language model, is left out
-    "load_pretrained": True,
-    "pretrained": "",
-    "ref_pretrained": "",
-    "low_memory": False,
-    "avg_log_probs": True,
-    "mix_ratio": 0.5,
-    "prompt": "",
-    "max_txt_len": 128,
-    "max_output_txt_len": 256,
-    "freeze_llm": True,
-    "freeze_ln_vision": None,  # None: as freeze_vit; False restores the original, where ln_vision trains
-    "vit_config": {},
-    "qformer_config": {},
-    "llm_config": {},
-    "vit_weights": "",  # the vision encoder's own file, for a base_model without one
-    "llm_weights": "",
-    "llm_tokenizer": "",
-    "llm_expects": {},  # what config.json of `llm_model` must say; {}: nothing is compared
-    "llm_dtype": "float32",
-    "lora_rank": 0,  # of adapters on the language model; 0: none
-    "lora_alpha": 16,
-    "lora_dropout": 0.0,
-    "lora_targets": ["q_proj", "v_proj"],
-    "bert_tokenizer": "bert-base-uncased",
-    "amp": "",
-    "init_seed": 0,
-    "allow_random": [],  # parts that may keep random weights where others must come from a file (`required_parts`)
-    "cut_prompts": False,  # `generate` cuts prompts as training does; False: never, as the original
-}
 MODEL_TYPES = {
     "tiny": "configs/models/blip2/blip2_emac_tiny.yaml",
     "demo": "configs/models/blip2/blip2_emac_demo.yaml",
@@ -71,7 +26,82 @@ MODEL_TYPES = {
 }
 VISION = ("visual_encoder", "ln_vision", "Qformer", "query_tokens")
 PARTS = (*VISION, "llm_proj", "llm_model")
-_AT_LEAST_ONE = ("img_size", "num_query_token", "max_txt_len", "max_output_txt_len")
+
+
+@dataclass(frozen=True)
+class Blip2EmacKeys(Section, section="model"):
+    """Most are set by the model type. The names down to `freeze_llm` are the original's."""
+
+    arch: str = setting("blip2_emac", "the architecture's registered name")
+    model_type: str = setting("", f"whose file is read first: {', '.join(MODEL_TYPES)}; empty: tiny")
+    vit_model: str = setting("eva_clip_g", "vision encoder: `eva_clip_g`, or `conv`, which recognises objects")
+    img_size: int = setting(224, "pixels of an image's side", at_least(1))
+    vit_precision: str = setting("float32", "number format of the vision encoder")
+    freeze_vit: bool = setting(True, "the vision encoder does not train")
+    freeze_qformer: bool = setting(True, "the Q-Former and its queries do not train")
+    adaptor_tuning: bool = setting(
+        False, "of the Q-Former, dense layers and layer norms alone train (LAVIS); needs `freeze_qformer: false`"
+    )
+    freeze_proj_layer: bool = setting(False, "the projection does not train")
+    qformer_text_input: bool = setting(False, "the Q-Former reads the instruction, too")
+    num_query_token: int = setting(32, "queries of the Q-Former: image tokens in the prompt", at_least(1))
+    llm_model: str = setting("", "language model: a folder or a hub id")
+    load_basemodel: bool = setting(False, "read the vision side from `base_model`")
+    base_model: str = setting("", "InstructBLIP's weight file")
+    load_proj_layer: bool = setting(
+        True, "take `base_model`'s projection, too; false if it was made for another language model"
+    )
+    load_pretrained: bool = setting(True, "read `pretrained`")
+    pretrained: str = setting("", "checkpoint of what trains")
+    ref_pretrained: str = setting("", "checkpoint of DPO's reference: phase 1's")
+    low_memory: bool = setting(False, "recompute activations in the backward pass")
+    avg_log_probs: bool = setting(True, "DPO: mean of an answer's log-probabilities instead of their sum")
+    mix_ratio: float = setting(0.5, "weight of the cloning loss beside DPO's (method.md)", at_least(0))
+    prompt: str = setting("", "prompt of samples that bring none")
+    max_txt_len: int = setting(128, "tokens of a prompt, at most", at_least(1))
+    max_output_txt_len: int = setting(256, "tokens of an answer that is learned, at most", at_least(1))
+    freeze_llm: bool = setting(True, "the language model does not train")
+    freeze_ln_vision: bool | None = setting(
+        None,
+        "the layer norm behind the vision encoder does not train; null: as `freeze_vit`, false: as the original",
+        Rule("true or false", lambda value: value is None or isinstance(value, bool)),
+    )
+    vit_config: dict[str, Any] = setting({}, "sizes of the vision encoder, in place of a file's")
+    qformer_config: dict[str, Any] = setting({}, "sizes of the Q-Former")
+    llm_config: dict[str, Any] = setting({}, "sizes of a language model without a folder")
+    vit_weights: str = setting("", "the vision encoder's own file, for a `base_model` without one")
+    llm_weights: str = setting("", "the language model's own file, for one made from `llm_config`")
+    llm_tokenizer: str = setting("", "tokenizer, if it is not in `llm_model`")
+    llm_expects: dict[str, Any] = setting({}, "what config.json of `llm_model` must say; {}: nothing is compared")
+    llm_dtype: str = setting("float32", "number format of the language model's frozen weights")
+    lora_rank: int = setting(0, "rank of adapters on the language model (LoRA); 0: none", at_least(0))
+    lora_alpha: int = setting(16, "adapters count `lora_alpha / lora_rank`", at_least(0))
+    lora_dropout: float = setting(0.0, "dropout before the adapters", at_least(0))
+    lora_targets: list[str] = setting(["q_proj", "v_proj"], "ends of the names of the layers that get adapters")
+    bert_tokenizer: str = setting("bert-base-uncased", "tokenizer of the Q-Former's instructions")
+    amp: str = setting("", "number format of autocast in training; empty: none")
+    init_seed: int = setting(0, "seed of random weights", at_least(0))
+    allow_random: list[str] = setting([], "parts that may keep random weights where others must come from a file")
+    cut_prompts: bool = setting(False, "`generate` cuts prompts as training does; false: never, as the original")
+
+    def check_combinations(self) -> None:
+        """ConfigError for keys that contradict one another."""
+        if self.load_basemodel and not self.base_model:
+            raise ConfigError(
+                "model.base_model is empty: name InstructBLIP's weight file, or set model.load_basemodel=False"
+            )
+        if self.adaptor_tuning and self.freeze_qformer:
+            raise ConfigError(
+                "model.adaptor_tuning trains layers of the Q-Former: set model.freeze_qformer=False, or leave it out"
+            )
+        if self.lora_rank and not self.freeze_llm:
+            raise ConfigError("model.lora_rank trains adapters of a frozen language model: set model.freeze_llm=True")
+        for part in self.allow_random or ():
+            if part not in PARTS:
+                raise ConfigError(unknown("part in model.allow_random:", part, PARTS))
+
+
+CONFIG_DEFAULTS = defaults_of(Blip2EmacKeys)
 
 
 def checked_options(cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,51 +109,4 @@ def checked_options(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError for an unknown key, a value of another type, and keys that contradict one another.
     """
-    given = plain(cfg) if isinstance(cfg, DictConfig) else dict(cfg)
-    for key, value in given.items():
-        if key not in CONFIG_DEFAULTS:
-            raise ConfigError(unknown("key", f"model.{key}", [f"model.{known}" for known in CONFIG_DEFAULTS]))
-        _check_type(key, value)
-    options = {**CONFIG_DEFAULTS, **given}
-    refused = (
-        (
-            options["load_basemodel"] and not options["base_model"],
-            "model.base_model is empty: name InstructBLIP's weight file, or set model.load_basemodel=False",
-        ),
-        (
-            options["adaptor_tuning"] and options["freeze_qformer"],
-            "model.adaptor_tuning trains layers of the Q-Former: set model.freeze_qformer=False, or leave it out",
-        ),
-        (
-            options["lora_rank"] and not options["freeze_llm"],
-            "model.lora_rank trains adapters of a frozen language model: set model.freeze_llm=True",
-        ),
-    )
-    for wrong, message in refused:
-        if wrong:
-            raise ConfigError(message)
-    for part in options["allow_random"] or ():
-        if part not in PARTS:
-            raise ConfigError(unknown("part in model.allow_random:", part, PARTS))
-    return options
-
-
-def _check_type(key: str, value: object) -> None:
-    """ConfigError where `model.<key>` cannot be `value`, by the default's type; None means "not given"."""
-    default = CONFIG_DEFAULTS[key]
-    if isinstance(default, bool) or key == "freeze_ln_vision":
-        fits, wanted = isinstance(value, bool) or value is default, "true or false"
-    elif isinstance(default, int | float):
-        least = 1 if key in _AT_LEAST_ONE else 0
-        numbers = (int,) if isinstance(default, int) else (int, float)
-        fits = isinstance(value, numbers) and not isinstance(value, bool) and value >= least
-        wanted = f"a {'whole ' if isinstance(default, int) else ''}number of at least {least}"
-    elif isinstance(default, str):
-        fits, wanted = value is None or isinstance(value, str | Path), "a text (put it in quotes)"
-    elif isinstance(default, dict):
-        fits, wanted = value is None or isinstance(value, Mapping), "a section"
-    else:
-        fits = value is None or (isinstance(value, Sequence) and not isinstance(value, str))
-        wanted = f"a list: put it in brackets, [{value}]"
-    if not fits:
-        raise ConfigError(f"model.{key}: {value!r} is not {wanted}")
+    return checked_keys(Blip2EmacKeys, plain(cfg) if isinstance(cfg, DictConfig) else cfg)

@@ -12,7 +12,7 @@ from lavis.models.zoo import load_model, model_zoo
 WRONG = [
     ({"model_type": "tny"}, "unknown model type 'tny': did you mean 'tiny'"),
     ({"model_type": "tiny", "max_txt": 3}, "unknown key 'model.max_txt': did you mean 'model.max_txt_len'"),
-    ({"model_type": "tiny", "max_txt_len": 0}, "model.max_txt_len: 0 is not a whole number of at least 1"),
+    ({"model_type": "tiny", "max_txt_len": 0}, "model.max_txt_len: 0 is not a number of at least 1"),
     ({"model_type": "tiny", "pretrained": "absent.pth", "load_pretrained": True}, "no weight file absent.pth"),
     ({"arch": "hf_vlm", "dtype": "float8"}, "model.dtype"),
 ]

@@ -27,14 +27,14 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("key", "value", "wanted"),
         [
-            ("max_txt_len", "abc", "a whole number of at least 1"),
-            ("max_txt_len", -5, "a whole number of at least 1"),
-            ("lora_dropout", "x", "a number of at least 0"),
+            ("max_txt_len", "abc", "a whole number"),
+            ("max_txt_len", -5, "a number of at least 1"),
+            ("lora_dropout", "x", "a number"),
             ("freeze_vit", "perhaps", "true or false"),
             ("freeze_ln_vision", 3, "true or false"),
             ("vit_config", "large", "a section"),
             ("lora_targets", "q_proj", "a list"),
-            ("pretrained", 7, "a text"),
+            ("pretrained", 7, "text"),
         ],
     )
     def test_a_value_of_another_type_is_refused(self, key: str, value: object, wanted: str) -> None:

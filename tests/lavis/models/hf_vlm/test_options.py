@@ -17,7 +17,7 @@ def test_defaults_are_filled_in() -> None:
     [
         ({}, "model.path is empty"),
         ({"path": "x", "lora_rnak": 1}, "did you mean 'model.lora_rank'"),
-        ({"path": "x", "images": 0}, "model.images: 0 is not a whole number of at least 1"),
+        ({"path": "x", "images": 0}, "model.images: 0 is not a number of at least 1"),
         ({"path": "x", "dtype": "int8"}, "model.dtype: 'int8' is not one of float32, bfloat16, float16"),
         ({"path": "x", "quantization": "3bit"}, "one of none, 8bit, 4bit"),
         ({"path": "x", "freeze": ["eyes"]}, "a list of vision, language"),
