@@ -49,7 +49,7 @@ class HfVlmKeys(Section, section="model"):
     lora_dropout: float = setting(0.0, "dropout before the adapters", at_least(0))
     lora_targets: Any = setting(
         "all-linear",
-        "the layers that get adapters: all linear ones, or those whose names end so; an error lists the names there are",
+        "layers that get adapters: all linear ones, or those whose names end so; an error lists the names there are",
         Rule("all-linear, or a list of names: [q_proj, v_proj]", _names_layers),
     )
     freeze: list[str] = setting(
