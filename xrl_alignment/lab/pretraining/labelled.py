@@ -37,6 +37,7 @@ RENAMED_ELSE = 0.25
 NOISE = (0.0, 0.0, 0.1, 0.25)  # how often the explorer takes a wrong step
 WITH_MEMORY = 0.1  # share of the games that begin with the memory of a failed attempt
 STUCK = 4  # repeats of an action that end a game which the student plays
+OWN_STEPS = 60  # of a game that the student plays, at most: its first mistakes teach most, and 200 steps take long
 OFFICIAL, DRILL = "official", "drill"  # sources that are no level
 
 
@@ -130,7 +131,7 @@ def played(job: Job) -> Generator[Any, Any, Record]:
         agent,
         expert=expert,
         memories=memories,
-        max_steps=horizon,
+        max_steps=min(horizon, OWN_STEPS) if job.own else horizon,
         repeat_limit=STUCK if job.own else 0,
         thoughts=True,
     )
