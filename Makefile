@@ -5,14 +5,14 @@
 #   TORCH_INDEX  where torch comes from, for instance the index of its CPU build (see README.md, Installation)
 #   PIP_ARGS     passed on to pip
 #   PLAY_ARGS    passed on to `make play`, for instance PLAY_ARGS=--web (docs/play.md)
-#   AUDIT_ARGS   passed on to `make audit-alfworld`, for instance AUDIT_ARGS="--quick --out output/audit-quick"
+#   AUDIT_ARGS   for `make audit-alfworld` instead of its pages in docs: AUDIT_ARGS="--quick --out output/audit-quick"
 #   PYTEST_ARGS  passed on to pytest, for instance PYTEST_ARGS="-k engine -x"
 #   VLLM_PACKAGE, VLLM_PIP_ARGS  for vLLM's own environment (see run_scripts/vllm_env.sh)
 PYTHON ?= python3
 TORCH_INDEX ?=
 PIP_ARGS ?=
 PYTEST_ARGS ?=
-AUDIT_ARGS ?=
+AUDIT_ARGS ?= --page docs/audit.md --scores docs/scores.md
 PLAY_ARGS ?=
 
 VENV := .venv
@@ -54,7 +54,7 @@ results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 
 	$(RUN) -m xrl_alignment.results --cfg-path configs/results/full.yaml --page docs/results.md
 
 audit-alfworld: $(STAMP)  ## what an ALFWorld score can carry: docs/audit.md and docs/scores.md (an hour on 2 cores)
-	$(RUN) -m xrl_alignment.audit --page docs/audit.md --scores docs/scores.md $(AUDIT_ARGS)
+	$(RUN) -m xrl_alignment.audit $(AUDIT_ARGS)
 
 bench: $(STAMP)  ## every benchmark: tables on the screen, JSON in output/benchmarks/
 	@mkdir -p output/benchmarks

@@ -56,6 +56,7 @@ from lavis.common.config import is_lavis_config
 from lavis.common.errors import ConfigError
 from lavis.common.program import parse_args, read_first, run_program
 from lavis.models.sections import check_section
+from xrl_alignment.builders.named import check_device
 from xrl_alignment.play.evaluation.protocols import BY_SLOT, check_rules, options_of, own_games, protocol, recognised
 from xrl_alignment.settings.loading import load_config
 from xrl_alignment.settings.schema import EvaluateConfig
@@ -70,6 +71,7 @@ def read_command_line() -> tuple[argparse.Namespace, EvaluateConfig | None, str]
         return arguments, None, ""
     config, rules = settings(arguments)
     if config.run.actor == "policy":
+        check_device(config.run.device)
         check_section(config.model)
     return arguments, config, rules
 

@@ -42,6 +42,10 @@ def check_section(section: Mapping[str, Any]) -> None:
         there = Path(path).exists() or (LIBRARY_ROOT / "models" / path).exists()  # a file of ours, too
         if whole.get("load_pretrained", True) and not there:
             raise MissingFileError(f"model.{key}: no weight file {path}")
+    # A bare name may be an id of the hub; a path can only be a folder.
+    path = whole.get("llm_model")
+    if isinstance(path, str) and path.startswith(("/", "./", "../")) and not Path(path).exists():
+        raise MissingFileError(f"model.llm_model: no folder {path}")
 
 
 def changed_keys(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from alfworld_native import check_split
 from lavis.common.errors import ConfigError
 from lavis.common.named_class import is_class_name
@@ -10,10 +12,20 @@ from xrl_alignment.agents.experts import make_expert
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.settings.schema import DaggerConfig
 
+# What a kernel driver offers CUDA and ROCm: NVIDIA's cards, Jetson's, WSL's, AMD's.
+GPU_FILES = ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
+
+
+def check_device(name: str) -> None:
+    """ConfigError if `run.device` names a GPU and this machine has none; whether torch can use it, torch says later."""
+    if name.startswith("cuda") and not any(Path(file).exists() for file in GPU_FILES):
+        raise ConfigError(f"run.device is {name}, but this machine has no GPU: use run.device=cpu")
+
 
 def check_named(config: DaggerConfig) -> None:
     """ConfigError, EnvironmentFault or MissingFileError for what a run of `config` could not use. Needs no torch."""
     expert, environment = config.expert.name, config.environment
+    check_device(config.run.device)
     check_section(config.model)
     if is_class_name(expert):
         make_expert(expert)

@@ -4,7 +4,10 @@
 
 RUN_DIR is a run directory or a folder that holds some (`output/demo`); the curve shows all of them. The episode is
 played by the checkpoint's policy beside the explorer, on generated held-out games; --env, --split, --cfg-path and
---options are those of `xrl_alignment.show.play`.
+--options are those of `xrl_alignment.show.play`. The README's episode is the shipped student's:
+
+    python -m xrl_alignment.make_figures output/demo --cfg-path configs/evaluate/student.yaml \\
+        --env native --split valid_seen --game heat
 """
 
 from __future__ import annotations

@@ -64,6 +64,16 @@ def test_a_text_alone_is_answered_as_the_student_answers_with_a_black_frame(clie
     assert answer.choices[0].message.content == expected
 
 
+def test_a_developer_s_message_is_a_system_message(client):
+    def answer(role: str) -> str:
+        messages = [{"role": role, "content": "Answer in one word."}, {"role": "user", "content": ROOM}]
+        return client.chat.completions.create(**{**ASKED, "messages": messages}, max_tokens=8)
+
+    developer, system, user = map(answer, ("developer", "system", "user"))
+    assert developer.choices[0].message == system.choices[0].message and developer.usage == system.usage
+    assert user.usage.prompt_tokens != system.usage.prompt_tokens
+
+
 def test_max_tokens_cuts_and_stop_ends_an_answer(client):
     whole = client.chat.completions.create(**ASKED, max_tokens=16).choices[0].message.content
     cut = client.chat.completions.create(**ASKED, max_completion_tokens=2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lavis.common.errors import ConfigError, EmacError
+from xrl_alignment.builders import named
 from xrl_alignment.builders.named import check_named
 from xrl_alignment.settings.loading import load_config
 from xrl_alignment.settings.schema import DaggerConfig
@@ -14,16 +16,28 @@ from xrl_alignment.settings.schema import DaggerConfig
     [
         (["model.model_type=tny"], "unknown model type 'tny'"),
         (["environment.split=valid_sen"], "did you mean 'valid_seen'"),
+        (["model.llm_model=/absent/model"], "model.llm_model: no folder /absent/model"),
         (["expert.name=absent:Expert"], "there is no module absent"),
         (["expert.name=handcoded", "environment.name=mine:Env"], "set environment.name=native"),
     ],
 )
 def test_is_refused(options: list[str], says: str) -> None:
     check_named(load_config(DaggerConfig, None))
-    with pytest.raises(ValueError if "split" not in options[0] else Exception) as caught:
+    with pytest.raises(EmacError) as caught:
         check_named(load_config(DaggerConfig, None, options))
     assert says in str(caught.value)
 
 
 def test_other_games_are_not_looked_at() -> None:
     check_named(load_config(DaggerConfig, None, ["environment.split=x", "environment.allow_other_games=true"]))
+
+
+def test_a_gpu_that_is_not_there_is_refused_without_torch(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(named, "GPU_FILES", (str(tmp_path / "driver"),))
+    cuda = load_config(DaggerConfig, None, ["run.device=cuda:0"])
+    with pytest.raises(ConfigError, match="run.device is cuda:0, but this machine has no GPU: use run.device=cpu"):
+        check_named(cuda)
+    for device in ("auto", "cpu"):
+        check_named(load_config(DaggerConfig, None, [f"run.device={device}"]))
+    (tmp_path / "driver").touch()
+    check_named(cuda)

@@ -11,6 +11,7 @@ from lavis.common.errors import MissingFileError
 from lavis.common.paths import REPO_ROOT
 from tests.xrl_alignment.show.dashboard.runs import make_run_directory
 from xrl_alignment.lab.make_figures import badge, badges, main
+from xrl_alignment.show.play.card import HEIGHT, WIDTH
 
 
 def test_the_badges_in_docs_are_true():
@@ -24,6 +25,7 @@ def test_the_badges_in_docs_are_true():
 def test_the_animated_episode_is_small():
     with Image.open(REPO_ROOT / "docs" / "episode.gif") as gif:
         assert gif.n_frames > 3 and gif.info["loop"] == 0
+        assert gif.size == (WIDTH, HEIGHT), "run xrl_alignment.lab.make_figures"
     assert (REPO_ROOT / "docs" / "episode.gif").stat().st_size <= 3_000_000
 
 

@@ -11,9 +11,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from xrl_alignment.lab.results.settings import EXPERIMENTS
 
 SHOWN = {
-    "a": "(a) text, frames without numbers",
-    "numbers": "text, frames with numbers",
-    "b": "(b) only the image shows what lies where",
+    "a": "(a) text, rendered state without labels",
+    "numbers": "text, rendered state with labels",
+    "b": "(b) only the rendered state with labels shows what lies where",
     "c": "(c) text, black frames",
 }
 

@@ -58,12 +58,7 @@ def game_screen(game: GameInProgress, console: Console, frame: str, *, last: Mov
         parts.append(move.append(")", "dim"))
     # The opening ends in the task, which stands above.
     text = moment.heard if last else moment.heard.replace(task_sentence(game.opening), "").rstrip()
-    heard = clean(text)
-    for sentence in map(clean, game.untold(text)):
-        heard.highlight_words([sentence.plain], "dim italic")
-    if game.untold(text):
-        heard.append(" (not shown to the agent)", "dim italic")
-    parts.append(heard)
+    parts.append(marked(game, text))
     # What expert and policy suggest.
     if not game.over:
         suggestions = Table.grid(padding=(0, 1))
@@ -108,12 +103,20 @@ def commands_list(moment: Moment) -> RenderableType:
     return Columns([clean(f"{number} {text}") for number, text in enumerate(moment.commands, 1)], padding=(0, 2))
 
 
-def move_line(number: int, move: Move) -> Text:
-    """A move in one line, for a log; how it compares with the expert stands in words, too."""
-    text = Text(f"{number:3} ").append(f"{move.player}: ", "dim").append_text(clean(move.action, "bold"))
+def marked(game: GameInProgress, heard: str) -> Text:
+    """What people read; the sentences of it that the agent is not told are dim, and words at the end say so."""
+    text = clean(heard)
+    for sentence in map(clean, untold := game.untold(heard)):
+        text.highlight_words([sentence.plain], "dim italic")
+    return text.append(" (not shown to the agent)", "dim italic") if untold else text
+
+
+def move_line(game: GameInProgress, move: Move) -> Text:
+    """The last move in one line, for a log; how it compares with the expert stands in words, too."""
+    text = Text(f"{len(game.moves):3} ").append(f"{move.player}: ", "dim").append_text(clean(move.action, "bold"))
     if move.player != EXPERT and move.moment.expert:
         text.append(f"  {_compared(move)}", "green" if move.action == move.moment.label else "yellow")
-    return text.append("  ").append_text(clean(" ".join(move.feedback.split())))
+    return text.append("  ").append_text(marked(game, " ".join(move.feedback.split())))
 
 
 def clean(text: str, style: str = "") -> Text:

@@ -16,7 +16,7 @@ from rich.live import Live
 
 from xrl_alignment.show.play.game import EXPERT, POLICY, YOU, GameInProgress, Move
 from xrl_alignment.show.play.images import CELL, DEVICE_ATTRIBUTES, PROTOCOLS, image_at_home, no_image
-from xrl_alignment.show.play.screen import clean, commands_list, frame_columns, game_screen, move_line
+from xrl_alignment.show.play.screen import commands_list, frame_columns, game_screen, marked, move_line
 
 HELP = (
     "a command (Tab completes) or its number; e, p: do what the expert, the policy suggests; "
@@ -48,7 +48,7 @@ class TerminalGame:
     def play(self, game: GameInProgress, player: str) -> None:
         """Play to the end, beginning with `player`; Quit if you say so, or the input ends."""
         if not self._animated and player != YOU:  # your screen shows the opening
-            self._console.print(clean(game.opening))
+            self._console.print(marked(game, game.opening))
         while not game.over:
             if player == YOU:
                 player = self._your_move(game)
@@ -100,7 +100,7 @@ class TerminalGame:
         self._console.file.flush()
 
     def _log(self, game: GameInProgress, move: Move) -> None:
-        self._console.print(move_line(len(game.moves), move))
+        self._console.print(move_line(game, move))
 
     # --- your moves ------------------------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ def test_suggestions_and_the_comparison_of_the_last_move_are_in_words(new_game):
     text = " ".join(shown(game_screen(game, console(), "text", last=move, keys="KEYS"), colours=None).split())
     assert f"expert: {game.moment.label}" in text and "policy: dance" in text and "KEYS" in text
     assert f"> look (you; the expert: {move.moment.label})" in text
-    assert f"you: look the expert: {move.moment.label}" in " ".join(shown(move_line(1, move), colours=None).split())
+    assert f"you: look the expert: {move.moment.label}" in " ".join(shown(move_line(game, move), colours=None).split())
 
 
 def test_hostile_texts_are_text():

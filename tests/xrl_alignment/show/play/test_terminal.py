@@ -52,6 +52,18 @@ def test_the_first_screen_names_the_task_once(new_game):
     assert text.count("Your task is to") == 2  # before the moves, which are a line each, and above the end
 
 
+def test_a_log_marks_what_the_agent_is_not_told(new_game):
+    assert "not shown" not in play(new_game(), "", player="expert")
+    game = new_game()
+    game.tell_objects = False
+    log = " ".join(play(game, "", player="expert").split())
+    told = [" ".join(move.feedback.split()) for move in game.moves]
+    hidden = [feedback for feedback in told if game.untold(feedback)]
+    assert 0 < len(hidden) < len(told)
+    for feedback in told:
+        assert (f"{feedback} (not shown to the agent)" in log) == (feedback in hidden)
+
+
 def test_auto_hands_over_to_the_expert_who_solves_it(new_game):
     game = new_game()
     text = play(game, "look\nauto\n")
