@@ -150,8 +150,10 @@ def query_from(body: ChatRequest) -> ChatQuery:
     if sum(isinstance(part, ImagePart) for part in parts) > MAX_IMAGES:
         reason = f"a conversation may have at most {MAX_IMAGES} images"
         raise RequestRefused(400, "invalid_request", reason, param="messages")
+    # OpenAI renamed `system` to `developer`; chat templates know the older name.
+    roles = ("system" if message.role == "developer" else message.role for message in body.messages)
     return ChatQuery(
-        turns=tuple((_role(message), _parts(message)) for message in body.messages),
+        turns=tuple(zip(roles, map(_parts, body.messages), strict=True)),
         model=body.model,
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=body.top_p,
@@ -159,10 +161,6 @@ def query_from(body: ChatRequest) -> ChatQuery:
         number=body.n or 1,
         stop=(body.stop,) if isinstance(body.stop, str) and body.stop else tuple(body.stop or ()),
     )
-
-
-def _role(message: ChatMessage) -> str:
-    return "system" if message.role == "developer" else message.role
 
 
 def _parts(message: ChatMessage) -> tuple[str | bytes, ...]:
