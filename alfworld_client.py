@@ -168,8 +168,9 @@ def main() -> int:
         text_noise=arguments.text_noise,
         seed=arguments.seed,
     )
+    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host  # an IPv6 address (RFC 3986, 3.2.2)
     job: dict[str, Any] = {
-        "server_url": f"http://{_bracketed(arguments.host)}:{arguments.port}",
+        "server_url": f"http://{host}:{arguments.port}",
         "environment_factory": factory,
         "games": games,
         "wire": arguments.wire,
@@ -211,10 +212,6 @@ def executor_of(arguments: argparse.Namespace) -> str:
     if arguments.executor not in ("auto", "ray"):
         return arguments.executor
     return "local" if arguments.num_workers > 1 and arguments.env in SLOW else "sequential"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 if __name__ == "__main__":

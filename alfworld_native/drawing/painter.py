@@ -288,9 +288,10 @@ def _paint_open(camera: Camera, solid: Solid) -> list[Stroke]:
     colour = solid.parts[0].colour
     # Light comes from lamps at the ceiling: less of it reaches the inside through a door than through the top.
     strokes = _paint_sides(camera, solid.box, colour, missing, inner=True, dim=0.85 if from_above else 0.55)
-    eye = camera.eye
-    for inner in sorted(solid.inside, key=lambda s: -math.dist(eye, _middle(s.box))):
-        strokes += paint(camera, inner)
+    # The farthest thing first (painter's algorithm), by the middle of its box (x0, y0, z0, x1, y1, z1).
+    middles = {i: [(s.box[k] + s.box[k + 3]) / 2 for k in range(3)] for i, s in enumerate(solid.inside)}
+    for i in sorted(middles, key=lambda i: -math.dist(camera.eye, middles[i])):
+        strokes += paint(camera, solid.inside[i])
     if "built-in" not in solid.opening:
         strokes += _paint_sides(camera, solid.box, colour, missing)
     return strokes if from_above else strokes + _paint_door(camera, solid)
@@ -309,10 +310,6 @@ def _paint_door(camera: Camera, solid: Solid) -> list[Stroke]:
     points = camera.polygon(corners)
     colour = shaded(solid.parts[0].colour, 0.95)
     return [Stroke("polygon", points, colour, shaded(colour, 0.6))] if len(points) > 2 else []
-
-
-def _middle(box: Box) -> tuple[float, float, float]:
-    return ((box[0] + box[3]) / 2, (box[1] + box[4]) / 2, (box[2] + box[5]) / 2)
 
 
 def extent(strokes: list[Stroke]) -> tuple[float, float, float, float]:

@@ -49,6 +49,7 @@ class NativeEnvironment:
         self._game = None
         text = self._games.get(game.path)
         world = load_world(game.path) if text is None else world_of(text)
+        # The project's own dialect, whatever that of the game's file is (`put X in/on Y`, not `move X to Y`).
         self._game = NativeGame(world, dialect="put")
         self._limit = min(self.max_steps, game.horizon or self.max_steps)
         self._steps, self._done = 0, False
@@ -74,7 +75,7 @@ class NativeEnvironment:
         state = self.room_state()
         if self._drawn is None or self._drawn[0] != state:  # a rejected action changes nothing
             self._drawn = state, frames.render(state, show_ids=self.show_ids)
-        return self._drawn[1].copy()
+        return self._drawn[1].copy()  # whoever draws on the frame must not change the kept one
 
     def view(self, size: int) -> np.ndarray:
         """The agent's view, `size` pixels wide and high, for people."""
@@ -123,5 +124,6 @@ class NativeEnvironment:
     def _time_step(self, text: str) -> TimeStep:
         game = self._playing()
         won = game.won
+        # After `restore` this is computed anew: a state before the end may be played on.
         self._done = won or self._steps >= self._limit
         return TimeStep(text, game.admissible_commands(), won, self._done)

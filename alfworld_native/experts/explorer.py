@@ -77,6 +77,7 @@ class Explorer:
         # What the search needs: types, the kind of room, and a rank for each place that breaks ties.
         self._types = {name: type_of(name) for name in receptacles}
         self._kind = room_kind(self._types.values())
+        # Bytes as seed: the opening may hold half a surrogate pair. Seed and opening decide the order of search.
         draw = random.Random(f"{self.seed} {intro}".encode("utf-8", "surrogatepass"))
         self._ranks = {name: draw.random() if self.seed else 0.0 for name in receptacles}
         self._worths: dict[str, dict[str, float]] = {}
@@ -124,11 +125,13 @@ class Explorer:
     def act(self, information: Mapping[str, Any] | None = None) -> Label:
         """The next action, with a thought if the subgoal is a new one. `information` is not read."""
         if self._label is None:
+            # The policy may have moved things since the last advice: what to do is decided anew in every state.
             decision = self._decide()
             action = self._belief.said(decision.action) if decision.action else None
             if action in self._belief.failed:  # a simulator may fail once: look, then try again
                 action = "look"
                 decision = _Decision(action, (action,), "That did not work, I look before I try again.")
+            # A thought opens a subgoal and is not repeated at each of its steps, as in ReAct's ALFWorld examples.
             explains = decision.thought if decision.subgoal != self._subgoal else ""
             self._subgoal = decision.subgoal
             self._label = Label(action, self._belief.said(self._news if self.notes else explains))
@@ -209,6 +212,7 @@ class Explorer:
         lamps = [name for name in belief.place if type_of(name) == self._task.target_type]
         if not lamps:
             return self._search(self._task.target_type)
+        # A lamp that is in reach before one that is not; then by name, for a run must not depend on a dict's order.
         lamp = min(lamps, key=lambda name: (belief.place[name] not in belief.here, name))
         place = belief.place[lamp]
         subgoal, thought = ("use", lamp), f"I hold {thing}, so I use {lamp}, which is on {place}."
@@ -224,6 +228,7 @@ class Explorer:
         belief = self._belief
         if place not in belief.here:
             return _Decision(f"go to {place}", subgoal, thought)
+        # Nobody has seen this place or its door: if places of its type have doors, the door is shut at the start.
         unknown_door = place not in belief.seen and place not in belief.opened and self._openable(place) > 0
         if place in belief.closed or unknown_door:
             return _Decision(f"open {place}", subgoal, thought)
@@ -240,6 +245,7 @@ class Explorer:
         steps = 0.0 if place in belief.here else 1.0
         if place in belief.closed:
             return steps + 1
+        # A place that nobody has seen is closed with the probability that its type can be opened: so many steps more.
         return steps if place in belief.seen or place in belief.opened else steps + self._openable(place)
 
     def _of_type(self, kind: str) -> list[str]:
@@ -252,6 +258,7 @@ class Explorer:
         """Where `thing` goes. A task with two objects wants both in one receptacle: the one that has the first."""
         belief, task = self._belief, self._task
         places = self._of_type(task.target_type)
+        # A full or too small target has refused the object. If all have, one of them is tried again.
         places = [name for name in places if (thing, name) not in belief.refused] or places
         if task.count > 1:
             # How many wanted objects each target has already; the first of those with most.
@@ -275,6 +282,7 @@ class Explorer:
             if type_of(thing) != task.object_type:
                 continue
             done = belief.treated(thing, task.treatment)
+            # It is where it belongs: treated, in a target; of two objects, in the target that the other one goes to.
             if done and (
                 self._types.get(place) == self._task.target_type
                 and (self._task.count == 1 or place == self._target(""))
@@ -312,6 +320,7 @@ class Explorer:
         """The chance that each receptacle holds a `wanted` object at the start; all equal in listing order."""
         if self.order == "listing":
             return self._worths.setdefault(wanted, dict.fromkeys(self._types, 1.0))
+        # The share of places of each type, in rooms of this kind, that held such an object in the counted games.
         chances = self._statistics.chances(wanted, self._kind)
         worths = {name: chances.get(kind, 0.0) for name, kind in self._types.items()}
         task = self._task

@@ -66,14 +66,12 @@ class Bar:
         self._first = self._first or (done, now)
         if not self._quiet and (now - self._line_at >= LINE_EVERY_S or done == total):
             self._line_at = now
-            times = f", {now - self._began:.0f} s in all" if done == total else self._remaining(done, total, now)
+            counted, seconds, times = done - self._first[0], now - self._first[1], ""
+            if done == total:
+                times = f", {now - self._began:.0f} s in all"
+            elif counted >= ENOUGH:  # too few items do not tell the time that the rest will take
+                times = f", about {seconds / counted * (total - done):.0f} s left"
             print(f"{text}, {done} of {total} {self._what}{times}", file=self._stream, flush=True)
-
-    def _remaining(self, done: int, total: int, now: float) -> str:
-        """The time that the rest will take; nothing while too few items are done to know."""
-        assert self._first is not None
-        counted, seconds = done - self._first[0], now - self._first[1]
-        return f", about {seconds / counted * (total - done):.0f} s left" if counted >= ENOUGH else ""
 
     def say(self, text: str) -> None:
         """Print one line of text, above the bar."""

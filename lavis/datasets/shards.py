@@ -15,6 +15,7 @@ as usual, the images after `import hdf5plugin`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -83,8 +84,20 @@ def write_shard(path: Path, fields: Mapping[str, Sequence], attributes: Mapping[
                         file.create_dataset(name, data=np.array(texts, dtype=kind), dtype=kind)
                     else:
                         file.create_dataset(name, data=np.stack([np.asarray(row) for row in rows]))
-            # The index follows the HDF5 data. Its checksum is of the whole file so far, and of the index without it.
-            layout = _layout(temporary)
+            # The index follows the HDF5 data. For each field it has type and shape of a row, and the place of the first
+            # row; or start and size of each packed row, because HDF5 has no single place for data in packed chunks.
+            layout: dict[str, dict[str, Any]] = {}
+            with contextlib.closing(h5f.open(os.fsencode(temporary), h5f.ACC_RDONLY)) as stored:
+                for key in stored:
+                    dataset = h5d.open(stored, key)
+                    steps, *shape = dataset.shape
+                    start, chunks = dataset.get_offset(), []
+                    if start is None:
+                        infos = [dataset.get_chunk_info(step) for step in range(steps)]
+                        start, chunks = 0, [(info.byte_offset, info.size) for info in infos]
+                    place = {"steps": steps, "start": start, "chunks": chunks}
+                    layout[key.decode()] = {"dtype": dataset.dtype.str, "shape": shape, **place}
+            # Its checksum is of the whole file so far, and of the index without it.
             index = json.dumps({"version": VERSION, "game": attributes.get("game", ""), "fields": layout}).encode()
             index = index[:-1] + _CHECKSUM % zlib.crc32(index, _checksum(temporary, temporary.stat().st_size))
             with open(temporary, "ab") as end:
@@ -120,25 +133,6 @@ def _unpacked(chunk: bytes, size: int) -> bytes:
     """The `size` bytes of a packed chunk."""
     block = memoryview(chunk)[_LZ4_HEADER.size :]
     return bytes(block) if len(block) == size else lz4.block.decompress(block, uncompressed_size=size)
-
-
-def _layout(path: Path) -> dict[str, dict[str, Any]]:
-    """For each field: type and shape of a row, and the place of the first row, or start and size of each packed row."""
-    layout: dict[str, dict[str, Any]] = {}
-    file = h5f.open(os.fsencode(path), h5f.ACC_RDONLY)
-    try:
-        for name in file:
-            dataset = h5d.open(file, name)
-            steps, *shape = dataset.shape
-            start, chunks = dataset.get_offset(), []
-            if start is None:  # HDF5 has no single place for data in chunks, each of them packed
-                infos = [dataset.get_chunk_info(step) for step in range(steps)]
-                start, chunks = 0, [(info.byte_offset, info.size) for info in infos]
-            kind = dataset.dtype.str
-            layout[name.decode()] = {"dtype": kind, "shape": shape, "steps": steps, "start": start, "chunks": chunks}
-    finally:
-        file.close()
-    return layout
 
 
 @lru_cache(maxsize=256)

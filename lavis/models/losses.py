@@ -71,11 +71,16 @@ def dpo_loss(
     (arXiv:2305.18290), the second EMMA's behaviour-cloning term. Rewards are `beta * (policy - reference)`;
     `chosen_entropy` is the original's name for the mean negative log-probability of the chosen answer.
     """
-    policy = policy_chosen - policy_rejected
-    reference = reference_chosen - reference_rejected
+    # With y+ chosen and y- rejected: log pi(y+|x) / pi(y-|x), and the same for pi_ref. Their difference is eq. 7's
+    # log pi(y+|x) / pi_ref(y+|x) - log pi(y-|x) / pi_ref(y-|x), in another order.
+    policy = policy_chosen - policy_rejected  # (N,)
+    reference = reference_chosen - reference_rejected  # (N,)
+    # `logsigmoid` and not log(sigmoid(z)): the sigmoid of a large negative z is 0 in float32, and its logarithm -inf.
+    # DPO alone may lower both answers' probabilities, as long as their ratio grows. The cloning term holds y+ up.
     losses = -F.logsigmoid(beta * (policy - reference)) - mix_ratio * policy_chosen
     return DpoParts(
         loss=losses.mean(),
+        # The implicit rewards beta log pi / pi_ref (section 4 of the paper): figures for the log, without gradient.
         chosen_reward=beta * (policy_chosen - reference_chosen).detach().mean(),
         rejected_reward=beta * (policy_rejected - reference_rejected).detach().mean(),
         chosen_entropy=-policy_chosen.detach().mean(),

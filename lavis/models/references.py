@@ -60,6 +60,7 @@ class ReferenceLogps:
         """The cache, in containers that a checkpoint may hold."""
         # File names are long and repeated: each is written once, and places are pairs of whole numbers (K, 2).
         shards = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in self._known))}
+        # The key goes with the values: a resume may have another reference, whose numbers these are not.
         return {
             "key": self._key,
             "shards": list(shards),
@@ -69,12 +70,14 @@ class ReferenceLogps:
 
     def shared_state(self) -> dict[str, Any]:
         """`state` of the caches of all processes, which all then have; every process must call it."""
+        # Each process has computed its own rows of every batch, so their caches hold different transitions.
         for state in gathered(self.state()):
             self.restore(state)
         return self.state()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Add what `state` holds; entries of another reference policy are dropped."""
+        # Back from the numbers of `state`: shards are counted in their order there.
         names = state["shards"]
         places = [(names[shard], step) for shard, step in state["places"].tolist()]
         if self._key != state["key"]:

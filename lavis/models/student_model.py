@@ -47,6 +47,7 @@ class StudentModel(BaseModel, Student):
             # One more search for all of these together, wide enough that most find another answer.
             wide = {**decoding, "use_nucleus_sampling": False, "num_beams": ALTERNATIVES, "num_captions": ALTERNATIVES}
             found = [normalise(text) for text in self.write(_at(questions, again), **wide)]
+            # `write` gives the answers to one question after each other, the best one first.
             for place, n in enumerate(again):
                 others = found[place * ALTERNATIVES : (place + 1) * ALTERNATIVES]
                 answers[n] = next((text for text in others if text not in questions[n].forbidden), answers[n])
@@ -92,6 +93,7 @@ class StudentModel(BaseModel, Student):
         for name, buffer in self.named_buffers():
             if not name.startswith("reference."):
                 there[id(buffer)] = buffer.to(device, copy=True)
+        # What is no tensor (settings, tokenizer, hooks) is copied as usual; tensors are found in the memo.
         copied = copy.deepcopy(self, there)
         copied.reference = None
         return copied.eval()

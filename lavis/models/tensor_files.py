@@ -110,17 +110,15 @@ def _check_archive(file: BinaryIO) -> None:
 def _check_calls(file: BinaryIO) -> None:
     """TensorFileError where the next pickle in `file` names a function or class that is not needed for tensors."""
     for operation, argument, _ in pickletools.genops(file):
-        if operation.name == "GLOBAL" and not _is_allowed(str(argument)):
-            raise TensorFileError(f"it calls {str(argument)[:80]!r}, which weights do not need")
+        if operation.name == "GLOBAL":
+            # `module name`: one of the functions, a type of numbers (`torch float16`), or a storage of them.
+            module, _, name = (called := str(argument)).partition(" ")
+            known = getattr(torch, name, None) if module == "torch" else None
+            storage = known is not None and name.endswith("Storage")
+            if not (called in _FUNCTIONS or isinstance(known, torch.dtype) or storage):
+                raise TensorFileError(f"it calls {called[:80]!r}, which weights do not need")
         if operation.name in ("STACK_GLOBAL", "INST", "OBJ", "EXT1", "EXT2", "EXT4"):
             raise TensorFileError(f"it holds {operation.name}, which torch.save never writes")
-
-
-def _is_allowed(called: str) -> bool:
-    """Whether a pickle may name `module name`: one of the functions, a type of numbers, or a storage of them."""
-    module, _, name = called.partition(" ")
-    known = getattr(torch, name, None) if module == "torch" else None
-    return called in _FUNCTIONS or isinstance(known, torch.dtype) or (known is not None and name.endswith("Storage"))
 
 
 def _tensors(content: Any) -> Iterator[Tensor]:

@@ -108,6 +108,7 @@ class Front:
             if not pending:
                 with self._rounds.times.part("environment"):
                     pending = self.server.take(most, wait_s, window_s=self.window_s, longest_s=longest_s)
+            # Greetings, work and farewells are answered here; only observations reach the algorithm.
             begins = False  # whether a session will send the first observation of its game at once
             for number, request in enumerate(pending):
                 match request.message:
@@ -148,6 +149,7 @@ class Front:
                         size = {"num_rounds": self._schedule.num_rounds, "num_envs": self._schedule.num_envs}
                         request.reply({"kind": "welcome", "expert": self.client_expert, **size})
                     case Next(session=session):
+                        # Who asks for work has no episode (any more): a client that was restarted starts afresh.
                         self._give_back(session, "asked for new work")
                         finished, round = self._schedule.finished, self._schedule.round
                         game = self._schedule.next_game(session)
@@ -320,7 +322,7 @@ class Front:
             repeat_limit=self.repeat_limit,
             env=env,
             round=round,
-            beta=self.beta[min(round, len(self.beta) - 1)],
+            beta=self.beta[min(round, len(self.beta) - 1)],  # beta_i of DAgger's round i (Ross et al. 2011)
             expert=self.make_expert(),
             observation=observation,
             transitions=UnfinishedTransitions(self._directory.buffer),

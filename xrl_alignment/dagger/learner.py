@@ -117,6 +117,7 @@ class Learner:
         self.model.train()
         try:
             for iteration in range(self.updates * self.accum_grad_steps):
+                # Linear warm-up by steps, then a cosine by rounds (Loshchilov, Hutter 2017, arXiv:1608.03983).
                 self.lr_scheduler.step(cur_epoch=epoch, cur_step=self.training_step)
                 parts, share = self._forward()
                 # A batch's figures are the sums of its shares, each of which one process has computed.
@@ -140,17 +141,21 @@ class Learner:
         a sharded model, for which the others wait, raises its error: the launcher ends the group.
         """
         while True:
+            # DAgger learns from the aggregate of all rounds' data, not from the newest episode (Ross et al. 2011).
+            # Every process draws the same batch, for the buffer's generator has one seed, and takes every k-th row.
             places = self.buffer.draw(self.batch_size)[get_rank() :: get_world_size()]
             failure: Exception | None = None
             try:
                 samples = self._read(places)
                 if not self.replicas.fsdp:
                     output = self._output(samples, places)
+            # Memory and devices fail at any batch: to refuse shards for that would lose good ones, one by one.
             except NO_SHARDS_FAULT:
                 raise
             except Exception as error:
                 failure = error
             reason = f"{type(failure).__name__}: {failure}" if failure else ""
+            # One process's fault is everybody's: all must draw again, or none, for their gradients are averaged.
             reasons = [reason for reason in gathered(reason) if reason]
             if not reasons:
                 if self.replicas.fsdp:  # every process has its samples
@@ -178,29 +183,28 @@ class Learner:
             return self.replicas.call("losses", samples, self.objective)
 
     def _refuse_faulty(self, reason: str) -> bool:
-        """Refuse the shards of the last batch at which the model fails by themselves; False where there are none.
+        """Refuse the shards of the last batch at which the model fails by themselves; False if there are none.
 
-        Also False where nothing else is left to learn from: then the fault is not one episode's.
+        Also False if nothing else is left to learn from: then the fault is not one episode's.
         """
-        mine = {place[0] for place in dict.fromkeys(self.buffer.drawn) if not self._computes(place)}
+        # Each transition of the batch is tried alone. No random number may be drawn from the run's generators for it:
+        # the next batch would be another one than in a run without the fault.
+        device = self.model.device
+        mine: set[str] = set()
+        for place in dict.fromkeys(self.buffer.drawn):
+            try:
+                with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+                    samples = self._read([place])
+                    if not self.replicas.fsdp:
+                        self._output(samples, [place])
+            except Exception:  # whatever it is: the batch's error is the one that is told
+                mine.add(place[0])
         faulty: set[str] = set().union(*gathered(mine))  # a disk may fail one process of a group alone
         left = [self.buffer.refuse(name) for name in sorted(faulty)]
         for name in sorted(faulty):
             for log in self.logs:
                 log.error("%s: nothing more is learned from it: %s", name, reason)
         return bool(left) and left[-1]
-
-    def _computes(self, place: Place) -> bool:
-        """Whether the model can learn from the transition at `place` by itself; draws no random numbers."""
-        device = self.model.device
-        try:
-            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-                samples = self._read([place])
-                if not self.replicas.fsdp:
-                    self._output(samples, [place])
-        except Exception:  # whatever it is: the batch's error is the one that is told
-            return False
-        return True
 
     def random_state(self) -> dict:
         """What decides the next draws, as plain containers (see `checkpoint.py`): generators, and refused shards."""

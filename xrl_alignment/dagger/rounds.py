@@ -44,6 +44,7 @@ class Schedule:
     def offer(self, games: Sequence[str]) -> None:
         """Take a client's game list (v2 `hello`); every client of a run must offer the same first `num_envs`."""
         games = list(dict.fromkeys(games))[: self.num_envs]  # once each: everything is keyed by game id
+        # More are no fault: the first ones are played. With fewer a round could never end.
         if len(games) < self.num_envs:
             raise ScheduleError(
                 f"the client offers {len(games)} different games, the run has {self.num_envs} (run.num_envs)"
@@ -76,6 +77,7 @@ class Schedule:
         """
         if self.finished or game in self.solved or game in self._played:
             return False
+        # The first session keeps it: two would write two episodes of one game into the journal's round.
         return self._holders.setdefault(game, session) == session
 
     def release(self, session: str) -> None:
@@ -84,6 +86,7 @@ class Schedule:
 
     def finish(self, game: str, *, solved: bool) -> None:
         """Note an episode's end."""
+        # Played, whether solved or not: a failed game comes again in the next round, with its memory.
         self._played.add(game)
         self._holders.pop(game, None)
         if solved and game not in self.solved:
@@ -93,6 +96,7 @@ class Schedule:
     @property
     def round_over(self) -> bool:
         """Every game of this round is solved or played (and all games are known)."""
+        # Not `len(self.games)`: a v1 client's games appear one by one, and after the first the round is not over.
         return not self.finished and self.played_in_round == self.num_envs
 
     @property

@@ -192,13 +192,6 @@ def _teacher(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]
             print(teacher.account.line(0), flush=True)
 
 
-def _mixture(levels: str, number: int) -> dict[str, Any]:
-    """What `choose_games` is told of a mixture of levels: as many games are made as are asked for."""
-    if not levels:
-        return {}
-    return {"levels": read_mixture(levels), **({"num_train": number, "num_heldout": number} if number else {})}
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Collect, and say what there is."""
     settings: dict[str, Any] = vars(parse_arguments(argv))
@@ -210,10 +203,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     # The plan holds what the data depends on; a key's variable or a price may change between two runs.
     settings["expert_options"] = {key: value for key, value in options.items() if f"expert.{key}" not in FREE_KEYS}
     Plan(**settings)  # refuse impossible settings before games are looked for
+    number = settings["num_games"]
+    mixture: dict[str, Any] = {}
+    if settings["levels"]:
+        # Of a mixture of levels as many games are made as are asked for.
+        sizes = {"num_train": number, "num_heldout": number} if number else {}
+        mixture = {"levels": read_mixture(settings["levels"]), **sizes}
     games = choose_games(
-        settings["env"], settings["split"], num=settings["num_games"], data=settings["data"] or None,
-        seed=settings["seed"], **_mixture(settings["levels"], settings["num_games"]),
-    )  # fmt: skip
+        settings["env"], settings["split"], num=number, data=settings["data"] or None, seed=settings["seed"], **mixture
+    )
     plan = Plan(
         **{**settings, "data": os.path.abspath(settings["data"]) if settings["data"] else ""}, games=games_hash(games)
     )

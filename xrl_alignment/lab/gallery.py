@@ -85,17 +85,15 @@ def play_entry(entry: Entry) -> tuple[int, GameInProgress]:
             playing = setup.new_game(number)
             actions: list[str] = []
             # As in training and evaluation, an agent that repeats itself is stopped.
-            while not (playing.over or len(actions) >= MOST_STEPS or _stuck(actions)):
+            while not playing.over and len(actions) < MOST_STEPS:
+                if len(actions) >= STUCK_AFTER and len(set(actions[-STUCK_AFTER:])) == 1:
+                    break
                 playing.play(player)
                 if not is_thought(playing.moves[-1].action):  # a note of what is seen is no command
                     actions.append(playing.moves[-1].action)
             if entry.won in (None, playing.won):
                 return number, playing
     raise EmacError(f"{entry.name}: none of {len(fitting[:MOST_GAMES])} games of {entry.split} ends as wanted")
-
-
-def _stuck(actions: Sequence[str]) -> bool:
-    return len(actions) >= STUCK_AFTER and len(set(actions[-STUCK_AFTER:])) == 1
 
 
 def ending(playing: GameInProgress) -> str:

@@ -33,12 +33,6 @@ from xrl_alignment.runs.transitions import Transition, with_feedback
 from xrl_alignment.settings.planning import PlanRules
 
 
-class ActQuestion(NamedTuple):
-    """What the acting model is asked."""
-
-    input: PolicyInput
-
-
 class SightQuestion(NamedTuple):
     """The agent is asked what it sees: it continues `prompt`, which ends with an action, in the engine's words."""
 
@@ -99,7 +93,7 @@ class PlannedGame:
 class PlanningPlayer:
     """Called with a game, it returns a `PlannedGame`; a rollout of `rollouts`.
 
-    It yields `PlanQuestion`, `ActQuestion` and `SightQuestion`; `Answerer` answers them. With `agent` the acting model
+    It yields `PlanQuestion`, `PolicyInput` and `SightQuestion`; `Answerer` answers them. With `agent` the acting model
     plays, else the controller. With probability `beta` the controller's command is executed although the agent plays
     (DAgger): with 1 it always is, and a game without a command is over, as without an agent. With `store` labelled
     states are kept, and with `preferences` the agent is asked in each of them. `count` counts a text's tokens.
@@ -200,9 +194,7 @@ class PlannedAgent:
         # DPO needs the agent's own action as the rejected one, even if another action is executed.
         own = ""
         if player.agent and (player.preferences or not assisted):
-            own = yield ActQuestion(
-                PolicyInput(prompt, image, turn.now.admissible_commands, episode.game, episode.steps)
-            )
+            own = yield PolicyInput(prompt, image, turn.now.admissible_commands, episode.game, episode.steps)
         action = (label if assisted else own) or "look"
         if player.store and label is not None:
             self.labelled[len(episode.steps)] = Transition(image, prompt, label, own, action, "")
@@ -239,7 +231,7 @@ class Answerer:
         """The answers in order: a `PlanAnswer`, an action, or a description."""
         answers: list[Any] = [None] * len(questions)
         # All questions of one kind together, as one batch.
-        for kind in (PlanQuestion, ActQuestion, SightQuestion):
+        for kind in (PlanQuestion, PolicyInput, SightQuestion):
             places = [i for i, question in enumerate(questions) if isinstance(question, kind)]
             asked: list[Any] = [questions[i] for i in places]
             said: Sequence[Any]
@@ -247,10 +239,10 @@ class Answerer:
                 continue
             if kind is PlanQuestion:
                 said = self.planner.plan_all(asked)
-            elif kind is ActQuestion:
+            elif kind is PolicyInput:
                 if self.policy is None:
                     raise ValueError("the agent plays, but there is no policy")
-                said = self.policy.act([question.input for question in asked])
+                said = self.policy.act(asked)
             else:
                 if self.describe is None:
                     raise ValueError("reports of images need an agent that describes them")

@@ -69,8 +69,10 @@ class ReplayBuffer:
             self._rows[name], steps = rows, len(rows)
             if not rows:
                 return  # nothing of it can be drawn
+        # `_ends` are running totals, so that the shard of the n-th transition is found by bisection, in O(log shards).
         self._names.append(name)
         self._ends.append((self._ends[-1] if self._ends else 0) + steps)
+        # The oldest shards go as a whole, and the newest one stays even if it alone is larger than the capacity.
         while len(self) > self.capacity and self._gone < len(self._names) - 1:
             self._gone += 1
 
@@ -84,6 +86,7 @@ class ReplayBuffer:
             raise ValueError(f"the buffer {self.directory} is empty: no episode has been stored yet")
         if self.refused and not self._learnable():
             raise ValueError(f"no shard of {self.directory} can be learned from")
+        # Uniform over transitions and with replacement, so a long episode counts for more than a short one.
         self.drawn = []
         for position in self.random.integers(len(self), size=batch_size):
             place = self._place(int(position))

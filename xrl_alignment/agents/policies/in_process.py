@@ -12,7 +12,7 @@ from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.agents.policies.base import PolicyInput, autocast, model_reads, process_images, require_commands
 
 if TYPE_CHECKING:
-    from lavis.models.student import Question, Student
+    from lavis.models.student import Student
 
 
 class InProcessPolicy:
@@ -69,12 +69,24 @@ class InProcessPolicy:
         """Does nothing: this policy holds only its model."""
 
     def _act(self, batch: Sequence[PolicyInput]) -> list[str]:
-        import torch  # here: rollout workers import this module and run no model
+        # Here: rollout workers import this module and run no model.
+        import torch
+
+        from lavis.models.student import Question
 
         if self.decode == "admissible":
             require_commands(batch)
+        questions: list[Question] = []
         images = process_images(self.vis_processor, [item.image for item in batch])
-        questions = [self._question(item, image) for item, image in zip(batch, images, strict=True)]
+        for item, image in zip(batch, images, strict=True):
+            if self.decode == "admissible":
+                questions.append(Question(item.prompt, (image,), candidates=item.admissible_commands))
+                continue
+            # Only what is written freely is compared with forbidden commands: the settings refuse the rest
+            # (PolicyConfig). A greedy model would otherwise repeat what the game has just refused.
+            rejected = rejected_now(item.steps) if self.skip_rejected else ()
+            visited = visited_now(item.steps) if self.skip_visited else ()
+            questions.append(Question(item.prompt, (image,), forbidden={*rejected, *visited}))
         with torch.no_grad(), autocast(self.model.device):
             return self.model.act(
                 questions,
@@ -85,13 +97,3 @@ class InProcessPolicy:
                 length_penalty=0,  # a beam's score is the sum of its log-probabilities, as in the original
                 repetition_penalty=1.0,
             )
-
-    def _question(self, item: PolicyInput, image: Any) -> Question:
-        from lavis.models.student import Question
-
-        # Only what is written freely is compared with forbidden commands: the settings refuse the rest (PolicyConfig).
-        if self.decode == "admissible":
-            return Question(item.prompt, (image,), candidates=item.admissible_commands)
-        rejected = rejected_now(item.steps) if self.skip_rejected else ()
-        visited = visited_now(item.steps) if self.skip_visited else ()
-        return Question(item.prompt, (image,), forbidden={*rejected, *visited})

@@ -49,7 +49,14 @@ class ReplicatedPolicy:
 
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:
         """One normalised action for each input, as `InProcessPolicy.act`."""
-        self._update()
+        # Training changes the first replica's model in place. torch counts such changes, so nothing is compared or sent
+        # while nobody trains.
+        if self._given != (now := self._changes()):
+            weights = self.first.model.trainable_state_dict()
+            for replica in list(self._replicas.values())[1:]:
+                with replica.lock:
+                    replica.policy.model.load_trainable(weights)
+            self._given = now
         return self.pool.ask(batch)
 
     def close(self) -> None:
@@ -69,17 +76,6 @@ class ReplicatedPolicy:
             torch.zeros(1, device=self._replicas[name].policy.model.device).item()
         except RuntimeError as error:
             raise ServerUnavailable(str(error).splitlines()[0]) from error
-
-    def _update(self) -> None:
-        """Give the replicas the weights of `first`, unless they have them."""
-        # torch counts changes in place, so nothing is compared or sent while nobody trains.
-        if self._given == (now := self._changes()):
-            return
-        weights = self.first.model.trainable_state_dict()
-        for replica in list(self._replicas.values())[1:]:  # the first one's model is the one that trains
-            with replica.lock:
-                replica.policy.model.load_trainable(weights)
-        self._given = now
 
     def _changes(self) -> list[int]:
         return changes(parameter for parameter in self.first.model.parameters() if parameter.requires_grad)

@@ -70,7 +70,12 @@ def _look_into(game: Game) -> dict[str, Any]:
 
     def agent(turn: Turn) -> Generator[Any, Any, str | None]:
         action = expert.act().action
-        handles = {command for command in turn.now.admissible_commands if _handles(command, wanted)}
+        # Commands that take, put or treat an object of the type that the task asks for: `take mug 1 from desk 2`.
+        handles = {
+            command
+            for command in turn.now.admissible_commands
+            if command.startswith(tuple(f"{verb} {wanted} " for verb in ("take", "put", "clean", "heat", "cool")))
+        }
         states.append({
             "commands": len(turn.now.admissible_commands), "acts": action in handles, "fitting": len(handles),
         })  # fmt: skip
@@ -90,9 +95,3 @@ def _look_into(game: Game) -> dict[str, Any]:
         "first_place": took is not None and sum(action.startswith("go to ") for action in before) <= 1,
         "states": states,
     }
-
-
-def _handles(command: str, wanted: str) -> bool:
-    """Whether a command takes, puts, treats or lights an object of the type that the task asks for."""
-    verb, _, rest = command.partition(" ")
-    return verb in ("take", "put", "clean", "heat", "cool") and rest.startswith(f"{wanted} ")

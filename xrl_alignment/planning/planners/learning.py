@@ -90,15 +90,23 @@ def train_planner(
     pairs = [one for one in examples if one.rejected][-settings.max_pairs :]
     losses: dict[str, float] = {}
     draw = random.Random(seed)
+
+    def supervised(planner: LocalPlanner, batch: Sequence[PlanExample]) -> Tensor:
+        # -sum log pi(plan | question) / tokens, over all tokens of the batch's plans.
+        sums, counts = answer_logps(planner, [(one.question, one.chosen) for one in batch])
+        return -sums.sum() / counts.sum()
+
     if examples and settings.epochs:
         stage = _Stage("supervised", settings.epochs, settings.lr, settings.warmup_steps)
-        losses["supervised"] = _train(planner, examples, stage, settings, draw, _supervised, report)
+        losses["supervised"] = _train(planner, examples, stage, settings, draw, supervised, report)
     if pairs and settings.dpo_epochs:
         known = _reference(planner, pairs, settings.batch_size)
 
         def preference(planner: LocalPlanner, batch: Sequence[PlanExample]) -> Tensor:
             reference = torch.tensor([known[one] for one in batch], device=planner.model.device)
-            return _preference(planner, batch, reference, beta, mix_ratio)
+            # Log-probabilities are means over a plan's tokens: plans of many lengths are compared.
+            pair = _pair_logps(planner, batch)
+            return dpo_loss(*pair, *reference.unbind(1), beta=beta, mix_ratio=mix_ratio).loss
 
         stage = _Stage("dpo", settings.dpo_epochs, settings.dpo_lr)
         losses["dpo"] = _train(planner, pairs, stage, settings, draw, preference, report)
@@ -155,20 +163,6 @@ def _batches(examples: Sequence[PlanExample], size: int, draw: random.Random) ->
     batches = [order[start : start + size] for start in range(0, len(order), size)]
     draw.shuffle(batches)
     return batches
-
-
-def _supervised(planner: LocalPlanner, batch: Sequence[PlanExample]) -> Tensor:
-    """Mean negative log-probability of the plans' tokens."""
-    sums, counts = answer_logps(planner, [(one.question, one.chosen) for one in batch])
-    return -sums.sum() / counts.sum()
-
-
-def _preference(
-    planner: LocalPlanner, batch: Sequence[PlanExample], reference: Tensor, beta: float, mix_ratio: float
-) -> Tensor:
-    """The DPO loss (`lavis`'s, with its supervised term); log-probabilities are means over a plan's tokens."""
-    chosen, rejected = _pair_logps(planner, batch)
-    return dpo_loss(chosen, rejected, reference[:, 0], reference[:, 1], beta=beta, mix_ratio=mix_ratio).loss
 
 
 def _pair_logps(planner: LocalPlanner, batch: Sequence[PlanExample]) -> tuple[Tensor, Tensor]:

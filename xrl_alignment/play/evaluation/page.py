@@ -64,9 +64,10 @@ def page(rows: Sequence[Row]) -> str:
             for row in sorted(several, key=lambda row: -row["best_of"]["success"]):
                 figures, memories = row["best_of"], row["reflexion"] or "none"
                 memories = "another game's" if row["swap_memories"] else memories
+                by_slot = "-" if row["by_slot"] is None else f"{row['by_slot']['success']:.3f}"
                 cells = [
                     cell(row["who"]), row["sees"], row["trials"], memories, figures["games"], figures["solved"],
-                    f"{figures['success']:.3f}", _interval(figures), _by_slot(row), _cost(row, "total"),
+                    f"{figures['success']:.3f}", _interval(figures), by_slot, _cost(row, "total"),
                     row["date"][:10],
                 ]  # fmt: skip
                 lines.append(f"| {' | '.join(map(str, cells))} |")
@@ -133,10 +134,6 @@ def _protocol(row: Row) -> str:
 
 def _own_games(name: str) -> str:
     return f"{PROTOCOLS[name].games} of {PROTOCOLS[name].split}" if name in PROTOCOLS else "others"
-
-
-def _by_slot(row: Row) -> str:
-    return "-" if row["by_slot"] is None else f"{row['by_slot']['success']:.3f}"
 
 
 def held_out(row: Row) -> str:

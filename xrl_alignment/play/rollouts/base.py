@@ -133,6 +133,7 @@ class JobBoard:
         """A job for worker `number`: the first whose key it has loaded, or nobody has; else the first of all."""
         if not self.waiting:
             return None
+        # A job is kept for the worker that has its game loaded, unless a worker would be idle for it.
         mine = (index for index in self.waiting if self.homes.get(self.keys[index], number) == number)
         index = next(mine, self.waiting[0])
         self.waiting.remove(index)
@@ -150,6 +151,7 @@ class JobBoard:
 
     def lose(self, index: int, reason: str, retries: int) -> None:
         """A rollout was lost with its worker: the job waits again, or gets its `fault` after all `retries`."""
+        # In front: its outcome is due before those of later jobs, which wait for it.
         if self.attempts[index] <= retries:
             self.waiting.appendleft(index)
         else:

@@ -76,6 +76,7 @@ class Episode:
     def hear(self, feedback: str, *, won: bool = False, done: bool = False) -> None:
         """Take in what the environment answered to the action that was sent."""
         self.won, self.done = won, done
+        # Thoughts count as well: a model that repeats a thought for ever is stuck, too.
         repeated = bool(self.steps) and self.steps[-1][0] == self.awaiting
         self._repeats = self._repeats + 1 if repeated else 1
         self.steps.append((self.awaiting, feedback))
@@ -95,6 +96,7 @@ class Episode:
 
         After a thought comes an action.
         """
+        # Normalised as the model's answers are, for it is compared with them, and becomes a label.
         said = normalise(f"think: {thought}")
         new = not self.has_just_thought and all(done != said for done, _ in self.steps)
         return said if thought and new else action

@@ -58,7 +58,12 @@ class RolloutRunner:
         except MemoryError as error:
             return WorkerReply("broken", detail=f"ran out of memory: {error}")
         except Exception as error:  # raised again in the caller's process
-            return WorkerReply("error", _portable(error), traceback.format_exc())
+            trace = traceback.format_exc()
+            # `copy` makes the error anew, as pickle does on the other side: a constructor may refuse its own arguments.
+            try:
+                return WorkerReply("error", copy.copy(error), trace)
+            except Exception:
+                return WorkerReply("error", RuntimeError(f"{type(error).__name__}: {error}"), trace)
         return WorkerReply("ask", question)
 
     def close(self) -> None:
@@ -83,11 +88,3 @@ def worker_process(pipe: Connection) -> None:
                 unsendable = TypeError(f"an episode's {reply.kind} cannot leave its worker: {error}")
                 pipe.send(WorkerReply("error", unsendable))
     runner.close()
-
-
-def _portable(error: Exception) -> Exception:
-    """`error`, or a RuntimeError with the same text if `error` cannot be sent to another process."""
-    try:
-        return copy.copy(error)
-    except Exception:  # any constructor may refuse its own arguments
-        return RuntimeError(f"{type(error).__name__}: {error}")

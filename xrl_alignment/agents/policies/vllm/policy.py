@@ -140,8 +140,10 @@ class VllmPolicy:
         tokenizer = self.model.llm_tokenizer
         return [normalise(text_of(tokenizer, [item.token for item in tokens])) for tokens in written]
 
+    @torch.no_grad()
     def _choose(self, batch: Sequence[PolicyInput]) -> list[str]:
         require_commands(batch)
+        embed = self.model.llm_model.get_input_embeddings()
         answers = self.model.answer_ids([item.admissible_commands for item in batch])
         prompts = self._prompts(batch, room=max(len(answer) for group in answers for answer in group))
         # One search for each item. In every turn all searches that are not finished ask together for one more token.
@@ -150,7 +152,12 @@ class VllmPolicy:
         chosen: dict[int, int] = {}
         while questions:
             asked = list(questions)
-            requests = [self._question(prompts[i], *questions[i]) for i in asked]
+            # Each asks for the log-probabilities of `tokens` after its prompt (T, H) and the tokens of `prefix`.
+            requests = []
+            for i in asked:
+                prefix, tokens = questions[i]
+                embeds = embed(torch.tensor(prefix, dtype=torch.long, device=prompts[i].device))
+                requests.append(PromptRequest(torch.cat([prompts[i], embeds.to(prompts[i].dtype)]), frozenset(tokens)))
             # One token is written for each, whatever it is: its log-probabilities are those of the search's tokens.
             for i, (item,) in zip(asked, self.pool.ask(requests, [batch[i].session for i in asked]), strict=True):
                 try:
@@ -159,13 +166,6 @@ class VllmPolicy:
                     chosen[i] = found.value
                     del questions[i]
         return [item.admissible_commands[chosen[i]] for i, item in enumerate(batch)]
-
-    @torch.no_grad()
-    def _question(self, prompt: Tensor, prefix: Sequence[int], tokens: Sequence[int]) -> PromptRequest:
-        """Asks for the log-probabilities of `tokens` after `prompt` (T, H) and the tokens of `prefix`."""
-        embed = self.model.llm_model.get_input_embeddings()
-        embeds = embed(torch.tensor(prefix, dtype=torch.long, device=prompt.device))
-        return PromptRequest(torch.cat([prompt, embeds.to(prompt.dtype)]), frozenset(tokens))
 
     def _call(self, url: str, requests: Sequence[PromptRequest]) -> list[list[WrittenToken]]:
         """Ask the engine at `url`; either all `requests` are to be continued, or all ask for log-probabilities."""
