@@ -55,6 +55,11 @@ class InProcessPolicy:
         """See `Policy`."""
         return model_reads(self.decode)
 
+    @property
+    def frames(self) -> int:
+        """See `Policy`."""
+        return self.model.frames
+
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:
         """One normalised action for each input.
 
@@ -73,8 +78,8 @@ class InProcessPolicy:
 
         if self.decode == "admissible":
             require_commands(batch)
-        images = process_images(self.vis_processor, [item.image for item in batch])
-        questions = [self._question(item, image) for item, image in zip(batch, images, strict=True)]
+        images = process_images(self.vis_processor, [(*item.earlier, item.image) for item in batch])
+        questions = [self._question(item, seen) for item, seen in zip(batch, images, strict=True)]
         with torch.no_grad(), autocast(self.model.device):
             return self.model.act(
                 questions,
@@ -86,12 +91,12 @@ class InProcessPolicy:
                 repetition_penalty=1.0,
             )
 
-    def _question(self, item: PolicyInput, image: Any) -> Question:
+    def _question(self, item: PolicyInput, images: tuple[Any, ...]) -> Question:
         from lavis.models.student import Question
 
         # Only what is written freely is compared with forbidden commands: the settings refuse the rest (PolicyConfig).
         if self.decode == "admissible":
-            return Question(item.prompt, (image,), candidates=item.admissible_commands)
+            return Question(item.prompt, images, candidates=item.admissible_commands)
         rejected = rejected_now(item.steps) if self.skip_rejected else ()
         visited = visited_now(item.steps) if self.skip_visited else ()
-        return Question(item.prompt, (image,), forbidden={*rejected, *visited})
+        return Question(item.prompt, images, forbidden={*rejected, *visited})
