@@ -43,8 +43,8 @@ class AnnotationFile:
     Entries have `image` and the fields `REQUIRED` and may have `OPTIONAL` (the published ALFWorld SFT data has only
     the former, and `./` before its paths). With `blank_images` all images are black, and `image` is not needed. Raises
     MissingFileError, AnnotationError for a file that is not JSON, and BadSampleError when more than `skip_bad` entries
-    lack a field; skipped ones are listed in `skipped`. With `frames` above 1 a record has the images of the states before
-    it: those of the entries in front of its own which are of the same game and have the `step`s before it.
+    lack a field; skipped ones are listed in `skipped`. With `frames` above 1 a record has the images of the states
+    before it: those of the entries in front of its own which are of the same game and have the `step`s before it.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class AnnotationFile:
         last = now
         for before in range(index - 1, max(-1, index - self.frames), -1):
             other = self.entry(before)
-            step = other.get("step")
+            step = other.get("step") if other.get("game") == entry.get("game") else None
             # An episode's entries follow one another; a step that is not smaller is of another one.
-            if other.get("game") != entry.get("game") or not isinstance(step, int) or not now - self.frames < step < last:
+            if not isinstance(step, int) or not now - self.frames < step < last:
                 break
             found.append(blank_image() if self.blank_images else self._image(other, before))
             last = step

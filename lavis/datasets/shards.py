@@ -316,7 +316,8 @@ class ShardFolder:
     """All shards of a folder as one sequence of records, in the order of their names.
 
     `blank_images` gives black images instead of the stored ones, and is the only way to read shards without images.
-    With `frames` above 1 a record has the images of the states before it, too. Raises MissingFileError for a folder that is not there; it may be empty.
+    With `frames` above 1 a record has the images of the states before it, too. Raises MissingFileError for a folder
+    that is not there; it may be empty.
     """
 
     skipped: Sequence[str] = ()

@@ -73,7 +73,7 @@ class LabelledEpisode(Episode):
         self.held = HELD_BY_CHARACTER * len(self.text)
 
     def earlier_images(self, count: int) -> tuple[np.ndarray, ...]:
-        """The images of at most `count` states right before the newest one, oldest first, from the transitions' file."""
+        """The images of at most `count` states right before the newest one, oldest first, from the file."""
         stored = len(self.transitions)
         return tuple(self.transitions[index].image for index in range(max(0, stored - count), stored))
 

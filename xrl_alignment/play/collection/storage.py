@@ -20,9 +20,14 @@ from xrl_alignment.runs.transitions import Transition
 
 def annotation(item: Transition, game: str, step: int) -> dict[str, Any]:
     """A transition's texts as a LAVIS annotation entry, and its `step` in the episode; what is empty is left out."""
-    entry: dict[str, Any] = {"text_input": item.text_input, "text_output": item.text_output, "text_output_neg": item.text_output_neg}
+    entry: dict[str, Any] = {
+        "text_input": item.text_input,
+        "text_output": item.text_output,
+        "text_output_neg": item.text_output_neg,
+    }
     entry |= {"task_type": game.split("-", 1)[0], "game": game, "executed": item.executed, "feedback": item.feedback}
-    return {key: value for key, value in entry.items() if value or key in ("text_input", "text_output")} | {"step": step}
+    kept = {key: value for key, value in entry.items() if value or key in ("text_input", "text_output")}
+    return {**kept, "step": step}
 
 
 def save_image(path: Path, item: Transition) -> None:

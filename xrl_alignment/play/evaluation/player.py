@@ -25,7 +25,8 @@ class EvaluationPlayer:
 
     With `make_expert` that expert plays, else whoever answers `PolicyQuestion`s. With `enable_tc` thoughts (`think: …`)
     are answered `OK.` and cost no step, as in training. A policy whose `reads` lack the admissible commands is not sent
-    them; one that reads several `frames` is sent those of the states before, too. Environments are kept for the next game until `close`.
+    them; one that reads several `frames` is sent those of the states before, too. Environments are kept for the next
+    game until `close`.
     """
 
     def __init__(
