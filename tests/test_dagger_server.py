@@ -409,7 +409,7 @@ def test_a_model_of_the_hub_learns_in_both_phases(household_data, settings, star
     pytest.importorskip("peft")
     vlm = tiny.make("qwen2_5_vl", tmp_path / "vlm")
     before = weights.read_state(vlm)
-    hub = ["model.arch=hf_vlm", f"model.path={vlm}", "model.lora_rank=8", "model.dtype=float32"]
+    hub = ["model.arch=hf_vlm", f"model.path={vlm}", "model.lora_rank=8", "model.dtype=float32", "model.images=2"]
     checkpoint = tmp_path / "bc" / "emma_checkpoint_0.pth"
     phases = {
         "bc": ["run.beta=[1.0]"],

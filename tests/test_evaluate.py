@@ -425,7 +425,7 @@ def test_a_model_of_the_hub_plays(program, tmp_path, decode):
     """`model.arch` alone takes Blip2Emac's keys of the file away."""
     pytest.importorskip("peft")
     path = tiny.make("qwen2_5_vl", tmp_path / "vlm")
-    hub = ["model.lora_rank=8", "model.arch=hf_vlm", f"model.path={path}"]
+    hub = ["model.lora_rank=8", "model.images=2", "model.arch=hf_vlm", f"model.path={path}"]
     code, _, errors = program(*hub, "run.max_steps=2", "policy.num_beams=2", f"policy.decode={decode}")
     assert code == 0, errors
     assert [episode["actions"] for episode in result(tmp_path)["episodes"][0]] == [2, 2]

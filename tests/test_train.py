@@ -105,7 +105,7 @@ def test_a_model_of_the_hub_trains_on_stored_transitions(tmp_path: Path, objecti
     (tmp_path / "shards").mkdir()
     shards = write_shards(tmp_path / "shards", rejected="inventory")
     vlm = tiny.make("qwen2_5_vl", tmp_path / "vlm")
-    settings = {"model.arch": "hf_vlm", "model.path": vlm, "model.lora_rank": 8, "run.max_epoch": 1}
+    settings = {"model.arch": "hf_vlm", "model.path": vlm, "model.lora_rank": 8, "model.images": 2, "run.max_epoch": 1}
     settings |= {"run.batch_size_eval": 2, "run.valid_splits": "[val]", "run.objective": objective}
     settings |= {"datasets.alfworld_cap.build_info.annotations.val.storage": shards}
     if objective == "dpo":

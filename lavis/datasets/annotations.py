@@ -43,15 +43,23 @@ class AnnotationFile:
     Entries have `image` and the fields `REQUIRED` and may have `OPTIONAL` (the published ALFWorld SFT data has only
     the former, and `./` before its paths). With `blank_images` all images are black, and `image` is not needed. Raises
     MissingFileError, AnnotationError for a file that is not JSON, and BadSampleError when more than `skip_bad` entries
-    lack a field; skipped ones are listed in `skipped`.
+    lack a field; skipped ones are listed in `skipped`. With `frames` above 1 a record has the images of the states
+    before it: those of the entries in front of its own which are of the same game and have the `step`s before it.
     """
 
     def __init__(
-        self, path: Path | str, image_root: Path | str, *, skip_bad: int = 0, blank_images: bool = False
+        self,
+        path: Path | str,
+        image_root: Path | str,
+        *,
+        skip_bad: int = 0,
+        blank_images: bool = False,
+        frames: int = 1,
     ) -> None:
         self.path = Path(path)
         self.image_root = Path(image_root)
         self.blank_images = blank_images
+        self.frames = frames
         if not self.path.is_file():
             raise MissingFileError(
                 f"no annotation file {self.path}: name a JSON file, or a folder that `python -m xrl_alignment.collect` "
@@ -110,7 +118,27 @@ class AnnotationFile:
             text_output_neg=entry.get("text_output_neg", ""),
             task_type=entry.get("task_type") or task_type_of(game),
             game=game,
+            earlier=self._earlier(entry, index) if self.frames > 1 else (),
         )
+
+    def _earlier(self, entry: dict[str, Any], index: int) -> list[Image.Image | np.ndarray]:
+        """The images of the states right before an entry, oldest first; BadSampleError if it does not say its step."""
+        if not isinstance(now := entry.get("step"), int):
+            raise BadSampleError(
+                f"{self.where(index)} has no `step`, which tells the frames before it: set model.images=1, or collect "
+                "the data anew"
+            )
+        found: list[Image.Image | np.ndarray] = []
+        last = now
+        for before in range(index - 1, max(-1, index - self.frames), -1):
+            other = self.entry(before)
+            step = other.get("step") if other.get("game") == entry.get("game") else None
+            # An episode's entries follow one another; a step that is not smaller is of another one.
+            if not isinstance(step, int) or not now - self.frames < step < last:
+                break
+            found.append(blank_image() if self.blank_images else self._image(other, before))
+            last = step
+        return found[::-1]
 
     def _image(self, entry: dict[str, Any], index: int) -> Image.Image:
         path = self.image_root / entry["image"]

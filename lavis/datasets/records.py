@@ -28,7 +28,8 @@ class Record:
     """One transition as stored.
 
     `image` is a PIL image or uint8 (H, W, 3); `text_output_neg` is empty where nothing was rejected; `task_type` and
-    `game` are empty where the data lacks them.
+    `game` are empty where the data lacks them. `earlier` has the images of the states right before, oldest first, if
+    the source was asked for them.
     """
 
     image: Image.Image | np.ndarray
@@ -37,6 +38,7 @@ class Record:
     text_output_neg: str = ""
     task_type: str = ""
     game: str = ""
+    earlier: Sequence[Image.Image | np.ndarray] = ()
 
 
 class Source(Protocol):

@@ -3,6 +3,7 @@
     <folder>/round000_env0012_steps013.h5
         image (steps, H, W, 3) uint8                       one chunk per image, packed with LZ4 (HDF5's filter 32004)
         text_input, text_output, text_output_neg, … (steps,)     UTF-8 of fixed length
+        step (steps,)                                      its number in the episode, if not all steps are stored
         whatever else belongs to a step (steps, …)         any numeric type
         attributes: version, game, …
 
@@ -44,6 +45,7 @@ VERSION = 2
 MAX_ROW = 1 << 28  # bytes of a row unpacked: no frame is as large, and a few bytes of a hostile shard may claim more
 NAME = re.compile(r".*_steps(\d+)\.h5")
 IMAGE = "image"
+STEP = "step"
 _TEXTS = ("text_input", "text_output", "text_output_neg")
 _LZ4_FILTER = 32004
 # In front of a packed chunk: its bytes unpacked, those of a block unpacked (here the same), those of the block packed.
@@ -226,6 +228,19 @@ class Shard:
         except Exception as error:  # there is no error that a damaged index cannot cause
             raise ShardError(f"{self.path}, step {step}: the shard is damaged: {error}") from error
 
+    def earlier_images(self, step: int, count: int) -> list[np.ndarray]:
+        """The images of at most `count` states right before row `step`, oldest first; what is not stored is left out.
+
+        ShardError as `read`.
+        """
+        rows = range(max(0, step - count), step)
+        if STEP not in self:
+            return [self.read(row, (IMAGE,))[IMAGE] for row in rows]
+        # Not all states are stored: a row counts if its state lies at most `count` before this one.
+        now = int(self.read(step, (STEP,))[STEP])
+        found = [self.read(row, (IMAGE, STEP)) for row in rows]
+        return [row[IMAGE] for row in found if 0 < now - int(row[STEP]) <= count]
+
     def row_size(self, name: str) -> int:
         """Bytes of a row of the field `name`, unpacked; 0 if there is no such field."""
         return self._fields[name].size if name in self._fields else 0
@@ -295,13 +310,15 @@ class ShardFolder:
     """All shards of a folder as one sequence of records, in the order of their names.
 
     `blank_images` gives black images instead of the stored ones, and is the only way to read shards without images.
-    Raises MissingFileError for a folder that is not there; it may be empty.
+    With `frames` above 1 a record has the images of the states before it, too. Raises MissingFileError for a folder
+    that is not there; it may be empty.
     """
 
     skipped: Sequence[str] = ()
 
-    def __init__(self, folder: Path | str, *, blank_images: bool = False) -> None:
+    def __init__(self, folder: Path | str, *, blank_images: bool = False, frames: int = 1) -> None:
         self.folder = os.fspath(folder)
+        self.frames = frames
         self.blank_images = blank_images
         if not os.path.isdir(self.folder):
             raise MissingFileError(f"no folder of shards {self.folder}")
@@ -337,8 +354,12 @@ class ShardFolder:
         row = shard.read(step, _TEXTS if self.blank_images else (IMAGE, *_TEXTS))
         if not row["text_output"].strip():
             raise ShardError(f"{path}, step {step}: text_output is empty")
+        earlier: Sequence[np.ndarray] = ()
+        if self.frames > 1:
+            earlier = shard.earlier_images(step, self.frames - 1) if IMAGE in shard else ()
+            earlier = [blank_image()] * min(step, self.frames - 1) if self.blank_images else earlier
         row.setdefault(IMAGE, blank_image())
-        return Record(**row, task_type=task_type_of(shard.game), game=shard.game)
+        return Record(**row, earlier=earlier, task_type=task_type_of(shard.game), game=shard.game)
 
     def _steps(self, name: str) -> int:
         """How many records a file counts for: what its name says, but no more than it can hold.

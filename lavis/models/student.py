@@ -39,7 +39,8 @@ class Question:
 
     An image is what the student's own image processor (`vis_processors["eval"]` of `load_model_and_preprocess`) made of
     a frame: for Blip2Emac a float tensor (3, S, S), for a model with a processor inside the uint8 frame (H, W, 3)
-    itself. The newest image is the last one; a student that reads one image reads that one.
+    itself. The newest image is the last one; a student that reads one image reads that one, and a student that reads
+    several (`Student.frames`) reads the newest ones.
     """
 
     prompt: str
@@ -107,6 +108,7 @@ class Student(Protocol):
     mix_ratio: float  # weight of the cloning term in DPO's loss
     amp: torch.dtype | None  # dtype of mixed precision that the model asks for; None: none
     sources: dict[str, str]  # part -> the file, folder or hub id that brought all its weights
+    frames: int  # images of a question that it reads: the current frame, and those of the states right before it
 
     # ---- acting ----
 
@@ -273,6 +275,8 @@ def texts_of(samples: Samples, *keys: str) -> tuple[Sequence[str], ...]:
 def questions_of(samples: Samples, prompts: str | Sequence[str]) -> list[Question]:
     """LAVIS's batch as questions: `prompts[n]`, or one prompt for all, with `samples["image"][n]`.
 
+    An item that is a tuple is several images, the newest last.
+
     `encoded` (of `Student.encoded`) may take the place of `image`; so may `query_output`, which is Blip2Emac's name for
     it. ValueError if there are no images, or not as many as prompts.
     """
@@ -280,7 +284,9 @@ def questions_of(samples: Samples, prompts: str | Sequence[str]) -> list[Questio
     prompts = [prompts] * count if isinstance(prompts, str) else prompts
     if len(prompts) != count:
         raise ValueError(f"samples['prompt'] has {len(prompts)} prompts for {count} images")
-    images = [(image,) for image in samples["image"]] if "image" in samples else [()] * count
+    images: list[tuple[Any, ...]] = [()] * count
+    if "image" in samples:
+        images = [image if isinstance(image, tuple) else (image,) for image in samples["image"]]
     encoded = samples.get("encoded", samples.get("query_output", [None] * count))
     parts = zip(prompts, images, encoded, strict=True)
     return [Question(prompt, image, encoded=known) for prompt, image, known in parts]

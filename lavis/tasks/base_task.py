@@ -93,6 +93,7 @@ class BaseTask:
                 vis_processors=vis_processors,
                 skip_bad=settings.skip_bad_samples,
                 seed=settings.seed,
+                frames=int(cfg.model_cfg.get("images", 1)),  # `hf_vlm` reads several
             )
         settings.require_splits([split for builder in made.values() for split in builder.annotations()])
         return {name: builder.build_datasets() for name, builder in made.items()}

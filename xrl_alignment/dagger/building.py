@@ -96,10 +96,11 @@ def build_learner(
         warmup_start_lr=run.warmup_lr,
     )
     buffer_class = DPOReplayBuffer if run.enable_dpo else ReplayBuffer
+    only_errors = run.learn_from == "disagreements"
     return Learner(
         replicas=replicas,
         vis_processor=vis_processor,
-        buffer=buffer_class(directory.buffer, seed=run.seed, disagreements=run.learn_from == "disagreements"),
+        buffer=buffer_class(directory.buffer, seed=run.seed, disagreements=only_errors, frames=model.frames),
         optimizer=optimizer,
         lr_scheduler=scheduler,
         batch_size=run.batch_size,

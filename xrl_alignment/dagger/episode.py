@@ -72,6 +72,11 @@ class LabelledEpisode(Episode):
         self._shape = self.observation.image.shape
         self.held = HELD_BY_CHARACTER * len(self.text)
 
+    def earlier_images(self, count: int) -> tuple[np.ndarray, ...]:
+        """The images of at most `count` states right before the newest one, oldest first, from the file."""
+        stored = len(self.transitions)
+        return tuple(self.transitions[index].image for index in range(max(0, stored - count), stored))
+
     def commit(self, decision: Decision, staleness: int | None = None) -> None:
         """Note a decision about the newest observation; `staleness` is the policy's, None if it is never stale."""
         self.labelled = decision.labelled

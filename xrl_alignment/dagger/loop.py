@@ -17,7 +17,7 @@ from typing import Any
 from alfworld_native.experts.base import act_all
 from lavis.common.errors import DivergedError
 from xrl_alignment.agents.language.prompt import build_prompt
-from xrl_alignment.agents.policies.base import Policy, PolicyInput
+from xrl_alignment.agents.policies.base import Policy, PolicyInput, frames_of
 from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.dagger.episode import Decision, LabelledEpisode, described, may_be_the_datas, works
 from xrl_alignment.dagger.front import Asking, Front
@@ -145,7 +145,12 @@ class DaggerLoop:
             if self.preferences or not expert_drives[i]:
                 seen = episode.observation
                 questions[i] = PolicyInput(
-                    prompts[i], seen.image, seen.admissible_commands, episode.game, episode.steps
+                    prompts[i],
+                    seen.image,
+                    seen.admissible_commands,
+                    episode.game,
+                    episode.steps,
+                    episode.earlier_images(frames_of(self.policy) - 1),
                 )
         began = time.monotonic()
         with self.times.part("policy"):

@@ -22,7 +22,7 @@ from lavis.common.errors import ConfigError
 from lavis.common.program import run_program
 from lavis.common.progress import Bar
 from lavis.datasets.annotations import AnnotationFile
-from lavis.datasets.shards import open_shard
+from lavis.datasets.shards import STEP, open_shard
 from xrl_alignment.play.collection.storage import annotation, save_image, write_list
 from xrl_alignment.runs.transitions import Transition, read_transition, shard_name, write_shard
 
@@ -47,7 +47,8 @@ def to_lavis(shards: Path, out: Path, image_format: str = "png") -> int:
                     name = f"images/{path.stem}_{step:03d}.{image_format}"
                     save_image(out / name, item)
                     count += 1
-                    entry = {"image": name, **annotation(item, shard.game), "episode": path.stem}
+                    turn = int(shard.read(step, (STEP,))[STEP]) if STEP in shard else step
+                    entry = {"image": name, **annotation(item, shard.game, turn), "episode": path.stem}
                     yield json.dumps(entry, ensure_ascii=False).encode()
                 bar.show(number + 1, len(paths), f"{count} transitions")
 
@@ -86,7 +87,10 @@ def to_shards(annotations: Path, out: Path, images: Path | None = None) -> int:
             sizes = {item.image.shape for item in transitions}
             if len(sizes) > 1:
                 raise ConfigError(f"{source.where(indices[0])}: the images of one episode have several sizes: {sizes}")
-            write_shard(out / shard_name(0, env, len(transitions)), transitions, {"game": game})
+            turns = [source.entry(index).get("step") for index in indices]
+            numbers = [turn for turn in turns if isinstance(turn, int)]
+            known = numbers if len(numbers) == len(turns) else ()  # an episode of elsewhere says nothing of its steps
+            write_shard(out / shard_name(0, env, len(transitions)), transitions, {"game": game}, turns=known)
             bar.show(indices[-1] + 1, len(source), f"{env + 1} shards")
     return len(source)
 

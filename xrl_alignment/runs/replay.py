@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lavis.datasets.shards import ShardError, open_shard
+from lavis.datasets.shards import IMAGE, ShardError, open_shard
 from lavis.models.references import Place
 
 logger = logging.getLogger(__name__)
@@ -27,18 +27,26 @@ class ReplayBuffer:
 
     `capacity` is counted in transitions: the oldest shards leave the index (not the disk) when it is exceeded. With
     `disagreements` only transitions whose label differs from the policy's own action count and are drawn.
-    Samples are drawn from a generator of its own, whose state a checkpoint keeps.
+    Samples are drawn from a generator of its own, whose state a checkpoint keeps. With `frames` above 1 an image is a
+    tuple: the frames of the states right before the transition, as many as there are, and its own last.
     """
 
     # The name in a batch, and the stored field; only these are read.
     batch_fields = {"image": "image", "text_input": "text_input", "text_output": "text_output"}
 
     def __init__(
-        self, directory: Path | str, *, capacity: int = 100_000, seed: int = 42, disagreements: bool = False
+        self,
+        directory: Path | str,
+        *,
+        capacity: int = 100_000,
+        seed: int = 42,
+        disagreements: bool = False,
+        frames: int = 1,
     ) -> None:
         self.directory = Path(directory)
         self.disagreements = disagreements
         self.capacity = capacity
+        self.frames = frames
         self.random = np.random.default_rng(seed)
         self.drawn: list[Place] = []  # the last batch: shard and transition of each sample
         self.refused: set[str] = set()  # shards that cannot be learned from; a checkpoint keeps them
@@ -98,7 +106,13 @@ class ReplayBuffer:
     def read(self, places: Sequence[Place]) -> dict[str, list]:
         """The transitions at `places`, as `sample` gives them; ShardError names a shard that cannot be read."""
         fields = tuple(self.batch_fields.values())
-        stored = [open_shard(self.directory / name).read(index, fields) for name, index in places]
+        stored = []
+        for name, index in places:
+            shard = open_shard(self.directory / name)
+            row = shard.read(index, fields)
+            if self.frames > 1:
+                row[IMAGE] = (*shard.earlier_images(index, self.frames - 1), row[IMAGE])
+            stored.append(row)
         return {key: [row[field] for row in stored] for key, field in self.batch_fields.items()}
 
     def refuse(self, name: str) -> bool:

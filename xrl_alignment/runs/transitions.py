@@ -16,7 +16,7 @@ import lz4.block
 import numpy as np
 
 from lavis.datasets import shards
-from lavis.datasets.shards import IMAGE, open_shard
+from lavis.datasets.shards import IMAGE, STEP, open_shard
 
 NO_IMAGE = np.zeros((0, 0, 3), np.uint8)
 
@@ -126,12 +126,14 @@ def write_shard(
     *,
     steps: Sequence[tuple[str, str]] = (),
     staleness: Sequence[int] = (),
+    turns: Sequence[int] = (),
 ) -> None:
     """Write an episode's transitions; the file appears under its name only when it is whole and on disk.
 
     The (action, feedback) `steps` of an episode say what each of its `UnfinishedTransitions` was answered with; the
     last one may have no answer. `staleness` becomes a field of its own, unless it is empty: at each transition, the
-    updates that the policy lacked.
+    updates that the policy lacked. `turns` are the numbers of the transitions' states in the episode: they become the
+    field `step` if some state has no transition, so that a reader knows which frames follow one another.
     """
     texts: dict[str, list[str]] = {name: [] for name in FIELDS if name != IMAGE}
     for index in range(len(transitions)):
@@ -141,7 +143,9 @@ def write_shard(
         for name, rows in texts.items():
             rows.append(getattr(item, name))
     # Images are read once more, one by one, while the shard is written: an episode's frames do not fit into memory.
-    numbers = {"staleness": staleness} if staleness else {}
+    numbers: dict[str, Sequence] = {"staleness": staleness} if staleness else {}
+    if list(turns) != list(range(len(turns))):
+        numbers[STEP] = turns
     shards.write_shard(path, {IMAGE: _Images(transitions), **texts, **numbers}, attributes)
 
 

@@ -61,7 +61,8 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
         """The records in a JSON file or in a folder."""
         blank = bool(self.config.get("blank_images", False))
         if storage.is_dir() and not (storage / ANNOTATION_NAME).is_file():
-            return ShardFolder(storage, blank_images=blank)
+            return ShardFolder(storage, blank_images=blank, frames=self.frames)
         path = storage / ANNOTATION_NAME if storage.is_dir() else storage
         images = (self.config.build_info.get("images") or {}).get("storage") or path.parent
-        return AnnotationFile(path, Path(images).expanduser(), skip_bad=self.skip_bad, blank_images=blank)
+        root, allowed = Path(images).expanduser(), self.skip_bad
+        return AnnotationFile(path, root, skip_bad=allowed, blank_images=blank, frames=self.frames)

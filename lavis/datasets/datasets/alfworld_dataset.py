@@ -35,12 +35,16 @@ class AlfworldDataset(RecordDataset):
     def collater(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """A batch: `image` (N, 3, S, S), lists of N texts and ids, `skipped` (messages); N may be 0 in evaluation.
 
+        `image` is a list if a sample has several images.
+
         `prompt` and `text_output_pos` are `text_input` and `text_output` under the names `generate` and `dpo_forward`
         read.
         """
         good = [sample for sample in samples if "image" in sample]
         batch: dict[str, Any] = {key: [sample[key] for sample in good] for key in (*_TEXTS, "instance_id")}
-        batch["image"] = default_collate([sample["image"] for sample in good]) if good else torch.empty(0)
+        images = [sample["image"] for sample in good]
+        several = any(isinstance(image, tuple) for image in images)
+        batch["image"] = images if several else default_collate(images) if good else torch.empty(0)
         batch["prompt"], batch["text_output_pos"] = batch["text_input"], batch["text_output"]
         batch["skipped"] = [message for sample in samples for message in sample["skipped"]]
         return batch

@@ -73,8 +73,12 @@ class RecordDataset(BaseDataset):
         raise NotImplementedError
 
     def process_image(self, record: Record, index: int, epoch: int) -> Any:
-        """The processed image; random changes depend on (seed, epoch, index) alone, not on the process."""
+        """The processed image; random changes depend on (seed, epoch, index) alone, not on the process.
+
+        A tuple, this image last, if the record has earlier ones.
+        """
         generator = getattr(self.vis_processor, "random", None)
         if isinstance(generator, random.Random):
             generator.seed(f"{self.seed} {epoch} {index}")
-        return self.vis_processor(record.image)
+        image = self.vis_processor(record.image)
+        return (*map(self.vis_processor, record.earlier), image) if record.earlier else image

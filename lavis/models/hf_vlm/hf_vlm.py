@@ -70,6 +70,7 @@ class HfVlm(StudentModel):
         """Put adapters into `vlm` (`lora_rank` 0: none) and freeze the rest; ConfigError if they fit nowhere."""
         super().__init__()
         self.chat = chat
+        self.frames = chat.images
         self.max_output_txt_len = max_output_txt_len
         self.avg_log_probs = avg_log_probs
         self.mix_ratio = mix_ratio

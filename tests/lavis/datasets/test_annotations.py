@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from lavis.common.paths import REPO_ROOT
 from lavis.datasets import annotations
@@ -89,6 +90,22 @@ def test_bad_entries_are_named(tmp_path: Path, entry: object, reason: str) -> No
 def test_without_images(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", {"text_input": "x", "text_output": "look"})
     assert not np.asarray(AnnotationFile(path, tmp_path, blank_images=True).read(0).image).any()
+
+
+def test_several_frames_are_those_of_the_steps_right_before(tmp_path: Path) -> None:
+    plays = [("a", 0), ("a", 1), ("a", 3), ("a", 0), ("b", 1)]
+    entries = []
+    for number, (game, step) in enumerate(plays):
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / f"{number}.png")
+        entry = {"image": f"{number}.png", "text_input": "> ", "text_output": "look", "game": game, "step": step}
+        entries.append(entry)
+    source = AnnotationFile(write(tmp_path / "a.json", *entries), tmp_path, frames=3)
+    found = [[np.asarray(image)[0, 0, 0] for image in source.read(n).earlier] for n in range(len(plays))]
+    assert found == [[], [0], [1], [], []]
+    del entries[1]["step"]
+    source = AnnotationFile(write(tmp_path / "b.json", *entries), tmp_path, frames=3)
+    with pytest.raises(BadSampleError, match=r"entry 1 has no `step`.*set model.images=1"):
+        source.read(1)
 
 
 def test_missing_and_broken_images(tmp_path: Path) -> None:

@@ -41,10 +41,11 @@ def games(household_data: Path) -> list[Game]:
 
 
 def played(game: Game, plan: Plan):
-    """What `CollectingPlayer.play` returns."""
+    """The transitions of a game, and whether it was won."""
     player = CollectingPlayer(plan, Path())
     (outcome,) = SequentialExecutor().run(lambda job: player.play(NativeEnvironment(), job), [game])
-    return outcome.value
+    by_turn, won = outcome.value
+    return [*by_turn.values()], won
 
 
 def content(folder: Path) -> dict[str, object]:
@@ -91,7 +92,7 @@ def test_by_type_nothing_that_is_stored_numbers_an_object(games: list[Game], tmp
             (outcome,) = SequentialExecutor().run(lambda job, by=player, at=environment: by.play(at, job), games[:1])
         transitions, won = outcome.value
         assert won and len(transitions) > 3
-        for item in transitions:
+        for item in transitions.values():
             memory = item.text_input.partition("\n")[0]
             assert memory.startswith("Memory: (by rule) ") and "you see" not in item.text_input.partition("> ")[2]
             for text in (item.text_input, item.text_output, item.text_output_neg, item.executed, item.feedback):

@@ -37,6 +37,18 @@ def test_a_batch_has_the_fields_that_the_models_loss_reads(tmp_path):
     assert cloning["text_input"] == preferences["text_input"] == ["prompt 5"] * 2
 
 
+def test_several_frames_are_those_of_the_states_right_before(tmp_path):
+    whole = store(tmp_path, 0, 0, range(4))
+    with_gap = shard_name(0, 1, 3)
+    write_shard(tmp_path / with_gap, [transition(n) for n in (10, 11, 14)], {"game": "g"}, turns=[0, 1, 4])
+    buffer = ReplayBuffer(tmp_path, frames=3)
+    for name in (whole, with_gap):
+        buffer.add_shard(name)
+    places = [*((whole, row) for row in range(4)), *((with_gap, row) for row in range(3))]
+    numbers = [[int(image[0, 0, 0]) for image in images] for images in buffer.read(places)["image"]]
+    assert numbers == [[0], [0, 1], [0, 1, 2], [1, 2, 3], [10], [10, 11], [14]]
+
+
 def test_a_seed_or_a_saved_state_gives_the_same_samples(tmp_path):
     name = store(tmp_path, 0, 0, range(9))
     one, two = (ReplayBuffer(tmp_path, seed=3) for _ in range(2))

@@ -20,7 +20,8 @@ class PolicyInput(NamedTuple):
     """What the policy observes of one episode: the prompt, the image (uint8, H × W × 3), the admissible commands.
 
     `session` names the episode: a policy over several servers sends requests of one episode to the same server.
-    `steps` are its (action, feedback) pairs so far.
+    `steps` are its (action, feedback) pairs so far, `earlier` the images of the states before, the newest last: as many
+    as the policy's attribute `frames` asks for, and fewer at an episode's beginning.
     """
 
     prompt: str
@@ -28,13 +29,15 @@ class PolicyInput(NamedTuple):
     admissible_commands: Sequence[str] = ()
     session: str = ""
     steps: Sequence[tuple[str, str]] = ()
+    earlier: Sequence[np.ndarray] = ()
 
 
 class Policy(Protocol):
     """Answers a batch of observations at once.
 
     In its attribute `reads` it says what it uses: a tuple of "text" (prompt and steps), "image" and
-    "admissible_commands". An evaluation withholds the rest; without the attribute it shows the text alone.
+    "admissible_commands". An evaluation withholds the rest; without the attribute it shows the text alone. In its
+    attribute `frames` it says how many images it reads: the current one, and earlier ones; without the attribute, one.
     """
 
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:
@@ -71,9 +74,21 @@ def autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=half_type(device))
 
 
-def process_images(vis_processor: Callable[[np.ndarray], Any], frames: Sequence[np.ndarray]) -> list[Any]:
-    """The frames as the student reads them, in threads: Pillow works without Python's lock."""
-    return list((_threads().map if len(frames) > 1 else map)(vis_processor, frames))
+def frames_of(policy: object) -> int:
+    """How many images `policy` reads: the current one, and earlier ones."""
+    return int(getattr(policy, "frames", 1))
+
+
+def process_images(vis_processor: Callable[[np.ndarray], Any], frames: Sequence[Any]) -> list[Any]:
+    """The frames as the student reads them, in threads: Pillow works without Python's lock.
+
+    An item that is a tuple is the frames of several states, and stays one.
+    """
+
+    def process(frame: Any) -> Any:
+        return tuple(map(vis_processor, frame)) if isinstance(frame, tuple) else vis_processor(frame)
+
+    return list((_threads().map if len(frames) > 1 else map)(process, frames))
 
 
 @cache

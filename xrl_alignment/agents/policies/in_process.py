@@ -55,6 +55,11 @@ class InProcessPolicy:
         """See `Policy`."""
         return model_reads(self.decode)
 
+    @property
+    def frames(self) -> int:
+        """See `Policy`."""
+        return self.model.frames
+
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:
         """One normalised action for each input.
 
@@ -77,16 +82,16 @@ class InProcessPolicy:
         if self.decode == "admissible":
             require_commands(batch)
         questions: list[Question] = []
-        images = process_images(self.vis_processor, [item.image for item in batch])
-        for item, image in zip(batch, images, strict=True):
+        images = process_images(self.vis_processor, [(*item.earlier, item.image) for item in batch])
+        for item, seen in zip(batch, images, strict=True):
             if self.decode == "admissible":
-                questions.append(Question(item.prompt, (image,), candidates=item.admissible_commands))
+                questions.append(Question(item.prompt, seen, candidates=item.admissible_commands))
                 continue
             # Only what is written freely is compared with forbidden commands: the settings refuse the rest
             # (PolicyConfig). A greedy model would otherwise repeat what the game has just refused.
             rejected = rejected_now(item.steps) if self.skip_rejected else ()
             visited = visited_now(item.steps) if self.skip_visited else ()
-            questions.append(Question(item.prompt, (image,), forbidden={*rejected, *visited}))
+            questions.append(Question(item.prompt, seen, forbidden={*rejected, *visited}))
         with torch.no_grad(), autocast(self.model.device):
             return self.model.act(
                 questions,

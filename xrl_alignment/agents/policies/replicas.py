@@ -47,6 +47,11 @@ class ReplicatedPolicy:
         """See `Policy`."""
         return self.first.reads
 
+    @property
+    def frames(self) -> int:
+        """See `Policy`."""
+        return self.first.frames
+
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:
         """One normalised action for each input, as `InProcessPolicy.act`."""
         # Training changes the first replica's model in place. torch counts such changes, so nothing is compared or sent

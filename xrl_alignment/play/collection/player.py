@@ -56,22 +56,23 @@ class CollectingPlayer:
 
     def __call__(
         self, job: tuple[int, Game]
-    ) -> Generator[ExpertQuestion | None, Label | None, tuple[Collected, list[dict[str, str]]]]:
+    ) -> Generator[ExpertQuestion | None, Label | None, tuple[Collected, list[dict[str, Any]]]]:
         """Play and store one game; the entries are those of --format lavis."""
         env, game = job
         began = time.perf_counter()
         with self._environments.lend() as environment:
             transitions, won = yield from self.play(environment, game)
-        kept = [item for item in transitions if self.plan.only in ("", item.text_output.partition(" ")[0])]
+        only = self.plan.only
+        kept = {turn: it for turn, it in transitions.items() if only in ("", it.text_output.partition(" ")[0])}
         # What an expert did in a game that it lost is no example, unless the plan says so.
-        kept = kept if won or self.plan.keep_failed else []
-        entries: list[dict[str, str]] = []
+        kept = kept if won or self.plan.keep_failed else {}
+        entries: list[dict[str, Any]] = []
         if kept and self.plan.format == "shards":
             facts = {"game": game.id, "won": won, "expert": self.plan.expert, "engine": self.plan.env}
-            write_shard(self.out / shard_name(0, env, len(kept)), kept, facts)
+            write_shard(self.out / shard_name(0, env, len(kept)), [*kept.values()], facts, turns=[*kept])
         elif kept:
-            for step, item in enumerate(kept):
-                entry = annotation(item, game.id)
+            for step, (turn, item) in enumerate(kept.items()):
+                entry = annotation(item, game.id, turn)
                 if item.image.size:
                     name = f"images/env{env:04d}_step{step:03d}.{self.plan.image_format}"
                     save_image(self.out / name, item)
@@ -83,8 +84,8 @@ class CollectingPlayer:
 
     def play(
         self, environment: Environment, game: Game
-    ) -> Generator[ExpertQuestion | None, Label | None, tuple[list[Transition], bool]]:
-        """Play one game with the plan's expert; returns the labelled transitions and whether it was won."""
+    ) -> Generator[ExpertQuestion | None, Label | None, tuple[dict[int, Transition], bool]]:
+        """Play one game with the plan's expert; returns the labelled transitions by turn and whether it was won."""
         plan = self.plan
         # By game, not one generator for all: so the data do not depend on which worker plays what.
         draw = random.Random(f"{plan.seed} {game.id}")
@@ -104,7 +105,8 @@ class CollectingPlayer:
             max_steps=plan.max_steps,
             thoughts=plan.thoughts,
         )
-        return with_feedback(agent.labelled, episode.steps), episode.won
+        transitions = with_feedback(agent.labelled, episode.steps)
+        return dict(zip(agent.labelled, transitions, strict=True)), episode.won
 
     def close(self) -> None:
         """Close the environments."""

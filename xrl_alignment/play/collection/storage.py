@@ -18,11 +18,16 @@ from xrl_alignment.play.collection.plan import Collected
 from xrl_alignment.runs.transitions import Transition
 
 
-def annotation(item: Transition, game: str) -> dict[str, str]:
-    """A transition's texts as a LAVIS annotation entry; what is empty is left out."""
-    entry = {"text_input": item.text_input, "text_output": item.text_output, "text_output_neg": item.text_output_neg}
+def annotation(item: Transition, game: str, step: int) -> dict[str, Any]:
+    """A transition's texts as a LAVIS annotation entry, and its `step` in the episode; what is empty is left out."""
+    entry: dict[str, Any] = {
+        "text_input": item.text_input,
+        "text_output": item.text_output,
+        "text_output_neg": item.text_output_neg,
+    }
     entry |= {"task_type": game.split("-", 1)[0], "game": game, "executed": item.executed, "feedback": item.feedback}
-    return {key: value for key, value in entry.items() if value or key in ("text_input", "text_output")}
+    kept = {key: value for key, value in entry.items() if value or key in ("text_input", "text_output")}
+    return {**kept, "step": step}
 
 
 def save_image(path: Path, item: Transition) -> None:
@@ -35,7 +40,7 @@ def save_image(path: Path, item: Transition) -> None:
         image.save(path, quality=95)
 
 
-def sync_images(out: Path, entries: Sequence[Mapping[str, str]]) -> None:
+def sync_images(out: Path, entries: Sequence[Mapping[str, Any]]) -> None:
     """Wait until the images of these annotations are on disk, so that the journal may rely on them."""
     images = [out / entry["image"] for entry in entries if "image" in entry]
     for path in images:
@@ -63,11 +68,11 @@ class CollectionJournal:
         sync(out)
 
     @contextmanager
-    def writing(self) -> Iterator[Callable[[Collected, list[dict[str, str]]], None]]:
+    def writing(self) -> Iterator[Callable[[Collected, list[dict[str, Any]]], None]]:
         """A function that adds an episode."""
         with open(self._episodes, "a", encoding="utf-8") as episodes, open(self._annotations, "ab") as annotations:
 
-            def add(episode: Collected, entries: list[dict[str, str]]) -> None:
+            def add(episode: Collected, entries: list[dict[str, Any]]) -> None:
                 lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
                 annotations.write(lines.encode())
                 annotations.flush()

@@ -11,7 +11,7 @@ from alfworld_native.base import Environment
 from alfworld_native.experts.base import Expert, ExpertQuestion, Label, act_all
 from xrl_alignment.agents.experts import make_expert
 from xrl_alignment.agents.language.prompt import build_prompt
-from xrl_alignment.agents.policies.base import Policy, PolicyInput
+from xrl_alignment.agents.policies.base import Policy, PolicyInput, frames_of
 from xrl_alignment.play.evaluation.reads import READS, RestrictedExpert
 
 
@@ -24,6 +24,7 @@ class PolicyQuestion(NamedTuple):
     image: np.ndarray  # uint8 (H, W, 3)
     admissible_commands: Sequence[str]
     game: str = ""
+    earlier: Sequence[np.ndarray] = ()  # frames of the states right before, oldest first
 
 
 class Actor(Protocol):
@@ -31,6 +32,7 @@ class Actor(Protocol):
 
     make_expert: Callable[[Environment], Expert] | None
     blank_frames: bool
+    frames: int  # how many images it is shown: the current one, and earlier ones
     reads: Sequence[str]  # what the environment shows (`reads.READS`); the rest stays where the game is
 
     def answer(self, questions: Sequence[Any]) -> Sequence[Any]:
@@ -58,6 +60,7 @@ class PolicyActor:
         self.policy = policy
         self.write_prompt = write_prompt
         self.blank_frames = blank_frames or "image" not in reads
+        self.frames = frames_of(policy)
         self.reads = reads
         self._numbers: dict[str, int] = {}  # game id -> number of the episode
 
@@ -72,7 +75,7 @@ class PolicyActor:
                 prompt = self.write_prompt(asked.opening, asked.memories, asked.steps)
             else:
                 steps = ()
-            batch.append(PolicyInput(prompt, asked.image, asked.admissible_commands, session, steps))
+            batch.append(PolicyInput(prompt, asked.image, asked.admissible_commands, session, steps, asked.earlier))
         return self.policy.act(batch)
 
 
@@ -80,6 +83,7 @@ class ExpertActor:
     """An expert plays alone; a fresh one for every game. No answer (filtered) becomes `look`."""
 
     blank_frames = False
+    frames = 1
 
     def __init__(self, make_expert: Callable[[Environment], Expert], reads: Sequence[str] = READS) -> None:
         """`reads` is what the expert says that it reads; `new_expert` withholds the rest."""

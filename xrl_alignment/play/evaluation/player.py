@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
+
+import numpy as np
 
 from alfworld_native.base import MAX_STEPS, Environment, Game
 from alfworld_native.experts.base import Expert
@@ -22,7 +25,8 @@ class EvaluationPlayer:
 
     With `make_expert` that expert plays, else whoever answers `PolicyQuestion`s. With `enable_tc` thoughts (`think: …`)
     are answered `OK.` and cost no step, as in training. A policy whose `reads` lack the admissible commands is not sent
-    them. Environments are kept for the next game until `close`.
+    them; one that reads several `frames` is sent those of the states before, too. Environments are kept for the next
+    game until `close`.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class EvaluationPlayer:
         enable_tc: bool = False,
         blank_frames: bool = False,
         reads: Sequence[str] = READS,
+        frames: int = 1,
     ) -> None:
         self.make_expert = make_expert
         self.max_steps = max_steps
@@ -42,6 +47,7 @@ class EvaluationPlayer:
         self.enable_tc = enable_tc
         self.blank_frames = blank_frames
         self.reads = reads
+        self.frames = frames
         self._environments = ReusedEnvironments(make_environment)
 
     def __call__(self, job: Job) -> Generator[Any, Any, tuple[EpisodeResult, EpisodeTrace]]:
@@ -57,14 +63,23 @@ class EvaluationPlayer:
             if self.make_expert:
                 episode = yield from play_expert(environment, game, self.make_expert(environment), **options)
             else:
-                episode = yield from play(environment, game, self._ask_policy, **options)
+                episode = yield from play(environment, game, self._asker(), **options)
         result = EpisodeResult(game.id, game.task_type, episode.won, episode.actions, episode.rejected)
         return result, episode.trace()
 
-    def _ask_policy(self, turn: Turn) -> Generator[PolicyQuestion, str, str]:
-        episode, frame = turn.episode, turn.frame(blank=self.blank_frames)
-        commands = turn.now.admissible_commands if "admissible_commands" in self.reads else ()
-        return (yield PolicyQuestion(episode.text, episode.memories, episode.steps, frame, commands, episode.game))
+    def _asker(self) -> Callable[[Turn], Generator[PolicyQuestion, str, str]]:
+        """The agent of one episode: it asks the policy, and keeps the frames that this is shown once more."""
+        shown: deque[np.ndarray] = deque(maxlen=self.frames - 1)
+
+        def ask(turn: Turn) -> Generator[PolicyQuestion, str, str]:
+            episode, frame = turn.episode, turn.frame(blank=self.blank_frames)
+            commands = turn.now.admissible_commands if "admissible_commands" in self.reads else ()
+            earlier = tuple(shown)
+            shown.append(frame)
+            said = (episode.text, episode.memories, episode.steps)
+            return (yield PolicyQuestion(*said, frame, commands, episode.game, earlier))
+
+        return ask
 
     def close(self) -> None:
         """Close the environments."""

@@ -40,9 +40,8 @@ def play_games(
 
 
 def _player(actor: Actor, make_environment: Callable[[], Environment], options: Mapping[str, Any]) -> EvaluationPlayer:
-    return EvaluationPlayer(
-        make_environment, actor.make_expert, blank_frames=actor.blank_frames, reads=actor.reads, **options
-    )
+    shown: dict[str, Any] = {"blank_frames": actor.blank_frames, "reads": actor.reads, "frames": actor.frames}
+    return EvaluationPlayer(make_environment, actor.make_expert, **shown, **options)
 
 
 def _play_all(

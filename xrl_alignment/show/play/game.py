@@ -21,7 +21,7 @@ from xrl_alignment.play.rollouts.play import Turn, play
 YOU, EXPERT, POLICY = "you", "expert", "policy"
 PLAYERS = (YOU, EXPERT, POLICY)
 LARGE = 448  # pixels of a frame that people look at
-Suggest = Callable[[PolicyQuestion], str]  # a policy's action for one state
+Suggest = Callable[[PolicyQuestion], str]  # a policy's action for one state; `earlier` has all frames before it
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class GameInProgress:
         self.players = tuple(name for name, there in ((YOU, True), (EXPERT, expert), (POLICY, suggest)) if there)
         self._expert = expert
         self._suggest = suggest
+        self._frames: list[np.ndarray] = []  # of all states so far
         self._episode: Episode
         # The episode waits for a move in each state, also in the last one, which is only shown.
         self._rollout = play(environment, game, self._show, expert=expert, max_steps=None, thoughts=True)
@@ -135,8 +136,10 @@ class GameInProgress:
         label, policy = None, None
         if not self.over:  # a language model's suggestion costs money
             label = self._expert.act(turn.information) if self._expert else None
-            asked = PolicyQuestion(turn.episode.text, (), tuple(turn.episode.steps), frame, commands, turn.episode.game)
+            said = (turn.episode.text, (), tuple(turn.episode.steps))
+            asked = PolicyQuestion(*said, frame, commands, turn.episode.game, tuple(self._frames))
             policy = self._suggest(asked) if self._suggest else None
+        self._frames.append(frame)
         return (yield Moment(frame, shown, heard, commands, names, things, holding, label, policy))
 
 

@@ -158,7 +158,10 @@ def load_policy(config: EvaluateConfig, cleanup: contextlib.ExitStack) -> Sugges
     actor = PolicyActor(policy=policy, write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects))
 
     def suggest(question: PolicyQuestion) -> str:
-        seen = question._replace(image=BLANK_FRAME) if config.environment.blank_frames else question
+        count = actor.frames - 1
+        seen = question._replace(earlier=question.earlier[-count:] if count else ())
+        if config.environment.blank_frames:
+            seen = seen._replace(image=BLANK_FRAME, earlier=[BLANK_FRAME] * len(seen.earlier))
         return actor.answer([seen])[0]
 
     return suggest

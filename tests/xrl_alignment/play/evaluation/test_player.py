@@ -45,6 +45,21 @@ def test_training_and_evaluation_show_the_policy_the_same(make_run, games, scrip
         assert list(one.admissible_commands) == list(other.admissible_commands)
 
 
+def test_a_policy_that_reads_several_frames_gets_those_before_in_training_and_evaluation(make_run, games, scripted):
+    moves = ("go to desk 1", "look", "inventory", "go to bed 1")
+    online, offline = scripted(*moves), scripted(*moves)
+    online.frames = offline.frames = 3
+    make_run(policy=online, games=games[:1], num_rounds=1, max_steps=4).play()
+    play_games(PolicyActor(policy=offline), games[:1], native, max_steps=4)
+    for policy in (online, offline):
+        seen = [given.image for given in policy.inputs]
+        assert [len(given.earlier) for given in policy.inputs] == [0, 1, 2, 2]
+        for now, given in enumerate(policy.inputs):
+            before = seen[max(0, now - 2) : now]
+            assert all((one == other).all() for one, other in zip(given.earlier, before, strict=True))
+    assert len(online.inputs) == len(offline.inputs) == 4
+
+
 def test_blank_frames_are_black(games, scripted):
     policy = scripted("look")
     play_games(PolicyActor(policy=policy, blank_frames=True), games[:1], native, max_steps=1)
