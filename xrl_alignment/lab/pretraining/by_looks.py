@@ -54,6 +54,8 @@ from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 MISSED, IMAGINED = 0.1, 0.005  # how often a type in view is not named, one that is not there is
 NOISE = 0.1  # share of the executed actions that are drawn at random if the explorer plays (DART, Laskey et al. 2017)
 BATCH = 32
+LEAK = 0.08  # the encoder's value of a type that it does not name lies within this of 0. It must not be exactly 0 in
+# training: the language model's first RMS norm makes any token as long as another, so what leaks is read aloud
 TAKES = 2.0  # weight of states in which something is to be taken: a wrong `take` costs a step, a missed one the game
 
 
@@ -94,21 +96,30 @@ class ToldStudent(Blip2Emac):
         return tokens.index_add(1, queries, values[:, :, None] * self.words)
 
 
-def values_of(types: Sequence[int], rng: random.Random, *, exact: bool = False, seen: bool = False) -> Tensor:
+def values_of(
+    types: Sequence[int], rng: random.Random, *, exact: bool = False, seen: bool = False, sure: Sequence[int] = ()
+) -> Tensor:
     """What an encoder would say of `types` in view: a value for each type, near 1 if it names the type, else near 0.
 
-    If an encoder did say so (`seen`), it makes no further error.
+    If an encoder did say so (`seen`), it makes no further error. It does not miss what it is `sure` of.
     """
     values = [0.0] * len(TYPES)
     for kind in types:
         values[kind] = 1.0
     if not exact:
         for kind in range(len(TYPES)):
-            if not seen and rng.random() < (MISSED if values[kind] else IMAGINED):
+            if not seen and kind not in sure and rng.random() < (MISSED if values[kind] else IMAGINED):
                 values[kind] = 1.0 - values[kind]
-            if values[kind]:
-                values[kind] = rng.uniform(0.75, 1.15)
+            values[kind] = rng.uniform(0.75, 1.15) if values[kind] else rng.uniform(-LEAK, LEAK)
     return torch.tensor(values)
+
+
+def needs(label: str) -> tuple[int, ...]:
+    """The types that have to be seen for `label` to be known: what is taken, used as a lamp, or noted as seen."""
+    if not label.startswith(("take ", "use ", "think: i see")):
+        return ()
+    words = set(label.replace(",", " ").split())
+    return tuple(number for number, kind in enumerate(TYPES) if kind in words)
 
 
 def in_reach(environment: Any) -> tuple[int, ...]:
@@ -207,6 +218,9 @@ def learn(model: ToldStudent, states: Sequence[State], *, batches: int, lr: floa
     weights = [TAKES if state.label.startswith("take") else 1.0 for state in states]
     for i in range(len(states) - newest, len(states)):
         weights[i] *= 2
+    # The explorer knows what lies where. If the encoder overlooked what its label names, the label teaches to guess.
+    known = [not state.seen or set(needs(state.label)) <= set(state.types) for state in states]
+    weights = [weight * there for weight, there in zip(weights, known, strict=True)]
     trained = [parameter for parameter in model.llm_model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=lr, betas=(0.9, 0.98), weight_decay=0.05)
     updater = Updater(optimizer, trained, max_norm=1.0)
@@ -218,7 +232,7 @@ def learn(model: ToldStudent, states: Sequence[State], *, batches: int, lr: floa
             group["lr"] = lr * min((step + 1) / 20, 1 - step / batches)
         batch = rng.choices(states, weights, k=BATCH)
         samples = {
-            "encoded": [values_of(state.types, rng, seen=state.seen) for state in batch],
+            "encoded": [values_of(state.types, rng, seen=state.seen, sure=needs(state.label)) for state in batch],
             "text_input": [state.prompt for state in batch],
             "text_output": [state.label for state in batch],
         }

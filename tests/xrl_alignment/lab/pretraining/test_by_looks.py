@@ -11,7 +11,7 @@ import torch
 from alfworld_native.games import find_games
 from lavis.models.student import Question
 from xrl_alignment.lab.pretraining import by_looks
-from xrl_alignment.lab.pretraining.by_looks import Player, State, learn, told_student, values_of
+from xrl_alignment.lab.pretraining.by_looks import Player, State, learn, needs, told_student, values_of
 from xrl_alignment.lab.pretraining.vision import LOOKS_FOR, QUERY_OF, TYPES
 
 MUG, PEN = TYPES.index("mug"), TYPES.index("pen")
@@ -47,6 +47,21 @@ def test_errors_are_as_frequent_as_they_are_meant_to_be():
     assert abs(others.float().mean() - by_looks.IMAGINED) < 0.003
     exact = values_of((MUG,), rng, exact=True)
     assert exact.nonzero().flatten().tolist() == [MUG] and exact[MUG] == 1.0
+
+
+def test_what_a_label_needs_is_not_drawn_away():
+    """A label that names what was not seen would teach to guess."""
+    assert needs("take mug from desk 1") == needs("think: i see mug in/on desk 1") == (MUG,)
+    assert needs("go to desk 1") == needs("put mug in/on desk 1") == needs("think: left: mug in desk") == ()
+    drawn = torch.stack([values_of((MUG,), random.Random(seed), sure=(MUG,)) for seed in range(200)])
+    assert (drawn[:, MUG] > 0.5).all()
+
+
+def test_what_is_not_named_leaks():
+    """Near 0 but not 0, as an encoder's values: the language model reads tokens of any length."""
+    drawn = values_of((MUG,), random.Random(0), seen=True)
+    others = torch.cat([drawn[:MUG], drawn[MUG + 1 :]])
+    assert (others != 0).all() and others.abs().max() <= by_looks.LEAK
 
 
 def test_the_explorers_games_give_labelled_states_without_numbers(student, held_out):
