@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import time
 from collections.abc import Generator, Sequence
@@ -30,7 +29,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from alfworld_native import make_environment
 from alfworld_native.base import Game
@@ -56,9 +54,8 @@ from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 MISSED, IMAGINED = 0.1, 0.005  # how often a type in view is not named, one that is not there is
 NOISE = 0.1  # share of the executed actions that are drawn at random if the explorer plays (DART, Laskey et al. 2017)
 BATCH = 32
-# The reader's tokens are not exact: one for which there is no object has a length of 0.02 to 0.4 (a word's is 2.6). The
-# language model's first RMS norm makes it as long as any other, so in training it has a length, too.
-NOISE_LENGTH = 0.01, 0.4
+LEAK = 0.08  # the encoder's value of a type that it does not name lies within this of 0. It must not be exactly 0 in
+# training: the language model's first RMS norm makes any token as long as another, so what leaks is read aloud
 TAKES = 2.0  # weight of states in which something is to be taken: a wrong `take` costs a step, a missed one the game
 
 
@@ -96,12 +93,7 @@ class ToldStudent(Blip2Emac):
         values = torch.stack([question.encoded for question in questions])  # (N, types)
         tokens = values.new_zeros(len(questions), len(LOOKS_FOR), self.words.shape[1])
         queries = torch.tensor([QUERY_OF[kind] for kind in TYPES])
-        tokens = tokens.index_add(1, queries, values[:, :, None] * self.words)
-        if self.training:
-            least, most = map(math.log, NOISE_LENGTH)
-            lengths = torch.empty(*tokens.shape[:2], 1).uniform_(least, most).exp()
-            tokens = tokens + functional.normalize(torch.randn_like(tokens), dim=-1) * lengths
-        return tokens
+        return tokens.index_add(1, queries, values[:, :, None] * self.words)
 
 
 def values_of(
@@ -118,8 +110,7 @@ def values_of(
         for kind in range(len(TYPES)):
             if not seen and kind not in sure and rng.random() < (MISSED if values[kind] else IMAGINED):
                 values[kind] = 1.0 - values[kind]
-            if values[kind]:
-                values[kind] = rng.uniform(0.75, 1.15)
+            values[kind] = rng.uniform(0.75, 1.15) if values[kind] else rng.uniform(-LEAK, LEAK)
     return torch.tensor(values)
 
 
