@@ -21,6 +21,7 @@ from lavis.common.paths import REPO_ROOT
 from lavis.common.run_settings import RunSettings
 from lavis.models import memory
 from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, model_section
+from lavis.models.hf_vlm import options as hf_vlm
 from policy_server import settings as served
 from tests.browser import running_browser
 from xrl_alignment.builders.student import load_student
@@ -217,7 +218,7 @@ def known_keys() -> set[str]:
     """Every `section.key` of the project's settings: of runs, offline training, the model and the policy server."""
     ours = [(kind, re.sub(r"^(Evaluate|Loop)|Config$", "", kind.__name__).lower()) for kind in SCHEMAS]
     keys = {f"{section}.{field.name}" for kind, section in ours + OTHERS for field in dataclasses.fields(kind)}
-    return keys | {f"model.{key}" for key in CONFIG_DEFAULTS}
+    return keys | {f"model.{key}" for key in (*CONFIG_DEFAULTS, *hf_vlm.CONFIG_DEFAULTS)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
