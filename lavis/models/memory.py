@@ -118,8 +118,10 @@ class Sizes:
 
     @classmethod
     def of(cls, model: Mapping[str, object], device: str) -> Sizes:
-        """Read off a `model:` section; nothing is loaded or downloaded."""
+        """Read off a `model:` section of a Blip2Emac; nothing is loaded or downloaded."""
         options = {**CONFIG_DEFAULTS, **model}
+        if options["arch"] != "blip2_emac":
+            raise ConfigError(f"the memory of model.arch={options['arch']} cannot be predicted, only blip2_emac's")
         parts = skeleton(options, on_cpu=device == "cpu")
         encoder, qformer, llm = (parts[name] for name in ("visual_encoder", "Qformer", "llm_model"))
         amp = dtype_named(options["amp"], "amp") if options["amp"] else None

@@ -66,3 +66,11 @@ def test_program(capsys: pytest.CaptureFixture) -> None:
         options = dict(zip(*[iter(["--model", "tiny", "--batch", "2", "--phase", "bc", *given])] * 2, strict=True))
         assert memory.main([word for pair in options.items() for word in pair]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_another_architecture_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Before, the figures of a Blip2Emac of default sizes were printed."""
+    config = tmp_path / "hub.yaml"
+    config.write_text("model: {arch: hf_vlm, path: folder}\n")
+    assert memory.main(["--model", str(config), "--batch", "1", "--phase", "bc"]) == 2
+    assert "model.arch=hf_vlm cannot be predicted" in capsys.readouterr().err
