@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,7 @@ PARTS = ("vision", "language")  # `vision` is all that is not the language model
 DTYPES = ("float32", "bfloat16", "float16")
 QUANTIZATIONS = ("none", "8bit", "4bit")
 _ARE_PARTS = list_of(", ".join(PARTS), PARTS.__contains__)
-
-
-def _names_layers(value: object) -> bool:
-    return value == "all-linear" or (isinstance(value, Sequence) and not isinstance(value, str) and bool(value))
+_ARE_NAMES = list_of("names", lambda item: isinstance(item, str), empty=False)
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,10 @@ class HfVlmKeys(Section, section="model"):
     lora_targets: Any = setting(
         "all-linear",
         "layers that get adapters: all linear ones, or those whose names end so; an error lists the names there are",
-        Rule("all-linear, or a list of names: [q_proj, v_proj]", _names_layers),
+        Rule(
+            "all-linear, or a list of names: [q_proj, v_proj]",
+            lambda value: value == "all-linear" or (isinstance(value, list | tuple) and _ARE_NAMES.holds(value)),
+        ),
     )
     freeze: list[str] = setting(
         ["vision"],

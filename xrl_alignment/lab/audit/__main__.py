@@ -5,10 +5,9 @@
     python -m xrl_alignment.audit --sections logs --logs RUN/logging_results --page docs/audit.md
 
 It plays the official games (valid_seen, and valid_unseen if it is there) with players that know little, with students
-that it trains on 1 to 3,553 games, and under the rules of every protocol, and counts what the games give away. At its
-full size it takes less than an hour on two cores; with `--quick --jobs 1` it took 7 minutes of processor time
-(2026-11-25). Each step is one of the project's programs and is done once, so a run
-that was stopped continues:
+that it trains on 1 to 3,553 games, and under the rules of every protocol, and counts what the games give away. With
+`--quick` it took 7 minutes of processor time (2026-11-25); that its full size takes an hour is the aim, not measured.
+Each step is one of the project's programs and is done once, so a run that was stopped continues:
 
     DIR/
         data/, students/       the explorer's games, and the students that were cloned from them

@@ -23,6 +23,7 @@ def test_defaults_are_filled_in() -> None:
         ({"path": "x", "freeze": ["eyes"]}, "a list of vision, language"),
         ({"path": "x", "freeze": "vision"}, r"in brackets, \[vision\]"),
         ({"path": "x", "lora_targets": "q_proj"}, "all-linear, or a list of names"),
+        ({"path": "x", "lora_targets": [1]}, "all-linear, or a list of names"),
         ({"path": "x", "low_memory": "yes"}, "true or false"),
         ({"path": "x", "quantization": "4bit", "lora_rank": 0}, "quantised weights do not train"),
         ({"path": "x", "lora_rank": 0, "freeze": ["vision", "language"]}, "nothing would train"),
