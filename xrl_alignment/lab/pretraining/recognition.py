@@ -28,7 +28,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from safetensors.torch import load_file
+from torch import Tensor, nn
 from torch.nn import functional
 
 from alfworld_native.base import Game
@@ -151,6 +152,40 @@ def new_encoder() -> ConvEncoder:
     return ConvEncoder(ConvEncoderConfig(SIZE, 1 + len(TYPES), batch_norm=True))
 
 
+@torch.no_grad()
+def started_from(student: Path, pixels: Tensor) -> ConvEncoder:
+    """The encoder of a shipped student, to be trained further: its folded batch norms are put back.
+
+    Each norm takes the mean and deviation that its convolution has on `pixels` (N, 3, S, S) as stored ones, and as
+    shift and scale: then it changes nothing but adds the folded bias.
+    """
+    folded = {
+        key.removeprefix("visual_encoder."): value.float()
+        for key, value in load_file(student).items()
+        if key.startswith("visual_encoder.")
+    }
+    model = new_encoder()
+
+    def put_back(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        assert isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None and norm.running_var is not None
+        norm.running_var[:], norm.running_mean[:] = torch.var_mean(inputs[0], (0, 2, 3))
+        norm.weight[:] = (norm.running_var + norm.eps).sqrt()
+        norm.bias[:] = norm.running_mean + folded[norms[norm]]
+
+    norms = {
+        module: f"{name.removesuffix('1')}0.bias"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.BatchNorm2d)
+    }
+    hooks = [norm.register_forward_pre_hook(put_back) for norm in norms]
+    weights = {key: value for key, value in folded.items() if key in model.state_dict()}
+    model.load_state_dict(weights, strict=False)
+    model.eval().scores(pixels)
+    for hook in hooks:
+        hook.remove()
+    return model
+
+
 def pixels_of(batch: Sequence[Seen]) -> Tensor:
     """Normalised frames (N, 3, S, S) float32."""
     frames_ = torch.from_numpy(np.stack([seen.frame for seen in batch])).permute(0, 3, 1, 2)
@@ -216,13 +251,26 @@ def rates(counts: dict[str, np.ndarray]) -> tuple[float, float]:
     return right / max(right + wrong, 1), right / max(right + missed, 1)
 
 
-def train(games: Sequence[Game], judged: Sequence[Game], out: Path, *, minutes: float, lr: float, seed: int) -> None:
+def train(
+    games: Sequence[Game],
+    judged: Sequence[Game],
+    out: Path,
+    *,
+    minutes: float,
+    lr: float,
+    seed: int,
+    start: Path | None = None,
+) -> None:
     """Train for `minutes`, those of earlier runs into `out` counted; prints and saves after every pool.
 
-    `judged` are games in rooms that `games` do not have: what is printed is measured in them, on held-out variants.
+    `start` is a student whose encoder the first run begins with. `judged` are games in rooms that `games` do not have:
+    what is printed is measured in them, on held-out variants.
     """
     torch.manual_seed(seed)
     model = new_encoder()
+    if start is not None:
+        source = views(games, random.Random(seed))
+        model = started_from(start, pixels_of([next(source) for _ in range(96)]))
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.02)
     spent, step = 0.0, 0
     if (out / "encoder.pt").exists():
@@ -288,6 +336,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--seed", type=int, default=0)
+    start_help = "a student with such an encoder, with which training begins instead of with random weights"
+    parser.add_argument("--start", type=Path, metavar="FILE.safetensors", help=start_help)
     arguments = parser.parse_args()
     bound_kernel_cache()
     keep_freed_memory()
@@ -295,7 +345,7 @@ def main() -> None:
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
     games += find_games("train") if arguments.official else []
     judged = [game for folder in arguments.games for game in find_games("household_heldout", data=folder)]
-    settings = {name: getattr(arguments, name) for name in ("minutes", "lr", "seed")}
+    settings = {name: getattr(arguments, name) for name in ("minutes", "lr", "seed", "start")}
     train(games, judged, arguments.out, **settings)
 
 
