@@ -3,9 +3,9 @@
     python -m xrl_alignment.lab.pretraining.by_looks --games DIR … --official --out DIR --rounds 3 --batches 150
 
 The language model and the vision encoder meet in the image tokens: query q of the Q-Former says which of its types
-(`vision.LOOKS_FOR`) is in view, as the sum of the word vectors of these types. So the language model can learn before,
-and apart from, the encoder: here the engine says what is within reach, with errors like an encoder's (types missed,
-types that are not there). No frame is rendered, and an episode takes milliseconds.
+(`vision.LOOKS_FOR`) is in view, with the word vectors of these types, or with that of "nothing". So the language model
+can learn before, and apart from, the encoder: here the engine says what is within reach, with errors like an encoder's
+(types missed, types that are not there). No frame is rendered, and an episode takes milliseconds.
 
 Each round is DAgger (Ross et al. 2011): games are played, by the explorer in the first round, by the student in a share
 that grows; the explorer labels every state; the student learns from the states of all rounds. The texts are those of
@@ -54,8 +54,7 @@ from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 MISSED, IMAGINED = 0.1, 0.005  # how often a type in view is not named, one that is not there is
 NOISE = 0.1  # share of the executed actions that are drawn at random if the explorer plays (DART, Laskey et al. 2017)
 BATCH = 32
-LEAK = 0.08  # the encoder's value of a type that it does not name lies within this of 0. It must not be exactly 0 in
-# training: the language model's first RMS norm makes any token as long as another, so what leaks is read aloud
+LEAK = 0.08  # the encoder's value of a type that it does not name lies within this of 0
 TAKES = 2.0  # weight of states in which something is to be taken: a wrong `take` costs a step, a missed one the game
 
 
@@ -74,26 +73,33 @@ class State(NamedTuple):
 class ToldStudent(Blip2Emac):
     """A student that is told which types are in view: `Question.encoded` holds a value for each type, float (types,).
 
-    `words` (types, H) are the types' word vectors as they were before training: the projection of the encoder gives
-    these, so they must not move.
+    `words` (types, H) and `nothing` (H,) are word vectors as they were before training: the projection of the encoder
+    gives these, so they must not move.
     """
 
     words: Tensor
+    nothing: Tensor
 
     def remember_words(self) -> None:
-        """Take the word vectors of the types as they are now."""
+        """Take the word vectors as they are now."""
         embedding = self.llm_model.get_input_embeddings().weight
         assert isinstance(embedding, Tensor)
-        ids = [self.llm_tokenizer.encode(f" {kind}") for kind in TYPES]
+        ids = [self.llm_tokenizer.encode(f" {word}") for word in (*TYPES, "nothing")]
         assert all(len(found) == 1 for found in ids), "a type is not a single token"
-        self.words = embedding.detach()[torch.tensor([found[0] for found in ids])].clone()
+        *words, self.nothing = embedding.detach()[torch.tensor(ids)[:, 0]].clone()
+        self.words = torch.stack(words)
 
     def image_tokens(self, questions: Sequence[Question]) -> Tensor:
-        """(N, Q, H): at each query the sum of its types' word vectors, weighted by their values."""
+        """(N, Q, H): at query q the word "nothing", whose place its types' words w take by their values v.
+
+        token q = nothing + sum over the types k of q of v_k (w_k - nothing). Without "nothing" a query that finds
+        nothing would give a vector of nearly no length; the language model's first RMS norm makes every vector as long
+        as any other, so it would read what is left of the types that are not there.
+        """
         values = torch.stack([question.encoded for question in questions])  # (N, types)
-        tokens = values.new_zeros(len(questions), len(LOOKS_FOR), self.words.shape[1])
+        tokens = self.nothing.repeat(len(questions), len(LOOKS_FOR), 1)
         queries = torch.tensor([QUERY_OF[kind] for kind in TYPES])
-        return tokens.index_add(1, queries, values[:, :, None] * self.words)
+        return tokens.index_add(1, queries, values[:, :, None] * (self.words - self.nothing))
 
 
 def values_of(

@@ -6,15 +6,15 @@
 `--encoder` is the folder of `recognition`, `--language-model` that of `by_looks`. The encoder's features say which
 types each patch shows, and its first one which types the image shows. A Q-Former learns to read them: query q answers
 for the types `vision.LOOKS_FOR[q]`, and a linear head gives a value near 1 for a type that the encoder names, else
-near 0. Composed with the word vectors of the language model the head becomes the projection, as in `vision`. It learns
-from the encoder's findings in rendered frames, which are computed once.
+near 0. Composed with the word vectors of the language model (`by_looks.ToldStudent`) the head becomes the projection.
+The reader learns from the encoder's findings in rendered frames, which are computed once.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from lavis.common.program import run_program
 from lavis.models.blip2_models.blip2 import LN_VISION_EPS, Float32LayerNorm, init_qformer
 from lavis.models.blip2_models.conv_encoder import ConvEncoder
 from xrl_alignment.lab.pretraining.backbone import write_bfloat16
-from xrl_alignment.lab.pretraining.by_looks import told_student
+from xrl_alignment.lab.pretraining.by_looks import ToldStudent, told_student
 from xrl_alignment.lab.pretraining.recognition import new_encoder, pixels_of, views
 from xrl_alignment.lab.pretraining.vision import LOOKS_FOR, QUERY_OF, SHARPNESS, TYPES
 
@@ -116,9 +116,8 @@ def learn_to_read(features: Tensor, *, steps: int, lr: float, seed: int) -> Read
 def centre(reader: Reader, features: Tensor) -> None:
     """Shift the head so that the values of what is not named are 0 in the mean.
 
-    Cross-entropy pulls them a little below 0, alike everywhere: -0.05 for each of 58 types. In the projection that
-    would add up to a vector longer than a word's in every image token (success in 24 games: 0.33 with it, 0.83
-    without).
+    Cross-entropy pulls them a little below 0, alike everywhere: -0.05 for each of 58 types, which the projection adds
+    up.
     """
     with torch.autocast("cpu", torch.bfloat16):
         values = torch.cat([reader(part) for part in features.split(128)])
@@ -137,15 +136,18 @@ def agreement(reader: Reader, features: Tensor) -> tuple[float, float]:
     return right / max(said.sum().item(), 1), right / max(named.sum().item(), 1)
 
 
-def student_state(encoder: ConvEncoder, reader: Reader, words: Tensor, llm: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All weights of the student under Blip2Emac's names.
+def student_state(encoder: ConvEncoder, reader: Reader, told: ToldStudent) -> dict[str, Tensor]:
+    """All weights of the student under Blip2Emac's names, with the language model of `told`.
 
-    `words` (types, H): head(x) = W x + b gives a value for each type, and the projection weights the types' word
-    vectors V by these: Vᵀ (W x + b) = (Vᵀ W) x + Vᵀ b. `llm`: the language model's weights under Transformers' names.
+    The head gives a value for each type, W x + b, and a token is n + Vᵀ (W x + b), V being the types' word vectors
+    minus that of "nothing", n (`ToldStudent.image_tokens`). So the projection is (Vᵀ W) x + (Vᵀ b + n).
     """
+    change = told.words - told.nothing
     parts = {f"visual_encoder.{key}": value for key, value in encoder.state_dict().items()}
     parts |= {key: value for key, value in reader.state_dict().items() if not key.startswith("head.")}
-    parts["llm_proj.weight"], parts["llm_proj.bias"] = words.T @ reader.head.weight, words.T @ reader.head.bias
+    parts["llm_proj.weight"] = change.T @ reader.head.weight
+    parts["llm_proj.bias"] = change.T @ reader.head.bias + told.nothing
+    llm = told.llm_model.state_dict()
     return parts | {f"llm_model.{key}": value for key, value in llm.items() if key != "lm_head.weight"}
 
 
@@ -178,10 +180,9 @@ def main() -> None:
         features = findings(encoder, games, arguments.frames, random.Random(arguments.seed))
         reader = learn_to_read(features, steps=arguments.steps, lr=arguments.lr, seed=arguments.seed)
         torch.save(reader.state_dict(), arguments.reader)
-    words = told_student().words
-    llm = told_student(arguments.language_model / "llm.safetensors").llm_model.state_dict()
+    told = told_student(arguments.language_model / "llm.safetensors")
     with torch.no_grad():
-        write_bfloat16(student_state(encoder, reader, words, llm), arguments.out)
+        write_bfloat16(student_state(encoder, reader, told), arguments.out)
 
 
 if __name__ == "__main__":

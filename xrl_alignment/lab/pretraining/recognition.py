@@ -259,18 +259,18 @@ def train(
     minutes: float,
     lr: float,
     seed: int,
-    start: Path | None = None,
+    student: Path | None = None,
 ) -> None:
     """Train for `minutes`, those of earlier runs into `out` counted; prints and saves after every pool.
 
-    `start` is a student whose encoder the first run begins with. `judged` are games in rooms that `games` do not have:
+    `student` is a file whose encoder the first run begins with. `judged` are games in rooms that `games` do not have:
     what is printed is measured in them, on held-out variants.
     """
     torch.manual_seed(seed)
     model = new_encoder()
-    if start is not None:
-        source = views(games, random.Random(seed))
-        model = started_from(start, pixels_of([next(source) for _ in range(96)]))
+    if student is not None:
+        first = views(games, random.Random(seed))
+        model = started_from(student, pixels_of([next(first) for _ in range(96)]))
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.02)
     spent, step = 0.0, 0
     if (out / "encoder.pt").exists():
@@ -336,8 +336,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--seed", type=int, default=0)
-    start_help = "a student with such an encoder, with which training begins instead of with random weights"
-    parser.add_argument("--start", type=Path, metavar="FILE.safetensors", help=start_help)
+    student_help = "training begins with this student's encoder instead of with random weights"
+    parser.add_argument("--student", type=Path, metavar="FILE.safetensors", help=student_help)
     arguments = parser.parse_args()
     bound_kernel_cache()
     keep_freed_memory()
@@ -345,7 +345,7 @@ def main() -> None:
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
     games += find_games("train") if arguments.official else []
     judged = [game for folder in arguments.games for game in find_games("household_heldout", data=folder)]
-    settings = {name: getattr(arguments, name) for name in ("minutes", "lr", "seed", "start")}
+    settings = {name: getattr(arguments, name) for name in ("minutes", "lr", "seed", "student")}
     train(games, judged, arguments.out, **settings)
 
 

@@ -9,9 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.games import find_games
+from lavis.common.paths import REPO_ROOT
 from lavis.models.blip2_models.conv_encoder import ConvEncoder, ConvEncoderConfig
 from xrl_alignment.lab.pretraining import recognition
 from xrl_alignment.lab.pretraining.recognition import GRID, LEAST_PIXELS, Seen, crowded, precision_recall, rates, views
@@ -111,3 +113,17 @@ def test_training_lowers_the_loss_and_goes_on_from_its_folder(train_games, tmp_p
     assert len(lines) > len(first) and lines[len(first)]["step"] > first[-1]["step"]
     assert lines[-1]["losses"][0] < lines[0]["losses"][0]
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_students_encoder_is_trained_further(train_games):
+    """Its batch norms, folded into its convolutions, are put back: the same scores, and norms to train."""
+    student = REPO_ROOT / "lavis/models/tiny/student_looks.safetensors"
+    source = views(train_games, random.Random(0))
+    pixels = recognition.pixels_of([next(source) for _ in range(8)])
+    model = recognition.started_from(student, pixels)
+    folded = ConvEncoder(ConvEncoderConfig(224, 1 + len(TYPES)))
+    shipped = {key.removeprefix("visual_encoder."): value.float() for key, value in load_file(student).items()}
+    folded.load_state_dict({key: shipped[key] for key in folded.state_dict()})
+    with torch.no_grad():
+        assert torch.allclose(model.eval().scores(pixels), folded.scores(pixels), atol=2e-3)
+        assert torch.allclose(model.train().scores(pixels), folded.scores(pixels), atol=2e-2)
