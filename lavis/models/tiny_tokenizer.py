@@ -218,7 +218,7 @@ def build_tokenizer() -> Tokenizer:
     )
     merger.train_from_iterator([" ".join(WORDS), *words, *VERBS], trainer)
 
-    learnt = json_model(merger)
+    learnt = json.loads(merger.to_str())["model"]  # the section with the vocabulary and merges
     vocabulary: dict[str, int] = dict(sorted(learnt["vocab"].items(), key=lambda item: item[1]))
     for text in whole:
         piece = byte_level.pre_tokenize_str(text)[0][0]
@@ -229,11 +229,6 @@ def build_tokenizer() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
-
-
-def json_model(tokenizer: Tokenizer) -> dict:
-    """The `model` section of a tokenizer's JSON: its vocabulary and merges."""
-    return json.loads(tokenizer.to_str())["model"]
 
 
 def main() -> None:
