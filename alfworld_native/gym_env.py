@@ -199,6 +199,7 @@ class ALFWorldVectorEnv(VectorEnv):
             raise EnvironmentFault(f"num_envs is {num_envs}; at least 1 environment is needed")
         self.num_envs, self.render_mode = num_envs, render_mode
         self._games = _Games(games, split, data, shuffle)
+        # Read once for all engines, because each of them may get any game.
         texts = read_games(game.path for game in self._games.games)
         engines = (NativeEnvironment(max_steps, show_ids, texts) for _ in range(num_envs))
         self._engines = [_shown(engine, name_by, camera) for engine in engines]
@@ -231,6 +232,7 @@ class ALFWorldVectorEnv(VectorEnv):
         steps = [engine.step(action) for engine, action in zip(self._engines, actions, strict=True)]
         won = np.fromiter((step.won for step in steps), bool, self.num_envs)
         done = np.fromiter((step.done for step in steps), bool, self.num_envs)
+        # `won` and `done` speak of the old game; `steps` holds the new one's beginning from here on.
         final = self._replace(steps, done) if done.any() else {}
         return self._observations(steps), won.astype(np.float64), won, done & ~won, {**self._infos(steps), **final}
 

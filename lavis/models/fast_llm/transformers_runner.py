@@ -31,6 +31,7 @@ class RoomyLayer(DynamicLayer):
         """Append keys and values (N, heads, new tokens, width); returns all of both."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        # `get_seq_length` counts the columns of `keys`, which is a view of what is written so far.
         start = self.get_seq_length()
         stop = start + key_states.shape[2]
         if not self._buffers:
@@ -58,6 +59,7 @@ class RoomyLayer(DynamicLayer):
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Row i continues as row `beam_idx[i]`, one of the same prompt."""
         stop = self.get_seq_length()
+        # Beams of a prompt have equal keys and values in its columns: those need not move.
         for buffer in self._buffers:
             buffer[:, :, self._prompt : stop] = buffer[beam_idx, :, self._prompt : stop]
 
@@ -79,8 +81,10 @@ class TransformersRunner:
         """Read N prompts; the next token's logits (N, V)."""
         self._cache = roomy_cache(self._llm, room)
         self._mask = mask
+        # Without a mask Transformers chooses the causal kernel, which is faster than one that reads a mask.
         self._unpadded = bool(mask.all())
         logits = self._logits(positions, inputs_embeds=embeds)
+        # The prompt is read once; only then does each beam get a copy of its keys and values.
         if beams > 1:
             self._cache.batch_repeat_interleave(beams)
             self._mask = self._mask.repeat_interleave(beams, dim=0)
