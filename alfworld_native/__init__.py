@@ -157,7 +157,8 @@ def check_split(name: str, split: str, data: str | None = None) -> None:
 
     The games themselves may be on another machine, so a well-known name passes without them.
     """
-    known = _household_splits() if name == "household" else (*OFFICIAL_SPLITS, *_household_splits())
+    generated = (*HOUSEHOLD_SPLITS, *frozen_splits())
+    known = generated if name == "household" else (*OFFICIAL_SPLITS, *generated)
     there = [] if name == "household" and not data else find_splits(data)
     if split not in (*known, *there):
         raise EnvironmentFault(f"environment.split: {unknown('split', split, {*known, *there})}")
@@ -188,10 +189,6 @@ def engine_name(name: str) -> str:
     if is_class_name(name):
         return str(getattr(load_class(name, "environment", ()), "name", name))
     return "native" if ENVIRONMENTS[name] == _NATIVE else name
-
-
-def _household_splits() -> tuple[str, ...]:
-    return (*HOUSEHOLD_SPLITS, *frozen_splits())
 
 
 def _frozen_cache() -> str:

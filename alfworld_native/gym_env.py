@@ -140,34 +140,32 @@ class ALFWorldEnv(gymnasium.Env):
         if seed is not None:
             self._games.rewind()
         self._game = self._games.choose(self.np_random, (options or {}).get("game"))
-        step = self._engine.reset(self._game)
-        return self._observation(step), self._info(step)
+        return self._seen(self._engine.reset(self._game))
 
     def step(self, action: str) -> tuple[dict, float, bool, bool, dict]:
         """Carry out a command; truncated at the step limit."""
         step = self._engine.step(action)
-        return self._observation(step), float(step.won), step.won, step.done and not step.won, self._info(step)
+        observation, info = self._seen(step)
+        return observation, float(step.won), step.won, step.done and not step.won, info
 
     def render(self) -> np.ndarray | str | None:
         """The frame (`rgb_array`) or the last text (`ansi`)."""
         if self.render_mode == "ansi":
             return self._text
-        return self._frame() if self.render_mode == "rgb_array" else None
+        return _frame(self._engine, self._size) if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
         """Forget the game."""
         self._engine.close()
 
-    def _observation(self, step: TimeStep) -> dict:
+    def _seen(self, step: TimeStep) -> tuple[dict, dict]:
+        """The observation, and what comes beside it."""
         self._text = step.text if self._tell_objects else without_objects(step.text)
-        return {"text": self._text, "image": self._frame()} if self._image else {"text": self._text}
-
-    def _frame(self) -> np.ndarray:
-        return _frame(self._engine, self._size)
-
-    def _info(self, step: TimeStep) -> dict:
+        observation: dict[str, Any] = {"text": self._text}
+        if self._image:
+            observation["image"] = _frame(self._engine, self._size)
         game = self._game.id if self._game else ""
-        return {"admissible_commands": step.admissible_commands, "won": step.won, "game": game}
+        return observation, {"admissible_commands": step.admissible_commands, "won": step.won, "game": game}
 
 
 class ALFWorldVectorEnv(VectorEnv):
@@ -201,6 +199,7 @@ class ALFWorldVectorEnv(VectorEnv):
             raise EnvironmentFault(f"num_envs is {num_envs}; at least 1 environment is needed")
         self.num_envs, self.render_mode = num_envs, render_mode
         self._games = _Games(games, split, data, shuffle)
+        # Read once for all engines, because each of them may get any game.
         texts = read_games(game.path for game in self._games.games)
         engines = (NativeEnvironment(max_steps, show_ids, texts) for _ in range(num_envs))
         self._engines = [_shown(engine, name_by, camera) for engine in engines]
@@ -233,12 +232,15 @@ class ALFWorldVectorEnv(VectorEnv):
         steps = [engine.step(action) for engine, action in zip(self._engines, actions, strict=True)]
         won = np.fromiter((step.won for step in steps), bool, self.num_envs)
         done = np.fromiter((step.done for step in steps), bool, self.num_envs)
+        # `won` and `done` speak of the old game; `steps` holds the new one's beginning from here on.
         final = self._replace(steps, done) if done.any() else {}
         return self._observations(steps), won.astype(np.float64), won, done & ~won, {**self._infos(steps), **final}
 
     def render(self) -> tuple[np.ndarray, ...] | None:
         """A frame of each environment."""
-        return tuple(self._frame(engine) for engine in self._engines) if self.render_mode == "rgb_array" else None
+        if self.render_mode != "rgb_array":
+            return None
+        return tuple(_frame(engine, self._size) for engine in self._engines)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Forget the games."""
@@ -251,7 +253,7 @@ class ALFWorldVectorEnv(VectorEnv):
         for i in np.flatnonzero(done):
             final_obs[i] = {"text": self._told(steps[i])}
             if self._image:
-                final_obs[i]["image"] = self._frame(self._engines[i])
+                final_obs[i]["image"] = _frame(self._engines[i], self._size)
         infos = self._infos(steps)
         final_info: dict[str, Any] = {key: np.where(done, value, None) for key, value in infos.items() if key[0] != "_"}
         final_info |= {f"_{key}": done.copy() for key in final_info}
@@ -263,14 +265,11 @@ class ALFWorldVectorEnv(VectorEnv):
     def _observations(self, steps: list[TimeStep]) -> dict:
         observations: dict[str, Any] = {"text": tuple(map(self._told, steps))}
         if self._image:
-            observations["image"] = np.stack([self._frame(engine) for engine in self._engines])
+            observations["image"] = np.stack([_frame(engine, self._size) for engine in self._engines])
         return observations
 
     def _told(self, step: TimeStep) -> str:
         return step.text if self._tell_objects else without_objects(step.text)
-
-    def _frame(self, engine: Environment) -> np.ndarray:
-        return _frame(engine, self._size)
 
     def _infos(self, steps: list[TimeStep]) -> dict:
         everywhere = np.ones(self.num_envs, bool)

@@ -7,11 +7,11 @@ order in which games are played does not matter.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import numpy as np
 
 from alfworld_native.base import Environment, Game, TimeStep, WrappedEnvironment
+from alfworld_native.choices import IMAGE_NOISE_NAMES
 from lavis.common.errors import ConfigError, unknown
 
 MAX_SEVERITY = 4
@@ -52,14 +52,14 @@ class NoisyTextEnvironment(WrappedEnvironment):
 
 
 class NoisyEnvironment(WrappedEnvironment):
-    """`environment` with noise of one kind (of `IMAGE_NOISES`) on its frames.
+    """`environment` with noise of one kind (of `IMAGE_NOISE_NAMES`) on its frames.
 
     Raises ConfigError for another kind or severity.
     """
 
     def __init__(self, environment: Environment, *, kind: str, severity: int, seed: int = 0) -> None:
-        if kind not in IMAGE_NOISES:
-            raise ConfigError(unknown("image noise", kind, IMAGE_NOISES))
+        if kind not in IMAGE_NOISE_NAMES:
+            raise ConfigError(unknown("image noise", kind, IMAGE_NOISE_NAMES))
         check_severity("environment.image_severity", severity)
         super().__init__(environment)
         self._kind, self._severity, self._seed = kind, severity, seed
@@ -87,8 +87,49 @@ class NoisyEnvironment(WrappedEnvironment):
 
 
 def image_noise(frame: np.ndarray, kind: str, severity: int, draw: np.random.Generator) -> np.ndarray:
-    """`frame` (uint8, H × W × 3) with noise of a kind of `IMAGE_NOISES`; severity 0 changes nothing."""
-    return IMAGE_NOISES[kind](frame, severity - 1, draw) if severity else frame
+    """`frame` (uint8, H × W × 3) with noise of a kind of `IMAGE_NOISE_NAMES`; severity 0 changes nothing.
+
+    "segments" is EMAC+'s noise on frames (arXiv:2505.19905, figure 4): a share of the frames is cropped, enlarged, or
+    replaced by a segment of itself. ConfigError for another kind.
+    """
+    if not severity:
+        return frame
+    level, (height, width) = severity - 1, frame.shape[:2]
+    match kind:
+        case "gaussian":  # independent in every pixel and colour
+            noise = draw.standard_normal(frame.shape, dtype=np.float32) * _DEVIATION[level]
+            return np.clip(frame + noise, 0, 255).astype(np.uint8)
+        case "occlusion":
+            # Both sides by the square root of the share: the rectangle covers the share of the area.
+            rows, columns = (round(size * _COVERED[level] ** 0.5) for size in (height, width))
+            top, left = int(draw.integers(height - rows + 1)), int(draw.integers(width - columns + 1))
+            covered = frame.copy()
+            covered[top : top + rows, left : left + columns] = _GREY
+            return covered
+        case "dropped":
+            return np.zeros_like(frame) if draw.random() < _DROPPED[level] else frame
+        case "brightness":
+            return (frame * _BRIGHTNESS[level]).astype(np.uint8)
+        case "segments":
+            if draw.random() >= _CHANGED[level]:
+                return frame
+            share = draw.uniform(0.4, 0.8)  # of each side that is left to be seen
+            rows, columns = round(height * share), round(width * share)
+            top, left = int(draw.integers(height - rows + 1)), int(draw.integers(width - columns + 1))
+            part = frame[top : top + rows, left : left + columns]
+            match int(draw.integers(3)):
+                case 0:  # cropped: what lies outside is black
+                    changed = np.zeros_like(frame)
+                    changed[top : top + rows, left : left + columns] = part
+                case 1:  # enlarged: the part fills the frame (nearest neighbour)
+                    changed = part[np.arange(height) * rows // height][:, np.arange(width) * columns // width]
+                case _:  # replaced: the part lies where another segment was
+                    changed = frame.copy()
+                    there = int(draw.integers(height - rows + 1)), int(draw.integers(width - columns + 1))
+                    changed[there[0] : there[0] + rows, there[1] : there[1] + columns] = part
+            return np.ascontiguousarray(changed)
+        case _:
+            raise ConfigError(unknown("image noise", kind, IMAGE_NOISE_NAMES))
 
 
 def word_noise(text: str, severity: int, draw: random.Random) -> str:
@@ -115,57 +156,3 @@ def check_severity(key: str, severity: int) -> None:
     """ConfigError if `severity` is none of 0 to 4."""
     if not 0 <= severity <= MAX_SEVERITY:
         raise ConfigError(f"{key}: {severity} is not a severity from 0 (no noise) to {MAX_SEVERITY}")
-
-
-def _gaussian(frame: np.ndarray, level: int, draw: np.random.Generator) -> np.ndarray:
-    noise = draw.standard_normal(frame.shape, dtype=np.float32) * _DEVIATION[level]
-    return np.clip(frame + noise, 0, 255).astype(np.uint8)
-
-
-def _occlusion(frame: np.ndarray, level: int, draw: np.random.Generator) -> np.ndarray:
-    # Both sides by the square root of the share: the rectangle covers the share of the area.
-    height, width = (round(size * _COVERED[level] ** 0.5) for size in frame.shape[:2])
-    top = int(draw.integers(frame.shape[0] - height + 1))
-    left = int(draw.integers(frame.shape[1] - width + 1))
-    covered = frame.copy()
-    covered[top : top + height, left : left + width] = _GREY
-    return covered
-
-
-def _dropped(frame: np.ndarray, level: int, draw: np.random.Generator) -> np.ndarray:
-    return np.zeros_like(frame) if draw.random() < _DROPPED[level] else frame
-
-
-def _brightness(frame: np.ndarray, level: int, draw: np.random.Generator) -> np.ndarray:
-    return (frame * _BRIGHTNESS[level]).astype(np.uint8)
-
-
-def _segments(frame: np.ndarray, level: int, draw: np.random.Generator) -> np.ndarray:
-    """EMAC+'s noise on frames (arXiv:2505.19905, figure 4): at a rate, a frame is cropped, enlarged, or a segment."""
-    if draw.random() >= _CHANGED[level]:
-        return frame
-    height, width = frame.shape[:2]
-    share = draw.uniform(0.4, 0.8)  # of each side that is left to be seen
-    rows, columns = round(height * share), round(width * share)
-    top, left = int(draw.integers(height - rows + 1)), int(draw.integers(width - columns + 1))
-    part = frame[top : top + rows, left : left + columns]
-    match int(draw.integers(3)):
-        case 0:  # cropped: what lies outside is black
-            changed = np.zeros_like(frame)
-            changed[top : top + rows, left : left + columns] = part
-        case 1:  # enlarged: the part fills the frame (nearest neighbour)
-            changed = part[np.arange(height) * rows // height][:, np.arange(width) * columns // width]
-        case _:  # replaced: the part lies where another segment was
-            changed = frame.copy()
-            there = int(draw.integers(height - rows + 1)), int(draw.integers(width - columns + 1))
-            changed[there[0] : there[0] + rows, there[1] : there[1] + columns] = part
-    return np.ascontiguousarray(changed)
-
-
-IMAGE_NOISES: dict[str, Callable[[np.ndarray, int, np.random.Generator], np.ndarray]] = {
-    "gaussian": _gaussian,
-    "occlusion": _occlusion,
-    "dropped": _dropped,
-    "brightness": _brightness,
-    "segments": _segments,
-}  # the names are `common.choices.IMAGE_NOISE_NAMES`

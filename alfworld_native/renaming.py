@@ -35,6 +35,7 @@ def invented_names(draw: random.Random) -> dict[str, str]:
     known = load_statistics()
     taken = {*_TAKEN.split(), *NUMBERS, *known.object_types, *known.receptacle_types}
     taken |= {name.lower() for name in (*NEW_NAMES, *NEW_NAMES.values())}
+    # In alphabetical order: the draw then depends on the seed alone, not on the order of the table.
     names = {}
     for kind in sorted(name.lower() for name in NEW_NAMES):
         while (word := _word(draw)) in taken:

@@ -138,6 +138,7 @@ class TextWorldEnvironment:
             raise EnvironmentFault("the episode is over; call reset(game) before the next step")
         if not isinstance(action, str):
             raise EnvironmentFault(f"an action is a string such as 'go to desk 1', not {type(action).__name__}")
+        # Score and `done` are TextWorld's own, which knows no step limit of ours; `_time_step` says both.
         self._steps += 1
         with _turn():
             self._state, _, _ = engine.step(to_dialect(action.strip(), self._dialect))

@@ -185,7 +185,15 @@ class ThorEnvironment:
         if not self._playing:
             raise EnvironmentFault("no game is loaded; call reset(game) first")
         frame = np.ascontiguousarray(self._alfred.get_frames()[0][:, :, ::-1])  # alfworld turns RGB into OpenCV's BGR
-        return self._with_names(frame) if self.show_ids else frame
+        event = self._thread.env.last_event
+        segmentation = getattr(event, "instance_segmentation_frame", None)
+        if not self.show_ids or segmentation is None:
+            return frame
+        # The simulator tells each thing's colour in the segmentation; the text's names are known to the controller.
+        controller = self._thread.controller
+        named = {id_: thing["num_id"] for id_, thing in {**controller.objects, **controller.receptacles}.items()}
+        colours = {colour: named[id_] for colour, id_ in event.color_to_object_id.items() if id_ in named}
+        return write_names(frame, np.asarray(segmentation), colours)
 
     def close(self) -> None:
         """Stop the simulator."""
@@ -221,16 +229,6 @@ class ThorEnvironment:
         commands = sorted({canonical(command) for command in infos["admissible_commands"][0]})
         return TimeStep(text, commands, won, self._done)
 
-    def _with_names(self, frame: np.ndarray) -> np.ndarray:
-        event = self._thread.env.last_event
-        segmentation = getattr(event, "instance_segmentation_frame", None)
-        if segmentation is None:
-            return frame
-        controller = self._thread.controller
-        named = {id_: thing["num_id"] for id_, thing in {**controller.objects, **controller.receptacles}.items()}
-        colours = {colour: named[id_] for colour, id_ in event.color_to_object_id.items() if id_ in named}
-        return write_names(frame, np.asarray(segmentation), colours)
-
 
 def _name_put(expert: Any) -> None:
     """Let alfworld's expert read the commands in both dialects.
@@ -257,6 +255,7 @@ def write_names(frame: np.ndarray, segmentation: np.ndarray, names: Mapping[tupl
 
     image = Image.fromarray(frame)
     draw = ImageDraw.Draw(image)
+    # Red, green and blue as one number, so that a colour is compared once for each pixel.
     weights = np.array([1 << 16, 1 << 8, 1], dtype=np.int64)
     codes = segmentation.astype(np.int64) @ weights
     for colour, name in names.items():

@@ -64,7 +64,8 @@ def test_the_light_installation_generates_plays_renders_and_explores(tmp_path):
 from alfworld_native import choose_games, make_environment
 from alfworld_native.base import information_of
 from xrl_alignment.agents.experts import make_expert
-assert observation["text"].strip() and env.unwrapped._frame().shape == (224, 224, 3)
+env.unwrapped.render_mode = "rgb_array"
+assert observation["text"].strip() and env.unwrapped.render().shape == (224, 224, 3)
 (game,) = choose_games("household", "household_heldout", num=1, num_train=100, num_heldout=100)
 environment, expert = make_environment("native"), make_expert("explorer")
 now = environment.reset(game)

@@ -95,7 +95,12 @@ class AlfredTWEnv:
     def collect_game_files(self, verbose: bool = False) -> None:
         """Find the split's games of the config's task types that are solvable: `game_files`, in the folders' order."""
         folder_key, number_key = _SPLITS[self.train_eval]
-        folder = _folder(_setting(self.config, "dataset", folder_key), f"dataset.{folder_key}")
+        folder = _expanded(_setting(self.config, "dataset", folder_key))
+        if not os.path.isdir(folder):
+            raise MissingFileError(
+                f"dataset.{folder_key}: folder {folder} does not exist: get the games with `alfworld-download`, or set "
+                "ALFWORLD_DATA"
+            )
         numbers = _setting(self.config, "env", "task_types")
         kinds = {TASK_TYPES[number] for number in numbers if number in TASK_TYPES}
         # alfworld's order: as the file system lists the folders, the deepest first.
@@ -168,16 +173,6 @@ def _setting(config: Mapping[str, Any], *keys: str) -> Any:
 def _expanded(text: str) -> str:
     """A path of the config; without a variable ALFWORLD_DATA that is alfworld's own default."""
     return os.path.expandvars(str(text).replace("$ALFWORLD_DATA", str(data_root())))
-
-
-def _folder(text: str, key: str) -> str:
-    """The folder that the config names; MissingFileError if it is not there."""
-    path = _expanded(text)
-    if not os.path.isdir(path):
-        raise MissingFileError(
-            f"{key}: folder {path} does not exist: get the games with `alfworld-download`, or set ALFWORLD_DATA"
-        )
-    return path
 
 
 def _is_played(root: str, kinds: set[str]) -> bool:

@@ -211,14 +211,12 @@ class _Slot:
         if self._request.facts:
             infos["facts"] = propositions(game)
         if self._expert is not None:
-            infos["extra.expert_plan"] = [self._plan(self._expert, game, text, command)]
+            action = self._expert.after(command, text, game) if self._steps else None
+            # alfworld's plan is `look` if its expert has none.
+            infos["extra.expert_plan"] = [to_dialect(action or "look", self._dialect or game.own_dialect)]
         if self._dialect is not None:
             text = text_in_dialect(text, self._dialect)
         return Answer(text, int(won), won or 0 < self._max_steps <= self._steps, infos)
-
-    def _plan(self, expert: HandcodedExpert, game: NativeGame, text: str, command: str) -> str:
-        action = expert.after(command, text, game) if self._steps else None
-        return to_dialect(action or "look", self._dialect or game.own_dialect)  # alfworld's plan where it has none
 
 
 def _experts(apart: bool) -> Experts:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from itertools import permutations, product
 from typing import NamedTuple
 
-from alfworld_native.engine.pddl import STATIC, Exists, parse_goal
+from alfworld_native.engine.pddl import STATIC, Literal, parse_goal
 from alfworld_native.engine.state import GameState
 from alfworld_native.engine.world import STATES, World
 from alfworld_native.errors import EnvironmentFault
@@ -91,20 +91,29 @@ def task_of(world: World) -> HouseholdGoal:
     for block, levels in zip(parse_goal(world.text.goal), world.goal, strict=True):
         things = {level.variable: level.candidates for level in levels}
         predicates = {literal.predicate for literal in block.literals}
+        changing = [literal for literal in block.literals if literal.predicate not in STATIC]
         if "istoggled" in predicates and lamps is None:
-            lamps = _lamps(block, things)
+            # The agent is beside a lamp that was used: exactly these four conditions and variables, none negated.
+            found = {literal.predicate: literal.arguments for literal in block.literals if literal.positive}
+            needed = {"istoggled", "receptacleatlocation", "atlocation", "inreceptacle"}
+            told = found.keys() - (STATIC.keys() - {"receptacleatlocation"})
+            if told != needed or len(things) != 4 or len(found) != len(block.literals):
+                raise EnvironmentFault(_NOT_UNDERSTOOD)
+            lamps = things[found["istoggled"][0]]
         elif "holds" in predicates and held is None:
-            held = _held(block, things)
+            # One object is in the hand.
+            if len(changing) != 1 or not changing[0].positive or len(things) != 2:
+                raise EnvironmentFault(_NOT_UNDERSTOOD)
+            held = Part(things[changing[0].arguments[1]], ())
         else:
-            errands.append(_errand(block, things))
+            errands.append(_errand(changing, things))
     if (lamps is None) != (held is None) or (held is not None and errands):
         raise EnvironmentFault(_NOT_UNDERSTOOD)
     return HouseholdGoal(tuple(errands), lamps or (), held)
 
 
-def _errand(block: Exists, things: dict[str, tuple[str, ...]]) -> Errand:
-    """A block that asks for one or more different objects in one receptacle."""
-    changing = [literal for literal in block.literals if literal.predicate not in STATIC]
+def _errand(changing: list[Literal], things: dict[str, tuple[str, ...]]) -> Errand:
+    """Of conditions that ask for one or more different objects in one receptacle."""
     inside = [literal.arguments for literal in changing if literal.predicate == "inreceptacle"]
     objects, receptacles = [pair[0] for pair in inside], {pair[1] for pair in inside}
     states: dict[str, list[str]] = {name: [] for name in objects}
@@ -122,25 +131,6 @@ def _errand(block: Exists, things: dict[str, tuple[str, ...]]) -> Errand:
         raise EnvironmentFault(_NOT_UNDERSTOOD)
     parts = tuple(Part(things[name], tuple(states[name])) for name in objects)
     return Errand(parts, things[receptacles.pop()])
-
-
-def _lamps(block: Exists, things: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The lamps of a block that asks for the agent beside a lamp that was used."""
-    found = {literal.predicate: literal.arguments for literal in block.literals if literal.positive}
-    needed = {"istoggled", "receptacleatlocation", "atlocation", "inreceptacle"}
-    changing = found.keys() - (STATIC.keys() - {"receptacleatlocation"})
-    if changing != needed or len(things) != 4 or len(found) != len(block.literals):
-        raise EnvironmentFault(_NOT_UNDERSTOOD)
-    (lamp,) = found["istoggled"]
-    return things[lamp]
-
-
-def _held(block: Exists, things: dict[str, tuple[str, ...]]) -> Part:
-    """The object of a block that asks for it in the hand."""
-    changing = [literal for literal in block.literals if literal.predicate not in STATIC]
-    if len(changing) != 1 or not changing[0].positive or len(things) != 2:
-        raise EnvironmentFault(_NOT_UNDERSTOOD)
-    return Part(things[changing[0].arguments[1]], ())
 
 
 def _lamp_ways(state: GameState, task: HouseholdGoal) -> Iterator[list[Stop]]:

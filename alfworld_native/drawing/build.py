@@ -9,7 +9,8 @@ from __future__ import annotations
 import colorsys
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partialmethod
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
@@ -89,29 +90,13 @@ class Build:
         red, green, blue = colorsys.hsv_to_rgb(self.some(low, high) % 1.0, self.some(*saturation), self.some(*value))
         return int(red * 255), int(green * 255), int(blue * 255)
 
-    def any(self) -> Colour:
-        """A dyed, painted or glazed surface: any colour."""
-        return self.hue(0, 1, (0.05, 0.9), (0.35, 0.95))
-
-    def pale(self) -> Colour:
-        """White, cream, light grey."""
-        return self.hue(0, 1, (0.0, 0.12), (0.85, 0.98))
-
-    def dark(self) -> Colour:
-        """Black, anthracite."""
-        return self.hue(0, 1, (0.0, 0.25), (0.1, 0.28))
-
-    def metal(self) -> Colour:
-        """Steel, aluminium."""
-        return self.hue(0.5, 0.7, (0.02, 0.1), (0.6, 0.85))
-
-    def brass(self) -> Colour:
-        """Gold, brass, copper."""
-        return self.hue(0.07, 0.14, (0.45, 0.75), (0.65, 0.9))
-
-    def wood(self) -> Colour:
-        """Light to dark wood."""
-        return self.hue(0.05, 0.1, (0.35, 0.65), (0.35, 0.85))
+    # Materials: ranges of hue, saturation and value.
+    any = partialmethod(hue, 0, 1, (0.05, 0.9), (0.35, 0.95))  # dyed, painted or glazed: any colour
+    pale = partialmethod(hue, 0, 1, (0.0, 0.12), (0.85, 0.98))  # white, cream, light grey
+    dark = partialmethod(hue, 0, 1, (0.0, 0.25), (0.1, 0.28))  # black, anthracite
+    metal = partialmethod(hue, 0.5, 0.7, (0.02, 0.1), (0.6, 0.85))  # steel, aluminium: a little blue
+    brass = partialmethod(hue, 0.07, 0.14, (0.45, 0.75), (0.65, 0.9))  # gold, brass, copper
+    wood = partialmethod(hue, 0.05, 0.1, (0.35, 0.65), (0.35, 0.85))  # light to dark
 
     # ---- pieces -----------------------------------------------------------------------------------------------------
 
@@ -205,7 +190,17 @@ class Build:
         pieces = [
             piece._replace(points=tuple(map(turned, piece.points)), along=turned(piece.along)) for piece in self.pieces
         ]
-        ends = [corner for piece in pieces for corner in _corners(piece)]
+        ends: list[_Point] = []  # points that bound all pieces
+        for piece in pieces:
+            if len(piece.points) > 2:  # a slab: its face, and the face at the other end of the push
+                ax, ay, az = piece.along
+                ends += [*piece.points, *((x + ax, y + ay, z + az) for x, y, z in piece.points)]
+            elif len(piece.points) == 2:  # a tube: the squares around both ends
+                for (x, y, z), r in zip(piece.points, piece.radii, strict=True):
+                    ends += [(x - r, y, z - r), (x + r, y, z + r)]
+            else:
+                (x, y, z), (r, squash) = piece.points[0], piece.radii
+                ends += [(x - r, y - r * squash, z - r), (x + r, y + r * squash, z + r)]
         low = [min(end[axis] for end in ends) for axis in range(3)]
         size = [max(end[axis] for end in ends) - low[axis] for axis in range(3)]
 
@@ -230,16 +225,14 @@ class Build:
         return Shape((size[0] / 100, size[1] / 100, size[2] / 100), tuple(parts))
 
 
-def _corners(piece: _Piece) -> list[_Point]:
-    """Points that bound a piece."""
-    if len(piece.points) > 2:
-        along = piece.along
-        return [*piece.points, *((x + along[0], y + along[1], z + along[2]) for x, y, z in piece.points)]
-    if len(piece.points) == 2:
-        return [
-            (x + sx * r, y, z + sz * r)
-            for (x, y, z), r in zip(piece.points, piece.radii, strict=True)
-            for sx, sz in ((-1, -1), (1, 1))
-        ]
-    (x, y, z), (r, squash) = piece.points[0], piece.radii
-    return [(x - r, y - r * squash, z - r), (x + r, y + r * squash, z + r)]
+BUILDERS: dict[str, Callable[[Build], None]] = {}  # type of an object -> what builds it
+
+
+def builds(kind: str) -> Callable[[Callable[[Build], None]], Callable[[Build], None]]:
+    """Decorator: the function builds objects of the type `kind`."""
+
+    def register(builder: Callable[[Build], None]) -> Callable[[Build], None]:
+        BUILDERS[kind] = builder
+        return builder
+
+    return register

@@ -27,7 +27,7 @@ from alfworld_native.drawing.hand import hand
 from alfworld_native.drawing.ids import Pose, kind_of
 from alfworld_native.drawing.looks import is_known, varied_shape
 from alfworld_native.drawing.objects import FIXTURES, NOT_RENDERED, Shape
-from alfworld_native.drawing.painter import Camera, Stroke, apply_stroke, paint, shaded
+from alfworld_native.drawing.painter import Camera, Stroke, apply_strokes, paint, shaded
 from alfworld_native.drawing.scene import Solid
 from alfworld_native.drawing.shapes import Block, Colour, darkened
 from alfworld_native.drawing.state import RoomState
@@ -94,7 +94,8 @@ def close_scene(state: RoomState, size: int, seed: int, held_out: bool) -> Close
     room, spot = random.Random(crc32(f"room {seed}".encode())), random.Random(crc32(f"spot {seed} {key}".encode()))
     wall, floor = room.choice(_WALLS), room.choice(_FLOORS)
     brightness, warmth = room.uniform(0.72, 1.08), room.uniform(-0.07, 0.07)
-    turn = room.uniform(-2.2, 0.6)
+    lamp = (brightness * (1 + warmth), brightness, brightness * (1 - warmth))  # a warm lamp: more red, less blue
+    turn = room.uniform(-2.2, 0.6)  # of the lamp around the vertical axis, radians
     light = (0.6 * math.sin(turn), 0.74, -0.6 * math.cos(turn) * 0.5 - 0.1)
 
     contents = [thing for thing in state.in_reach() if thing in state.names and thing != state.held]
@@ -115,11 +116,28 @@ def close_scene(state: RoomState, size: int, seed: int, held_out: bool) -> Close
         pitch, corners = 12.0 + spot.uniform(-4, 4), [(-0.3, 0, 0), (0.3, 0, 0), (-0.3, 0.45, 0), (0.3, 0.45, 0)]
     camera = _camera(corners, size * SCALE, pitch, spot, light, lower=0.34 if state.held else 0.06)
 
-    behind = _backdrop(camera, wall, floor, depth + spot.uniform(0.05, 0.9), hung)
-    colour = _material(plan, kind, spot)
+    held: list[Stroke] = []  # the hand with what it holds, in the lower right corner
+    if state.held is not None:
+        shape = _shape(state, state.held, seed, held_out, place="hand")
+        held = hand(_solid(state, state.held, shape, (0.0, 0.0, 0.0)), size * SCALE)
+    # The wall, the floor, and a skirting board between them; what hangs has the wall right behind it.
+    base, far = -0.85, depth + spot.uniform(0.05, 0.9)
+    far = 0.06 if hung else far
+    behind = [
+        *_quad(camera, [(-4, base, far), (4, base, far), (4, 2, far), (-4, 2, far)], wall),
+        *_quad(camera, [(-4, base, -3), (4, base, -3), (4, base, far), (-4, base, far)], floor),
+        *_quad(
+            camera, [(-4, base, far), (4, base, far), (4, base + 0.1, far), (-4, base + 0.1, far)], shaded(wall, 0.8)
+        ),
+    ]
+    # The furniture's own colour, or that of another piece of furniture, and then lighter or darker.
+    colour = plan.colour if spot.random() < 0.5 else spot.choice([one.colour for one in FURNITURE.values()])
+    factor = spot.uniform(0.75, 1.12)
+    red, green, blue = (min(255, int(value * factor)) for value in colour)
+    colour = (red, green, blue)
     if shut:
         behind += _front(camera, plan, kind, colour)
-        return CloseScene(behind, [], _held(state, size, seed, held_out), _lamp(brightness, warmth))
+        return CloseScene(behind, [], held, lamp)
     stage, before = _stage(camera, plan, colour, max(width, 0.42), depth, spot)
     behind += stage
     things = []
@@ -130,9 +148,14 @@ def close_scene(state: RoomState, size: int, seed: int, held_out: bool) -> Close
         if hung:
             y = -shape.size[1]
         elif shape.size[1] > 0.03:  # what is flatter hides its own shadow
-            behind += _shadow(camera, colour, x, z, shape)
+            # A dark octagon on the side away from the lamp, the farther the higher the thing.
+            w, h, d = shape.size
+            dx, dz = (-light[axis] * min(h, 0.15) * 0.5 for axis in (0, 2))
+            corner_angles = [k * math.pi / 4 for k in range(8)]
+            patch = [(x + dx + math.cos(a) * w * 0.48, 0.0, z + dz + math.sin(a) * d * 0.48) for a in corner_angles]
+            behind += _quad(camera, patch, darkened(colour, 13, 20))
         things.append(CloseThing(state.names[thing], paint(camera, _solid(state, thing, shape, (x, y, z)))))
-    return CloseScene(behind, things, before + _held(state, size, seed, held_out), _lamp(brightness, warmth))
+    return CloseScene(behind, things, before + held, lamp)
 
 
 def paint_scene(scene: CloseScene, size: int) -> np.ndarray:
@@ -140,14 +163,12 @@ def paint_scene(scene: CloseScene, size: int) -> np.ndarray:
     side = size * SCALE
     large = Image.new("RGB", (side, side), (240, 240, 236))
     canvas = ImageDraw.Draw(large)
-    for stroke in scene.behind:
-        apply_stroke(canvas, stroke)
+    apply_strokes(canvas, scene.behind)
     for thing in scene.things:
-        for stroke in thing.strokes:
-            apply_stroke(canvas, stroke)
-    for stroke in scene.before:
-        apply_stroke(canvas, stroke)
+        apply_strokes(canvas, thing.strokes)
+    apply_strokes(canvas, scene.before)
     frame = large.reduce(SCALE)
+    # Pillow's `point` takes 256 entries for each band, one band after the other: value times light, at most 255.
     table = [min(255, int(value * factor)) for factor in scene.light for value in range(256)]
     return np.array(frame.point(table))
 
@@ -157,10 +178,8 @@ def owners(scene: CloseScene, size: int) -> np.ndarray:
     mask = Image.new("L", (size * SCALE, size * SCALE), 0)
     canvas = ImageDraw.Draw(mask)
     for number, thing in enumerate(scene.things[:255], start=1):
-        for stroke in thing.strokes:
-            apply_stroke(canvas, stroke, number)
-    for stroke in scene.before:
-        apply_stroke(canvas, stroke, 0)
+        apply_strokes(canvas, thing.strokes, number)
+    apply_strokes(canvas, scene.before, 0)
     return np.asarray(mask)[SCALE // 2 :: SCALE, SCALE // 2 :: SCALE]
 
 
@@ -273,27 +292,6 @@ def _quad(
     return [Stroke("polygon", points, fill, edge)] if len(points) > 2 else []
 
 
-def _backdrop(camera: Camera, wall: Colour, floor: Colour, far: float, hung: bool) -> list[Stroke]:
-    if hung:
-        far = 0.06
-    base = -0.85
-    return [
-        *_quad(camera, [(-4, base, far), (4, base, far), (4, 2, far), (-4, 2, far)], wall),
-        *_quad(camera, [(-4, base, -3), (4, base, -3), (4, base, far), (-4, base, far)], floor),
-        *_quad(
-            camera, [(-4, base, far), (4, base, far), (4, base + 0.1, far), (-4, base + 0.1, far)], shaded(wall, 0.8)
-        ),
-    ]
-
-
-def _material(plan: Furniture, kind: str, chance: random.Random) -> Colour:
-    """The furniture's own colour, lighter or darker, or a colour that such furniture may have."""
-    colour = plan.colour if chance.random() < 0.5 else chance.choice([one.colour for one in FURNITURE.values()])
-    factor = chance.uniform(0.75, 1.12)
-    red, green, blue = (min(255, int(value * factor)) for value in colour)
-    return red, green, blue
-
-
 def _stage(
     camera: Camera, plan: Furniture, colour: Colour, width: float, depth: float, chance: random.Random
 ) -> tuple[list[Stroke], list[Stroke]]:
@@ -366,19 +364,11 @@ def _pattern(camera: Camera, ink: Colour, half: float, back: float, chance: rand
     return strokes
 
 
-def _shadow(camera: Camera, colour: Colour, x: float, z: float, shape: Shape) -> list[Stroke]:
-    """A dark patch on the side away from the lamp."""
-    w, h, d = shape.size
-    dx, dz = -camera.light[0] * min(h, 0.15) * 0.5, -camera.light[2] * min(h, 0.15) * 0.5
-    outline = [
-        (x + dx + math.cos(a) * w * 0.48, 0.0, z + dz + math.sin(a) * d * 0.48)
-        for a in (k * math.pi / 4 for k in range(8))
-    ]
-    return _quad(camera, outline, darkened(colour, 13, 20))
-
-
 def _front(camera: Camera, plan: Furniture, kind: str, colour: Colour) -> list[Stroke]:
-    """A closed container from outside: a front with a panel and a handle."""
+    """A closed container from outside: a front with a panel and a handle.
+
+    Plates are x0, y0, x1, y1 in metres on a front of 0.8 x 0.7, whose lower left corner is (-0.4, -0.1).
+    """
     edge, handle = darkened(colour, 4, 5), darkened(colour, 2, 5)
     strokes = _box(camera, (-0.4, -0.1, 0.0, 0.4, 0.6, 0.3), colour)
     if plan.kind == "drawer":
@@ -398,15 +388,3 @@ def _front(camera: Camera, plan: Furniture, kind: str, colour: Colour) -> list[S
     for x0, y0, x1, y1, tint in plates:
         strokes += _box(camera, (x0, y0, -0.02, x1, y1, 0.0), tint)
     return strokes
-
-
-def _held(state: RoomState, size: int, seed: int, held_out: bool) -> list[Stroke]:
-    """The hand with what it holds, in the lower right corner."""
-    if state.held is None:
-        return []
-    shape = _shape(state, state.held, seed, held_out, place="hand")
-    return hand(_solid(state, state.held, shape, (0.0, 0.0, 0.0)), size * SCALE)
-
-
-def _lamp(brightness: float, warmth: float) -> tuple[float, float, float]:
-    return brightness * (1 + warmth), brightness, brightness * (1 - warmth)

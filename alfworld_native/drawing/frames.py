@@ -27,7 +27,7 @@ from alfworld_native.drawing.labels import (
     label_image,
     place_labels,
 )
-from alfworld_native.drawing.painter import Stroke, apply_stroke
+from alfworld_native.drawing.painter import apply_strokes
 from alfworld_native.drawing.scene import held_solid, solids
 from alfworld_native.drawing.state import RoomState
 from alfworld_native.drawing.view import SCALE, DrawnSolid, RoomView
@@ -93,12 +93,12 @@ def _frame(
     room, view, ordered = _seen(state, size, seed, turn)
     large = Image.new("RGB", (view.side, view.side), (240, 240, 236))
     canvas = ImageDraw.Draw(large)
-    _apply(canvas, view.backdrop)
+    apply_strokes(canvas, view.backdrop)
     for drawing in ordered:
-        _apply(canvas, drawing.strokes)
+        apply_strokes(canvas, drawing.strokes)
     held = None if turn else held_solid(room, state)
     if held is not None:
-        _apply(canvas, hand(held, view.side))
+        apply_strokes(canvas, hand(held, view.side))
     frame = large.reduce(SCALE)
     # Letters are written after the reduction: averaged ones would be blurred.
     labels = _labels(state, size, seed, turn, farthest) if show_ids else []
@@ -189,8 +189,3 @@ def forget_rooms() -> None:
 def _write(frame: Image.Image, labels: list[FrameLabel], cell: int) -> None:
     for label in labels:
         frame.paste(label_image(label.name, cell, label.kind), (label.column * cell, label.row * cell))
-
-
-def _apply(canvas: ImageDraw.ImageDraw, strokes: list[Stroke]) -> None:
-    for stroke in strokes:
-        apply_stroke(canvas, stroke)

@@ -118,7 +118,17 @@ class RoomGeometry:
         xs = [p[0] for p in known] + [p.x for p in self.standing] or [-2.0, 2.0]
         zs = [p[2] for p in known] + [p.z for p in self.standing] or [-2.0, 2.0]
         self.bounds = min(xs) - 0.1, min(zs) - 0.1, max(xs) + 0.1, max(zs) + 0.1
-        self.points = {key: parse_position(key) or self._scattered(key) for key in names}
+        self.points: dict[str, Point] = {}
+        for key in names:
+            pose = self.poses.get(key)
+            if (point := parse_position(key)) is None and pose is not None:  # 0.8 m in front of who stands at it
+                point = (pose.x + 0.8 * pose.forward[0], 0.0, pose.z + 0.8 * pose.forward[1])
+            elif point is None:
+                # Two shares of the floor from the id alone: always the same place for the same id.
+                x0, z0, x1, z1 = self.bounds
+                share = (stable(key, 97) + 0.5) / 97, (stable(key[::-1], 89) + 0.5) / 89
+                point = (x0 + share[0] * (x1 - x0), 0.0, z0 + share[1] * (z1 - z0))
+            self.points[key] = point
         ids = sorted(key for key in names if key in receptacles)
         self._of_kind: dict[str, list[str]] = {}
         for key in ids:
@@ -145,15 +155,6 @@ class RoomGeometry:
             return self.standing[stable(location, len(self.standing))]
         x0, z0, x1, z1 = self.bounds
         return Pose((x0 + x1) / 2, (z0 + z1) / 2, stable(location, 4), 30.0)
-
-    def _scattered(self, key: str) -> Point:
-        x0, z0, x1, z1 = self.bounds
-        pose = self.poses.get(key)
-        if pose is not None:
-            return (pose.x + 0.8 * pose.forward[0], 0.0, pose.z + 0.8 * pose.forward[1])
-        # Two shares of the floor from the id alone: always the same place for the same id.
-        share = (stable(key, 97) + 0.5) / 97, (stable(key[::-1], 89) + 0.5) / 89
-        return (x0 + share[0] * (x1 - x0), 0.0, z0 + share[1] * (z1 - z0))
 
     def facing(self, key: str) -> tuple[int, int]:
         """Direction (x, z) from a receptacle to where the agent stands at it, to the nearest quarter turn."""
@@ -259,9 +260,13 @@ class RoomGeometry:
         for key, place in self.places.items():
             if place.kind in _BUILT_IN:
                 self.places[key] = _embedded(place, hosts)
-            elif place.kind in _CARRIED and 0.4 < place.box[1] < 1.3 and not _is_carried(place, hosts):
-                x0, _, z0, x1, _, z1 = place.box
-                stand = _cut((x0 - 0.03, 0.0, z0 - 0.03, x1 + 0.03, place.box[1], z1 + 0.03), self.standing)
+            elif place.kind in _CARRIED and 0.4 < place.box[1] < 1.3:
+                x0, y0, z0, x1, _, z1 = place.box
+                x, z = (x0 + x1) / 2, (z0 + z1) / 2
+                bodies = [body for host in hosts for body in (host.box, host.wing) if body is not None]
+                if any(_excess(body, x, z) < 0.05 and abs(body[4] - y0) < 0.25 for body in bodies):
+                    continue  # a surface is under it
+                stand = _cut((x0 - 0.03, 0.0, z0 - 0.03, x1 + 0.03, y0, z1 + 0.03), self.standing)
                 self.places[key] = replace(place, stand=stand)
 
 
@@ -289,16 +294,6 @@ def _embedded(place: Place, hosts: list[Place]) -> Place:
             if box is not None:
                 return replace(place, box=box, face=None if host.plan.legs else _plate_of(box, place.front))
     return place
-
-
-def _is_carried(place: Place, hosts: list[Place]) -> bool:
-    """Whether a surface (of the hosts) is under `place`."""
-    x, z = (place.box[0] + place.box[3]) / 2, (place.box[2] + place.box[5]) / 2
-    return any(
-        _excess(body, x, z) < 0.05 and abs(body[4] - place.box[1]) < 0.25
-        for host in hosts
-        for body in filter(None, (host.box, host.wing))
-    )
 
 
 def _flush(place: Place, body: Box, highest: float) -> Box | None:

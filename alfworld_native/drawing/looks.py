@@ -12,19 +12,15 @@ training variant has a proportion, a hue or a brightness that a held-out variant
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from functools import lru_cache
 from zlib import crc32
 
+from alfworld_native.drawing import kinds  # noqa: F401  (fills LOOKS)
+from alfworld_native.drawing.build import BUILDERS as LOOKS
 from alfworld_native.drawing.build import Build, Variant
-from alfworld_native.drawing.kinds.belongings import BELONGINGS
-from alfworld_native.drawing.kinds.furnishings import FURNISHINGS
-from alfworld_native.drawing.kinds.provisions import PROVISIONS
-from alfworld_native.drawing.kinds.tableware import TABLEWARE
 from alfworld_native.drawing.objects import FLESH, NOT_RENDERED, OBJECTS, Shape
 from alfworld_native.drawing.shapes import Part, block
 
-LOOKS: dict[str, Callable[[Build], None]] = {**TABLEWARE, **PROVISIONS, **BELONGINGS, **FURNISHINGS}
 # How far a thing of a type may be turned from its front, degrees to each side; others lie in any direction.
 _FACING = {
     **dict.fromkeys(

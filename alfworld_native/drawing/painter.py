@@ -15,7 +15,7 @@ from PIL import ImageDraw
 from alfworld_native.drawing.geometry import Box
 from alfworld_native.drawing.ids import Pose
 from alfworld_native.drawing.scene import Solid, unit_axes
-from alfworld_native.drawing.shapes import Ball, Block, Colour, Part, Slab, Tube
+from alfworld_native.drawing.shapes import Block, Colour, Part, Slab, Tube
 
 _NEAR = 0.1  # metres; nothing nearer is rendered
 _SHADES = (0.80, 1.0, 0.90)  # brightness of faces across x, y (seen from above), z
@@ -92,16 +92,17 @@ class Stroke(NamedTuple):
     outline: Colour | None = None
 
 
-def apply_stroke(canvas: ImageDraw.ImageDraw, stroke: Stroke, fill: Colour | int | None = None) -> None:
-    """Render a stroke in its own colours, or all of it in `fill` (for a mask)."""
-    what, points, own, edge = stroke
-    inside, outline = (own, edge) if fill is None else (fill, fill if edge else None)
-    if what == "polygon":
-        canvas.polygon(points, fill=inside, outline=outline)
-    elif what == "ellipse":
-        canvas.ellipse(points, fill=inside, outline=outline)
-    else:
-        canvas.line(points, fill=inside, width=_LINE)
+def apply_strokes(canvas: ImageDraw.ImageDraw, strokes: list[Stroke], fill: int | None = None) -> None:
+    """Render strokes, in order, in their own colours, or all of them in `fill` (for a mask)."""
+    for what, points, own, edge in strokes:
+        # In a mask the outline belongs to the thing.
+        inside, outline = (own, edge) if fill is None else (fill, fill if edge else None)
+        if what == "polygon":
+            canvas.polygon(points, fill=inside, outline=outline)
+        elif what == "ellipse":
+            canvas.ellipse(points, fill=inside, outline=outline)
+        else:
+            canvas.line(points, fill=inside, width=_LINE)
 
 
 def _tinted(colour: Colour, towards: Colour, share: float) -> Colour:
@@ -188,20 +189,6 @@ def _paint_tube(camera: Camera, base: tuple, top: tuple, radii: tuple[float, flo
     return [*strokes, Stroke("ellipse", [(u1 - r1, v1 - f1), (u1 + r1, v1 + f1)], lid, dark)]
 
 
-def _paint_ball(camera: Camera, centre: tuple, radius: float, part: Ball) -> list[Stroke]:
-    seen = camera.see(*centre)
-    if seen[2] < _NEAR:
-        return []
-    u, v = camera.pixel(seen)
-    r = radius * camera.focal / seen[2]
-    h = r * part.squash
-    glint = [(u - r * 0.5, v - h * 0.6), (u - r * 0.05, v - h * 0.15)]
-    return [
-        Stroke("ellipse", [(u - r, v - h), (u + r, v + h)], shaded(part.colour, 0.92), shaded(part.colour, 0.65)),
-        Stroke("ellipse", glint, _tinted(part.colour, (255, 255, 255), 0.45)),
-    ]
-
-
 def _paint_slab(camera: Camera, face: list[Seen], along: Seen, colour: Colour) -> list[Stroke]:
     """The strip far to near, then the face that is nearer; brightness by the angle between a face and the light."""
     back = [(x + along[0], y + along[1], z + along[2]) for x, y, z in face]
@@ -254,11 +241,21 @@ def _paint_part(camera: Camera, solid: Solid, part: Part, colour: Colour) -> lis
         return _paint_sides(camera, block, colour)
     width = abs(across[0]) + abs(across[1])
     # Radii of round parts are in units of the solid's width; one component of `across` is 0.
-    part = part._replace(colour=colour)
     if isinstance(part, Tube):
         radii = (part.r0 * width, part.r1 * width)
-        return _paint_tube(camera, at(part.u, part.v0, part.w), at(part.u, part.v1, part.w), radii, part)
-    return _paint_ball(camera, at(part.u, part.v, part.w), part.r * width, part)
+        low, high = at(part.u, part.v0, part.w), at(part.u, part.v1, part.w)
+        return _paint_tube(camera, low, high, radii, part._replace(colour=colour))
+    # A ball is a disc whatever the direction from which it is seen, and a lighter spot at its upper left.
+    seen = camera.see(*at(part.u, part.v, part.w))
+    if seen[2] < _NEAR:
+        return []
+    (u, v), r = camera.pixel(seen), part.r * width * camera.focal / seen[2]
+    h = r * part.squash
+    glint = [(u - r * 0.5, v - h * 0.6), (u - r * 0.05, v - h * 0.15)]
+    return [
+        Stroke("ellipse", [(u - r, v - h), (u + r, v + h)], shaded(colour, 0.92), shaded(colour, 0.65)),
+        Stroke("ellipse", glint, _tinted(colour, (255, 255, 255), 0.45)),
+    ]
 
 
 def paint(camera: Camera, solid: Solid) -> list[Stroke]:

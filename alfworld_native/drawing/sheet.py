@@ -15,7 +15,7 @@ from alfworld_native.drawing.geometry import oriented_box
 from alfworld_native.drawing.ids import Pose
 from alfworld_native.drawing.labels import font
 from alfworld_native.drawing.looks import LOOKS, varied_shape
-from alfworld_native.drawing.painter import Camera, apply_stroke, paint
+from alfworld_native.drawing.painter import Camera, apply_strokes, paint
 from alfworld_native.drawing.scene import Solid
 from alfworld_native.drawing.view import SCALE
 from lavis.common.files import write_atomically
@@ -34,8 +34,7 @@ def portrait(kind: str, variant: Variant, turn: int, side: int = _SIDE) -> Image
     image = Image.new("RGB", (side * SCALE, side * SCALE), (222, 214, 204) if not variant.held_out else (206, 212, 222))
     canvas = ImageDraw.Draw(image)
     solid = Solid((kind, turn), kind, oriented_box((0, 0, 0), shape.size, (0, -1)), (0, -1), shape.parts)
-    for stroke in paint(camera, solid):
-        apply_stroke(canvas, stroke)
+    apply_strokes(canvas, paint(camera, solid))
     return image.reduce(SCALE)
 
 

@@ -141,7 +141,7 @@ class Explorer:
         belief, held = self._belief, self._belief.held
         if len(self._tasks) > 1:
             # Of several tasks, that of the object in the hand, else the first that is not known to be done.
-            left = [task for task in self._tasks if not self._is_done(task)]
+            left = [task for task in self._tasks if self._missing(task) > 0]
             holding = (task for task in left if held and type_of(held) == task.object_type)
             self._task = next(holding, (left or self._tasks)[0])
         task = self._task
@@ -161,13 +161,12 @@ class Explorer:
             if spot is None:
                 return _Decision(None, ("stuck", held), f"I need my hand for {thing}, but nothing here takes {held}.")
             return self._put(held, spot, ("drop", held), f"I need my hand for {thing}, so I leave {held} in/on {spot}.")
-        return self._take(thing)
+        place = belief.place[thing]
+        subgoal, thought = ("take", thing), f"{thing} is in/on {place}, so I take it."
+        return self._reach(place, subgoal, thought) or _Decision(f"take {thing} from {place}", subgoal, thought)
 
-    def _is_done(self, task: Task) -> bool:
-        return self._number_done(task) >= task.count
-
-    def _number_done(self, task: Task) -> int:
-        """How many objects of `task` are where they belong, as far as known."""
+    def _missing(self, task: Task) -> int:
+        """How many objects of `task` are not where they belong yet, as far as known; 0 or less if it is done."""
         belief = self._belief
         there = Counter(
             place
@@ -176,29 +175,25 @@ class Explorer:
             and self._types.get(place) == task.target_type
             and belief.treated(thing, task.treatment)
         )
-        return max(there.values(), default=0)
+        return task.count - max(there.values(), default=0)
 
     def _what_is_left(self) -> str:
         """The tasks that are not done, in words: `hot plate in cabinet; 2 more egg in microwave`."""
-        return "; ".join(self._in_words(task) for task in self._tasks if not self._is_done(task))
+        return "; ".join(self._in_words(task) for task in self._tasks if self._missing(task) > 0)
 
     def _in_words(self, task: Task) -> str:
-        missing = task.count - self._number_done(task)
+        missing = self._missing(task)
         kind = f"{STATES[task.treatment]} {task.object_type}" if task.treatment in STATES else task.object_type
         return f"{f'{missing} more ' if task.count > 1 else ''}{kind} in {task.target_type}"
 
     # Steps after the object is found
 
-    def _take(self, thing: str) -> _Decision:
-        place = self._belief.place[thing]
-        subgoal, thought = ("take", thing), f"{thing} is in/on {place}, so I take it."
-        return self._reach(place, subgoal, thought) or _Decision(f"take {thing} from {place}", subgoal, thought)
-
     def _bring(self, thing: str) -> _Decision:
         """Treat the held object if the task asks for it, then put it where it belongs."""
         task = self._task
         if not self._belief.treated(thing, task.treatment):
-            tool = self._nearest(APPLIANCES[task.treatment])
+            tools = self._of_type(APPLIANCES[task.treatment])
+            tool = min(tools, key=lambda name: name not in self._belief.here)  # one in reach, else the first
             subgoal, thought = (task.treatment, thing), f"I hold {thing}, so I {task.treatment} it with {tool}."
             if tool not in self._belief.here:
                 return _Decision(f"go to {tool}", subgoal, thought)
@@ -250,9 +245,6 @@ class Explorer:
 
     def _of_type(self, kind: str) -> list[str]:
         return [name for name, its in self._types.items() if its == kind]
-
-    def _nearest(self, kind: str) -> str:
-        return min(self._of_type(kind), key=lambda name: name not in self._belief.here)
 
     def _target(self, thing: str) -> str:
         """Where `thing` goes. A task with two objects wants both in one receptacle: the one that has the first."""

@@ -113,6 +113,8 @@ class StateService:
         """
         before, engine, state = self.full_knowledge().steps, self._engine, self._engine.snapshot()
         found: dict[str, int | None] = {}
+        # d(after) - d(before), d the exact distance to the goal. With the value V = -d, a command's advantage
+        # Q - V = -1 - change: 0 on a shortest way, negative elsewhere.
         for command in engine.admissible_commands():
             engine.step(command)
             way = shortest_way(engine)

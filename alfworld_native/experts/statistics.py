@@ -48,7 +48,13 @@ class Statistics:
         self.object_types = frozenset(name for kind in self.objects.values() for name in kind)
         self.receptacle_types = frozenset(name for kind in self.receptacles.values() for name in kind)
         self.accepts: Mapping[str, str] = table["accepts"]
-        self._numbers = {name: self._number(name) for name in self.receptacle_types}
+        # Over all rooms: how many receptacles of a type were counted, and P(one of them holds an object type), averaged
+        # over all object types.
+        self._numbers: dict[str, tuple[int, float]] = {}
+        for name in self.receptacle_types:
+            number = sum(counts.get(name, 0) for counts in self.receptacles.values())
+            held = sum(places.get(name, 0) for objects in self.objects.values() for places in objects.values())
+            self._numbers[name] = number, held / (number * max(1, len(self.object_types)))
         self._chances: dict[tuple[str, str], dict[str, float]] = {}
 
     def chances(self, object_type: str, kind: str) -> dict[str, float]:
@@ -59,25 +65,20 @@ class Statistics:
         counted is expected where most objects are.
         """
         key = (object_type, kind)
-        if key not in self._chances:
-            self._chances[key] = {name: self._chance(object_type, name, kind) for name in self.receptacle_types}
-        return self._chances[key]
-
-    def _chance(self, object_type: str, receptacle_type: str, kind: str) -> float:
-        # m-estimate (Cestnik 1990): p = (hits + m * prior) / (number + m), with m pseudo-counts. First over all rooms,
-        # with the mean over all object types as the prior; then in rooms of this kind, with that estimate as the prior.
-        found = sum(objects.get(object_type, {}).get(receptacle_type, 0) for objects in self.objects.values())
-        number, anything = self._numbers[receptacle_type]
-        anywhere = (found + PRIOR_WEIGHT * anything) / (number + PRIOR_WEIGHT)
-        here = self.objects.get(kind, {}).get(object_type, {}).get(receptacle_type, 0)
-        there = self.receptacles.get(kind, {}).get(receptacle_type, 0)
-        return (here + PRIOR_WEIGHT * anywhere) / (there + PRIOR_WEIGHT)
-
-    def _number(self, receptacle_type: str) -> tuple[int, float]:
-        """How many such receptacles were counted, and P(one holds an object type), averaged over all object types."""
-        number = sum(counts.get(receptacle_type, 0) for counts in self.receptacles.values())
-        held = sum(places.get(receptacle_type, 0) for objects in self.objects.values() for places in objects.values())
-        return number, held / (number * max(1, len(self.object_types)))
+        if key in self._chances:
+            return self._chances[key]
+        chances = self._chances[key] = {}
+        for name in self.receptacle_types:
+            # m-estimate (Cestnik 1990): p = (hits + m * prior) / (number + m), with m pseudo-counts. First over all
+            # rooms, with the mean over all object types as the prior ...
+            found = sum(objects.get(object_type, {}).get(name, 0) for objects in self.objects.values())
+            number, anything = self._numbers[name]
+            anywhere = (found + PRIOR_WEIGHT * anything) / (number + PRIOR_WEIGHT)
+            # ... then in rooms of this kind, with that estimate as the prior.
+            here = self.objects.get(kind, {}).get(object_type, {}).get(name, 0)
+            there = self.receptacles.get(kind, {}).get(name, 0)
+            chances[name] = (here + PRIOR_WEIGHT * anywhere) / (there + PRIOR_WEIGHT)
+        return chances
 
     def accepted_by(self, object_type: str) -> frozenset[str]:
         """The receptacle types that accept such an object; all of them for an object that was never counted."""
@@ -115,7 +116,10 @@ def count_games(paths: Iterable[Path]) -> dict[str, Any]:
             raise ConfigError(f"{path}: not an ALFWorld game file ({error})") from error
         for name, first, second in _FACT.findall(start):
             facts[name].add((first, second))
-        kinds, things = _types(facts)
+        # Types by id: of the receptacles, and of those objects that can be taken or used.
+        kinds = {name: _plain(kind) for name, kind in facts["receptacleType"]}
+        usable = {name for name, _ in facts["pickupable"] | facts["toggleable"]}
+        things = {name: _plain(kind) for name, kind in facts["objectType"] if name in usable}
         kind = room_kind(kinds.values())
         receptacles[kind].update(kinds.values())
         openable.update(kinds[name] for name, _ in facts["openable"])
@@ -132,13 +136,6 @@ def count_games(paths: Iterable[Path]) -> dict[str, Any]:
         "openable": {name: round(openable[name] / total[name], 3) for name in total},
         "accepts": {thing: " ".join(sorted(places)) for thing, places in accepts.items()},
     }
-
-
-def _types(facts: Mapping[str, set[tuple[str, str]]]) -> tuple[dict[str, str], dict[str, str]]:
-    """Types of receptacles, and of those objects that can be taken or used, by id."""
-    usable = {name for name, _ in facts["pickupable"] | facts["toggleable"]}
-    things = {name: _plain(kind) for name, kind in facts["objectType"] if name in usable}
-    return {name: _plain(kind) for name, kind in facts["receptacleType"]}, things
 
 
 def _plain(kind: str) -> str:

@@ -151,7 +151,11 @@ def load_floor_plan(number: int) -> FloorPlan:
     types, flat = plan["types"], plan["points"]
     points = tuple(zip(flat[::2], flat[1::2], strict=True))
     rng = random.Random(f"room {number}")
-    receptacles = [_placed(key, pose, rng) for key, pose in sorted(plan["poses"].items())]
+    receptacles = []
+    for name, (at_x, at_z, degrees, _) in sorted(plan["poses"].items()):  # `name` is `Type|x|y|z[|Part]`
+        x, y, z = (float(part) for part in name.split("|")[1:4])
+        turn = round(degrees / 90) % 4
+        receptacles.append(_receptacle(name, (x, y, z), round(at_x / GRID), round(at_z / GRID), turn, rng))
     # The fixtures that the room has (by `objects.json`), but whose position the floor plan does not give.
     present = {r.type for r in receptacles}
     counters = [r for r in receptacles if r.type in ("CounterTop", "DiningTable", "SideTable")]
@@ -194,12 +198,6 @@ def _receptacle(name: str, position: Position, x: int, z: int, turn: int, rng: r
     )
 
 
-def _placed(name: str, pose: list[float], rng: random.Random) -> Receptacle:
-    """A receptacle that the floor plan places: `name` is `Type|x|y|z[|Part]`, `pose` is x, z, degrees, horizon."""
-    x, y, z = (float(number) for number in name.split("|")[1:4])
-    return _receptacle(name, (x, y, z), round(pose[0] / GRID), round(pose[1] / GRID), round(pose[2] / 90) % 4, rng)
-
-
 def _on_counter(
     type_: str, height: float, count: int, counter: Receptacle, points: tuple[Point, ...], rng: random.Random
 ) -> list[Receptacle]:
@@ -216,7 +214,9 @@ def _on_counter(
         x = round(counter.position[0] + along[0] * shift + facing[0] * depth, 2)
         z = round(counter.position[2] + along[1] * shift + facing[1] * depth, 2)
         # The fixture is reached from the standing point nearest to 0.6 m before it.
-        point = min(points, key=lambda p: (_distance(p, x - 0.6 * facing[0], z - 0.6 * facing[1]), p))
+        before_x, before_z = x - 0.6 * facing[0], z - 0.6 * facing[1]
+        distances = [(math.hypot(px * GRID - before_x, pz * GRID - before_z), (px, pz)) for px, pz in points]
+        point = min(distances)[1]
         position = (x, round(top, 2), z)
         found.append(_receptacle(thor_name(type_, position), position, *point, counter.turn, rng))
     return found
@@ -251,7 +251,3 @@ def _at_wall(
     x, z, turn = max(rng.sample(border, min(8, len(border))), key=room_around)
     px, pz = place((x, z, turn))
     return _receptacle(thor_name(type_, (px, height, pz)), (px, height, pz), x, z, turn, rng)
-
-
-def _distance(point: Point, x: float, z: float) -> float:
-    return math.hypot(point[0] * GRID - x, point[1] * GRID - z)

@@ -57,6 +57,7 @@ def official_grammar() -> str:
 
 def names(ids: Iterable[str]) -> dict[str, str]:
     """Id -> name in the text ("cabinet 2"), as alfworld's `Demangler` gives it."""
+    # The engine's ids are lower case, as Fast Downward's; the game file keeps AI2-THOR's spelling.
     ordered = sorted(ids, key=str.lower)
     table = number(id_.lower() for id_ in ordered)
     return {id_: table[id_.lower()] for id_ in ordered}
@@ -69,6 +70,7 @@ def plan(layout: Layout) -> list[str]:
     for task in layout.tasks:
         wanted = [o for o, kind in layout.types.items() if kind == task.object]
         appliance, verb, _ = APPLIANCES.get(task.type, ("", "", ""))
+        # One object after the other: the agent holds one thing at a time.
         for object_ in wanted[: task.count]:
             walk.enter(layout.places[object_])
             walk.commands.append(f"take {name[object_]} from {name[layout.places[object_].id]}")
@@ -167,6 +169,7 @@ def _goal(layout: Layout) -> str:
 def _bring_several(count: int) -> str:
     """ALFWorld's condition that two objects are in one receptacle, for `count` different ones."""
     objects = [f"?o{i + 1}" for i in range(count)]
+    # From the innermost `exists` outwards: each object is different from all that stand further out.
     text = ""
     for i in reversed(range(count)):
         apart = "".join(f"(not (= {other} {objects[i]})) " for other in objects[:i])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
 from functools import cache
 
 from alfworld_native.household.alfworld_tables import GRID
@@ -50,15 +49,11 @@ def load_house(numbers: tuple[int, ...]) -> FloorPlan:
     return FloorPlan(
         number=numbers[0],
         kind="House",
-        receptacles=_unique(plans),
+        receptacles=tuple({r.id.lower(): r for plan in plans for r in plan.receptacles}.values()),  # each id once
         object_types=tuple(sorted({kind for plan in plans for kind in plan.object_types})),
         points=tuple(point for plan in plans for point in plan.points),
         joined=numbers[1:],
     )
-
-
-def _unique(plans: Sequence[FloorPlan]) -> tuple[Receptacle, ...]:
-    return tuple({receptacle.id.lower(): receptacle for plan in plans for receptacle in plan.receptacles}.values())
 
 
 def _moved(receptacle: Receptacle, by: int) -> Receptacle:

@@ -49,9 +49,11 @@ def apportioned(mixture: Mapping[str, float], number: int, draw: random.Random |
     level with less than one game has its share over many draws.
     """
     exact = {level: weight * number for level, weight in mixture.items()}
+    # 0.29 * 100 is 28.999999999999996 in binary: without the 1e-9 a level would lose a whole game to rounding.
     games = {level: math.floor(share + 1e-9) for level, share in exact.items()}
     rest = {level: exact[level] - games[level] for level in exact}
     for _ in range(number - sum(games.values())):
+        # The largest-remainder method (Hamilton's, known from seats in parliaments), or by chance with these weights.
         if draw and sum(rest.values()) > 0:
             (level,) = draw.choices(list(rest), [max(0.0, left) for left in rest.values()])
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from alfworld_native.language.sentences import NOTHING_HAPPENS
 
@@ -27,6 +27,8 @@ _SAID = {  # dialect -> what to replace in its texts by the other dialect's
 }
 _EDGE = string.punctuation + string.whitespace
 _MOVES_NO_OBJECT = ("go to ", "open ", "close ", "examine ", "look", "inventory", "help")
+_VERBS = frozenset("put move go use take open close heat cool clean slice examine".split())
+_COMPLETE = {"go": 4, "use": 3}  # words of `go to cabinet 1`; what follows them is chatter (`… 1 slowly`)
 _PREPOSITIONS = frozenset(("in", "on", "in/on", "into", "onto", "inside", "to"))
 
 
@@ -100,39 +102,6 @@ def visited_now(steps: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(visited))
 
 
-def _place(words: list[str]) -> list[str]:
-    """`put X in Y`, `put X on Y`, `move X to Y` … -> `put X in/on Y`; whole words only (`tin`, `spoon` stay)."""
-    for i in range(2, len(words) - 1):
-        if words[i] in _PREPOSITIONS:
-            return ["put", *words[1:i], "in/on", *words[i + 1 :]]
-    return words
-
-
-def _first(count: int) -> Callable[[list[str]], list[str]]:
-    """A rule that keeps the first `count` words: what follows a complete command is chatter (`… 1 slowly`)."""
-    return lambda words: words[:count]
-
-
-def _same(words: list[str]) -> list[str]:
-    return words
-
-
-_RULES = {
-    "put": _place,
-    "move": _place,
-    "go": _first(4),  # go to cabinet 1
-    "use": _first(3),  # use desklamp 1
-    "take": _same,
-    "open": _same,
-    "close": _same,
-    "heat": _same,
-    "cool": _same,
-    "clean": _same,
-    "slice": _same,
-    "examine": _same,
-}
-
-
 def normalise(text: str) -> str:
     """The command in what a language model wrote, in the canonical dialect (the original's `action_postprocess`).
 
@@ -147,5 +116,11 @@ def normalise(text: str) -> str:
         return line
     line = line.partition(">")[0].strip(_EDGE)  # "go to desk 1 > look": the second action is not ours to take
     words = [word for word in (part.strip(string.punctuation) for part in line.split()) if word and word != "the"]
-    rule = _RULES.get(words[0]) if words else None
-    return " ".join(rule(words)) if rule else line
+    if not words or words[0] not in _VERBS:
+        return line
+    if words[0] in ("put", "move"):
+        # `put X in Y`, `put X on Y`, `move X to Y` … -> `put X in/on Y`; whole words only (`tin`, `spoon` stay).
+        at = next((i for i in range(2, len(words) - 1) if words[i] in _PREPOSITIONS), None)
+        if at is not None:
+            words = ["put", *words[1:at], "in/on", *words[at + 1 :]]
+    return " ".join(words[: _COMPLETE.get(words[0])])

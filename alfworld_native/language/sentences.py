@@ -144,6 +144,7 @@ def task_sentence(opening: str) -> str:
 
 def _room(line: str) -> str:
     """The list after the first `you see ` of a line; empty if there is none, or no full stop ends it."""
+    # `find` gives -1 if there is none, so that `start` is then below the length of the mark.
     start = line.find(_ROOM) + len(_ROOM)
     end = _ROOM_END.search(line, start) if start >= len(_ROOM) else None
     return line[start : end.start()] if end else ""

@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import random
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from importlib import metadata
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -74,20 +74,18 @@ def recorded(
             missing.append((key, job))
     if not missing:
         return
-    with _pool(workers) as pool:
+    pool: Pool | None = None
+    if workers > 0:
+        # The translator makes millions of small objects; usual garbage collection takes a third of its time.
+        collect_rarely = (500_000, 20, 100)
+        context = multiprocessing.get_context("spawn")
+        pool = context.Pool(workers, gc.set_threshold, collect_rarely, maxtasksperchild=GAMES_PER_PROCESS)
+    with pool or nullcontext():
         done = pool.imap_unordered(_record, missing) if pool else map(_record, missing)
         for key, path, transcript in done:
             if cache:
                 _append(cache, json.dumps([key, transcript.game, transcript.rows]))
             yield path, transcript
-
-
-def _pool(workers: int) -> AbstractContextManager[Pool | None]:
-    if workers < 1:
-        return nullcontext(None)
-    context = multiprocessing.get_context("spawn")
-    # The translator makes millions of small objects; usual garbage collection takes a third of its time.
-    return context.Pool(workers, gc.set_threshold, (500_000, 20, 100), maxtasksperchild=GAMES_PER_PROCESS)
 
 
 def _read_cache(path: Path) -> dict[str, Transcript]:

@@ -75,6 +75,7 @@ def init_distributed_mode(
     if launched == 1 or is_dist_avail_and_initialized():
         return
     if torch.device(device).type == "cuda":
+        # Before NCCL starts: it takes the current GPU, which is the first one in every process.
         torch.cuda.set_device(local_rank())
         backend = "nccl"
     else:
@@ -98,6 +99,7 @@ def summed(values: list[float], device: torch.device) -> list[float]:
     """Element-wise sums over all processes, in float64."""
     if not is_dist_avail_and_initialized():
         return values
+    # float64: counts of tokens stay exact up to 2^53.
     total = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(total)
     return total.tolist()
@@ -110,6 +112,7 @@ def gathered(value: T) -> list[T]:
     """
     if not is_dist_avail_and_initialized():
         return [value]
+    # All processes must call it, in the same order of calls: a collective operation waits for the slowest.
     values: list[Any] = [None] * get_world_size()
     dist.all_gather_object(values, value)
     return values

@@ -35,6 +35,7 @@ class Averages:
 
     def update(self, weight: float = 1.0, **values: float) -> None:
         """Take in one value for each name."""
+        # Sum and weight, not the mean: with both, a resumed run goes on as if it had never stopped.
         for name, value in values.items():
             total = self._sums.setdefault(name, [0.0, 0.0])
             total[0] += value * weight

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import zipfile
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -237,8 +238,9 @@ def _load_index(path: Path) -> dict[str, Any]:
             bad, games = json.loads(str(known["bad"])), json.loads(str(known["games"]))
             arrays = {name: known[name] for name in ("starts", "lengths", "imageless")}
             return {**arrays, "bad": bad, "games": games}
-    starts, lengths, imageless, bad = _Growing(np.int64), _Growing(np.int32), _Growing(np.int64), []
-    games = set()
+    # Arrays of 8 and 4 bytes a number: a Python list of a million takes four times the memory.
+    starts, lengths, imageless = array("q"), array("i"), array("q")
+    bad, games = [], set()
     for number, (start, length, entry) in enumerate(scan(path)):
         starts.append(start)
         lengths.append(length)
@@ -248,26 +250,9 @@ def _load_index(path: Path) -> dict[str, Any]:
         games.add(entry.get("game", ""))
         if "image" not in entry:
             imageless.append(number)
-    arrays = {"starts": starts.array(), "lengths": lengths.array(), "imageless": imageless.array()}
+    arrays = {"starts": np.array(starts), "lengths": np.array(lengths), "imageless": np.array(imageless)}
     index = {**arrays, "bad": bad, "games": sorted(games)}
     # NumPy's archives hold lists of tuples by unpickling alone, which is never allowed here: they become JSON.
     content = {**index, "stamp": stamp, "bad": json.dumps(bad), "games": json.dumps(index["games"])}
     write_cache(cache, lambda file: np.savez(file, **content))
     return index
-
-
-class _Growing:
-    """Numbers in an array that doubles as it grows; a Python list of a million takes four times the memory."""
-
-    def __init__(self, dtype: type) -> None:
-        self._values: np.ndarray = np.empty(1024, dtype)
-        self._count = 0
-
-    def append(self, value: int) -> None:
-        if self._count == len(self._values):
-            self._values = np.resize(self._values, 2 * self._count)
-        self._values[self._count] = value
-        self._count += 1
-
-    def array(self) -> np.ndarray:
-        return self._values[: self._count].copy()

@@ -54,6 +54,7 @@ class TrainStream(Sampler[list[Draw]]):
                 # A Mersenne twister takes any 64-bit seed; neighbouring seeds give unrelated streams.
                 generator = torch.Generator().manual_seed((self.seed << 20) + epoch)
                 order = torch.randperm(self.length, generator=generator)
+            # Rank r has the r-th part of a global batch, so that all parts together are the same for any world size.
             first = number % self.batches_per_epoch * self.global_batch + self.rank * self.batch_size
             yield [Draw(int(index), epoch) for index in order[first : first + self.batch_size]]
 

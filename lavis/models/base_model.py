@@ -130,6 +130,7 @@ class BaseModel(nn.Module):
         Without: parameters of one dimension, and those with a name of `UNDECAYED`. `lr_scale` is LAVIS's factor of
         layers' learning rates; groups carry it for schedules that read it.
         """
+        # Decay pulls weights to 0, which is right for matrices; a norm's scale belongs near 1, and a bias shifts only.
         decayed: list[nn.Parameter] = []
         undecayed: list[nn.Parameter] = []
         for name, parameter in self.named_parameters():
@@ -165,6 +166,7 @@ class BaseModel(nn.Module):
         """SHA-256 of the frozen parameters: a checkpoint is refused by a model whose frozen part is another."""
         if not self._frozen_hash:
             digest = hashlib.sha256()
+            # Names and bytes, so that two layers which have changed places give another hash.
             for name, parameter in self.named_parameters():
                 if not parameter.requires_grad:
                     digest.update(name.encode())

@@ -263,6 +263,7 @@ def export_llm(model: Blip2Emac, target: Path) -> list[str]:
         llm.save_pretrained(target, max_shard_size=SHARD_SIZE)
         model.llm_tokenizer.save(target)
     _open_to_others(target)
+    # The logits of any text depend on every layer, and on the tokenizer's BOS.
     (ids,) = encode_prompts(model.llm_tokenizer, ["You are in the middle of a room."])
     back: Any = AutoModelForCausalLM.from_pretrained(target, dtype=llm.dtype, trust_remote_code=False)
     back.to(llm.device)
@@ -305,6 +306,7 @@ def image_tokens(native: Mapping[str, Tensor]) -> Tensor:
     Sizes are read off the weights. Heads are not in them: one everywhere, which serves to compare two files.
     """
     state = {key: value.float() for key, value in native.items()}
+    # (width, 3, patch, patch), and (1, 1 + side², width): one position for the class token, one for each patch.
     patches = state["visual_encoder.embeddings.patch_embedding.weight"]
     side = round((state["visual_encoder.embeddings.position_embedding"].shape[-2] - 1) ** 0.5)
     size = patches.shape[-1] * side
@@ -316,6 +318,7 @@ def image_tokens(native: Mapping[str, Tensor]) -> Tensor:
         "num_attention_heads": 1,
     }
     encoder, ln_vision = init_vision_encoder("custom", size, vision, "float32")
+    # Layers without cross attention to the image lack its weights, which tells how often it comes.
     queries = state["query_tokens"]
     crossing = [int(m[1]) for key in state if (m := re.match(r"Qformer\.encoder\.layer\.(\d+)\.crossattention\.", key))]
     sizes = {
@@ -339,6 +342,7 @@ def image_tokens(native: Mapping[str, Tensor]) -> Tensor:
         weights.require_match(module.state_dict(), kept, name)
         module.load_state_dict(kept)
         module.eval()
+    # The whole path of an image through all four parts.
     image = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     features = ln_vision(encoder(image).last_hidden_state)
     hidden = qformer(input_ids=None, query_embeds=queries.expand(2, -1, -1), encoder_hidden_states=features)

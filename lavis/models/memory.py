@@ -213,35 +213,28 @@ def _training(sizes: Sizes, work: Work, device: str, *, optimizer: bool) -> dict
     parts["gradients"] = 4 * sizes.trainable  # float32
     if optimizer:
         parts["optimizer"] = 8 * sizes.trainable  # AdamW: two moments in float32
+    # Tokens of a row, and the places in it whose next token is predicted; an answer's `</s>` is predicted, never read.
+    answers = work.answer - 1 if work.phase == "bc" else 2 * (work.answer - 1)
+    tokens, places = sizes.queries + work.prompt + answers, answers + 1
     # If the language model is frozen, rows are computed a few at a time (`fast_llm.by_rows`), else all together.
-    tokens, places = _row(sizes, work)
     rows = work.batch if sizes.llm_trains else max(1, min(work.batch, CHUNK_TOKENS[device] // tokens))
     # Logits at the predicted places: as computed, in float32, and float32 gradients of two ways into them.
     logits = places * sizes.llm.vocab_size * (sizes.llm_bytes + 4 * 3)
-    training = rows * (_kept_of_a_row(sizes, work) + logits)
+    # What autograd keeps of one row until its backward pass, and the largest layer's working memory.
+    layers, hidden, wide = sizes.llm.num_hidden_layers, sizes.llm.hidden_size, sizes.llm.intermediate_size
+    size, layer = sizes.llm_bytes, _layer_of_a_token(sizes, tokens)
+    working = size * (3 * wide + 2 * hidden)  # gradients of gate, up and their product, and of the residual
+    if sizes.recomputes:  # each layer's input, and one whole layer
+        kept = tokens * (layers * size * hidden + layer + working)
+    elif sizes.llm_trains:
+        kept = tokens * (layers * layer + working)
+    else:  # of the last layer only input, keys and values everywhere, and the rest at the predicted places
+        keys = size * hidden * (1 + 2 * _key_share(sizes))
+        kept = int(tokens * ((layers - 1) * layer + keys + working) + places * (layer + working))
+    training = rows * (kept + logits)
     vision = _vision(sizes, work)
     # Activations of the vision side stay until the backward pass if it trains; else they are gone before it begins.
     return parts | {"activations": training + vision if sizes.vision_trains else max(training, vision)}
-
-
-def _row(sizes: Sizes, work: Work) -> tuple[int, int]:
-    """Tokens of a training row, and places in it whose next token is predicted."""
-    answers = work.answer - 1 if work.phase == "bc" else 2 * (work.answer - 1)
-    return sizes.queries + work.prompt + answers, answers + 1
-
-
-def _kept_of_a_row(sizes: Sizes, work: Work) -> int:
-    """Bytes that autograd keeps of one row until its backward pass, and the largest layer's working memory."""
-    config, (tokens, places) = sizes.llm, _row(sizes, work)
-    hidden, wide, size = config.hidden_size, config.intermediate_size, sizes.llm_bytes
-    layer = _layer_of_a_token(sizes, tokens)
-    working = size * (3 * wide + 2 * hidden)  # gradients of gate, up and their product, and of the residual
-    if sizes.recomputes:
-        return tokens * (config.num_hidden_layers * size * hidden + layer + working)
-    if sizes.llm_trains:
-        return tokens * (config.num_hidden_layers * layer + working)
-    keys = size * hidden * (1 + 2 * _key_share(sizes))  # of the last layer only these, but at the predicted places
-    return int(tokens * ((config.num_hidden_layers - 1) * layer + keys + working) + places * (layer + working))
 
 
 def _layer_of_a_token(sizes: Sizes, tokens: int) -> int:

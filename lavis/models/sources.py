@@ -81,7 +81,33 @@ def part_sources(section: Mapping[str, Any]) -> list[PartSource]:
         except EmacError as error:
             text = str(error).removeprefix(f"model.{key}: ")
             faults |= dict.fromkeys(parts or PARTS, f"model.{key}: {text}")
-    return [_described(model, part, options, pending, faults) for part in PARTS]
+    described = []
+    for part in PARTS:
+        own = getattr(model, part)
+        values = [own] if isinstance(own, torch.nn.Parameter) else list(own.parameters())
+        state, origin = "random", "random weights"
+        # What was loaded counts before what went wrong, because a later file may bring what an earlier one lacked.
+        if part in model.sources:
+            state, origin = "found", model.sources[part]
+        elif part in faults:
+            state, origin = "fault", faults[part]
+        elif part in pending:
+            state, origin = "pending", pending[part]
+        elif part in model.required_parts:
+            state, origin = "fault", f"no file brings its weights: set {KEYS_OF_PARTS[part]}"
+        described.append(
+            PartSource(
+                part=part,
+                tensors=len(values),
+                parameters=sum(value.numel() for value in values),
+                dtype=str(values[0].dtype).removeprefix("torch."),
+                bytes=sum(value.nbytes for value in values),
+                frozen=part in model.frozen,
+                state=state,
+                origin=origin,
+            )
+        )
+    return described
 
 
 def meta_model(options: Mapping[str, Any]) -> Blip2Emac:
@@ -151,29 +177,3 @@ def _load_llm(model: Blip2Emac, path: str, options: Mapping[str, Any]) -> None:
         found.pop("llm_model.lm_head.weight", None)
     weights.require_match(own, found, path)
     model.sources["llm_model"] = path
-
-
-def _described(
-    model: Blip2Emac, part: str, options: Mapping[str, Any], pending: Mapping[str, str], faults: Mapping[str, str]
-) -> PartSource:
-    own = getattr(model, part)
-    values = [own] if isinstance(own, torch.nn.Parameter) else list(own.parameters())
-    state, origin = "random", "random weights"
-    if part in model.sources:
-        state, origin = "found", model.sources[part]
-    elif part in faults:
-        state, origin = "fault", faults[part]
-    elif part in pending:
-        state, origin = "pending", pending[part]
-    elif part in model.required_parts:
-        state, origin = "fault", f"no file brings its weights: set {KEYS_OF_PARTS[part]}"
-    return PartSource(
-        part=part,
-        tensors=len(values),
-        parameters=sum(value.numel() for value in values),
-        dtype=str(values[0].dtype).removeprefix("torch."),
-        bytes=sum(value.nbytes for value in values),
-        frozen=part in model.frozen,
-        state=state,
-        origin=origin,
-    )

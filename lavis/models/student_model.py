@@ -39,6 +39,7 @@ class StudentModel(BaseModel, Student):
         answers: dict[int, str] = {}
         if choosing := [n for n, question in enumerate(questions) if question.candidates]:
             groups = [questions[n].candidates for n in choosing]
+            # The sum over the answer's tokens and `</s>`: the probability of the whole command, short or long.
             for n, group, scores in zip(choosing, groups, self.score(_at(questions, choosing), groups), strict=True):
                 answers[n] = group[max(range(len(group)), key=scores.__getitem__)]
         if writing := [n for n in range(len(questions)) if n not in answers]:

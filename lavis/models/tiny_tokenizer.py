@@ -208,6 +208,7 @@ def build_tokenizer() -> Tokenizer:
 
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     cut = pre_tokenizers.Split(Regex(split_pattern(names)), behavior="isolated")
+    # 1. Merges for what is no whole piece, learnt from the lists by byte-pair encoding (Sennrich et al. 2016).
     merger = Tokenizer(models.BPE())
     merger.pre_tokenizer = pre_tokenizers.Sequence([cut, byte_level])
     trainer = trainers.BpeTrainer(
@@ -218,8 +219,9 @@ def build_tokenizer() -> Tokenizer:
     )
     merger.train_from_iterator([" ".join(WORDS), *words, *VERBS], trainer)
 
-    learnt = json_model(merger)
+    learnt = json.loads(merger.to_str())["model"]  # the section with the vocabulary and merges
     vocabulary: dict[str, int] = dict(sorted(learnt["vocab"].items(), key=lambda item: item[1]))
+    # 2. Each whole piece is a token, whether merges lead to it or not (`ignore_merges` below looks pieces up first).
     for text in whole:
         piece = byte_level.pre_tokenize_str(text)[0][0]
         vocabulary.setdefault(piece, len(vocabulary))
@@ -229,11 +231,6 @@ def build_tokenizer() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
-
-
-def json_model(tokenizer: Tokenizer) -> dict:
-    """The `model` section of a tokenizer's JSON: its vocabulary and merges."""
-    return json.loads(tokenizer.to_str())["model"]
 
 
 def main() -> None:

@@ -80,6 +80,7 @@ def close(name: str, got: Tensor | Sequence | float | None, want: object, *, who
     found, known = (np.asarray(x.detach() if isinstance(x, Tensor) else x, dtype=np.float64) for x in (got, want))
     if found.shape != known.shape:
         return Check(f"{name} (shape {found.shape}, recorded {known.shape})", float("inf"))
+    # Gradients of one tensor differ by orders of magnitude, and rounding is that of the largest: `whole` compares so.
     scale = max(float(np.abs(known).max(initial=0)), 1e-30) if whole else np.maximum(np.abs(known), 1.0)
     return Check(name, float((np.abs(found - known) / scale).max(initial=0)))
 
@@ -256,6 +257,7 @@ def check_intermediates(case: Case, model: Blip2Emac, variant: str, batch: str) 
         if "forward_logits" in recorded:
             rows = rows_of(model, samples["text_input"], samples["text_output"])
             embeds = torch.cat([tokens, model.llm_model.get_input_embeddings()(rows.ids)], dim=1)
+            # Only real positions: what a model computes at pads depends on how it masks them.
             seen = torch.cat([torch.ones(tokens.shape[:2], dtype=torch.bool), rows.mask.bool()], dim=1).numpy()
             want = recorded["forward_logits"][:, : seen.shape[1]]
             yield close(
@@ -278,6 +280,7 @@ def check_generate(case: Case, model: Blip2Emac, variant: str, batch: str) -> It
         yield exact(f"{name}/token_ids", ids, want["token_ids"])
         if want.get("beam_scores") is not None:
             yield close(f"{name}/beam_scores", made.scores, want["beam_scores"])
+        # Beams of one prompt must not depend on the prompts beside it, nor on the pads that these bring.
         alone = [
             model.generate({"image": samples["image"][i : i + 1], "prompt": [prompt]}, **options)[0]
             for i, prompt in enumerate(samples["prompt"])

@@ -140,6 +140,7 @@ def random_crop_box(size: tuple[int, int], scale: tuple[float, float], rng: rand
         if 0 < w <= width and 0 < h <= height:
             left, top = rng.randint(0, width - w), rng.randint(0, height - h)
             return left, top, left + w, top + h
+    # A very flat or very high image has no box of that area and ratio: its middle, as much as the ratio allows.
     w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
@@ -183,6 +184,7 @@ class BlipCaptionProcessor(BaseProcessor):
 
     def pre_caption(self, caption: str) -> str:
         """The caption without the prompt."""
+        # The cleaning of BLIP's own training captions, to the letter.
         caption = re.sub(r"[.!\"()*#:;~]", " ", caption.lower())
         caption = re.sub(r"\s{2,}", " ", caption).rstrip("\n").strip(" ")
         return " ".join(caption.split(" ")[: self.max_words])
@@ -203,6 +205,7 @@ class BlipQuestionProcessor(BaseProcessor):
 
     def pre_question(self, question: str) -> str:
         """As `__call__`, under LAVIS's name."""
+        # Punctuation goes without a blank in its place, unlike a caption's: so in LAVIS.
         words = re.sub(r"[.!\"()*#:;~]", "", question.lower()).rstrip(" ").split(" ")
         return " ".join(words[: self.max_words])
 

@@ -75,11 +75,10 @@ def newest(folder: Path) -> Path | None:
     stopped = folder / "checkpoint_stopped.pth"
     if not stopped.is_file():
         return last
-    return last if last and _batches(last) >= _batches(stopped) else stopped
-
-
-def _batches(path: Path) -> int:
-    return load(path, mmap=True)["batches"]
+    if last is None:
+        return stopped
+    last_batches, stopped_batches = (load(path, mmap=True)["batches"] for path in (last, stopped))
+    return last if last_batches >= stopped_batches else stopped
 
 
 def _number(path: Path) -> int:

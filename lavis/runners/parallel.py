@@ -114,6 +114,7 @@ class Replicas(Generic[ModelT]):
     @contextmanager
     def accumulating(self, last: bool) -> Iterator[None]:
         """Around forward and backward of one batch: gradients are exchanged with the `last` batch of an update only."""
+        # An exchange for each batch would cost as many as there are batches, for the same sum.
         if isinstance(self.module, FSDPModule):
             self.module.set_requires_gradient_sync(last)
         if isinstance(self.module, DistributedDataParallel) and not last:
@@ -147,6 +148,7 @@ class Replicas(Generic[ModelT]):
         own, source = self.model.trainable_state_dict(), "the checkpoint's trainable state"
         weights.require_match(own, state, source)
         weights.require_finite(state, source)
+        # Into the shards in place: new tensors would not be those that FSDP and the optimiser hold.
         for name, value in state.items():
             own[name].copy_(_like(value, own[name]))
 
@@ -161,6 +163,7 @@ class Replicas(Generic[ModelT]):
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
+                # AdamW's moments have the parameter's shape and its shards; its step count is one number.
                 for name, value in optimizer.state[parameter].items():
                     if isinstance(value, Tensor) and value.dim():
                         optimizer.state[parameter][name] = _like(value, parameter)

@@ -92,7 +92,7 @@ class RunData:
             batch_sampler=stream,
             num_workers=self.settings.num_workers,
             collate_fn=getattr(self.train_set, "collater", None),
-            pin_memory=device.type == "cuda",
+            pin_memory=device.type == "cuda",  # page-locked memory is copied to a GPU while the host goes on
             generator=self._generator(),
         )
         return iter(loader)
@@ -130,6 +130,7 @@ class RunData:
 
         Every process must call it.
         """
+        # A sample is drawn again in every epoch, but counts once.
         new = {message for part in gathered(list(messages)) for message in part} - self.skipped
         self.skipped |= new
         for message in sorted(new):

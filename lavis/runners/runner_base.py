@@ -114,35 +114,33 @@ class RunnerBase:
         """
         alone = self.is_main and not self.settings.evaluate
         with closing(locked(self.output_dir / ".lock", self.output_dir)) if alone else nullcontext():
-            self._train()
-
-    def _train(self) -> None:
-        began = time.monotonic()
-        if self.is_main:
-            remove_temporaries(self.output_dir)
-        self.log.line(config=self.config.to_dict())
-        if self.settings.evaluate:
-            self.evaluate("final")
+            began = time.monotonic()
+            if self.is_main:
+                remove_temporaries(self.output_dir)
+            self.log.line(config=self.config.to_dict())
+            if self.settings.evaluate:
+                self.evaluate("final")
+                self.log.close()
+                return
+            self._resume()
+            self.task.before_training(model=self.replicas.model, dataset=self.data.train_set)
+            with self.stop.on_sigterm():
+                first = self.batches // self.batches_per_epoch  # the epoch of the next batch
+                if self.batches == self.all_batches:
+                    first = self.max_epoch
+                if self.batches in (self.all_batches, first * self.batches_per_epoch) and self.averages.means():
+                    first -= 1  # this epoch has all its batches but no validation yet: it is ended first
+                for epoch in range(first, self.max_epoch):
+                    self.epoch = epoch
+                    self.train_epoch(epoch)
+                    self.end_epoch(epoch)
+            self.epoch = self.max_epoch
+            last = "best" if self.settings.valid_splits else self.label(self.max_epoch - 1)
+            # Episodes cannot be interrupted half-way; all is saved by now, so SIGTERM may end the process.
+            with self.stop.on_sigterm() if self.task.needs_data else nullcontext():
+                self.evaluate(last, reload_best=True)
+            logger.info("Training time %.0f s, results in %s", time.monotonic() - began, self.output_dir)
             self.log.close()
-            return
-        self._resume()
-        self.task.before_training(model=self.replicas.model, dataset=self.data.train_set)
-        with self.stop.on_sigterm():
-            first = self.batches // self.batches_per_epoch  # the epoch of the next batch
-            if self.batches == self.all_batches:
-                first = self.max_epoch
-            if self.batches in (self.all_batches, first * self.batches_per_epoch) and self.averages.means():
-                first -= 1  # this epoch has all its batches but no validation yet: it is ended first
-            for epoch in range(first, self.max_epoch):
-                self.epoch = epoch
-                self.train_epoch(epoch)
-                self.end_epoch(epoch)
-        self.epoch = self.max_epoch
-        # Episodes cannot be interrupted half-way; all is saved by now, so SIGTERM may end the process.
-        with self.stop.on_sigterm() if self.task.needs_data else nullcontext():
-            self.evaluate("best" if self.settings.valid_splits else self.label(self.max_epoch - 1), reload_best=True)
-        logger.info("Training time %.0f s, results in %s", time.monotonic() - began, self.output_dir)
-        self.log.close()
 
     @property
     def max_epoch(self) -> int:

@@ -188,10 +188,12 @@ class BaseTask:
             samples = {**next(batches), "epoch": epoch, "num_iters_per_epoch": iters_per_epoch, "iters": number}
             lr_scheduler.step(cur_epoch=epoch, cur_step=number)
             loss, parts = losses_of(self.train_step(model=model, samples=samples))
+            # Gradients of an update's batches add up, and the update is to have their mean.
             scaled = loss / accum_grad_iters
             (scaler.scale(scaled) if scaler is not None else scaled).backward()
             # The last batches of an epoch make an update, too, even if there are fewer of them.
             if (number + 1) % accum_grad_iters == 0 or number + 1 == iters_per_epoch:
+                # The scaler leaves a step out if float16 has overflowed in a gradient.
                 if scaler is not None:
                     scaler.step(optimizer)
                     scaler.update()

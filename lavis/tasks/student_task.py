@@ -108,6 +108,7 @@ class StudentTask(BaseTask):
         """
         merged = [result for part in gathered(val_result) for result in part]
         skipped = sorted({result["skipped"] for result in merged if "skipped" in result})
+        # `EvalSampler` pads the last batches with early samples: every sample counts once.
         unique = {result["instance_id"]: result for result in merged if "instance_id" in result}
         results = [unique[key] for key in sorted(unique)]
         if len(skipped) > self.settings.skip_bad_samples:

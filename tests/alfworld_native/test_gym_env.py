@@ -77,7 +77,8 @@ def test_the_vector_plays_like_single_environments(games):
     for command in [None, *commands]:
         if command:
             observations, _, _, _, infos = envs.step([command] * 3)
-            alone = [(env.step(command)[0], env._info(env._engine._time_step(""))) for env in singles]
+            stepped = [env.step(command) for env in singles]
+            alone = [(observation, info) for observation, _, _, _, info in stepped]
         assert observations["text"] == tuple(observation["text"] for observation, _ in alone)
         assert all((observations["image"][i] == alone[i][0]["image"]).all() for i in range(3))
         assert list(infos["admissible_commands"]) == [info["admissible_commands"] for _, info in alone]

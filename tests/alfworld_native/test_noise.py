@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from alfworld_native import make_environment
-from alfworld_native.noise import IMAGE_NOISES, NoisyEnvironment, image_noise, word_noise, words_replaced
+from alfworld_native.noise import NoisyEnvironment, image_noise, word_noise, words_replaced
 from lavis.common.errors import ConfigError
 from xrl_alignment.common.choices import IMAGE_NOISE_NAMES
 
@@ -21,11 +21,12 @@ def damage(kind: str, severity: int) -> float:
     return float(np.mean([np.abs(frame.astype(int) - FRAME).mean() for frame in draws]))
 
 
-def test_the_names_are_those_of_the_settings() -> None:
-    assert tuple(IMAGE_NOISES) == IMAGE_NOISE_NAMES
+def test_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match="fog"):
+        image_noise(FRAME, "fog", 1, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("kind", IMAGE_NOISES)
+@pytest.mark.parametrize("kind", IMAGE_NOISE_NAMES)
 def test_a_higher_severity_changes_more_and_zero_nothing(kind: str) -> None:
     levels = [damage(kind, severity) for severity in range(5)]
     assert levels[0] == 0 and levels == sorted(levels) and len(set(levels)) == 5

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from alfworld_native.drawing.build import Build, circle, pairs
+from alfworld_native.drawing.build import Build, builds, circle, pairs
 from alfworld_native.drawing.shapes import darkened
 
 
+@builds("alarmclock")
 def _alarmclock(b: Build) -> None:  # a round dial with hands, two bells on top, feet
     r, colour = b.some(5.2, 6.6), b.any()
     bell = b.pick((b.metal, b.brass))()
@@ -30,6 +30,7 @@ def _alarmclock(b: Build) -> None:  # a round dial with hands, two bells on top,
         )
 
 
+@builds("book")
 def _book(b: Build) -> None:  # a closed volume: pages on three sides, a title on the cover
     w, d, high, colour = b.some(15, 20), b.some(20, 26), b.some(2.6, 5), b.any()
     title = b.pale() if b.chance(0.6) else b.brass()
@@ -46,6 +47,7 @@ def _book(b: Build) -> None:  # a closed volume: pages on three sides, a title o
         b.box(-w * 0.2, high, -d * 0.32, w * 0.2, high + 0.03, -d * 0.27, title)
 
 
+@builds("newspaper")
 def _newspaper(b: Build) -> None:  # folded pale paper: a headline, columns, a photograph
     w, d, paper = b.some(28, 34), b.some(20, 24), b.hue(0.1, 0.16, (0.02, 0.14), (0.78, 0.92))
     b.box(-w / 2, 0, -d / 2, w / 2, 1.4, d / 2, darkened(paper, 19, 20))
@@ -61,6 +63,7 @@ def _newspaper(b: Build) -> None:  # folded pale paper: a headline, columns, a p
     b.box(w * x, 1.42, -d * 0.15, w * (x + 0.34), 1.44, d * 0.24, (90, 92, 96))
 
 
+@builds("box")
 def _box(b: Build) -> None:  # a large carton with tape, flaps open or shut
     w, d, high = b.some(24, 34), b.some(20, 28), b.some(14, 24)
     colour = b.hue(0.07, 0.1, (0.35, 0.55), (0.6, 0.82)) if b.chance(0.7) else b.any()
@@ -84,6 +87,7 @@ def _box(b: Build) -> None:  # a large carton with tape, flaps open or shut
             )
 
 
+@builds("laptop")
 def _laptop(b: Build) -> None:  # a screen that stands up behind a keyboard
     w, d, colour = b.some(30, 36), b.some(20, 24), b.pick((b.metal, b.dark, b.pale))()
     lean = b.some(2, 8)
@@ -113,6 +117,7 @@ def _laptop(b: Build) -> None:  # a screen that stands up behind a keyboard
     b.box(-w * 0.14, 1.4, -d * 0.42, w * 0.14, 1.45, -d * 0.16, darkened(colour, 8, 10))
 
 
+@builds("cellphone")
 def _cellphone(b: Build) -> None:  # a dark slab with a bright screen in rows of icons
     w, d, colour = b.some(7, 8.2), b.some(14, 17), b.pick((b.dark, b.metal, b.any))()
     b.box(-w / 2, 0, -d / 2, w / 2, 1.1, d / 2, colour)
@@ -125,6 +130,7 @@ def _cellphone(b: Build) -> None:  # a dark slab with a bright screen in rows of
             b.box(x - 0.6, 1.15, z - 0.7, x + 0.6, 1.17, z + 0.7, b.any())
 
 
+@builds("remotecontrol")
 def _remotecontrol(b: Build) -> None:  # long, narrow, dark, rows of buttons, one red
     w, d, colour = b.some(4.6, 5.6), b.some(17, 21), b.dark() if b.chance(0.8) else b.metal()
     b.box(-w / 2, 0, -d / 2, w / 2, 2.2, d / 2, colour)
@@ -137,6 +143,7 @@ def _remotecontrol(b: Build) -> None:  # long, narrow, dark, rows of buttons, on
             b.box(x - w * 0.1, 2.2, z - d * 0.035, x + w * 0.1, 2.4, z + d * 0.035, key)
 
 
+@builds("creditcard")
 def _creditcard(b: Build) -> None:  # a small card: a chip, a dark stripe, a row of digits
     colour = b.any()
     b.box(-5, 0, -3.2, 5, 0.35, 3.2, colour)
@@ -146,6 +153,7 @@ def _creditcard(b: Build) -> None:  # a small card: a chip, a dark stripe, a row
     b.box(-3.8, 0.35, -2.2, 3.8, 0.37, -1.5, b.pale())
 
 
+@builds("cd")
 def _cd(b: Build) -> None:  # a thin disc with a hole and rainbow rings
     r, colour = b.some(6.2, 7), b.hue(0.5, 0.9, (0.05, 0.3), (0.75, 0.95))
     b.tube(0, r, 0.5, r, colour, colour)
@@ -159,6 +167,7 @@ def _cd(b: Build) -> None:  # a thin disc with a hole and rainbow rings
     b.tube(0.5, r * 0.13, 0.5, r * 0.13, (30, 30, 34), (30, 30, 34))
 
 
+@builds("pen")
 def _pen(b: Build) -> None:  # a barrel with a clip and a cap of another colour, a dark point
     long, colour, cap = b.some(14, 17), b.any(), b.dark() if b.chance(0.5) else b.any()
     b.box(-long * 0.1, 0, -0.85, long * 0.5, 1.7, 0.85, colour)
@@ -168,6 +177,7 @@ def _pen(b: Build) -> None:  # a barrel with a clip and a cap of another colour,
     b.box(-long * 0.46, 2.0, -0.35, -long * 0.16, 2.4, 0.35, b.metal())
 
 
+@builds("pencil")
 def _pencil(b: Build) -> None:  # wood at the sharpened end with a lead, a ferrule, a pink eraser
     long, colour = b.some(15, 18), b.hue(0.1, 0.16, (0.7, 0.9), (0.8, 0.95)) if b.chance(0.5) else b.any()
     b.box(-long * 0.3, 0, -0.85, long * 0.32, 1.7, 0.85, colour)
@@ -177,6 +187,7 @@ def _pencil(b: Build) -> None:  # wood at the sharpened end with a lead, a ferru
     b.box(long * 0.39, 0, -0.85, long * 0.5, 1.7, 0.85, (232, 132, 146))
 
 
+@builds("keychain")
 def _keychain(b: Build) -> None:  # a ring with two toothed keys and a tag
     b.flat(circle(2.4, 10) + circle(1.6, 10)[::-1], 0, 0.5, b.metal())
     for angle in (b.some(-25, 0), b.some(30, 60)):
@@ -218,6 +229,7 @@ def _keychain(b: Build) -> None:  # a ring with two toothed keys and a tag
     b.flat(pairs(-2, -1.5, -6.5, -2.2, -6.5, 2.2, -2, 1.5), 0, 0.8, b.any())
 
 
+@builds("watch")
 def _watch(b: Build) -> None:  # a strap to both sides of a small dial
     strap, long = b.pick((b.dark, b.wood, b.any, b.metal))(), b.some(8, 10)
     b.box(-long, 0, -1.3, long, 0.8, 1.3, strap)
@@ -233,6 +245,7 @@ def _watch(b: Build) -> None:  # a strap to both sides of a small dial
     b.flat(pairs(0, -0.2, 1.3, -0.2, 1.3, 0.2, 0, 0.2), 1.65, 1.68, ink)
 
 
+@builds("basketball")
 def _basketball(b: Build) -> None:  # a large ball with dark seams
     r, colour = b.some(11, 12.5), b.hue(0.04, 0.08, (0.65, 0.9), (0.65, 0.9))
     b.ball(0, r, 0, r, colour)
@@ -269,6 +282,7 @@ def _basketball(b: Build) -> None:  # a large ball with dark seams
     b.upright(pairs(-0.5, r * 1.95, 0.5, r * 1.95, 0.5, r * 0.05, -0.5, r * 0.05), -r * 0.3, -r * 0.3, ink)
 
 
+@builds("baseballbat")
 def _baseballbat(b: Build) -> None:  # lies: thick at one end, thin grip, a knob
     colour = b.wood() if b.chance(0.6) else b.any()
     long, r = b.some(60, 70), b.some(3, 3.8)
@@ -285,6 +299,7 @@ def _baseballbat(b: Build) -> None:  # lies: thick at one end, thin grip, a knob
     b.box(long * 0.46, 0, -r * 0.7, long * 0.5, 2 * r * 0.8, r * 0.7, colour)
 
 
+@builds("tennisracket")
 def _tennisracket(b: Build) -> None:  # an oval of strings, a handle
     colour, r = b.any(), b.some(11, 13)
     b.flat(circle(r, 14, -r * 0.7, 0, 0.8), 0, 2, colour)
@@ -311,6 +326,7 @@ def _tennisracket(b: Build) -> None:  # an oval of strings, a handle
     )
 
 
+@builds("teddybear")
 def _teddybear(b: Build) -> None:  # sits: ears, a muzzle, arms and legs
     fur, r = b.hue(0.04, 0.12, (0.2, 0.65), (0.35, 0.9)), b.some(8, 10)
     belly = b.hue(0.07, 0.12, (0.1, 0.4), (0.75, 0.95))
@@ -330,24 +346,3 @@ def _teddybear(b: Build) -> None:  # sits: ears, a muzzle, arms and legs
     b.over()
     for x, y, s in ((-0.26, 2.2, 0.09), (0.26, 2.2, 0.09), (0, 1.95, 0.1)):
         b.ball(x * r, y * r, -r, s * r, (24, 20, 20))
-
-
-BELONGINGS: dict[str, Callable[[Build], None]] = {
-    "alarmclock": _alarmclock,
-    "baseballbat": _baseballbat,
-    "basketball": _basketball,
-    "book": _book,
-    "box": _box,
-    "cd": _cd,
-    "cellphone": _cellphone,
-    "creditcard": _creditcard,
-    "keychain": _keychain,
-    "laptop": _laptop,
-    "newspaper": _newspaper,
-    "pen": _pen,
-    "pencil": _pencil,
-    "remotecontrol": _remotecontrol,
-    "teddybear": _teddybear,
-    "tennisracket": _tennisracket,
-    "watch": _watch,
-}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from alfworld_native.drawing.build import Build, circle, pairs
+from alfworld_native.drawing.build import Build, builds, circle, pairs
 from alfworld_native.drawing.shapes import darkened
 
 
+@builds("soapbottle")
 def _soapbottle(b: Build) -> None:  # a pump with a bent spout
     r, high, colour = b.some(3.4, 4.4), b.some(12, 16), b.any()
     pump = b.pick((b.pale, b.dark, b.metal))()
@@ -21,6 +21,7 @@ def _soapbottle(b: Build) -> None:  # a pump with a bent spout
     b.box(-5.2, high + 4.6, -0.9, 1.2, high + 6.2, 0.9, pump)
 
 
+@builds("spraybottle")
 def _spraybottle(b: Build) -> None:  # a trigger and a nozzle
     r, high, colour = b.some(3.8, 4.6), b.some(15, 18), b.any()
     head = b.any()
@@ -35,6 +36,7 @@ def _spraybottle(b: Build) -> None:  # a trigger and a nozzle
     )
 
 
+@builds("vase")
 def _vase(b: Build) -> None:  # a belly, a narrow neck, a flared mouth
     r, high, colour = b.some(5.5, 8), b.some(20, 30), b.any()
     neck = r * b.some(0.3, 0.45)
@@ -44,6 +46,7 @@ def _vase(b: Build) -> None:  # a belly, a narrow neck, a flared mouth
     b.profile([(high * 0.8, neck), (high, neck * 1.8)], colour, (24, 22, 24))
 
 
+@builds("statue")
 def _statue(b: Build) -> None:  # a figure on a square plinth
     colour = b.pick((b.brass, b.dark, b.pale, b.metal))()
     high, r = b.some(22, 32), b.some(3.6, 5)
@@ -67,6 +70,7 @@ def _statue(b: Build) -> None:  # a figure on a square plinth
     b.ball(0, high * 0.88, 0, r * 0.52, colour, 1.2)
 
 
+@builds("candle")
 def _candle(b: Build) -> None:  # a wick with a drop of flame; wax, sometimes on a dish
     r, high, colour = b.some(2.6, 4), b.some(8, 15), b.pick((b.pale, b.pale, b.any))()
     if b.chance(0.5):
@@ -80,6 +84,7 @@ def _candle(b: Build) -> None:  # a wick with a drop of flame; wax, sometimes on
     b.ball(0, high + 2.8, 0, 0.95, (250, 190, 60), 1.7)
 
 
+@builds("cloth")
 def _cloth(b: Build) -> None:  # a crumpled flat rag, its edge wavy
     colour, r = b.any(), b.some(9, 11)
     wave = [
@@ -93,6 +98,7 @@ def _cloth(b: Build) -> None:  # a crumpled flat rag, its edge wavy
         b.flat(pairs(x - 4, z - 0.6, x, z - 1.4, x + 4, z + 0.4, x, z + 1.2), 0.8, 1.8, darkened(colour, 17 + k, 20))
 
 
+@builds("dishsponge")
 def _dishsponge(b: Build) -> None:  # a block in two layers, pores on the upper one
     foam, pad = (
         b.pick((lambda: b.hue(0.12, 0.17, (0.5, 0.85), (0.8, 0.95)), b.any))(),
@@ -108,6 +114,7 @@ def _dishsponge(b: Build) -> None:  # a block in two layers, pores on the upper 
         b.flat(circle(0.45, 5, x, z), 4.6, 4.62, darkened(foam, 6, 10))
 
 
+@builds("soapbar")
 def _soapbar(b: Build) -> None:  # a rounded bar with an engraved oval
     colour = b.hue(0, 1, (0.05, 0.4), (0.8, 0.97))
     w, d = b.some(8.5, 10.5), b.some(5.5, 6.8)
@@ -156,6 +163,7 @@ def _towel_like(b: Build, w: float, high: float, deep: float, fringe: bool) -> N
             b.upright(pairs(x, -2, x + w / 12, -2, x + w / 12, 0, x, 0), front, front + 0.1, second)
 
 
+@builds("handtowel")
 def _handtowel(b: Build) -> None:  # hangs; small, with a fringe and a loop
     w, high = b.some(20, 25), b.some(24, 30)
     _towel_like(b, w, high, 2.5, fringe=True)
@@ -185,6 +193,7 @@ def _handtowel(b: Build) -> None:  # hangs; small, with a fringe and a loop
     )
 
 
+@builds("towel")
 def _towel(b: Build) -> None:  # a large folded stack: rounded folds at the front
     w, d, colour = b.some(34, 42), b.some(22, 28), b.any()
     second = b.pale() if b.chance(0.6) else b.any()
@@ -198,6 +207,7 @@ def _towel(b: Build) -> None:  # a large folded stack: rounded folds at the fron
         b.box(w * x, top, -d / 2, w * (x + 0.08), top + 0.05, d / 2, second)
 
 
+@builds("pillow")
 def _pillow(b: Build) -> None:  # soft: a bulging outline with pointed corners, in plain or striped cloth
     w, d, high, colour = b.some(38, 46), b.some(26, 32), b.some(10, 13), b.any()
     outline = pairs(-1, -1, 0, -0.86, 1, -1, 0.9, 0, 1, 1, 0, 0.86, -1, 1, -0.9, 0)
@@ -213,6 +223,7 @@ def _pillow(b: Build) -> None:  # soft: a bulging outline with pointed corners, 
             b.box(w * x, high, -d * 0.24, w * (x + 0.06), high + 0.05, d * 0.24, second)
 
 
+@builds("tissuebox")
 def _tissuebox(b: Build) -> None:  # a box with a tuft of paper in a slot
     w, d, high, colour = b.some(18, 23), b.some(11, 13), b.some(7, 10), b.any()
     b.box(-w / 2, 0, -d / 2, w / 2, high, d / 2, colour)
@@ -247,6 +258,7 @@ def _tissuebox(b: Build) -> None:  # a box with a tuft of paper in a slot
     )
 
 
+@builds("toiletpaper")
 def _toiletpaper(b: Build) -> None:  # a white roll lying: the round end with its core to the front, a loose sheet
     r, long, paper = b.some(5.2, 6.2), b.some(9.5, 11), b.hue(0.1, 0.15, (0, 0.08), (0.9, 0.99))
     b.upright(circle(r, 14, 0, r), -long / 2, long / 2, paper)
@@ -257,6 +269,7 @@ def _toiletpaper(b: Build) -> None:  # a white roll lying: the round end with it
     b.flat(pairs(r * 0.2, -long / 2, r * 1.9, -long / 2, r * 1.9, long / 2, r * 0.2, long / 2), 0, 0.2, paper)
 
 
+@builds("papertowelroll")
 def _papertowelroll(b: Build) -> None:  # a tall white roll on a stand with a rod
     r, high, paper = b.some(5.2, 6.4), b.some(22, 26), b.hue(0.1, 0.15, (0, 0.08), (0.9, 0.99))
     stand = b.pick((b.wood, b.metal, b.dark))()
@@ -280,14 +293,17 @@ def _lamp_like(b: Build, r: float, high: float) -> None:
     b.tube(high * 0.6, r, high, r * b.some(0.45, 0.7), shade)
 
 
+@builds("desklamp")
 def _desklamp(b: Build) -> None:  # a shade over a stem and a foot
     _lamp_like(b, b.some(10, 13), b.some(32, 42))
 
 
+@builds("floorlamp")
 def _floorlamp(b: Build) -> None:  # the same, taller than a person's hip
     _lamp_like(b, b.some(16, 22), b.some(130, 160))
 
 
+@builds("wateringcan")
 def _wateringcan(b: Build) -> None:  # a long spout with a rose, a large handle behind
     r, high, colour = b.some(7, 9), b.some(14, 18), b.pick((b.metal, b.any, b.any))()
     dark = darkened(colour, 8, 10)
@@ -315,31 +331,10 @@ def _wateringcan(b: Build) -> None:  # a long spout with a rose, a large handle 
     b.tube(0, r, high, r * 0.85, colour, (40, 44, 44))
 
 
+@builds("plunger")
 def _plunger(b: Build) -> None:  # a rubber cup, a long stick
     rubber = b.pick((lambda: b.hue(0.98, 1.04, (0.6, 0.85), (0.4, 0.75)), b.dark))()
     r, high = b.some(6.5, 8), b.some(40, 50)
     b.profile(pairs(0, r, 6, r * 0.95, 9, r * 0.35), rubber)
     b.over()
     b.tube(9, 1.2, high, 1.2, b.wood() if b.chance(0.7) else b.any(), (210, 190, 150))
-
-
-FURNISHINGS: dict[str, Callable[[Build], None]] = {
-    "candle": _candle,
-    "cloth": _cloth,
-    "desklamp": _desklamp,
-    "dishsponge": _dishsponge,
-    "floorlamp": _floorlamp,
-    "handtowel": _handtowel,
-    "papertowelroll": _papertowelroll,
-    "pillow": _pillow,
-    "plunger": _plunger,
-    "soapbar": _soapbar,
-    "soapbottle": _soapbottle,
-    "spraybottle": _spraybottle,
-    "statue": _statue,
-    "tissuebox": _tissuebox,
-    "toiletpaper": _toiletpaper,
-    "towel": _towel,
-    "vase": _vase,
-    "wateringcan": _wateringcan,
-}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from alfworld_native.drawing.build import Build, half_turn, pairs
+from alfworld_native.drawing.build import Build, builds, half_turn, pairs
 from alfworld_native.drawing.shapes import darkened
 
 
+@builds("apple")
 def _apple(b: Build) -> None:  # a ball with a stalk and a leaf
     r = b.some(4, 4.8)
     colour = b.pick(
@@ -27,6 +27,7 @@ def _apple(b: Build) -> None:  # a ball with a stalk and a leaf
     b.upright(pairs(0.4, r * 1.9, 2.2, r * 2.3, 3.4, r * 2.1, 1.8, r * 1.85), -0.4, 0.2, (70, 130, 50))
 
 
+@builds("tomato")
 def _tomato(b: Build) -> None:  # a flat ball with a green star on top
     r, squash = b.some(3.9, 5), b.some(0.72, 0.85)
     b.ball(0, r * squash, 0, r, b.hue(0.0, 0.05, (0.75, 0.9), (0.75, 0.95)), squash)
@@ -43,6 +44,7 @@ def _tomato(b: Build) -> None:  # a flat ball with a green star on top
     b.box(-0.3, r * squash * 1.85, -0.3, 0.3, r * squash * 2.2, 0.3, (62, 120, 48))
 
 
+@builds("potato")
 def _potato(b: Build) -> None:  # an oblong lump with dark eyes
     r, colour = b.some(3, 3.6), b.hue(0.07, 0.12, (0.35, 0.55), (0.6, 0.82))
     b.ball(-b.some(1.6, 2.6), r * 0.9, 0, r, colour, 0.9)
@@ -54,6 +56,7 @@ def _potato(b: Build) -> None:  # an oblong lump with dark eyes
         b.ball(b.some(-3.5, 3.5), b.some(r * 0.6, r * 1.4), -r * 0.95, 0.45, darkened(colour, 5, 10))
 
 
+@builds("egg")
 def _egg(b: Build) -> None:  # a small plain oval, narrower above
     r, colour = b.some(2.6, 3.0), b.hue(0.05, 0.11, (0.02, 0.4), (0.85, 0.98))
     b.ball(0, r * 1.05, 0, r, colour, 1.05)
@@ -61,6 +64,7 @@ def _egg(b: Build) -> None:  # a small plain oval, narrower above
     b.ball(0, r * 1.55, 0, r * 0.8, colour, 1.15)
 
 
+@builds("lettuce")
 def _lettuce(b: Build) -> None:  # a head of many leaves
     r = b.some(7, 9)
     for x, y, z, share in (
@@ -75,6 +79,7 @@ def _lettuce(b: Build) -> None:  # a head of many leaves
         b.ball(x * r, y * r, z * r, share * r, b.hue(0.22, 0.31, (0.4, 0.75), (0.5, 0.85)), 0.85)
 
 
+@builds("bread")
 def _bread(b: Build) -> None:  # a loaf: an arched front, cuts across the top
     long, deep, high = b.some(24, 30), b.some(10, 12), b.some(9, 12)
     crust = b.hue(0.06, 0.1, (0.5, 0.7), (0.5, 0.8))
@@ -102,13 +107,3 @@ def _bread(b: Build) -> None:  # a loaf: an arched front, cuts across the top
             high + 0.1,
             pale,
         )
-
-
-PROVISIONS: dict[str, Callable[[Build], None]] = {
-    "apple": _apple,
-    "bread": _bread,
-    "egg": _egg,
-    "lettuce": _lettuce,
-    "potato": _potato,
-    "tomato": _tomato,
-}

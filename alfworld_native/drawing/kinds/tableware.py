@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from alfworld_native.drawing.build import Build, circle, half_turn, pairs
+from alfworld_native.drawing.build import Build, builds, circle, half_turn, pairs
 from alfworld_native.drawing.shapes import Colour, darkened
 
 
+@builds("mug")
 def _mug(b: Build) -> None:  # a handle; wide, straight
     r, high, colour = b.some(3.8, 4.8), b.some(8, 11), b.any()
     b.ring(r * 0.9, high * 0.5, b.some(2.6, 3.8), high * b.some(0.55, 0.75), b.some(0.8, 1.2), darkened(colour, 9, 10))
@@ -16,6 +16,7 @@ def _mug(b: Build) -> None:  # a handle; wide, straight
     b.banded(0, r0, high, r, colour, darkened(colour, 1, 3) if b.chance(0.5) else (70, 44, 30))
 
 
+@builds("cup")
 def _cup(b: Build) -> None:  # no handle, much wider at the top, on a foot; sees inside
     r, high, colour = b.some(3.6, 4.6), b.some(9, 14), b.any()
     foot = b.some(0.45, 0.6)
@@ -27,6 +28,7 @@ def _cup(b: Build) -> None:  # no handle, much wider at the top, on a foot; sees
         b.banded(0, r * foot, high, r, colour, darkened(colour, 1, 2))
 
 
+@builds("bowl")
 def _bowl(b: Build) -> None:  # low, wide, deep inside
     r, high, colour = b.some(7.5, 10), b.some(5.5, 8), b.any()
     b.profile(pairs(0, r * 0.45, high * 0.45, r * 0.85, high, r), colour, darkened(colour, 2, 3))
@@ -34,6 +36,7 @@ def _bowl(b: Build) -> None:  # low, wide, deep inside
     b.tube(high, r * 0.8, high, r * 0.8, darkened(colour, 1, 2), darkened(colour, 1, 2))
 
 
+@builds("plate")
 def _plate(b: Build) -> None:  # flat, a rim around a lighter middle
     r, colour = b.some(10, 14), b.pick((b.pale, b.any))()
     rim = b.any() if b.chance(0.5) else darkened(colour, 8, 10)
@@ -45,6 +48,7 @@ def _plate(b: Build) -> None:  # flat, a rim around a lighter middle
         b.tube(1.6, r * 0.25, 1.6, r * 0.25, rim, rim)
 
 
+@builds("pan")
 def _pan(b: Build) -> None:  # a low disc with one long handle
     r, colour = b.some(9, 13), b.pick((b.dark, b.metal, b.any))()
     inside, long = b.dark() if b.chance(0.7) else b.metal(), b.some(14, 20)
@@ -55,6 +59,7 @@ def _pan(b: Build) -> None:  # a low disc with one long handle
     b.tube(5, r * 0.88, 5, r * 0.88, inside, inside)
 
 
+@builds("pot")
 def _pot(b: Build) -> None:  # high, two short handles; open or with a lid and knob
     r, high, colour = b.some(8, 12), b.some(10, 16), b.pick((b.metal, b.metal, b.any))()
     ear = b.dark() if b.chance(0.6) else darkened(colour, 8, 10)
@@ -70,6 +75,7 @@ def _pot(b: Build) -> None:  # high, two short handles; open or with a lid and k
         b.tube(high + 2.5, 1.5, high + 4.5, 1.8, ear, ear)
 
 
+@builds("kettle")
 def _kettle(b: Build) -> None:  # a spout, an arched handle above
     r, high, colour = b.some(8, 10), b.some(12, 16), b.pick((b.metal, b.any, b.dark))()
     handle = b.dark() if b.chance(0.7) else b.wood()
@@ -101,12 +107,14 @@ def _knife_like(b: Build, blade: list[tuple[float, float]], long: float, handle:
             b.flat(circle(0.6, 6, long * x), 1.8, 1.85, (220, 220, 220))
 
 
+@builds("knife")
 def _knife(b: Build) -> None:  # a long blade that runs to a point
     long, deep = b.some(17, 22), b.some(3.6, 5)
     blade = pairs(0, -deep * 0.4, -long * 0.6, -deep * 0.4, -long, deep * 0.4, -long * 0.7, deep * 0.6, 0, deep * 0.6)
     _knife_like(b, blade, b.some(10, 13), b.pick((b.dark, b.wood, b.any))(), b.some(1.2, 1.6))
 
 
+@builds("butterknife")
 def _butterknife(b: Build) -> None:  # a short blade with a round end, all metal
     long, deep, colour = b.some(8, 10), b.some(2.4, 3), b.metal()
     blade = pairs(0, -0.8, -long * 0.3, -deep * 0.5, -long, -deep * 0.5, -long - 1.4, 0, -long, deep * 0.5, 0, 0.8)
@@ -114,6 +122,7 @@ def _butterknife(b: Build) -> None:  # a short blade with a round end, all metal
     b.flat(blade, 0, 1.0, colour)
 
 
+@builds("fork")
 def _fork(b: Build) -> None:  # prongs
     colour, long = b.metal() if b.chance(0.8) else b.any(), b.some(12, 15)
     b.flat(pairs(0, -0.6, long, -1.1, long, 1.1, 0, 0.6), 0, 1.2, colour)
@@ -124,6 +133,7 @@ def _fork(b: Build) -> None:  # prongs
         b.flat(pairs(-2.3, z - 0.4, -8, z - 0.25, -8, z + 0.25, -2.3, z + 0.4), 0, 1.2, colour)
 
 
+@builds("spoon")
 def _spoon(b: Build) -> None:  # an oval with a hollow
     colour, long = b.metal() if b.chance(0.8) else b.any(), b.some(12, 15)
     b.flat(pairs(-0.5, -0.6, long, -1.1, long, 1.1, -0.5, 0.6), 0, 1.2, colour)
@@ -134,12 +144,14 @@ def _spoon(b: Build) -> None:  # an oval with a hollow
     b.flat(circle(r * 0.7, 8, -r * 0.9, 0, 0.68), 1.4, 1.45, darkened(colour, 6, 10))
 
 
+@builds("ladle")
 def _ladle(b: Build) -> None:  # a deep round bowl at the end of a long handle
     colour, long, r = b.pick((b.metal, b.dark, b.wood))(), b.some(22, 28), b.some(4.2, 5.2)
     b.slab([(r * 0.6, 4, -0.8), (long, 1.5, -1.1), (long, 1.5, 1.1), (r * 0.6, 4, 0.8)], (0, 1.0, 0), colour)
     b.tube(0, r * 0.6, 4.5, r, colour, darkened(colour, 1, 2))
 
 
+@builds("spatula")
 def _spatula(b: Build) -> None:  # a flat blade with slots, a long handle
     colour, long, deep = b.pick((b.dark, b.metal, b.any))(), b.some(16, 22), b.some(7, 9)
     b.flat(pairs(0, -0.8, long, -1.3, long, 1.3, 0, 0.8), 0.8, 2.2, b.pick((b.dark, b.wood, b.any))())
@@ -160,11 +172,13 @@ def _bottle(
         b.tube(high * 0.15, r * 1.02, high * 0.45, r * 1.02, label)
 
 
+@builds("winebottle")
 def _winebottle(b: Build) -> None:  # tall, dark, long neck with a capsule, a label
     colour = b.hue(0.2, 0.42, (0.4, 0.8), (0.14, 0.36))
     _bottle(b, b.some(3.5, 4.0), b.some(29, 33), b.some(0.55, 0.6), 1.4, colour, b.any(), b.pale())
 
 
+@builds("glassbottle")
 def _glassbottle(b: Build) -> None:  # clear, no label, open mouth
     colour = b.hue(0.3, 0.6, (0.08, 0.35), (0.65, 0.92))
     high, r = b.some(18, 25), b.some(3.4, 4.3)
@@ -178,6 +192,7 @@ def _glassbottle(b: Build) -> None:  # clear, no label, open mouth
     )
 
 
+@builds("saltshaker")
 def _saltshaker(b: Build) -> None:  # squat, white inside glass, a domed metal lid with holes
     r, high = b.some(2.5, 3.1), b.some(5, 6.5)
     b.tube(0, r, high * 0.55, r * 0.95, (244, 244, 242))
@@ -191,6 +206,7 @@ def _saltshaker(b: Build) -> None:  # squat, white inside glass, a domed metal l
         b.ball(x * r, high + r * 0.45, -r * 0.7, 0.28, (40, 40, 44))
 
 
+@builds("peppershaker")
 def _peppershaker(b: Build) -> None:  # a mill: waisted, with a knob
     high, r = b.some(13, 18), b.some(2.4, 3.0)
     colour = b.pick((b.wood, b.dark, b.wood))()
@@ -199,24 +215,3 @@ def _peppershaker(b: Build) -> None:  # a mill: waisted, with a knob
     b.ball(0, high * 0.82, 0, r * 0.85, colour, 0.9)
     b.over()
     b.ball(0, high * 0.98, 0, 0.9, b.metal())
-
-
-TABLEWARE: dict[str, Callable[[Build], None]] = {
-    "bowl": _bowl,
-    "butterknife": _butterknife,
-    "cup": _cup,
-    "fork": _fork,
-    "glassbottle": _glassbottle,
-    "kettle": _kettle,
-    "knife": _knife,
-    "ladle": _ladle,
-    "mug": _mug,
-    "pan": _pan,
-    "peppershaker": _peppershaker,
-    "plate": _plate,
-    "pot": _pot,
-    "saltshaker": _saltshaker,
-    "spatula": _spatula,
-    "spoon": _spoon,
-    "winebottle": _winebottle,
-}

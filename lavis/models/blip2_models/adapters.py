@@ -96,9 +96,10 @@ class ActingModel:
     """
 
     def __init__(self) -> None:
-        self._merged: nn.Module | None = None
+        self._merged: Any = None
         self._made_of: tuple[tuple[int, int], ...] = ()
 
+    @torch.no_grad()
     def of(self, llm: Any) -> Any:
         """See the class."""
         layers: list[Any] = [module for module in llm.modules() if _is_adapted(module)]
@@ -109,7 +110,19 @@ class ActingModel:
         made_of = tuple((weight.data_ptr(), weight._version) for weight in weights)
         if self._merged is None or made_of != self._made_of:
             self._merged, self._made_of = None, made_of  # the old copy's memory first
-            self._merged = _merged_copy(llm, layers)
+            # W + s B A in the place of each adapted matrix W. What is in deepcopy's memo counts as copied: all other
+            # weights are shared with `llm`, and a merged matrix stands for its layer's copy.
+            memo: dict[int, Any] = {id(weight): weight for weight in (*llm.parameters(), *llm.buffers())}
+            for layer in layers:
+                base, weight = layer.base_layer, layer.base_layer.weight
+                delta = sum(layer.get_delta_weight(name) for name in layer.active_adapters)  # s B A
+                merged = nn.Linear(base.in_features, base.out_features, bias=False, device="meta")
+                merged.weight = nn.Parameter((weight.float() + delta.float()).to(weight.dtype), requires_grad=False)
+                merged.bias = base.bias
+                memo[id(layer)] = merged
+            self._merged = copy.deepcopy(llm, memo).eval()
+            if hasattr(self._merged, "peft_config"):
+                del self._merged.peft_config
         return self._merged
 
     def drop(self, *, if_training: bool) -> None:
@@ -119,23 +132,6 @@ class ActingModel:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ActingModel:
         return ActingModel()  # a copy of the model makes its own
-
-
-@torch.no_grad()
-def _merged_copy(llm: nn.Module, layers: Sequence[Any]) -> nn.Module:
-    """`llm` with W + s B A in the place of each adapted matrix W; it shares all other weights with `llm`."""
-    shared: dict[int, Any] = {id(weight): weight for weight in (*llm.parameters(), *llm.buffers())}
-    for layer in layers:
-        base, weight = layer.base_layer, layer.base_layer.weight
-        delta = sum(layer.get_delta_weight(name) for name in layer.active_adapters)
-        merged = nn.Linear(base.in_features, base.out_features, bias=False, device="meta")
-        merged.weight = nn.Parameter((weight.float() + delta.float()).to(weight.dtype), requires_grad=False)
-        merged.bias = base.bias
-        shared[id(layer)] = merged  # deepcopy takes it for the layer's copy
-    plain = copy.deepcopy(llm, shared).eval()
-    if hasattr(plain, "peft_config"):
-        del plain.peft_config
-    return plain
 
 
 def save(llm: nn.Module, folder: Path) -> None:

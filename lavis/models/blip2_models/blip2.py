@@ -132,6 +132,7 @@ def init_qformer(
         for layer in parts.encoder.layer:
             layer.intermediate = None
             layer.output = None
+    # The queries are what the Q-Former reads of an image: as many vectors as the language model gets image tokens.
     queries = nn.Parameter(torch.zeros(1, num_query_token, config.hidden_size))
     nn.init.normal_(queries, std=config.initializer_range)
     return qformer, queries
@@ -216,6 +217,7 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
                 else AutoConfig.from_pretrained(name_or_path, trust_remote_code=False)
             )
             llm = AutoModelForCausalLM.from_config(config, attn_implementation=fast_llm.ATTENTION).to(torch_dtype)
+        # Only a model that is made here has our attention; one from a folder keeps what Transformers chooses for it.
         fast_llm.autocast_rotary(llm)
     # The tokenizer may add [PAD] behind the vocabulary. Pads are masked, so its embedding needs no good beginning.
     if llm.config.vocab_size < rows:

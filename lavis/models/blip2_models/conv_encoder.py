@@ -65,8 +65,10 @@ class ConvEncoder(nn.Module):
         self.config = config
         first, second, third = config.channels
         norm = config.batch_norm
+        # 7 pixels wide, 4 apart: windows overlap, so that no edge falls between two of them. (N, C, S / 4, S / 4)
         self.stem = _convolution(3, first, 4, norm, side=7)
         stages: list[nn.Module] = [_Residual(first, norm) for _ in range(config.depths[0])]
+        # Then (N, C', S / 8, S / 8), and (N, C'', S / 16, S / 16): one place for each patch.
         stages += [_convolution(first, second, 2, norm), *(_Residual(second, norm) for _ in range(config.depths[1]))]
         stages += [_convolution(second, third, 2, norm), *(_Residual(third, norm) for _ in range(config.depths[2]))]
         self.stages = nn.Sequential(*stages)
@@ -79,6 +81,8 @@ class ConvEncoder(nn.Module):
         for block, theirs in zip(_convolutions(other), _convolutions(self), strict=True):
             convolution = theirs[0]
             if self.config.batch_norm:
+                # W' = W g / sqrt(var + eps) for each output channel, with g the norm's weight; its mean goes into the
+                # bias. On copies: this encoder stays as it is.
                 convolution = fuse_conv_bn_eval(copy.deepcopy(theirs[0]).eval(), copy.deepcopy(theirs[1]).eval())
             block[0].load_state_dict(convolution.state_dict())
         other.classifier.load_state_dict(self.classifier.state_dict())
@@ -91,13 +95,15 @@ class ConvEncoder(nn.Module):
 
     def scores(self, pixel_values: Tensor) -> Tensor:
         """Scores of the classes in each patch, (N, D, P), of normalised images (N, 3, S, S)."""
-        grid = self.stages(self.stem(pixel_values.contiguous(memory_format=torch.channels_last)))
+        grid = self.stages(self.stem(pixel_values.contiguous(memory_format=torch.channels_last)))  # (N, C, side, side)
         return self.classifier(grid.flatten(2).transpose(1, 2)).transpose(1, 2)
 
     def forward(self, pixel_values: Tensor, **_: Any) -> BaseModelOutput:
         """Features of normalised images (N, 3, S, S)."""
         scores = self.scores(pixel_values)
+        # sigmoid(a - b) is the softmax over class k and "nothing" alone: several classes may share a patch.
         found = torch.sigmoid(scores - scores[:, :1]).transpose(1, 2)  # (N, P, D)
+        # The largest of all patches and not their mean: a thing covers few patches, whatever the size of the image.
         return BaseModelOutput(last_hidden_state=torch.cat([found.amax(1, keepdim=True), found], dim=1))
 
 

@@ -64,7 +64,12 @@ def load_checkpoint(model: Blip2Emac, path: str | Path, *, without: Collection[s
     # What the file has more than the model needs: a text branch that is not used, rows for tokens that do not occur.
     present = {_part_of(key) for key in policy}
     policy = {k: v for k, v in policy.items() if k in own or not _is_text_branch(model, k)}
-    policy = _without_spare_rows(model, policy)
+    # The hub's InstructBLIP has more rows of word embeddings, up to the next multiple of 64: one that marks image
+    # tokens, and padding. This tokenizer uses none of them.
+    words, tables = model.llm_model.config.vocab_size, ("embed_tokens.weight", "lm_head.weight")
+    for key, value in policy.items():
+        if key.startswith("llm_model.") and key.endswith(tables) and words < len(value) <= words + 64:
+            policy[key] = value[:words]
     adapted = any(map(adapters.is_adapter, policy))
     if adapted and not any(map(adapters.is_adapter, own)):
         raise ConfigError(f"{source} has LoRA adapters: set model.lora_rank as it was when they were trained")
@@ -128,21 +133,6 @@ def _note(model: Blip2Emac, state: Collection[str], source: str) -> None:
         if not adapters.is_adapter(name):
             own.setdefault(_part_of(name), set()).add(name)
     model.sources |= {part: source for part, names in own.items() if names <= set(state)}
-
-
-def _without_spare_rows(model: Blip2Emac, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state with as many rows of word embeddings as the language model has here.
-
-    The hub's InstructBLIP has more, up to the next multiple of 64: one that marks image tokens, and padding. This
-    tokenizer uses none of them.
-    """
-    rows = model.llm_model.config.vocab_size
-
-    def cut(name: str, value: Tensor) -> Tensor:
-        table = name.startswith("llm_model.") and name.endswith(("embed_tokens.weight", "lm_head.weight"))
-        return value[:rows] if table and rows < len(value) <= rows + 64 else value
-
-    return {name: cut(name, value) for name, value in state.items()}
 
 
 def _is_text_branch(model: Blip2Emac, key: str) -> bool:

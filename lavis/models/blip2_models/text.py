@@ -99,6 +99,7 @@ class FastTokenizer:
     """Any tokenizer that Transformers loads from a folder (`tokenizer.json`) or hub id."""
 
     def __init__(self, name_or_path: str) -> None:
+        # A `tokenizer.json` alone does not say which of its tokens are special; these are the tiny model's.
         file = Path(name_or_path) / "tokenizer.json"
         if file.is_file() and not (Path(name_or_path) / "tokenizer_config.json").is_file():
             names = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "[PAD]"}
@@ -107,6 +108,7 @@ class FastTokenizer:
             self._tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
         if self._tokenizer.eos_token_id is None:
             raise ConfigError(f"the tokenizer {name_or_path} has no end-of-sequence token: Blip2Emac needs one")
+        # Pads are masked wherever they stand, so any new token will do.
         if self._tokenizer.pad_token_id is None:
             self._tokenizer.add_special_tokens({"pad_token": "[PAD]"})
         self.eos_id = self._tokenizer.eos_token_id
@@ -183,6 +185,7 @@ def encode_prompts(tokenizer: LlmTokenizer, texts: Sequence[str], max_len: int |
     if tokenizer.joins_blank:
         texts = [text.removesuffix(" ") for text in texts]
     rows = tokenizer.encode_batch(texts)
+    # The end of a prompt is the game's newest step, so it is the beginning that is cut.
     return [[tokenizer.bos_id, *(row if max_len is None else row[max(0, len(row) - (max_len - 1)) :])] for row in rows]
 
 
@@ -230,6 +233,7 @@ def training_rows(prompts: Sequence[list[int]], outputs: Sequence[list[int]], pa
     length = max(len(p) + len(o) for p, o in zip(prompts, outputs, strict=True))
     ids, mask, labels = [], [], []
     for prompt, output in zip(prompts, outputs, strict=True):
+        # Pads are on the right: a causal model's real tokens never see them, so positions need no correction.
         pads = length - len(prompt) - len(output)
         ids.append(prompt + output + [pad_id] * pads)
         mask.append([1] * (length - pads) + [0] * pads)
@@ -239,6 +243,7 @@ def training_rows(prompts: Sequence[list[int]], outputs: Sequence[list[int]], pa
 
 def prompt_rows(prompts: Sequence[list[int]], pad_id: int) -> Rows:
     """Rows `pads, prompt` for generation: the answer continues on the right; no labels are set."""
+    # Pads are on the left, so that the last column holds every prompt's last token, whose logits begin the answer.
     ids = torch.full((len(prompts), max(map(len, prompts))), pad_id)
     mask = torch.zeros_like(ids)
     for row, prompt in enumerate(prompts):

@@ -167,19 +167,16 @@ def vision_state(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict
         for name, value in state.items()
         if name.startswith("visual_encoder.") and not ((found := _VIT_LAYER.match(name)) and int(found[1]) >= depth)
     }
-    if _VIT_POSITIONS in kept:
-        kept[_VIT_POSITIONS] = _resized_positions(kept[_VIT_POSITIONS], own[_VIT_POSITIONS].shape[-2])
+    table = kept.get(_VIT_POSITIONS)  # (1, 1 + side², width)
+    if table is not None:
+        side, new_side = (round((count - 1) ** 0.5) for count in (table.shape[-2], own[_VIT_POSITIONS].shape[-2]))
+        # A table of another form is left as it is: `require_match` then says what does not fit.
+        if side != new_side and table.dim() == 3 and side * side + 1 == table.shape[1]:
+            grid = table[:, 1:].float().reshape(1, side, side, -1).permute(0, 3, 1, 2)  # (1, width, side, side)
+            grid = F.interpolate(grid, size=(new_side, new_side), mode="bicubic", align_corners=False)
+            patches = grid.permute(0, 2, 3, 1).flatten(1, 2)  # (1, new side², width)
+            kept[_VIT_POSITIONS] = torch.cat([table[:, :1].float(), patches], dim=1)
     return kept
-
-
-def _resized_positions(table: Tensor, positions: int) -> Tensor:
-    """A position embedding (1, 1 + side², width) for `positions` = 1 + new side²; unchanged where it does not fit."""
-    side, new_side = (round((count - 1) ** 0.5) for count in (table.shape[-2], positions))
-    if side == new_side or table.dim() != 3 or side * side + 1 != table.shape[1]:
-        return table
-    grid = table[:, 1:].float().reshape(1, side, side, -1).permute(0, 3, 1, 2)
-    grid = F.interpolate(grid, size=(new_side, new_side), mode="bicubic", align_corners=False)
-    return torch.cat([table[:, :1].float(), grid.permute(0, 2, 3, 1).flatten(1, 2)], dim=1)
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:
@@ -264,7 +261,15 @@ def _hub_folder(name: str) -> Path:
 def _read_file(path: Path, *, shapes_only: bool = False) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
-            return _safetensors_shapes(path) if shapes_only else load_file(path)
+            if not shapes_only:
+                return load_file(path)
+            with safe_open(path, framework="pt") as file:
+                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+                kinds = {name: _SAFETENSORS_DTYPES.get(part.get_dtype(), torch.int64) for name, part in slices.items()}
+                return {
+                    name: torch.empty(part.get_shape(), dtype=kinds[name], device="meta")
+                    for name, part in slices.items()
+                }
         if shapes_only and zipfile.is_zipfile(path):  # torch's format since 1.6: mapped, no page of it is read
             content = load_tensors(path, map_location="meta", mmap=True)
         else:
@@ -276,17 +281,6 @@ def _read_file(path: Path, *, shapes_only: bool = False) -> dict[str, Tensor]:
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
         raise WeightsError(f"{path} holds no state dict (expected names to tensors, or {{'model': …}})")
     return dict(content)
-
-
-def _safetensors_shapes(path: Path) -> dict[str, Tensor]:
-    with safe_open(path, framework="pt") as file:
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
-        return {
-            name: torch.empty(
-                part.get_shape(), dtype=_SAFETENSORS_DTYPES.get(part.get_dtype(), torch.int64), device="meta"
-            )
-            for name, part in slices.items()
-        }
 
 
 def require_finite(state: Mapping[str, Tensor], source: str) -> None:

@@ -73,6 +73,7 @@ def beam_search(llm: PreTrainedModel, embeds: Tensor, mask: Tensor, settings: Be
     count, beams, device = len(embeds), settings.beams, embeds.device
     runner = make_runner(llm)
     positions = position_ids(mask)
+    # (N, V) of the prompts' ends, then (N * B, V): at the start all beams of a prompt are the same text.
     logits = runner.prefill(embeds, mask, positions, settings.max_new, beams).repeat_interleave(beams, dim=0)
     positions = positions[:, -1:].repeat_interleave(beams, dim=0)
 
@@ -83,7 +84,7 @@ def beam_search(llm: PreTrainedModel, embeds: Tensor, mask: Tensor, settings: Be
     scores[:, 0] = 0  # the beams are equal at the start: only the first counts
     running, done = _Answers(ids, scores, none, none.bool()), _Answers(ids, never, none, none.bool())
     hopeful = torch.ones(count, 1, dtype=torch.bool, device=device)  # whether an open answer can beat a finished one
-    offsets = torch.arange(count, device=device)[:, None] * beams
+    offsets = torch.arange(count, device=device)[:, None] * beams  # (N, 1), the number of each prompt's first beam
     for length in range(1, settings.max_new + 1):
         # 1. Log-probabilities of the next token (N * B, V), after the penalties.
         logps = logits.log_softmax(-1)
@@ -101,10 +102,12 @@ def beam_search(llm: PreTrainedModel, embeds: Tensor, mask: Tensor, settings: Be
         parents, tokens = index // logps.shape[-1], index % logps.shape[-1]  # which beam each continues, (N, 2 B)
         found = running.chosen(parents)
         found.ids[:, :, length - 1] = tokens
+        # At the limit every answer ends, with or without `</s>`: else a prompt might have no answer at all.
         ended = (tokens == settings.eos_id) | (length == settings.max_new)
         found = _Answers(found.ids, scores, torch.full_like(parents, length), ended)
 
         # 3. The B best ended answers: of those found only the B best can end, and only if the prompt is hopeful.
+        # As in Transformers an answer may end only where it would have been kept, among the B best.
         can_end = ended.clone()
         can_end[:, beams:] = False
         final = scores / length**settings.length_penalty + (~hopeful) * _NEVER + (~can_end) * _NEVER
@@ -124,6 +127,7 @@ def beam_search(llm: PreTrainedModel, embeds: Tensor, mask: Tensor, settings: Be
             break
         runner.reorder((parents.take_along_dim(index, dim=1) + offsets).flatten())
         positions = positions + 1
+        # One new token of each beam, (N * B, V); the runner knows which beam's keys and values each continues.
         logits = runner.step(running.ids[:, :, length - 1].flatten(), positions)
     ids = done.ids[:, : settings.returned].flatten(0, 1)
     longest = int(done.lengths[:, : settings.returned].max())

@@ -67,6 +67,7 @@ class LlamaRunner:
     def __init__(self, llm: LlamaForCausalLM, dtype: torch.dtype) -> None:
         self._llm = llm
         self._dtype = dtype
+        # Weights of another dtype than `dtype` are converted once, here.
         self._layers = [LlamaLayer.of(layer, llm, dtype, acting=True) for layer in llm.model.layers]
         self._key_heads = self._layers[0].heads[1]
         first: Any = llm.model.layers[0]
@@ -118,6 +119,7 @@ class LlamaRunner:
 
         In the dtype of the matrix products. `seen` (N, 1, T, T), bool and lower triangular, is the attention mask.
         """
+        # A few whole rows at a time: so the feed-forward's activations, (ROWS, T, I), stay in the processor's cache.
         hidden = []
         for rows in torch.arange(len(embeds), device=embeds.device).split(ROWS):
             mix = self._under(additive_mask(seen[rows], self._dtype), places[rows])
@@ -126,6 +128,7 @@ class LlamaRunner:
 
     def reorder(self, beams: Tensor) -> None:
         """Row i continues as row `beams[i]` (N * B,), one of the same prompt."""
+        # Numbers within the prompt, (N, B), in reading order; a beam takes over which columns its parent attends to.
         parents = (beams % self._beams).view(-1, self._beams)[self._order]
         for group in self._groups:
             seen = group.bias[..., group.length :]
@@ -169,6 +172,7 @@ class LlamaRunner:
 
     def _forward(self, x: Tensor, positions: Tensor, mix: Mix, places: Tensor | None = None) -> Tensor:
         """Hidden states (n, T, H) before the final norm; with `places` (n, P) only at these, (n, P, H)."""
+        # Cosines and sines are the same in all layers: they depend on the positions alone.
         cos, sin = rotary_tables(self._llm, x, positions, self._dtype)
         for number, layer in enumerate(self._layers):
             query, key, value = layer.attention_inputs(x, cos, sin)
@@ -188,13 +192,14 @@ class LlamaRunner:
             return F.scaled_dot_product_attention(
                 query, key, value, bias, is_causal=bias is None, enable_gqa=query.shape[1] != key.shape[1]
             )
+        # Grouped-query attention (Ainslie et al. 2023): so many heads of queries share a head of keys and values.
         groups = query.shape[1] // key.shape[1]
         key, value = repeat_kv(key, groups), repeat_kv(value, groups)
         return attend(query, key, value, bias, self._width**-0.5, causal=query.shape[2] == key.shape[2])
 
     def _under(self, bias: Tensor, places: Tensor) -> Mix:
         """Attention under `bias` (n, 1, T, T), in the last layer only at `places` (n, P)."""
-        at_places = bias.take_along_dim(places[:, None, :, None], dim=2)
+        at_places = bias.take_along_dim(places[:, None, :, None], dim=2)  # (n, 1, P, T)
 
         def mix(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return self._attention(query, key, value, at_places if layer == len(self._layers) - 1 else bias)

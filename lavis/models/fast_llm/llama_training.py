@@ -31,6 +31,7 @@ def hidden_at(
     cos, sin = rotary_tables(llm, embeds, positions, dtype)
     layers = [LlamaLayer.of(layer, llm, dtype, acting=False) for layer in llm.model.layers]
     recompute = getattr(llm.model.layers[0], "gradient_checkpointing", False) and torch.is_grad_enabled()
+    # All layers but the last at every position, because later positions attend to them.
     x = embeds
     for layer in layers[:-1]:
         x = (
@@ -38,6 +39,7 @@ def hidden_at(
             if recompute
             else _whole_layer(layer, x, cos, sin, allowed, causal)
         )
+    # Keys and values of the last layer are needed at all T positions, queries at the P places alone.
     query, key, value = layers[-1].attention_inputs(x, cos, sin)
     # The last layer at the places alone. Their rows of the mask (N, 1, P, T): causal up to `causal`, then `allowed`.
     mask = torch.arange(allowed.shape[3], device=places.device) <= places[..., None]
@@ -63,6 +65,7 @@ def _whole_layer(layer: LlamaLayer, x: Tensor, cos: Tensor, sin: Tensor, allowed
 
 def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762, eq. 1) under a bool mask, or causal."""
+    # Both give (N, heads, T, width); `cpu_attention` has the order of Transformers, (N, T, heads, width).
     if plain_is_faster(query):
         return cpu_attention(None, query, key, value, mask, is_causal=mask is None)[0].transpose(1, 2)
     return F.scaled_dot_product_attention(

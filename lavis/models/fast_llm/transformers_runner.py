@@ -22,7 +22,7 @@ class RoomyLayer(DynamicLayer):
     def __init__(self, room: int) -> None:
         super().__init__()
         self.room = room
-        self._buffers: tuple[Tensor, Tensor] | None = None
+        self._buffers: tuple[Tensor, ...] = ()  # keys and values, once a prompt was read
         self._prompt = 0
 
     def update(
@@ -31,40 +31,36 @@ class RoomyLayer(DynamicLayer):
         """Append keys and values (N, heads, new tokens, width); returns all of both."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        # `get_seq_length` counts the columns of `keys`, which is a view of what is written so far.
         start = self.get_seq_length()
         stop = start + key_states.shape[2]
-        if self._buffers is None:
+        if not self._buffers:
             # The dtype that attention computes in: rotary embedding may return float32 keys under autocast.
-            dtype = value_states.dtype
-            self._buffers = self._empty(key_states, stop, dtype), self._empty(value_states, stop, dtype)
+            self._buffers = tuple(
+                new.new_empty((*new.shape[:2], stop + self.room, new.shape[3]), dtype=value_states.dtype)
+                for new in (key_states, value_states)
+            )
         for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
             buffer[:, :, start:stop] = new
         return self._show(stop)
 
-    def _empty(self, states: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
-        return states.new_empty((*states.shape[:2], columns + self.room, states.shape[3]), dtype=dtype)
-
     def _show(self, stop: int) -> tuple[Tensor, Tensor]:
-        """Make `keys` and `values` the written part of the buffers."""
-        keys, values = (buffer[:, :, :stop] for buffer in self._written())
+        """Make `keys` and `values` the written part of the buffers: views, nothing is copied."""
+        keys, values = (buffer[:, :, :stop] for buffer in self._buffers)
         self.keys, self.values = keys, values
         return keys, values
-
-    def _written(self) -> tuple[Tensor, Tensor]:
-        assert self._buffers is not None, "no prompt was read yet"
-        return self._buffers
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each row; what is cached so far is a prompt, which `reorder_cache` leaves where it is."""
         self._prompt = self.get_seq_length()
-        keys, values = self._written()
-        self._buffers = keys.repeat_interleave(repeats, dim=0), values.repeat_interleave(repeats, dim=0)
+        self._buffers = tuple(buffer.repeat_interleave(repeats, dim=0) for buffer in self._buffers)
         self._show(self._prompt)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Row i continues as row `beam_idx[i]`, one of the same prompt."""
         stop = self.get_seq_length()
-        for buffer in self._written():
+        # Beams of a prompt have equal keys and values in its columns: those need not move.
+        for buffer in self._buffers:
             buffer[:, :, self._prompt : stop] = buffer[beam_idx, :, self._prompt : stop]
 
 
@@ -85,8 +81,10 @@ class TransformersRunner:
         """Read N prompts; the next token's logits (N, V)."""
         self._cache = roomy_cache(self._llm, room)
         self._mask = mask
+        # Without a mask Transformers chooses the causal kernel, which is faster than one that reads a mask.
         self._unpadded = bool(mask.all())
         logits = self._logits(positions, inputs_embeds=embeds)
+        # The prompt is read once; only then does each beam get a copy of its keys and values.
         if beams > 1:
             self._cache.batch_repeat_interleave(beams)
             self._mask = self._mask.repeat_interleave(beams, dim=0)
