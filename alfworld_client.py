@@ -95,7 +95,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     play_group.add_argument("--blank-frames", action="store_true", help="send black images")
     play_group.add_argument("--other-frames", action="store_true", help="send the frames of another game")
     play_group.add_argument("--name-by", choices=NAMES_BY, default="number", help="type: objects without numbers")
-    play_group.add_argument("--no-show-ids", dest="show_ids", action="store_false", help="render no object numbers")
+    play_group.add_argument(
+        "--no-show-ids", dest="show_ids", action="store_false", help="frames show the rendered state without labels"
+    )
     camera_help = "around: frames of all four directions; close: the receptacle at hand, objects drawn big"
     play_group.add_argument("--camera", choices=CAMERAS, default="front", help=camera_help)
     noise_help = "kind of noise on the frames; has no effect unless --image-severity is above 0"

@@ -149,7 +149,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--memories", action="store_true", help="each game was tried before, and a memory of that is in the prompt")
     add("--hide-objects", dest="tell_objects", action="store_false", help="environment.tell_objects=false")
     add("--name-by", choices=NAMES_BY, default="number", help="type: texts and commands without numbers of objects")
-    add("--no-show-ids", dest="show_ids", action="store_false", help="frames without numbers")
+    add("--no-show-ids", dest="show_ids", action="store_false", help="frames show the rendered state without labels")
     camera_help = "around: frames of all four directions; close: the receptacle at hand, objects drawn big"
     add("--camera", choices=CAMERAS, default="front", help=camera_help)
     add("--blank-frames", action="store_true", help="black frames")

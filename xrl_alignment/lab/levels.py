@@ -107,7 +107,7 @@ def _policy_actor(
 
 
 def _student(text: str, weights: str) -> Player:
-    """The model that ships, with its own weights or those of a file, on frames with numbers."""
+    """The model that ships, with its own weights or those of a file, on frames of the rendered state with labels."""
     rules = text.endswith(RULES)
     own = weights == "student"
     file = REPO_ROOT / "lavis" / "models" / "tiny" / "student.safetensors" if own else Path(weights)

@@ -52,7 +52,9 @@ class EnvironmentConfig(Section, section="environment"):
         "the first mug there (docs/information.md). Receptacles have numbers always",
         one_of(*NAMES_BY),
     )
-    show_ids: bool = setting(True, "rendered frames show the numbers of receptacles and objects")
+    show_ids: bool = setting(
+        True, "frames show the rendered state with labels (names and numbers of receptacles and objects)"
+    )
     blank_frames: bool = setting(
         False, "give the model black images: the ablation that shows whether it uses its vision"
     )

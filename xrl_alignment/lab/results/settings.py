@@ -38,14 +38,16 @@ class ResultsConfig(Section, section="results"):
     output: str = setting("output/results", "folder of all data, checkpoints and figures", may_change=True)
     jobs: int = setting(2, "programs that run at once, each on one thread", at_least(1), may_change=True)
     seeds: list[int] = setting([0, 1, 2], "one run of everything for each", SEEDS, may_change=True)
-    told_games: int = setting(2000, "training games whose text names the objects (frames with numbers)", at_least(1))
-    plain_games: int = setting(2500, "the same, frames without numbers", at_least(1))
+    told_games: int = setting(
+        2000, "training games whose text names the objects (rendered state with labels)", at_least(1)
+    )
+    plain_games: int = setting(2500, "the same, rendered state without labels", at_least(1))
     blank_games: int = setting(1500, "the same, black frames", at_least(1))
     hidden_games: int = setting(0, "games in which only the image shows what lies where; 0: all", at_least(0))
     remembered_games: int = setting(1000, "games that were tried before, with a memory of that", at_least(1))
     taken_games: int = setting(
         1800,
-        "the same, no numbers, only states in which something is taken, each three times",
+        "the same, rendered state without labels, only states in which something is taken, each three times",
         at_least(1),
     )
     noise: float = setting(
