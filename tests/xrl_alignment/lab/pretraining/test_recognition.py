@@ -125,5 +125,7 @@ def test_a_students_encoder_is_trained_further(train_games):
     shipped = {key.removeprefix("visual_encoder."): value.float() for key, value in load_file(student).items()}
     folded.load_state_dict({key: shipped[key] for key in folded.state_dict()})
     with torch.no_grad():
-        assert torch.allclose(model.eval().scores(pixels), folded.scores(pixels), atol=2e-3)
-        assert torch.allclose(model.train().scores(pixels), folded.scores(pixels), atol=2e-2)
+        expected = folded.scores(pixels)
+        largest = expected.abs().max().item()
+        for mode in (False, True):  # a batch's own variance is that which is stored, but for a factor of n / (n - 1)
+            assert torch.allclose(model.train(mode).scores(pixels), expected, atol=2e-3 * largest)
