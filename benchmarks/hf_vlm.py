@@ -4,9 +4,10 @@
 
 The model is a random Qwen2.5-VL of a few million weights; prompts have 100 image tokens and some 250 of text, answers a
 few. Each side runs in a process of its own, reads images and texts, computes the loss and its gradient, and makes an
-update. TRL computes the reference policy (the base without adapters) in each step, because it refuses to precompute it
-for images; here its log-probabilities are cached (`cached`), or computed, too (`computed`). The other difference: TRL
-puts the chosen and the rejected answer into rows of their own, so each prompt is computed twice.
+update. The reference policy is the adapters as they were before training, which TRL (1.16) copies under the name "ref";
+then the policy's adapters are moved, the same on every side. TRL computes the reference in each step, for it refuses
+to precompute it for images; here its log-probabilities are cached (`cached`), or computed, too (`computed`). The other
+difference: TRL puts the chosen and the rejected answer into rows of their own, so each prompt is computed twice.
 
 Without TRL (it is no dependency) the other side is a plain PyTorch step in the same form: rows for both answers, and a
 second model as reference. `same_loss` is the largest difference of losses in the first step. Memory is what the steps
@@ -47,7 +48,7 @@ SIDES = ("cached", "computed", "plain", "trl")
 
 def make_folder(folder: str) -> None:
     """A Qwen2.5-VL, 256 wide, of 6 layers, with 100 tokens an image."""
-    config, processor = tiny.FAMILIES["qwen2_5_vl"]()
+    config, processor = tiny.parts("qwen2_5_vl")
     text, vision = config.text_config, config.vision_config
     text.hidden_size, text.intermediate_size, text.num_hidden_layers = 256, 1024, 6
     text.layer_types = ["full_attention"] * 6
@@ -71,22 +72,28 @@ def pairs(batch: int) -> dict[str, list]:
 
 
 def student(folder: str) -> HfVlm:
-    """Ours, with adapters that differ from the base; DPO alone, on summed log-probabilities, as TRL's."""
+    """Ours, its reference the adapters as they are; DPO alone, on summed log-probabilities, as TRL's."""
     options = {"path": folder, "lora_rank": 16, "avg_log_probs": False, "mix_ratio": 0.0}
     model: Any = load_model("hf_vlm", "default", options=options)
     model.dpo_beta = BETA
+    move_adapters(model, seed=1)
     model.set_reference()
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn_like(parameter) * 0.02)
     return model
 
 
+@torch.no_grad()
+def move_adapters(model: HfVlm, seed: int) -> None:
+    """Add noise to the policy's adapters (peft's `default`, beside which TRL puts its reference)."""
+    torch.manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name and ".default." in name:
+            parameter.add_(torch.randn_like(parameter) * 0.02)
+
+
 def step_of(side: str, model: HfVlm, batch: dict[str, list]) -> Callable[[], Tensor]:
-    """The loss of one step of a side."""
+    """The loss of one step of a side, whose policy has moved away from the reference."""
     if side in ("cached", "computed"):
+        move_adapters(model, seed=2)
         cache = ReferenceLogps(model)
 
         def ours() -> Tensor:
@@ -98,7 +105,9 @@ def step_of(side: str, model: HfVlm, batch: dict[str, list]) -> Callable[[], Ten
         if side == "cached":
             ours()  # the first draw of these transitions fills the cache
         return ours
-    return _trl(model, batch) if side == "trl" else _plain(model, batch)
+    loss = _trl(model, batch) if side == "trl" else _plain(model, batch)  # these copy the reference first
+    move_adapters(model, seed=2)
+    return loss
 
 
 def _plain(model: HfVlm, batch: dict[str, list]) -> Callable[[], Tensor]:
@@ -122,7 +131,7 @@ def _plain(model: HfVlm, batch: dict[str, list]) -> Callable[[], Tensor]:
             rows = zip(range(len(answers)), ends, lengths, strict=True)
             return torch.stack([taken[row, end - length : end].sum() for row, end, length in rows]).view(2, -1)
 
-        with torch.no_grad(), reference.disable_adapter():
+        with torch.no_grad():
             known = logps(reference)
         chosen, rejected = logps(policy) - known
         return -F.logsigmoid(BETA * (chosen - rejected)).mean()

@@ -372,7 +372,13 @@ class HfVlm(StudentModel):
         (Path(folder) / BASE_FILE).write_text(json.dumps({"base_hash": self.base_hash()}) + "\n")
 
     def replica(self, device: torch.device) -> Self:
-        """A copy of the policy on `device`, in evaluation mode and without the reference."""
+        """A copy of the policy on `device`, in evaluation mode and without the reference; ConfigError if quantised."""
+        if getattr(self.base, "is_quantized", False):
+            # bitsandbytes keeps a layer's scales beside its weight, in tensors that a plain copy loses.
+            raise ConfigError(
+                "policy.replica_devices: a model with model.quantization cannot be copied to other devices: leave "
+                "policy.replica_devices empty, or set model.quantization=none"
+            )
         kept, self._reference = self._reference, None
         try:
             return super().replica(device)

@@ -6,6 +6,8 @@ processor, a model that is larger than the memory.
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForImageTextToText,
+    BitsAndBytesConfig,
     Idefics3Processor,
     PretrainedConfig,
     PreTrainedModel,
@@ -162,6 +165,8 @@ def load_model(
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         raise ConfigError(f"model.path: {path}'s weights cannot be loaded ({first_sentence(error)})") from error
     model, report = loaded
+    if options["quantization"] == "4bit":
+        _keep_differentiable(model)
     lacking = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
     gaps = {part_of(model, name): name for name in reversed(lacking)}
     return model, {part: path for part in ("vision", "language") if part not in gaps}
@@ -211,16 +216,26 @@ def free_memory() -> int | None:
     return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
 
 
-def _quantization(kind: str, dtype: torch.dtype) -> Any:
+def _quantization(kind: str, dtype: torch.dtype) -> BitsAndBytesConfig:
     """bitsandbytes' settings: 4 bits are NF4 with double quantisation (QLoRA, arXiv:2305.14314)."""
-    import importlib.util
-
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise MissingExtraError(f"model.quantization={kind} needs bitsandbytes: pip install bitsandbytes")
-    from transformers import BitsAndBytesConfig
-
+    for package in ("bitsandbytes", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(f"model.quantization={kind} needs {package}: pip install -e '.[quantization]'")
     if kind == "8bit":
+        # bitsandbytes warns in each layer of each step that it multiplies in 16 bits. This is how 8 bits work there.
+        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
     )
+
+
+def _keep_differentiable(model: PreTrainedModel) -> None:
+    """Keep 4-bit layers in the layout that has gradients.
+
+    On a CPU with AVX512-BF16, bitsandbytes packs a layer's weights anew at its first pass in evaluation mode, for a
+    faster product without gradients, and never undoes that. A student's base stays in evaluation mode in training, too.
+    """
+    for module in model.modules():
+        if getattr(module, "support_avx512bf16_for_cpu", False):
+            module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]  # an attribute of `bnb.nn.Linear4bit`

@@ -95,7 +95,7 @@ def make(family: str, dest: Path | str, *, seed: int = 0) -> Path:
     folder = Path(dest)
     if folder.exists() and any(folder.iterdir()):
         raise FileError(f"{folder} is not empty: name a new folder")
-    config, processor = _PARTS[family]()
+    config, processor = parts(family)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForImageTextToText.from_config(config)
@@ -106,6 +106,11 @@ def make(family: str, dest: Path | str, *, seed: int = 0) -> Path:
     model.save_pretrained(folder)
     save_processor(processor, folder)
     return folder
+
+
+def parts(family: str) -> Parts:
+    """Config and processor of a tiny model of `family`, to be changed before a model is made of them."""
+    return _PARTS[family]()
 
 
 def save_processor(processor: Any, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from collections.abc import Callable
@@ -12,9 +13,10 @@ import torch
 import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lavis.common.errors import ConfigError, EmacError, MissingFileError
+from lavis.common.errors import ConfigError, EmacError, MissingExtraError, MissingFileError
+from lavis.common.paths import REPO_ROOT
 from lavis.models import HfVlm
-from lavis.models.hf_vlm import loading
+from lavis.models.hf_vlm import loading, tiny
 from tests.lavis.models.hf_vlm.conftest import frame
 
 pytest.importorskip("peft")
@@ -122,13 +124,64 @@ def test_damaged_weights(build: Build, copy: Callable[..., Path]) -> None:
     assert "weights cannot be loaded" in refused(build, path, ConfigError)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="bitsandbytes may be installed")
-def test_quantisation_needs_its_package(build: Build, folder: Callable[[str], Path]) -> None:
-    pytest.importorskip("transformers")
-    try:
-        import bitsandbytes  # noqa: F401
-    except ImportError:
-        assert "needs bitsandbytes" in refused(build, folder("qwen2_5_vl"), EmacError, quantization="4bit")
+@pytest.mark.parametrize("package", ["bitsandbytes", "accelerate"])
+def test_quantisation_names_its_extra(
+    package: str, build: Build, folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, `pip install bitsandbytes` was advised, which leaves out accelerate."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: {"bitsandbytes": "there", package: None}.get(name, found(name, *more)),
+    )
+    text = refused(build, folder("qwen2_5_vl"), MissingExtraError, quantization="4bit")
+    assert f"model.quantization=4bit needs {package}: pip install -e '.[quantization]'" in text
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
+    extras = tomllib.loads((REPO_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert any(line.startswith(package) for line in extras["quantization"])
+
+
+@pytest.mark.parametrize(("quantization", "layer"), [("8bit", "Linear8bitLt"), ("4bit", "Linear4bit")])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_train_on_a_quantised_base(
+    quantization: str, layer: str, dtype: str, build: Build, tmp_path: Path, samples: dict
+) -> None:
+    """Also after the model has acted: bitsandbytes packed 4-bit weights then, in a layout without gradients."""
+    pytest.importorskip("bitsandbytes")
+    pytest.importorskip("accelerate")
+    config, processor = tiny.parts("qwen2_5_vl")
+    text, vision = config.text_config, config.vision_config  # 64 wide: bitsandbytes has a scale for 64 weights
+    text.hidden_size, text.num_attention_heads, text.num_key_value_heads = 64, 8, 4
+    vision.hidden_size, vision.out_hidden_size = 64, 64
+    network = transformers.AutoModelForImageTextToText.from_config(config)
+    for parameter in network.parameters():
+        parameter.data = parameter.data.normal_(std=0.1) if parameter.dim() > 1 else parameter.data
+    network.save_pretrained(tmp_path / "vlm")
+    tiny.save_processor(processor, tmp_path / "vlm")
+    model = build(path=str(tmp_path / "vlm"), quantization=quantization, dtype=dtype)
+    assert sum(type(module).__name__ == layer for module in model.base.modules()) > 14
+    before, adapters = model.frozen_hash(), {n: v.clone() for n, v in model.trainable_state_dict().items()}
+    model.generate(samples, num_beams=1, max_length=4)
+    model.set_reference()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    losses = []
+    for objective in ["bc"] * 4 + ["dpo"] * 2:
+        loss = model.train().losses(samples, objective).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[3] < losses[0] and losses[5] < losses[4]
+    assert all(not torch.equal(value, adapters[name]) for name, value in model.trainable_state_dict().items())
+    assert model.frozen_hash() == before
+    model.save_adapter(tmp_path / "adapter")
+    again = build(path=str(tmp_path / "vlm"), quantization=quantization, dtype=dtype, pretrained=tmp_path / "adapter")
+    assert again.generate(samples, num_beams=2, max_length=4) == model.eval().generate(
+        samples, num_beams=2, max_length=4
+    )
+    with pytest.raises(ConfigError, match="policy.replica_devices: a model with model.quantization"):
+        model.replica(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "smolvlm"])
