@@ -7,11 +7,13 @@
 #   PLAY_ARGS    passed on to `make play`, for instance PLAY_ARGS=--web (docs/play.md)
 #   AUDIT_ARGS   for `make audit-alfworld` instead of its pages in docs: AUDIT_ARGS="--quick --out output/audit-quick"
 #   PYTEST_ARGS  passed on to pytest, for instance PYTEST_ARGS="-k engine -x"
+#   SMOLLM_TOKENS  millions of tokens that `make smollm` reads in all
 #   VLLM_PACKAGE, VLLM_PIP_ARGS  for vLLM's own environment (see run_scripts/vllm_env.sh)
 PYTHON ?= python3
 TORCH_INDEX ?=
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+SMOLLM_TOKENS ?= 2
 AUDIT_ARGS ?= --page docs/audit.md --scores docs/scores.md
 PLAY_ARGS ?=
 
@@ -52,6 +54,12 @@ gallery: $(RUNS)  ## docs/gallery.md: ten episodes as small HTML recordings (two
 
 results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 cores; continues where it was stopped)
 	$(RUN) -m xrl_alignment.results --cfg-path configs/results/full.yaml --page docs/results.md
+
+smollm: $(STAMP)  ## a student with SmolLM2-135M as language model, in output/smollm (hours; continues where it was stopped)
+	$(RUN) -c 'import gguf' 2>/dev/null || $(RUN) -m pip install --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[smollm]'
+	test -d output/smollm/model || $(RUN) -m lavis.models.smollm output/smollm/model
+	$(RUN) -m xrl_alignment.make_student --out output/smollm/run --model-type smollm2_135m --actions-only \
+	  --options llm_model=output/smollm/model --official 1 --drills 0 --games 64 --lr 5e-4 --tokens $(SMOLLM_TOKENS)
 
 audit-alfworld: $(STAMP)  ## what an ALFWorld score can carry: docs/audit.md and docs/scores.md (an hour on 2 cores)
 	$(RUN) -m xrl_alignment.audit $(AUDIT_ARGS)

@@ -1,7 +1,9 @@
-"""Trains the student on games of all levels, by whole episodes, from any weights of Blip2Emac's language model.
+r"""Trains the student on games of all levels, by whole episodes, from any weights of Blip2Emac's language model.
 
     python -m xrl_alignment.make_student --out DIR --tokens 20
     python -m xrl_alignment.make_student --out DIR --tokens 30 --student-drives 0.3      # goes on from what DIR holds
+    python -m xrl_alignment.make_student --out DIR --tokens 1 --official 1 --drills 0 --actions-only --lr 5e-4 \
+        --model-type smollm2_135m --options llm_model=FOLDER    # adapters of a pretrained language model
 
     DIR/
         student.safetensors    language model and projection in bfloat16, for `model.pretrained`
@@ -46,6 +48,7 @@ from alfworld_native.drawing.frames import BLANK_FRAME, render
 from alfworld_native.games import find_games
 from alfworld_native.household.mixture import read_mixture
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
+from lavis.common.config import merged, plain, read_option
 from lavis.common.errors import ConfigError
 from lavis.common.files import locked, make_folder, write_atomically
 from lavis.common.program import run_program
@@ -97,8 +100,13 @@ class Row:
 class RowWriter:
     """Writes records down as rows for `model`."""
 
-    def __init__(self, model: Blip2Emac) -> None:
+    def __init__(self, model: Blip2Emac, *, actions_only: bool = False) -> None:
         self.tokenizer = model.llm_tokenizer
+        # Whether the environment's tokens are read and not learned: most of the loss's cost is the output layer.
+        self.actions_only = actions_only
+        # Where the blank of the cue "> " stands: in the answer's first token, or in the prompt (`encode_output`).
+        joins = self.tokenizer.joins_blank
+        self.before_action, self.cue = (" ", ">") if joins else ("", "> ")
         self.limit = model.max_txt_len  # tokens of a prompt, BOS included
         self.count = token_counter(self.tokenizer.encode)
 
@@ -121,23 +129,27 @@ class RowWriter:
         told = [(step.action, step.feedback) for step in record.steps]
         budget = draw.randint(*BUDGETS) if start else self.limit - 1
         prompt = build_prompt(record.text, record.memories, told[:start], budget=budget, count=self.count)
-        ids = [self.tokenizer.bos_id, *encode(prompt)][-self.limit :]
-        targets, weights = [*ids[1:], IGNORE], [LISTED_WEIGHT] * len(ids)
+        ids = [self.tokenizer.bos_id, *encode(prompt.removesuffix(self.before_action))][-self.limit :]
+        listed = 0.0 if self.actions_only else LISTED_WEIGHT
+        targets, weights = [*ids[1:], IGNORE], [listed] * len(ids)
         at = start
         while at < len(record.steps) and (at == start or len(ids) <= self.limit):
             step = record.steps[at]
-            said, wanted = encode(step.action), [*encode(step.label), eos] if step.label else []
+            said = encode(self.before_action + step.action)
+            wanted = [*encode(self.before_action + step.label), eos] if step.label else []
             begin = len(ids) - 1  # the last position of the prompt predicts the action's first token
             # What to say is known as long as what was said agrees with it.
             agreed = next((i for i, (a, b) in enumerate(zip(said, wanted, strict=False)) if a != b), len(said))
             known = wanted[: agreed + 1]
             targets[begin:] = known + [IGNORE] * (len(said) + 1 - len(known))
             weights[begin:] = [1.0] * (len(said) + 1)
-            answer = encode(f"\n{step.feedback}\n> ")
+            answer = encode(f"\n{step.feedback}\n{self.cue}")
             ids += said + answer
             targets += [*answer[1:], IGNORE]
             repeated = REPEATED_WEIGHT if record.source != DRILL else 1.0
-            weights += [LISTED_WEIGHT if "you see" in step.feedback else repeated] * len(answer)
+            if self.actions_only:
+                repeated = 0.0
+            weights += [listed if "you see" in step.feedback else repeated] * len(answer)
             at += 1
         shown, which = draw.choice(record.steps[start:at]).state, draw.random()
         frame = BLANK_FRAME if shown is None or which < 0.4 else render(shown, show_ids=which < 0.7)
@@ -151,8 +163,8 @@ class RowWriter:
         prompt = build_prompt(
             record.text, record.memories, told, budget=self.limit - 1, count=self.count, tell_objects=False
         )
-        before = [self.tokenizer.bos_id, *encode(prompt)][-self.limit :]
-        answer = [*encode(step.label), self.tokenizer.eos_id]
+        before = [self.tokenizer.bos_id, *encode(prompt.removesuffix(self.before_action))][-self.limit :]
+        answer = [*encode(self.before_action + step.label), self.tokenizer.eos_id]
         unread = len(before) - 1
         targets = [IGNORE] * unread + answer
         weights = [0.0] * unread + [1.0] * len(answer)
@@ -211,6 +223,7 @@ class Trainer:
     vis_processor: ImageProcessor
     out: Path
     seed: int
+    actions_only: bool = False
     pool: int = 0
     read: int = 0
 
@@ -226,7 +239,8 @@ class Trainer:
 
     def run(self, pools: Pools, *, tokens: int, lr: float) -> None:
         """Train until `tokens` were read in all."""
-        writer, first, step = RowWriter(self.model), self.read, 0
+        writer, first, step = RowWriter(self.model, actions_only=self.actions_only), self.read, 0
+        begun = time.monotonic()
         policy = InProcessPolicy(
             model=self.model, vis_processor=self.vis_processor, num_beams=1, max_length=64, min_length=1,
             max_batch=TOGETHER,
@@ -265,10 +279,18 @@ class Trainer:
                 self.read += sum(len(row.ids) for row in group)
                 step += 1
             self.pool += 1
-            self.note(records, losses, self.read - read, playing, time.monotonic() - started)
+            # By this run's own speed, playing and saving included.
+            left_minutes = (tokens - self.read) * (time.monotonic() - begun) / (self.read - first) / 60
+            self.note(records, losses, self.read - read, playing, time.monotonic() - started, max(0.0, left_minutes))
 
     def note(
-        self, records: Sequence[Record], losses: Mapping[str, list[float]], read: int, playing: float, all_in: float
+        self,
+        records: Sequence[Record],
+        losses: Mapping[str, list[float]],
+        read: int,
+        playing: float,
+        all_in: float,
+        left_minutes: float,
     ) -> None:
         """Save the state, and write and print a line of progress."""
         won: dict[str, list[bool]] = defaultdict(list)
@@ -279,6 +301,7 @@ class Trainer:
             "pool": self.pool, "tokens": self.read,
             "loss": {kind: round(sum(its) / len(its), 3) for kind, its in sorted(losses.items())},
             "seconds": round(all_in, 1), "playing": round(playing, 1), "tokens_per_second": round(read / all_in),
+            "minutes_left": round(left_minutes, 1),
             "lr": self.optimizer.param_groups[0]["lr"],
             "own": {source: [sum(games), len(games)] for source, games in sorted(won.items())},
         }  # fmt: skip
@@ -306,6 +329,8 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1.2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model-type", default="student", help="model type whose weights it starts from (student)")
+    parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="keys of the model: section")
+    parser.add_argument("--actions-only", action="store_true", help="the environment's tokens are read, not learned")
     arguments = parser.parse_args()
     for name in ("official", "student_drives"):
         if not 0 <= getattr(arguments, name) <= 1:
@@ -313,6 +338,7 @@ def main() -> None:
     if not (math.isfinite(arguments.tokens) and arguments.tokens > 0):
         raise ConfigError(f"--tokens {arguments.tokens}: use a number of millions above 0")
     mixture = read_mixture(arguments.levels)
+    options = plain(merged({}, *(read_option(option) for option in arguments.options)))
     bound_kernel_cache()
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -322,9 +348,9 @@ def main() -> None:
     try:
         for left in arguments.out.glob(".games-*"):  # of a run that was killed
             shutil.rmtree(left, ignore_errors=True)
-        model, vis_processor = load_student({"model_type": arguments.model_type}, torch.device("cpu"))
+        model, vis_processor = load_student({**options, "model_type": arguments.model_type}, torch.device("cpu"))
         assert isinstance(model, Blip2Emac)  # the only architecture with this tokenizer
-        trainer = Trainer(model, vis_processor, arguments.out, arguments.seed)
+        trainer = Trainer(model, vis_processor, arguments.out, arguments.seed, arguments.actions_only)
         pools = Pools(
             number=arguments.games,
             mixture=mixture,

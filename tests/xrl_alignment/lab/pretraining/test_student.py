@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from alfworld_native.drawing.frames import BLANK_FRAME
 from alfworld_native.household.generator import make_game
 from alfworld_native.household.levels import LEVELS
 from lavis.common.errors import ConfigError
-from lavis.models.blip2_models.text import IGNORE
+from lavis.models.blip2_models.text import IGNORE, FastTokenizer, encode_output, encode_prompts
 from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.lab.pretraining import student
@@ -48,6 +49,41 @@ def test_every_action_is_predicted_where_the_prompt_before_it_ends(model, record
         assert row.ids[: len(before)] == before
         assert row.targets[len(before) - 1 :][: len(wanted)] == wanted
         assert row.weights[len(before) - 1 :][: len(wanted)] == [1.0] * len(wanted)
+
+
+def byte_level_tokenizer(folder, texts):
+    """A byte-level BPE as pretrained models have: the blank before a word is part of the word's token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<s>", "</s>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=600, special_tokens=special, initial_alphabet=alphabet)
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
+    return FastTokenizer(str(folder))
+
+
+@pytest.mark.parametrize("actions_only", [False, True])
+def test_a_tokenizer_with_blanks_in_its_words_learns_what_acting_writes(record, tmp_path, actions_only):
+    told = [(step.action, step.feedback) for step in record.steps]
+    tokenizer = byte_level_tokenizer(tmp_path, [build_prompt(record.text, (), told)] * 3)
+    assert tokenizer.joins_blank
+    reader = SimpleNamespace(llm_tokenizer=tokenizer, max_txt_len=10_000)
+    row, _ = RowWriter(reader, actions_only=actions_only).stretch(record, 0, random.Random(1))
+    learned = 0
+    for number, step in enumerate(record.steps):
+        (before,) = encode_prompts(tokenizer, [build_prompt(record.text, record.memories, told[:number])])
+        wanted = encode_output(tokenizer, step.label, 1000)
+        assert row.ids[: len(before)] == before
+        assert row.targets[len(before) - 1 :][: len(wanted)] == wanted
+        learned += len(wanted)
+    assert sum(weight == 1.0 for weight in row.weights) == learned
+    assert (sum(weight > 0 for weight in row.weights) == learned) == actions_only
 
 
 def test_after_a_wrong_step_the_label_counts_as_far_as_it_agrees(model, record):
