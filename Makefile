@@ -61,7 +61,7 @@ smollm: $(STAMP)  ## a student with SmolLM2-135M as language model, in output/sm
 	$(RUN) -m xrl_alignment.make_student --out output/smollm/run --model-type smollm2_135m --actions-only \
 	  --options llm_model=output/smollm/model --official 1 --drills 0 --games 64 --lr 5e-4 --tokens $(SMOLLM_TOKENS)
 
-audit-alfworld: $(STAMP)  ## what an ALFWorld score can carry: docs/audit.md and docs/scores.md (an hour on 2 cores)
+audit-alfworld: $(STAMP)  ## what an ALFWorld score can carry: docs/audit.md and docs/scores.md (hours)
 	$(RUN) -m xrl_alignment.audit $(AUDIT_ARGS)
 
 bench: $(STAMP)  ## every benchmark: tables on the screen, JSON in output/benchmarks/

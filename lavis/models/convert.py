@@ -342,7 +342,6 @@ def image_tokens(native: Mapping[str, Tensor]) -> Tensor:
         weights.require_match(module.state_dict(), kept, name)
         module.load_state_dict(kept)
         module.eval()
-    # The whole path of an image through all four parts.
     image = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     features = ln_vision(encoder(image).last_hidden_state)
     hidden = qformer(input_ids=None, query_embeds=queries.expand(2, -1, -1), encoder_hidden_states=features)

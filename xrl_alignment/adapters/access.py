@@ -15,7 +15,6 @@ from xrl_alignment.common.network import is_loopback
 SHORTEST = 16  # characters of a key
 MAX_MESSAGE = 1 << 16  # bytes of a request's body, and of a message of a WebSocket
 BODY_S = 20.0  # for a body
-REST_S = 1.0  # for the rest of a body that is too large
 SILENCE_S = 900.0  # between two messages of a WebSocket
 # What proxies add. Whoever is behind one is not on this machine, although the proxy may be.
 FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
@@ -113,14 +112,15 @@ async def _whole_body(receive: Receive) -> Receive:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
-            body += message.get("body", b"")
-            if len(body) > MAX_MESSAGE:
-                # Closing the connection while the client still sends resets it, and the client may never read why.
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(_drop_rest(message, receive), REST_S)
-                raise _Refused(413, f"a body has at most {MAX_MESSAGE} bytes")
+            # What is too much is read to its end, but not kept: an answer while the client still sends would close, and
+            # so reset, the connection, and the client might never read why.
+            if len(body) <= MAX_MESSAGE:
+                body += message.get("body", b"")
             if not message.get("more_body"):
-                return bytes(body)
+                break
+        if len(body) > MAX_MESSAGE:
+            raise _Refused(413, f"a body has at most {MAX_MESSAGE} bytes")
+        return bytes(body)
 
     try:
         body = await asyncio.wait_for(read(), BODY_S)
@@ -133,12 +133,6 @@ async def _whole_body(receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return replayed
-
-
-async def _drop_rest(message: Message, receive: Receive) -> None:
-    """Read on until the body of which `message` is a part has ended."""
-    while message.get("more_body"):
-        message = await receive()
 
 
 def _bounded(receive: Receive) -> Receive:

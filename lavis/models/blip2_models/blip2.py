@@ -217,7 +217,6 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
                 else AutoConfig.from_pretrained(name_or_path, trust_remote_code=False)
             )
             llm = AutoModelForCausalLM.from_config(config, attn_implementation=fast_llm.ATTENTION).to(torch_dtype)
-        # Only a model that is made here has our attention; one from a folder keeps what Transformers chooses for it.
         fast_llm.autocast_rotary(llm)
     # The tokenizer may add [PAD] behind the vocabulary. Pads are masked, so its embedding needs no good beginning.
     if llm.config.vocab_size < rows:

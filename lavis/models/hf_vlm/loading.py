@@ -166,7 +166,11 @@ def load_model(
         raise ConfigError(f"model.path: {path}'s weights cannot be loaded ({first_sentence(error)})") from error
     model, report = loaded
     if options["quantization"] == "4bit":
-        _keep_differentiable(model)
+        # On a CPU with AVX512-BF16, bitsandbytes packs a 4-bit layer's weights anew at its first pass in evaluation
+        # mode, for a faster product without gradients, and never undoes that. A base stays in that mode in training.
+        for module in model.modules():
+            if getattr(module, "support_avx512bf16_for_cpu", False):
+                module.support_avx512bf16_for_cpu = False  # an attribute of `bnb.nn.Linear4bit`
     lacking = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
     gaps = {part_of(model, name): name for name in reversed(lacking)}
     return model, {part: path for part in ("vision", "language") if part not in gaps}
@@ -228,14 +232,3 @@ def _quantization(kind: str, dtype: torch.dtype) -> BitsAndBytesConfig:
     return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
     )
-
-
-def _keep_differentiable(model: PreTrainedModel) -> None:
-    """Keep 4-bit layers in the layout that has gradients.
-
-    On a CPU with AVX512-BF16, bitsandbytes packs a layer's weights anew at its first pass in evaluation mode, for a
-    faster product without gradients, and never undoes that. A student's base stays in evaluation mode in training, too.
-    """
-    for module in model.modules():
-        if getattr(module, "support_avx512bf16_for_cpu", False):
-            module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]  # an attribute of `bnb.nn.Linear4bit`

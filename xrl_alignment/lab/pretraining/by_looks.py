@@ -26,7 +26,6 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,13 +39,11 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.files import make_folder
 from lavis.common.program import run_program
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
-from lavis.models.blip2_models.conv_encoder import ConvEncoder
 from lavis.models.student import Question
 from lavis.training import Updater
 from xrl_alignment.agents.language.prompt import build_prompt, token_counter
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.lab.pretraining.backbone import write_bfloat16
-from xrl_alignment.lab.pretraining.recognition import MEAN, STD, new_encoder
 from xrl_alignment.lab.pretraining.vision import LOOKS_FOR, QUERY_OF, TYPES
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
@@ -59,15 +56,11 @@ TAKES = 2.0  # weight of states in which something is to be taken: a wrong `take
 
 
 class State(NamedTuple):
-    """What the student is asked, the types within reach, and what the explorer would do.
-
-    With `seen`, `types` are those that an encoder named, errors included: no more errors are drawn.
-    """
+    """What the student is asked, the types within reach, and what the explorer would do."""
 
     prompt: str
     types: tuple[int, ...]
     label: str
-    seen: bool = False
 
 
 class ToldStudent(Blip2Emac):
@@ -102,19 +95,17 @@ class ToldStudent(Blip2Emac):
         return tokens.index_add(1, queries, values[:, :, None] * (self.words - self.nothing))
 
 
-def values_of(
-    types: Sequence[int], rng: random.Random, *, exact: bool = False, seen: bool = False, sure: Sequence[int] = ()
-) -> Tensor:
+def values_of(types: Sequence[int], rng: random.Random, *, exact: bool = False, sure: Sequence[int] = ()) -> Tensor:
     """What an encoder would say of `types` in view: a value for each type, near 1 if it names the type, else near 0.
 
-    If an encoder did say so (`seen`), it makes no further error. It does not miss what it is `sure` of.
+    It makes errors unless it is `exact`, but does not miss what it is `sure` of.
     """
     values = [0.0] * len(TYPES)
     for kind in types:
         values[kind] = 1.0
     if not exact:
         for kind in range(len(TYPES)):
-            if not seen and kind not in sure and rng.random() < (MISSED if values[kind] else IMAGINED):
+            if kind not in sure and rng.random() < (MISSED if values[kind] else IMAGINED):
                 values[kind] = 1.0 - values[kind]
             values[kind] = rng.uniform(0.75, 1.15) if values[kind] else rng.uniform(-LEAK, LEAK)
     return torch.tensor(values)
@@ -135,15 +126,6 @@ def in_reach(environment: Any) -> tuple[int, ...]:
     return tuple(sorted(TYPES.index(kind) for kind in kinds if kind in QUERY_OF))
 
 
-@torch.no_grad()
-def named_by(encoder: ConvEncoder, frame: np.ndarray) -> tuple[int, ...]:
-    """Types that the encoder names in a frame, uint8 (S, S, 3), as indices into `TYPES`."""
-    pixels = (torch.from_numpy(frame).permute(2, 0, 1)[None] - MEAN) / STD
-    with torch.autocast("cpu", torch.bfloat16):
-        named = encoder(pixels).last_hidden_state[0, 0, 1:] > 0.5
-    return tuple(named.nonzero().flatten().tolist())
-
-
 class Asked(NamedTuple):
     """A question to the student."""
 
@@ -155,17 +137,9 @@ class Asked(NamedTuple):
 class Player:
     """Plays games with the student or the explorer, and has the explorer label every state."""
 
-    def __init__(
-        self,
-        model: ToldStudent,
-        seed: int,
-        *,
-        student: float,
-        exact: bool = False,
-        encoder: ConvEncoder | None = None,
-    ):
-        """With an `encoder` it is this that says which types are in view, of a rendered frame."""
-        self.model, self.student, self.exact, self.seed, self.encoder = model, student, exact, seed, encoder
+    def __init__(self, model: ToldStudent, seed: int, *, student: float, exact: bool = False):
+        """`student`: share of the episodes that the student drives. `exact`: it is told what is in view, no error."""
+        self.model, self.student, self.exact, self.seed = model, student, exact, seed
         self.count = token_counter(model.encode)
         self.states: list[State] = []
         self._environments: list[Any] = []
@@ -173,27 +147,21 @@ class Player:
     def __call__(self, game: Game) -> Generator[Any, Any, Any]:
         """A rollout; its value is the episode."""
         rng = random.Random(f"{self.seed} {game.id}")
-        camera = "close" if self.encoder is not None else "front"
-        environment = (
-            self._environments.pop()
-            if self._environments
-            else make_environment("native", name_by="type", camera=camera, show_ids=False)
-        )
+        environment = self._environments.pop() if self._environments else make_environment("native", name_by="type")
         expert, drives = Explorer(notes=True), rng.random() < self.student
 
         def agent(turn: Turn) -> Generator[Any, Any, str]:
             advice = yield from ask_expert(expert, turn)
             label = turn.episode.answer(advice.action, advice.thought)
-            types = in_reach(environment) if self.encoder is None else named_by(self.encoder, environment.render())
+            types = in_reach(environment)
             prompt = build_prompt(
                 turn.episode.text, (), turn.episode.steps,
                 budget=self.model.max_txt_len - 1, count=self.count, tell_objects=False,
             )  # fmt: skip
             if label is not None:
-                self.states.append(State(prompt, types, label, self.encoder is not None))
+                self.states.append(State(prompt, types, label))
             if drives:
-                values = values_of(types, rng, exact=self.exact, seen=self.encoder is not None)
-                return (yield Asked(prompt, values, tuple(turn.episode.steps)))
+                return (yield Asked(prompt, values_of(types, rng, exact=self.exact), tuple(turn.episode.steps)))
             return rng.choice(turn.now.admissible_commands) if rng.random() < NOISE else label or "look"
 
         episode = yield from play(environment, game, agent, expert=expert, thoughts=True)
@@ -224,9 +192,6 @@ def learn(model: ToldStudent, states: Sequence[State], *, batches: int, lr: floa
     weights = [TAKES if state.label.startswith("take") else 1.0 for state in states]
     for i in range(len(states) - newest, len(states)):
         weights[i] *= 2
-    # The explorer knows what lies where. If the encoder overlooked what its label names, the label teaches to guess.
-    known = [not state.seen or set(needs(state.label)) <= set(state.types) for state in states]
-    weights = [weight * there for weight, there in zip(weights, known, strict=True)]
     trained = [parameter for parameter in model.llm_model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=lr, betas=(0.9, 0.98), weight_decay=0.05)
     updater = Updater(optimizer, trained, max_norm=1.0)
@@ -238,7 +203,8 @@ def learn(model: ToldStudent, states: Sequence[State], *, batches: int, lr: floa
             group["lr"] = lr * min((step + 1) / 20, 1 - step / batches)
         batch = rng.choices(states, weights, k=BATCH)
         samples = {
-            "encoded": [values_of(state.types, rng, seen=state.seen, sure=needs(state.label)) for state in batch],
+            # The explorer knows what lies where. A label that names what the student does not see would teach to guess.
+            "encoded": [values_of(state.types, rng, sure=needs(state.label)) for state in batch],
             "text_input": [state.prompt for state in batch],
             "text_output": [state.label for state in batch],
         }
@@ -275,8 +241,6 @@ def main() -> None:
     parser.add_argument("--per-round", type=int, default=400, metavar="GAMES")
     parser.add_argument("--batches", type=int, default=150)
     parser.add_argument("--lr", type=float, default=5e-4)
-    encoder_help = "of recognition: rounds in which its findings in rendered frames, errors included, are what is seen"
-    parser.add_argument("--encoder", type=Path, metavar="DIR", help=encoder_help)
     parser.add_argument(
         "--judge", type=int, default=0, metavar="GAMES", help="play these many of valid_seen at the end"
     )
@@ -290,11 +254,6 @@ def main() -> None:
     model = told_student(out / "llm.safetensors" if done else None)
     states = [State(*row) for row in map(json.loads, (out / "states.jsonl").read_text().splitlines())] if done else []
     states = [state._replace(types=tuple(state.types)) for state in states]
-    encoder = None
-    if arguments.encoder:
-        trained = new_encoder()
-        trained.load_state_dict(torch.load(arguments.encoder / "encoder.pt", weights_only=True)["model"])
-        encoder = trained.eval().folded()
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
     games += find_games("train") if arguments.official else []
 
@@ -305,7 +264,7 @@ def main() -> None:
 
     for number in range(done, done + arguments.rounds):
         began = time.monotonic()
-        player = Player(model, number, student=0.0 if number == 0 else 0.8, encoder=encoder)
+        player = Player(model, number, student=0.0 if number == 0 else 0.8)
         episodes = player.run(random.Random(number).sample(games, arguments.per_round * (2 if number == 0 else 1)))
         played = time.monotonic() - began
         states += player.states

@@ -116,8 +116,7 @@ def learn_to_read(features: Tensor, *, steps: int, lr: float, seed: int) -> Read
 def centre(reader: Reader, features: Tensor) -> None:
     """Shift the head so that the values of what is not named are 0 in the mean.
 
-    Cross-entropy pulls them a little below 0, alike everywhere: -0.05 for each of 58 types, which the projection adds
-    up.
+    Cross-entropy pulls them a little below 0, alike everywhere: -0.05 for each of 58 types. The projection adds up.
     """
     with torch.autocast("cpu", torch.bfloat16):
         values = torch.cat([reader(part) for part in features.split(128)])
