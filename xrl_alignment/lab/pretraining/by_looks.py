@@ -241,6 +241,7 @@ def main() -> None:
     parser.add_argument("--per-round", type=int, default=400, metavar="GAMES")
     parser.add_argument("--batches", type=int, default=150)
     parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--judge", type=int, default=0, metavar="GAMES", help="play these many of valid_seen at the end"
     )
@@ -263,16 +264,16 @@ def main() -> None:
         print(json.dumps(line), flush=True)
 
     for number in range(done, done + arguments.rounds):
-        began = time.monotonic()
-        player = Player(model, number, student=0.0 if number == 0 else 0.8)
-        episodes = player.run(random.Random(number).sample(games, arguments.per_round * (2 if number == 0 else 1)))
+        began, seed = time.monotonic(), 1000 * arguments.seed + number
+        player = Player(model, seed, student=0.0 if number == 0 else 0.8)
+        episodes = player.run(random.Random(seed).sample(games, arguments.per_round * (2 if number == 0 else 1)))
         played = time.monotonic() - began
         states += player.states
         with (out / "states.jsonl").open("a") as file:
             file.writelines(json.dumps(state) + "\n" for state in player.states)
         loss = learn(
             model, states, batches=arguments.batches * (2 if number == 0 else 1),
-            lr=arguments.lr * (1 if number == 0 else 0.6), seed=number, newest=len(player.states) if number else 0,
+            lr=arguments.lr * (1 if number == 0 else 0.6), seed=seed, newest=len(player.states) if number else 0,
         )  # fmt: skip
         write_bfloat16(
             {key: value for key, value in model.llm_model.state_dict().items() if key != "lm_head.weight"},
