@@ -245,8 +245,9 @@ def trained_on(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
     played = played_by_file(weights)
     if played is None:
         return {"games": None, "environments": []}
-    known = len(played.among(game.id for game in games))
-    return {"games": known if known or played.all_named else None, "environments": list(played.environments)}
+    known = len(played.among((game.id for game in games), config.environment.split))
+    where = [*played.environments, *(f"split {name}" for name in played.splits)]
+    return {"games": known if known or played.all_named else None, "environments": where}
 
 
 def pretrained(config: EvaluateConfig) -> str:

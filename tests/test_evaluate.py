@@ -211,7 +211,8 @@ def test_the_shipped_student_solves_games_in_rooms_that_it_never_saw(program, tm
     got = result(tmp_path)["first_trial"]
     assert code == 0 and got["games"] == 6
     assert got["solved"] >= 5
-    assert result(tmp_path)["trained_on"]["games"] is None  # its file does not name them; it does not say "none"
+    # Its file names the splits that it has read; this one is not among them.
+    assert result(tmp_path)["trained_on"] == {"games": 0, "environments": ["split household_train", "split train"]}
     assert result(tmp_path)["pretrained"] == "tiny/student.safetensors"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from lavis.models.blip2_models.emac_config import package_path
 from lavis.models.tensor_files import TensorFileError, load_tensors
 
 STORED = "stored games"  # where games come from a data set that does not say where they were played
@@ -17,21 +18,28 @@ STORED = "stored games"  # where games come from a data set that does not say wh
 
 @dataclass(frozen=True)
 class PlayedGames:
-    """Game ids, and where they were played: `STORED`, or engine and split (`native valid_seen`) as the clients said."""
+    """Game ids, and where they were played: `STORED`, or engine and split (`native valid_seen`) as the clients said.
+
+    `splits` are those whose games were read in such numbers that no list was kept, as for the students that ship
+    (`xrl_alignment.lab.pretraining`): every game of such a split counts as played.
+    """
 
     games: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ()
 
     def merged(self, other: PlayedGames) -> PlayedGames:
         """The games of both; a second phase continues with the weights of the first, so it has trained on its games."""
         return PlayedGames(
-            tuple(sorted({*self.games, *other.games})), tuple(sorted({*self.environments, *other.environments}))
+            tuple(sorted({*self.games, *other.games})),
+            tuple(sorted({*self.environments, *other.environments})),
+            tuple(sorted({*self.splits, *other.splits})),
         )
 
-    def among(self, ids: Iterable[str]) -> list[str]:
-        """Those of `ids` that are games of these."""
+    def among(self, ids: Iterable[str], split: str) -> list[str]:
+        """Those of `ids`, games of `split`, that are games of these."""
         known = set(self.games)
-        return [game for game in ids if game in known]
+        return [game for game in ids if game in known or split in self.splits]
 
     @property
     def all_named(self) -> bool:
@@ -48,7 +56,7 @@ def played_in(content: Mapping[str, Any]) -> PlayedGames | None:
     played = content.get("played")
     if not isinstance(played, Mapping):
         return None
-    named = [played.get(key, ()) for key in ("games", "environments")]
+    named = [played.get(key, ()) for key in ("games", "environments", "splits")]
     if not all(isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) for names in named):
         return None
     return PlayedGames(*map(tuple, named))
@@ -57,12 +65,14 @@ def played_in(content: Mapping[str, Any]) -> PlayedGames | None:
 def played_by_file(path: Path | str) -> PlayedGames | None:
     """What the weights file `path` says of its games; None where it says nothing, for it is no checkpoint of a run.
 
-    A safetensors file says it in its metadata, as `python -m lavis.models.convert` writes it.
+    A safetensors file says it in its metadata, as `python -m lavis.models.convert` writes it. A file that ships is
+    named as in the model types (`tiny/student.safetensors`).
     """
-    if not str(path) or not Path(path).is_file():
+    path = Path(package_path(path))
+    if not path.is_file():
         return None
     try:
-        if Path(path).suffix == ".safetensors":
+        if path.suffix == ".safetensors":
             with safe_open(path, "pt") as file:
                 return played_in({"played": json.loads((file.metadata() or {}).get("played", "null"))})
         content = load_tensors(path, mmap=True)
@@ -72,9 +82,12 @@ def played_by_file(path: Path | str) -> PlayedGames | None:
 
 
 def games_of_weights(model: Mapping[str, Any]) -> PlayedGames:
-    """The games that the weights of a `model:` section have trained on, as far as they say it."""
+    """The games that the weights of a whole `model:` section have trained on, as far as they say it.
+
+    Whole: with the keys of its type, which may name the file (`xrl_alignment.builders.student.model_section`).
+    """
     played = PlayedGames()
-    for key in ("pretrained", "ref_pretrained"):
-        if model.get("load_pretrained", True) and model.get(key):
-            played = played.merged(played_by_file(model[key]) or PlayedGames())
+    loaded = ("pretrained", "ref_pretrained") if model.get("load_pretrained", True) else ()
+    for key in ("base_model", "llm_weights", *loaded):
+        played = played.merged(played_by_file(model.get(key) or "") or PlayedGames())
     return played

@@ -15,7 +15,7 @@ from lavis.common.registry import registry
 from lavis.models import StudentModel
 from lavis.runners.parallel import Replicas, check_shardable
 from lavis.runners.played import games_of_weights
-from xrl_alignment.builders.student import ImageProcessor
+from xrl_alignment.builders.student import ImageProcessor, model_section
 from xrl_alignment.dagger.front import ExpectedGames
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.training import Training, TrainingFiles
@@ -61,7 +61,7 @@ def build_training(
         save_ckpt=run.save_ckpt,
         state_interval_s=run.state_interval_s,
         config=shareable(config),
-        earlier_games=games_of_weights(config.model),
+        earlier_games=games_of_weights(model_section(config.model)),
     )
 
 

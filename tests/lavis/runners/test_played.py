@@ -11,6 +11,7 @@ import torch
 from lavis.datasets.shards import ShardFolder
 from lavis.models.convert import convert
 from lavis.runners.played import games_of_weights, played_by_file
+from xrl_alignment.builders.student import model_section
 
 
 @pytest.fixture
@@ -61,3 +62,15 @@ def test_files_that_say_nothing(tmp_path: Path) -> None:
         assert played_by_file(tmp_path / f"{number}.pth") is None
     for name in ("older.pth", "list.pth", "broken.pth", "student.safetensors", "missing.pth", ""):
         assert played_by_file(tmp_path / name) is None
+
+
+def test_the_students_that_ship_say_which_splits_they_have_read(tmp_path: Path) -> None:
+    """A run that starts from one of them says it of its own checkpoint, too."""
+    for name in ("student", "student_looks"):
+        played = games_of_weights(model_section({"model_type": name}))
+        assert played.splits == ("household_train", "train")
+        assert played.among(["a/b"], "train") == ["a/b"] and not played.among(["a/b"], "valid_seen")
+    parts = games_of_weights(model_section({"model_type": "demo"}))  # its frozen parts
+    assert parts.splits == ("household_train",)
+    convert("lavis/models/tiny/student.safetensors", tmp_path / "again.pth", "lavis")
+    assert played_by_file(tmp_path / "again.pth") == played_by_file("tiny/student.safetensors")

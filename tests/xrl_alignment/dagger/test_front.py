@@ -62,11 +62,11 @@ def test_what_was_played_is_in_run_directory_and_checkpoint(make_run, scripted, 
     content = json.loads((run.directory.state / "environment.json").read_text())
     assert content == {"environments": ["native household_train"], "games_hash": games_hash(games[:2])}
     played = {"games": sorted(["earlier/1", *(g.id for g in games[:2])])}
-    played["environments"] = ["native household_train", "textworld train"]
+    played |= {"environments": ["native household_train", "textworld train"], "splits": []}
     for path in (run.directory.checkpoint(0), run.directory.trainer):
         assert load_checkpoint(path)["played"] == played
     known = played_by_file(run.directory.checkpoint(0))
-    assert known is not None and known.among([games[0].id, games[3].id]) == [games[0].id]
+    assert known is not None and known.among([games[0].id, games[3].id], "household_train") == [games[0].id]
 
 
 def test_a_resumed_run_knows_the_games_of_its_journal(make_run, scripted, games):

@@ -17,6 +17,7 @@ names do; in some moments the answer has to list them. Noise on top keeps the mo
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -76,6 +77,7 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.files import write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import LlmTokenizer
+from lavis.runners.played import PlayedGames, played_by_file
 from xrl_alignment.agents.language.history import EpisodeTrace
 from xrl_alignment.agents.language.prompt import build_prompt, opening
 from xrl_alignment.agents.reflexion.rule import RuleReflector
@@ -382,8 +384,13 @@ def loss_of(llm: PreTrainedModel, call: int, rows: Sequence[Row], pad: int, gene
     return (losses * weights[scored]).sum() / weights[scored].sum()
 
 
-def train(model: Blip2Emac, writer: RowWriter, *, tokens: int, lr: float, seed: int, out: Path) -> None:
-    """Train `model.llm_model` on `tokens` tokens; prints a line and writes `out` after every pool of rows."""
+def train(
+    model: Blip2Emac, writer: RowWriter, *, tokens: int, lr: float, seed: int, out: Path, played: PlayedGames
+) -> None:
+    """Train `model.llm_model` on `tokens` tokens; prints a line and writes `out` after every pool of rows.
+
+    `played` is what the file says of the games that it was trained on.
+    """
     llm, tokenizer = model.llm_model.requires_grad_(True).train(), model.llm_tokenizer
     generator = torch.Generator().manual_seed(seed)
     (call,) = tokenizer.encode(CALL)
@@ -404,7 +411,8 @@ def train(model: Blip2Emac, writer: RowWriter, *, tokens: int, lr: float, seed: 
             losses.append(loss.item())
             read += sum(len(row.ids) for row in rows)
             step += 1
-        save(llm, out)
+        # Under Transformers' names; the output layer is tied to the embedding.
+        write_bfloat16({k: v for k, v in llm.state_dict().items() if k != "lm_head.weight"}, out, played)
         minutes = (time.monotonic() - started) / 60
         print(
             f"{min(read / tokens, 1):4.0%}  step {step}, {read / 1e6:.1f} million tokens in {minutes:.1f} min, "
@@ -413,15 +421,16 @@ def train(model: Blip2Emac, writer: RowWriter, *, tokens: int, lr: float, seed: 
         )
 
 
-def save(llm: PreTrainedModel, out: Path) -> None:
-    """Write the language model in bfloat16 under Transformers' names; the output layer is tied to the embedding."""
-    write_bfloat16({k: v for k, v in llm.state_dict().items() if k != "lm_head.weight"}, out)
-
-
-def write_bfloat16(weights: Mapping[str, Tensor], out: Path) -> None:
-    """Write `weights`, in bfloat16, as the safetensors file `out`, whole or not at all."""
+def write_bfloat16(weights: Mapping[str, Tensor], out: Path, played: PlayedGames) -> None:
+    """Write `weights`, in bfloat16, as the safetensors file `out`, whole or not at all; it says what they `played`."""
     small = {key: value.detach().to(torch.bfloat16).contiguous() for key, value in weights.items()}
-    write_atomically(out, lambda file: file.write(serialize(small, metadata={"format": "pt"})))
+    metadata = {"format": "pt", "played": json.dumps(played.as_dict())}
+    write_atomically(out, lambda file: file.write(serialize(small, metadata=metadata)))
+
+
+def read_splits(*, official: bool) -> PlayedGames:
+    """What a file says that was trained on generated games and, if `official`, on ALFWorld's own: no list is kept."""
+    return PlayedGames(splits=("household_train", "train") if official else ("household_train",))
 
 
 def main() -> None:
@@ -437,8 +446,10 @@ def main() -> None:
     names = ("told", "captions", "skilled", "renamed", "feedback", "max_tokens")
     shares = {name: getattr(arguments, name) for name in names}
     writer = RowWriter(model.llm_tokenizer, games, arguments.seed, **shares)
-    tokens = round(arguments.tokens * 1e6)
-    train(model, writer, tokens=tokens, lr=arguments.lr, seed=arguments.seed, out=arguments.out)
+    train(
+        model, writer, tokens=round(arguments.tokens * 1e6), lr=arguments.lr, seed=arguments.seed, out=arguments.out,
+        played=read_splits(official=arguments.official).merged(played_by_file(arguments.start or "") or PlayedGames()),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

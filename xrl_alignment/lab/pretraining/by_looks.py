@@ -43,7 +43,7 @@ from lavis.models.student import Question
 from lavis.training import Updater
 from xrl_alignment.agents.language.prompt import build_prompt, token_counter
 from xrl_alignment.builders.student import load_student
-from xrl_alignment.lab.pretraining.backbone import write_bfloat16
+from xrl_alignment.lab.pretraining.backbone import read_splits, write_bfloat16
 from xrl_alignment.lab.pretraining.vision import LOOKS_FOR, QUERY_OF, TYPES
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
@@ -278,6 +278,7 @@ def main() -> None:
         write_bfloat16(
             {key: value for key, value in model.llm_model.state_dict().items() if key != "lm_head.weight"},
             out / "llm.safetensors",
+            read_splits(official=True),  # the shipped student's, with which it began
         )
         won = sum(episode.won for episode in episodes) / len(episodes)
         note({"round": number, "won": round(won, 3), "states": len(states), "loss": round(loss, 3),

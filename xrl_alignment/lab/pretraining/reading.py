@@ -28,7 +28,7 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.program import run_program
 from lavis.models.blip2_models.blip2 import LN_VISION_EPS, Float32LayerNorm, init_qformer
 from lavis.models.blip2_models.conv_encoder import ConvEncoder
-from xrl_alignment.lab.pretraining.backbone import write_bfloat16
+from xrl_alignment.lab.pretraining.backbone import read_splits, write_bfloat16
 from xrl_alignment.lab.pretraining.by_looks import ToldStudent, told_student
 from xrl_alignment.lab.pretraining.recognition import new_encoder, pixels_of, views
 from xrl_alignment.lab.pretraining.vision import LOOKS_FOR, QUERY_OF, SHARPNESS, TYPES
@@ -181,7 +181,8 @@ def main() -> None:
         torch.save(reader.state_dict(), arguments.reader)
     told = told_student(arguments.language_model / "llm.safetensors")
     with torch.no_grad():
-        write_bfloat16(student_state(encoder, reader, told), arguments.out)
+        played = read_splits(official=True)  # the language model began with the shipped student's
+        write_bfloat16(student_state(encoder, reader, told), arguments.out, played)
 
 
 if __name__ == "__main__":

@@ -54,10 +54,11 @@ from lavis.common.files import locked, make_folder, write_atomically
 from lavis.common.program import run_program
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import IGNORE
+from lavis.runners.played import PlayedGames, games_of_weights
 from xrl_alignment.agents.language.prompt import build_prompt, token_counter
 from xrl_alignment.agents.policies.in_process import InProcessPolicy
-from xrl_alignment.builders.student import ImageProcessor, load_student, prompt_writer
-from xrl_alignment.lab.pretraining.backbone import write_bfloat16
+from xrl_alignment.builders.student import ImageProcessor, load_student, model_section, prompt_writer
+from xrl_alignment.lab.pretraining.backbone import read_splits, write_bfloat16
 from xrl_alignment.lab.pretraining.labelled import DRILL, Pools, Record, draw_jobs, drill, played
 from xrl_alignment.play.evaluation.actors import PolicyActor
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
@@ -223,6 +224,7 @@ class Trainer:
     vis_processor: ImageProcessor
     out: Path
     seed: int
+    played: PlayedGames  # what the file says of the games that it was trained on
     actions_only: bool = False
     pool: int = 0
     read: int = 0
@@ -310,7 +312,7 @@ class Trainer:
             "pool": self.pool, "read": self.read,
         }  # fmt: skip
         write_atomically(self.out / "state.pt", lambda file: torch.save(state, file))
-        write_bfloat16(self.model.trainable_state_dict(), self.out / "student.safetensors")
+        write_bfloat16(self.model.trainable_state_dict(), self.out / "student.safetensors", self.played)
         with open(self.out / "progress.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         print(json.dumps(line), flush=True)
@@ -348,9 +350,11 @@ def main() -> None:
     try:
         for left in arguments.out.glob(".games-*"):  # of a run that was killed
             shutil.rmtree(left, ignore_errors=True)
-        model, vis_processor = load_student({**options, "model_type": arguments.model_type}, torch.device("cpu"))
+        section = {**options, "model_type": arguments.model_type}
+        model, vis_processor = load_student(section, torch.device("cpu"))
         assert isinstance(model, Blip2Emac)  # the only architecture with this tokenizer
-        trainer = Trainer(model, vis_processor, arguments.out, arguments.seed, arguments.actions_only)
+        played = read_splits(official=arguments.official > 0).merged(games_of_weights(model_section(section)))
+        trainer = Trainer(model, vis_processor, arguments.out, arguments.seed, played, arguments.actions_only)
         pools = Pools(
             number=arguments.games,
             mixture=mixture,

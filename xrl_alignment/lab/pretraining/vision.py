@@ -60,7 +60,7 @@ from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.emac_config import VISION
 from lavis.models.blip2_models.text import LlmTokenizer
 from xrl_alignment.builders.student import ImageProcessor, load_student
-from xrl_alignment.lab.pretraining.backbone import write_bfloat16
+from xrl_alignment.lab.pretraining.backbone import read_splits, write_bfloat16
 
 # One line a query. Two types share one only if they never lay together in any of 3,300 games.
 LOOKS_FOR = (
@@ -323,7 +323,8 @@ def save(model: Blip2Emac, head: nn.Linear, out: Path) -> None:
     weight, bias = projection(head, embedding.detach(), model.llm_tokenizer)
     state: Mapping[str, Tensor] = model.policy_state_dict()
     kept = {key: value for key, value in state.items() if not key.startswith(("llm_model.", "llm_proj."))}
-    write_bfloat16({**kept, "llm_proj.weight": weight, "llm_proj.bias": bias}, out)
+    played = read_splits(official=False)
+    write_bfloat16({**kept, "llm_proj.weight": weight, "llm_proj.bias": bias}, out, played)
 
 
 def main() -> None:
