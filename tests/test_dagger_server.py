@@ -23,6 +23,7 @@ from lavis.models.blip2_models import adapters, weights
 from lavis.models.blip2_models.emac_config import PARTS
 from lavis.models.hf_vlm import tiny
 from tests.xrl_alignment.agents.policies.vllm.small_engine import SmallEngine
+from xrl_alignment.builders import named
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.dagger.building import build_learner
 from xrl_alignment.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -362,6 +363,7 @@ def test_a_checkpoint_that_does_not_fit(settings, fails, tmp_path, damage):
 
 def test_gpus_that_a_learner_lacks(settings, fails, tmp_path, monkeypatch):
     options = ["run.learner=decoupled", "run.learner_device=cuda", "run.learner_processes=2", "server.port=0"]
+    monkeypatch.setattr(named, "GPU_FILES", (str(tmp_path),))  # as with a driver, but torch sees no GPU, or one
     for gpus, reason in (
         (0, "run.learner_device is cuda, but torch"),
         (1, "2 processes need a GPU each, this machine"),

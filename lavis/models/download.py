@@ -29,6 +29,22 @@ def is_url(name: object) -> bool:
     return str(name).startswith(("https://", "http://"))
 
 
+def is_hub_id(name: str) -> bool:
+    """Whether `name` may be a model's id on the hub (`owner/name`), not a file's path."""
+    file = Path(name).suffix in (".pth", ".pt", ".bin", ".safetensors")
+    return not file and re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
+
+
+def in_hub_cache(name: str) -> bool:
+    """Whether the hub's cache on this machine has the model `name`; ids of the hub's first years have no owner."""
+    from huggingface_hub import try_to_load_from_cache  # only here: it takes a third of a second, and few names need it
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except ValueError:  # no name that the hub could have
+        return False
+
+
 def cache_folder() -> Path:
     """Where downloaded weights lie."""
     return Path(registry.get_path("cache_root")) / "weights"

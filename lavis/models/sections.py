@@ -10,6 +10,7 @@ from lavis.common.config import load_yaml, merged, plain, read_option, to_dot_li
 from lavis.common.errors import ConfigError, MissingFileError, unknown
 from lavis.common.run_settings import TEXTS, read_settings
 from lavis.models.blip2_models import options as blip2_options
+from lavis.models.download import in_hub_cache, is_hub_id
 from lavis.models.hf_vlm import options as hf_vlm_options
 
 LIBRARY_ROOT = Path(__file__).resolve().parents[1]
@@ -42,10 +43,14 @@ def check_section(section: Mapping[str, Any]) -> None:
         there = Path(path).exists() or (LIBRARY_ROOT / "models" / path).exists()  # a file of ours, too
         if whole.get("load_pretrained", True) and not there:
             raise MissingFileError(f"model.{key}: no weight file {path}")
-    # A bare name may be an id of the hub; a path can only be a folder.
+    # A name with an owner may be an id of the hub, which loading asks; a path can only be a folder.
     path = whole.get("llm_model")
-    if isinstance(path, str) and path.startswith(("/", "./", "../")) and not Path(path).exists():
+    if not isinstance(path, str) or not path or Path(path).exists() or (LIBRARY_ROOT / "models" / path).exists():
+        return
+    if path.startswith(("/", "./", "../")):
         raise MissingFileError(f"model.llm_model: no folder {path}")
+    if not is_hub_id(path) and not in_hub_cache(path):
+        raise MissingFileError(blip2_options.NO_LLM.format(path))
 
 
 def changed_keys(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -156,7 +156,7 @@ def _place(name: str) -> str | None:
         return name
     from huggingface_hub import snapshot_download  # only here: most settings name files
 
-    if not weights.is_hub_id(name):
+    if not download.is_hub_id(name):
         raise MissingFileError(f"{name} does not exist")
     try:
         return snapshot_download(name, local_files_only=True)

@@ -16,16 +16,17 @@ from xrl_alignment.settings.schema import DaggerConfig
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
 
 
-def check_device(name: str) -> None:
-    """ConfigError if `run.device` names a GPU and this machine has none; whether torch can use it, torch says later."""
+def check_device(name: str, key: str = "run.device") -> None:
+    """ConfigError if `key` names a GPU and this machine has none; whether torch can use it, torch says later."""
     if name.startswith("cuda") and not any(Path(file).exists() for file in GPU_FILES):
-        raise ConfigError(f"run.device is {name}, but this machine has no GPU: use run.device=cpu")
+        raise ConfigError(f"{key} is {name}, but this machine has no GPU: use {key}=cpu")
 
 
 def check_named(config: DaggerConfig) -> None:
     """ConfigError, EnvironmentFault or MissingFileError for what a run of `config` could not use. Needs no torch."""
     expert, environment = config.expert.name, config.environment
     check_device(config.run.device)
+    check_device(config.run.learner_device, "run.learner_device")
     check_section(config.model)
     if is_class_name(expert):
         make_expert(expert)

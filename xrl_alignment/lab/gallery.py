@@ -143,6 +143,17 @@ the same command five times.
 | task | what it shows | end | game |
 | --- | --- | --- | --- |
 {rows}
+
+## EMMA's released logs
+
+They hold text, no frames, and belong to EMMA's authors, so no episode of them is copied here. A report reads them:
+
+```sh
+python -m xrl_alignment.report LOGS    # the folder with world.log, trial_<n>.log, env_results_trial_<n>.json
+```
+
+`LOGS/report.html` counts success in each trial as the original does, by slot, and by game beside it, and why the
+episodes failed ([report](report.md#the-originals-logs)). [The audit](audit.md) has these figures of two released runs.
 """
 
 

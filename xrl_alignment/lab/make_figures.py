@@ -21,13 +21,34 @@ from html import escape
 from pathlib import Path
 from typing import BinaryIO
 
+from lavis.common.paths import REPO_ROOT
+from lavis.common.program import read_first, run_program
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("run_dir", type=Path, help="a run directory, or a folder that holds some")
+    add("--checkpoint", type=Path, help="the policy of the episode")
+    add("--game", default="", help="number of the game, or a part of its name")
+    add("--env", default="household")
+    add("--split", default="")
+    add("--cfg-path", type=Path, metavar="FILE", help="settings of the policy, if the checkpoint has none")
+    add("--options", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
+    add("--out", type=Path, default=REPO_ROOT / "docs", help="folder for the figures (default: docs)")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    # Above the imports that take seconds: `--help` and mistakes are answered at once.
+    read_first(parse_arguments)
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lavis.common.errors import MissingFileError
 from lavis.common.files import make_folder, write_atomically
-from lavis.common.paths import REPO_ROOT
-from lavis.common.program import run_program
 from xrl_alignment.show.play.game import POLICY
 from xrl_alignment.show.play.recording import write_recording
 from xrl_alignment.show.play.settings import choose_game, set_up
@@ -122,21 +143,6 @@ def make_figures(
             playing.play(POLICY)
         path = write_recording(out / "episode.gif", playing)
     return [*lines, f"{path}: {path.stat().st_size / 1e6:.1f} MB, game {number}, {summary_line(playing)}"]
-
-
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("run_dir", type=Path, help="a run directory, or a folder that holds some")
-    add("--checkpoint", type=Path, help="the policy of the episode")
-    add("--game", default="", help="number of the game, or a part of its name")
-    add("--env", default="household")
-    add("--split", default="")
-    add("--cfg-path", type=Path, metavar="FILE", help="settings of the policy, if the checkpoint has none")
-    add("--options", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
-    add("--out", type=Path, default=REPO_ROOT / "docs", help="folder for the figures (default: docs)")
-    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

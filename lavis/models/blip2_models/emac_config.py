@@ -17,7 +17,7 @@ from lavis.common.registry import registry
 from lavis.models import download
 from lavis.models.base_model import LIBRARY_ROOT
 from lavis.models.blip2_models import weights
-from lavis.models.blip2_models.options import CONFIG_DEFAULTS, MODEL_TYPES, PARTS, VISION, checked_options
+from lavis.models.blip2_models.options import CONFIG_DEFAULTS, MODEL_TYPES, NO_LLM, PARTS, VISION, checked_options
 
 __all__ = ["CONFIG_DEFAULTS", "MODEL_TYPES", "PARTS", "VISION", "checked_options"]  # these moved to options.py
 
@@ -174,11 +174,13 @@ def _config_json(name: str) -> dict[str, Any]:
     path = Path(name) / "config.json"
     try:
         if not Path(name).is_dir():
-            path = Path(cached_file(name, "config.json") or path)
+            # Without an owner it is hardly an id: the hub, which may be out of reach for minutes, is not asked.
+            own = not download.is_hub_id(name)
+            path = Path(cached_file(name, "config.json", local_files_only=own) or path)
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        if not Path(name).is_dir() and not weights.is_hub_id(name):
-            raise MissingFileError(f"model.llm_model: there is no folder {name}, and it is no hub id") from error
+        if not Path(name).is_dir() and not download.is_hub_id(name):
+            raise MissingFileError(NO_LLM.format(name)) from error
         if not Path(name).is_dir():
             return {}
         reason = "is not there" if isinstance(error, FileNotFoundError) else f"cannot be read ({first_sentence(error)})"

@@ -26,6 +26,7 @@ MODEL_TYPES = {
 }
 VISION = ("visual_encoder", "ln_vision", "Qformer", "query_tokens")
 PARTS = (*VISION, "llm_proj", "llm_model")
+NO_LLM = "model.llm_model: there is no folder {}, and it is no hub id (owner/name)"
 
 
 @dataclass(frozen=True)

@@ -240,15 +240,9 @@ def _shards_of(index: Path) -> list[str]:
     return names
 
 
-def is_hub_id(name: str) -> bool:
-    """Whether `name` may be a model's id on the hub (`owner/name`), not a file's path."""
-    file = Path(name).suffix in (".pth", ".pt", ".bin", ".safetensors")
-    return not file and re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None
-
-
 def _hub_folder(name: str) -> Path:
     """The local folder of a hub id such as Salesforce/instructblip-vicuna-7b, fetched if it is not there yet."""
-    if not is_hub_id(name):
+    if not download.is_hub_id(name):
         raise MissingFileError(f"no weight file {name}")
     from huggingface_hub import snapshot_download
 

@@ -29,7 +29,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from lavis.common.errors import ConfigError, EmacError, MissingExtraError, MissingFileError, first_sentence
-from lavis.models.blip2_models.weights import is_hub_id
+from lavis.models.download import is_hub_id
 
 MEMINFO = Path("/proc/meminfo")
 _BYTES = {"none": 1.0, "8bit": 0.25, "4bit": 0.125}  # of a float32 weight, once quantised
@@ -39,7 +39,7 @@ def load_config(path: str) -> PretrainedConfig:
     """The model's config; ConfigError if it is none of a model that reads images and writes text."""
     folder = Path(path)
     if not folder.is_dir() and not is_hub_id(path):
-        raise MissingFileError(f"model.path: there is no folder {path}, and it is no hub id")
+        raise MissingFileError(f"model.path: there is no folder {path}, and it is no hub id (owner/name)")
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise MissingFileError(f"model.path: {path} has no config.json: name the folder that save_pretrained wrote")
     try:

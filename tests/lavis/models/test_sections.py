@@ -14,13 +14,14 @@ WRONG = [
     ({"model_type": "tiny", "max_txt": 3}, "unknown key 'model.max_txt': did you mean 'model.max_txt_len'"),
     ({"model_type": "tiny", "max_txt_len": 0}, "model.max_txt_len: 0 is not a number of at least 1"),
     ({"model_type": "tiny", "pretrained": "absent.pth", "load_pretrained": True}, "no weight file absent.pth"),
+    ({"model_type": "tiny", "llm_config": {}, "llm_model": "vicuna"}, "there is no folder vicuna, and it is no hub id"),
     ({"arch": "hf_vlm", "dtype": "float8"}, "model.dtype"),
 ]
 
 
 @pytest.mark.parametrize(("section", "says"), WRONG)
 def test_says_what_building_the_model_would_say(section: dict, says: str) -> None:
-    with pytest.raises(ValueError if "no weight" not in says else FileNotFoundError) as early:
+    with pytest.raises(FileNotFoundError if says.startswith(("no weight", "there is no")) else ValueError) as early:
         check_section(section)
     assert says in str(early.value)
     rest = {key: value for key, value in section.items() if key not in ("arch", "model_type")}
@@ -33,6 +34,20 @@ def test_every_type_of_the_project_passes() -> None:
     for arch, types in model_zoo:
         for name in types:
             check_section({"arch": arch, "model_type": name} | ({"path": "folder"} if arch == "hf_vlm" else {}))
+
+
+def test_a_name_without_owner_may_be_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tmp_path / "models--gpt2"
+    (old / "refs").mkdir(parents=True)
+    (old / "refs" / "main").write_text("7")
+    (old / "snapshots" / "7").mkdir(parents=True)
+    section = {"model_type": "tiny", "llm_model": "gpt2"}
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="there is no folder gpt2"):
+        check_section(section)
+    (old / "snapshots" / "7" / "config.json").write_text("{}")
+    check_section(section)
+    check_section({"model_type": "tiny", "llm_model": "owner/name"})  # loading asks the hub
 
 
 def test_an_architecture_of_ones_own_passes() -> None:

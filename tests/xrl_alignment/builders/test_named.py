@@ -17,6 +17,7 @@ from xrl_alignment.settings.schema import DaggerConfig
         (["model.model_type=tny"], "unknown model type 'tny'"),
         (["environment.split=valid_sen"], "did you mean 'valid_seen'"),
         (["model.llm_model=/absent/model"], "model.llm_model: no folder /absent/model"),
+        (["model.llm_model=vicuna"], "model.llm_model: there is no folder vicuna, and it is no hub id (owner/name)"),
         (["expert.name=absent:Expert"], "there is no module absent"),
         (["expert.name=handcoded", "environment.name=mine:Env"], "set environment.name=native"),
     ],
@@ -37,6 +38,9 @@ def test_a_gpu_that_is_not_there_is_refused_without_torch(monkeypatch, tmp_path)
     cuda = load_config(DaggerConfig, None, ["run.device=cuda:0"])
     with pytest.raises(ConfigError, match="run.device is cuda:0, but this machine has no GPU: use run.device=cpu"):
         check_named(cuda)
+    learner = load_config(DaggerConfig, None, ["run.learner=decoupled", "run.learner_device=cuda"])
+    with pytest.raises(ConfigError, match=r"run.learner_device is cuda, .* no GPU: use run.learner_device=cpu"):
+        check_named(learner)
     for device in ("auto", "cpu"):
         check_named(load_config(DaggerConfig, None, [f"run.device={device}"]))
     (tmp_path / "driver").touch()

@@ -32,7 +32,7 @@ def test_the_animated_episode_is_small():
 def test_figures_are_made_from_a_run(tmp_path, household_data, capsys, monkeypatch):
     monkeypatch.setenv("ALFWORLD_DATA", str(household_data))
     run, out = make_run_directory(tmp_path / "run"), tmp_path / "figures"
-    options = ["model.model_type=tiny", "policy.num_beams=1", "policy.max_length=8"]
+    options = ["model.model_type=tiny", "policy.num_beams=1", "policy.max_length=8", "run.max_steps=5"]
     games = ["--env", "native", "--split", "household_heldout", "--game", "1"]
     main([str(run), "--out", str(out), *games, "--options", *options])
     for name in ("learning_curve.svg", "loop.svg", "badge-python.svg"):

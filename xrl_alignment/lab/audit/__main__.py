@@ -34,18 +34,12 @@ from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import HOW_TO_GET_GAMES
 from alfworld_native.household.levels import LEVELS
 from lavis.common.errors import ConfigError
-from lavis.common.files import locked, make_folder, write_atomically, write_json
-from lavis.common.program import run_program
-from xrl_alignment.common.versions import versions
+from lavis.common.program import read_first, run_program
 from xrl_alignment.lab.audit.experiments import QUICK, SECTIONS, Sizes, needs_games, splits
-from xrl_alignment.lab.audit.figures import drawn
-from xrl_alignment.lab.audit.page import render, scores_page
-from xrl_alignment.lab.results.lab import Lab
-from xrl_alignment.play.evaluation.scores import read_table
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run what is missing, write the figures, and the pages that are asked for."""
+def read_command_line(arguments: list[str] | None = None) -> tuple[argparse.Namespace, Sizes]:
+    """Options and the audit's sizes; ConfigError or EnvironmentFault for what no audit could use."""
     parser = argparse.ArgumentParser(
         prog="python -m xrl_alignment.audit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -78,6 +72,24 @@ def main(arguments: list[str] | None = None) -> int:
         raise ConfigError("--students and --jobs are numbers of at least 1, --weak one of at least 0")
     if needs_games(options.sections) and not splits():
         raise EnvironmentFault(f"the audit plays valid_seen or valid_unseen, and neither is here: {HOW_TO_GET_GAMES}")
+    return options, sizes
+
+
+if __name__ == "__main__":
+    # Above the imports that take seconds: `--help` and mistakes are answered at once.
+    read_first(read_command_line)
+
+from lavis.common.files import locked, make_folder, write_atomically, write_json
+from xrl_alignment.common.versions import versions
+from xrl_alignment.lab.audit.figures import drawn
+from xrl_alignment.lab.audit.page import render, scores_page
+from xrl_alignment.lab.results.lab import Lab
+from xrl_alignment.play.evaluation.scores import read_table
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what is missing, write the figures, and the pages that are asked for."""
+    options, sizes = read_command_line(arguments)
     make_folder(options.out)
     lab = Lab(options.out, jobs=options.jobs, say=lambda text: print(text, flush=True))
     path = options.page.with_suffix(".json") if options.page else options.out / "audit.json"

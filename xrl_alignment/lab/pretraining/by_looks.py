@@ -26,6 +26,30 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lavis.common.program import read_first, run_program
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--games", nargs="*", default=[], metavar="DIR", help="generated games")
+    parser.add_argument("--official", action="store_true", help="ALFWorld's official training games, too")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--per-round", type=int, default=400, metavar="GAMES")
+    parser.add_argument("--batches", type=int, default=150)
+    parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--judge", type=int, default=0, metavar="GAMES", help="play these many of valid_seen at the end"
+    )
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    # Above the imports that take seconds: `--help` and mistakes are answered at once.
+    read_first(parse_arguments)
+
 import torch
 from torch import Tensor
 
@@ -37,7 +61,6 @@ from alfworld_native.games import find_games
 from alfworld_native.language.commands import normalise, rejected_now, visited_now
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.files import make_folder
-from lavis.common.program import run_program
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.student import Question
 from lavis.training import Updater
@@ -233,19 +256,7 @@ def told_student(weights: str | Path | None = None) -> ToldStudent:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--games", nargs="*", default=[], metavar="DIR", help="generated games")
-    parser.add_argument("--official", action="store_true", help="ALFWorld's official training games, too")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--per-round", type=int, default=400, metavar="GAMES")
-    parser.add_argument("--batches", type=int, default=150)
-    parser.add_argument("--lr", type=float, default=5e-4)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--judge", type=int, default=0, metavar="GAMES", help="play these many of valid_seen at the end"
-    )
-    arguments = parser.parse_args()
+    arguments = parse_arguments()
     bound_kernel_cache()
     keep_freed_memory()
     out: Path = arguments.out

@@ -16,6 +16,23 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from lavis.common.program import read_first, run_program
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--games", nargs="+", required=True, metavar="DIR", help="generated games")
+    parser.add_argument("--pretrained", default="", metavar="FILE", help="weights of the student (the shipped ones)")
+    parser.add_argument("--frames", type=int, default=1500)
+    parser.add_argument("--out", type=Path, metavar="FILE.png")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    # Above the imports that take seconds: `--help` and mistakes are answered at once.
+    read_first(parse_arguments)
+
 import numpy as np
 import torch
 from matplotlib.figure import Figure
@@ -24,7 +41,6 @@ from torch import Tensor
 from alfworld_native.base import Game
 from alfworld_native.games import find_games
 from lavis.common.files import write_atomically
-from lavis.common.program import run_program
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.lab.pretraining.recognition import (
@@ -98,12 +114,7 @@ def measure(model: Blip2Emac, games: Sequence[Game], frames: int, seed: int = 7)
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--games", nargs="+", required=True, metavar="DIR", help="generated games")
-    parser.add_argument("--pretrained", default="", metavar="FILE", help="weights of the student (the shipped ones)")
-    parser.add_argument("--frames", type=int, default=1500)
-    parser.add_argument("--out", type=Path, metavar="FILE.png")
-    arguments = parser.parse_args()
+    arguments = parse_arguments()
     options = {"model_type": "student_looks"}
     if arguments.pretrained:
         options["pretrained"] = arguments.pretrained

@@ -18,6 +18,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lavis.common.program import read_first, run_program
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--encoder", required=True, type=Path, metavar="DIR", help="of recognition")
+    parser.add_argument("--language-model", required=True, type=Path, metavar="DIR", help="of by_looks")
+    parser.add_argument("--games", nargs="+", required=True, metavar="DIR", help="generated games")
+    parser.add_argument("--official", action="store_true", help="ALFWorld's official training games, too")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE.safetensors")
+    reader_help = "the Q-Former and its head: written here, or read if it is there (it reads any encoder's findings)"
+    parser.add_argument("--reader", required=True, type=Path, metavar="FILE.pt", help=reader_help)
+    parser.add_argument("--frames", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    # Above the imports that take seconds: `--help` and mistakes are answered at once.
+    read_first(parse_arguments)
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -25,7 +49,6 @@ from torch.nn import functional
 from alfworld_native.base import Game
 from alfworld_native.games import find_games
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from lavis.common.program import run_program
 from lavis.models.blip2_models.blip2 import LN_VISION_EPS, Float32LayerNorm, init_qformer
 from lavis.models.blip2_models.conv_encoder import ConvEncoder
 from xrl_alignment.lab.pretraining.backbone import read_splits, write_bfloat16
@@ -152,19 +175,7 @@ def student_state(encoder: ConvEncoder, reader: Reader, told: ToldStudent) -> di
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--encoder", required=True, type=Path, metavar="DIR", help="of recognition")
-    parser.add_argument("--language-model", required=True, type=Path, metavar="DIR", help="of by_looks")
-    parser.add_argument("--games", nargs="+", required=True, metavar="DIR", help="generated games")
-    parser.add_argument("--official", action="store_true", help="ALFWorld's official training games, too")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE.safetensors")
-    reader_help = "the Q-Former and its head: written here, or read if it is there (it reads any encoder's findings)"
-    parser.add_argument("--reader", required=True, type=Path, metavar="FILE.pt", help=reader_help)
-    parser.add_argument("--frames", type=int, default=2500)
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = parse_arguments()
     bound_kernel_cache()
     keep_freed_memory()
     trained = new_encoder()

@@ -26,6 +26,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from lavis.common.program import read_first, run_program
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--games", required=True, nargs="+", metavar="DIR", help="generated games")
+    parser.add_argument("--official", action="store_true", help="ALFWorld's official training games, too")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--lr", type=float, default=1.5e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    student_help = "training begins with this student's encoder instead of with random weights"
+    parser.add_argument("--student", type=Path, metavar="FILE.safetensors", help=student_help)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    # Above the imports that take seconds: `--help` and mistakes are answered at once.
+    read_first(parse_arguments)
+
 import numpy as np
 import torch
 from safetensors.torch import load_file
@@ -41,7 +62,6 @@ from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.games import find_games
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.files import make_folder
-from lavis.common.program import run_program
 from lavis.models.blip2_models.conv_encoder import PATCH, ConvEncoder, ConvEncoderConfig
 from xrl_alignment.lab.pretraining.vision import QUERY_OF, TYPES, rearranged
 
@@ -329,16 +349,7 @@ def train(
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--games", required=True, nargs="+", metavar="DIR", help="generated games")
-    parser.add_argument("--official", action="store_true", help="ALFWorld's official training games, too")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--lr", type=float, default=1.5e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    student_help = "training begins with this student's encoder instead of with random weights"
-    parser.add_argument("--student", type=Path, metavar="FILE.safetensors", help=student_help)
-    arguments = parser.parse_args()
+    arguments = parse_arguments()
     bound_kernel_cache()
     keep_freed_memory()
     make_folder(arguments.out.absolute())

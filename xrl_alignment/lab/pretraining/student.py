@@ -39,6 +39,55 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from alfworld_native.household.mixture import read_mixture
+from lavis.common.config import merged, plain, read_option
+from lavis.common.errors import ConfigError
+from lavis.common.program import read_first, run_program
+from lavis.models.sections import check_section
+
+MIXTURE = (  # of levels; the weights are shares of games, not of tokens
+    "standard=0.24 cluttered=0.08 large=0.07 hidden=0.15 many=0.14 compound=0.2 house=0.08 hardest=0.04"
+)
+OFFICIAL = 0.2  # share of the games that are ALFWorld's own
+POOL = 128  # games of a pool
+DRILLS = 150  # exercises in copying beside a pool of games
+
+
+def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line, with `levels` as a mixture and `options` as the `model:` section.
+
+    Raises ConfigError, EnvironmentFault or MissingFileError for values that no run could use.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--tokens", type=float, default=20.0, metavar="MILLIONS", help="read in all, by all runs (20)")
+    parser.add_argument("--levels", default=MIXTURE, metavar="LEVEL=WEIGHT …", help=f"mixture of levels ({MIXTURE})")
+    parser.add_argument("--official", type=float, default=OFFICIAL, help=f"share of official games ({OFFICIAL})")
+    parser.add_argument("--student-drives", type=float, default=0.0, help="share of games that the student plays (0)")
+    parser.add_argument("--games", type=int, default=POOL, help=f"of a pool ({POOL})")
+    parser.add_argument("--drills", type=int, default=DRILLS, help=f"exercises in copying beside a pool ({DRILLS})")
+    parser.add_argument("--lr", type=float, default=1.2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--model-type", default="student", help="model type whose weights it starts from (student)")
+    parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="keys of the model: section")
+    parser.add_argument("--actions-only", action="store_true", help="the environment's tokens are read, not learned")
+    arguments = parser.parse_args(argv)
+    for name in ("official", "student_drives"):
+        if not 0 <= getattr(arguments, name) <= 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {getattr(arguments, name)} is no share: use 0 to 1")
+    if not (math.isfinite(arguments.tokens) and arguments.tokens > 0):
+        raise ConfigError(f"--tokens {arguments.tokens}: use a number of millions above 0")
+    arguments.levels = read_mixture(arguments.levels)
+    options = plain(merged({}, *(read_option(option) for option in arguments.options)))
+    arguments.options = {**options, "model_type": arguments.model_type}
+    check_section(arguments.options)
+    return arguments
+
+
+if __name__ == "__main__":
+    # Above the imports that take seconds: `--help` and mistakes are answered at once.
+    read_first(parse_arguments)
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -46,12 +95,8 @@ from torch.nn import functional
 
 from alfworld_native.drawing.frames import BLANK_FRAME, render
 from alfworld_native.games import find_games
-from alfworld_native.household.mixture import read_mixture
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from lavis.common.config import merged, plain, read_option
-from lavis.common.errors import ConfigError
 from lavis.common.files import locked, make_folder, write_atomically
-from lavis.common.program import run_program
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import IGNORE
 from lavis.runners.played import PlayedGames, games_of_weights
@@ -63,10 +108,6 @@ from xrl_alignment.lab.pretraining.labelled import DRILL, Pools, Record, draw_jo
 from xrl_alignment.play.evaluation.actors import PolicyActor
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 
-MIXTURE = (  # of levels; the weights are shares of games, not of tokens
-    "standard=0.24 cluttered=0.08 large=0.07 hidden=0.15 many=0.14 compound=0.2 house=0.08 hardest=0.04"
-)
-OFFICIAL = 0.2  # share of the games that are ALFWorld's own
 UNTOLD, MOMENTS = 0.8, 3  # share of the games with old names that give moments whose text names no objects; how many
 LONGEST_UNTOLD = 60  # steps; longer games give none
 SHORT = 0.12  # share of the games that are read from the middle on, with a short prompt
@@ -75,8 +116,7 @@ ROWS = 5  # of a game, at most
 # Weights of the environment's tokens in the loss; actions count 1. An answer without a list repeats names of the
 # action, so predicting it is to copy; what lies on a table nobody can predict.
 LISTED_WEIGHT, REPEATED_WEIGHT = 0.02, 0.3
-POOL, TOGETHER = 128, 32  # games of a pool; games that the student plays at once
-DRILLS = 150  # exercises in copying beside a pool of games
+TOGETHER = 32  # games that the student plays at once
 BATCH_TOKENS = 2500  # small: a copy is learned after a number of steps rather than of tokens
 WARMUP_STEPS, DECAY_SHARE = 60, 0.35  # the rate rises at the start of every run, and falls to zero at its end
 
@@ -320,27 +360,7 @@ class Trainer:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--tokens", type=float, default=20.0, metavar="MILLIONS", help="read in all, by all runs (20)")
-    parser.add_argument("--levels", default=MIXTURE, metavar="LEVEL=WEIGHT …", help=f"mixture of levels ({MIXTURE})")
-    parser.add_argument("--official", type=float, default=OFFICIAL, help=f"share of official games ({OFFICIAL})")
-    parser.add_argument("--student-drives", type=float, default=0.0, help="share of games that the student plays (0)")
-    parser.add_argument("--games", type=int, default=POOL, help=f"of a pool ({POOL})")
-    parser.add_argument("--drills", type=int, default=DRILLS, help=f"exercises in copying beside a pool ({DRILLS})")
-    parser.add_argument("--lr", type=float, default=1.2e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--model-type", default="student", help="model type whose weights it starts from (student)")
-    parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="keys of the model: section")
-    parser.add_argument("--actions-only", action="store_true", help="the environment's tokens are read, not learned")
-    arguments = parser.parse_args()
-    for name in ("official", "student_drives"):
-        if not 0 <= getattr(arguments, name) <= 1:
-            raise ConfigError(f"--{name.replace('_', '-')} {getattr(arguments, name)} is no share: use 0 to 1")
-    if not (math.isfinite(arguments.tokens) and arguments.tokens > 0):
-        raise ConfigError(f"--tokens {arguments.tokens}: use a number of millions above 0")
-    mixture = read_mixture(arguments.levels)
-    options = plain(merged({}, *(read_option(option) for option in arguments.options)))
+    arguments = parse_arguments()
     bound_kernel_cache()
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -350,14 +370,13 @@ def main() -> None:
     try:
         for left in arguments.out.glob(".games-*"):  # of a run that was killed
             shutil.rmtree(left, ignore_errors=True)
-        section = {**options, "model_type": arguments.model_type}
-        model, vis_processor = load_student(section, torch.device("cpu"))
+        model, vis_processor = load_student(arguments.options, torch.device("cpu"))
         assert isinstance(model, Blip2Emac)  # the only architecture with this tokenizer
-        played = read_splits(official=arguments.official > 0).merged(games_of_weights(model_section(section)))
+        played = read_splits(official=arguments.official > 0).merged(games_of_weights(model_section(arguments.options)))
         trainer = Trainer(model, vis_processor, arguments.out, arguments.seed, played, arguments.actions_only)
         pools = Pools(
             number=arguments.games,
-            mixture=mixture,
+            mixture=arguments.levels,
             official=find_games("train") if arguments.official else [],
             official_share=arguments.official,
             own_share=arguments.student_drives,

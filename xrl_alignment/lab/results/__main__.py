@@ -20,35 +20,46 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lavis.common.files import locked, make_folder, write_atomically, write_json
-from lavis.common.program import parse_args, run_program
-from xrl_alignment.common.versions import versions
-from xrl_alignment.lab.results.curves import curves
-from xrl_alignment.lab.results.experiments import RUN
-from xrl_alignment.lab.results.lab import Lab
-from xrl_alignment.lab.results.page import render
+from lavis.common.program import parse_args, read_first, run_program
 from xrl_alignment.lab.results.settings import ResultsConfig, ResultsFile
 from xrl_alignment.settings.loading import load_config
-from xrl_alignment.show.report.charts import svg
 
 
 def _page(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--page", type=Path, metavar="FILE", help="also write the page of all figures")
 
 
-def main() -> None:
-    """Run what is missing, write the figures and the page."""
+def read_command_line() -> tuple[ResultsConfig, Path | None]:
+    """Sizes, and where the page is written; ConfigError for settings that cannot be used."""
     example = "configs/results/quick.yaml"
     arguments = parse_args(__doc__, _page, settings="xrl_alignment/lab/results/settings.py", example=example)
-    sizes = load_config(ResultsFile, arguments.cfg_path, arguments.options).results
+    return load_config(ResultsFile, arguments.cfg_path, arguments.options).results, arguments.page
+
+
+if __name__ == "__main__":
+    # Above the imports that take seconds: `--help` and mistakes are answered at once.
+    read_first(read_command_line)
+
+from lavis.common.files import locked, make_folder, write_atomically, write_json
+from xrl_alignment.common.versions import versions
+from xrl_alignment.lab.results.curves import curves
+from xrl_alignment.lab.results.experiments import RUN
+from xrl_alignment.lab.results.lab import Lab
+from xrl_alignment.lab.results.page import render
+from xrl_alignment.show.report.charts import svg
+
+
+def main() -> None:
+    """Run what is missing, write the figures and the page."""
+    sizes, page = read_command_line()
     output = Path(sizes.output)
     make_folder(output)
     with closing(locked(output / ".lock", output)):
-        results = _run(sizes, output, arguments.page)
-    if arguments.page:
-        write_atomically(arguments.page, lambda file: file.write(render(results).encode()))
-        write_atomically(arguments.page.with_suffix(".svg"), lambda file: file.write(svg(curves(results))))
-        print(f"page: {arguments.page}")
+        results = _run(sizes, output, page)
+    if page:
+        write_atomically(page, lambda file: file.write(render(results).encode()))
+        write_atomically(page.with_suffix(".svg"), lambda file: file.write(svg(curves(results))))
+        print(f"page: {page}")
 
 
 def _run(sizes: ResultsConfig, output: Path, page: Path | None) -> dict[str, Any]:

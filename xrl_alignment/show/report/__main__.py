@@ -13,29 +13,42 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lavis.common.errors import MissingFileError
-from lavis.common.program import run_program
-from xrl_alignment.show.report.page import log_folder, write_report
+from lavis.common.program import read_first, run_program
+from xrl_alignment.show.report.original import log_folder
 from xrl_alignment.show.report.run_data import find_runs, read_summary
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, read, write, print the page's path."""
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line; MissingFileError for a folder that holds no run, and for a summary that is not there."""
     parser = argparse.ArgumentParser(prog="python -m xrl_alignment.report", description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("run_dir", type=Path, nargs="+", help="run directories, folders that hold some, or the original's logs")
     add("--summary", type=Path, help="figures of the evaluations (default: summary.json in the first RUN_DIR)")
     add("--out", type=Path, help="the page (default: report.html in the first RUN_DIR)")
     arguments = parser.parse_args(argv)
-    first, *others = arguments.run_dir
-    source = arguments.summary or first / "summary.json"
-    if arguments.summary and not source.is_file():
-        raise MissingFileError(f"no summary {source}")
+    if arguments.summary and not arguments.summary.is_file():
+        raise MissingFileError(f"no summary {arguments.summary}")
     for folder in arguments.run_dir:
         if folder.is_dir() and not find_runs(folder) and not log_folder(folder):
             raise MissingFileError(
                 f"no run in {folder}: a run directory holds a folder `state`, the original's logs are `world.log` and "
                 "`env_results_trial_<n>.json`"
             )
+    return arguments
+
+
+if __name__ == "__main__":
+    # Above the imports that take seconds: `--help` and mistakes are answered at once.
+    read_first(parse_arguments)
+
+from xrl_alignment.show.report.page import write_report
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, read, write, print the page's path."""
+    arguments = parse_arguments(argv)
+    first, *others = arguments.run_dir
+    source = arguments.summary or first / "summary.json"
     summary = read_summary(source) if source.is_file() else {}
     print(write_report(first, summary, *others, out=arguments.out))
 

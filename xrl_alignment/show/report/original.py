@@ -65,6 +65,11 @@ def is_logs(folder: Path) -> bool:
     return (folder / "world.log").is_file() or any(folder.glob("env_results_trial_*.json"))
 
 
+def log_folder(folder: Path) -> Path | None:
+    """The folder that holds the original's logs: `folder` or its `logging_results`."""
+    return next((place for place in (folder, folder / "logging_results") if is_logs(place)), None)
+
+
 def read_logs(folder: Path) -> Logs:
     """Everything in `folder`; what cannot be read becomes a notice, not an error."""
     notices: list[str] = []

@@ -28,7 +28,7 @@ from xrl_alignment.show.report.episodes import (
 )
 from xrl_alignment.show.report.failures import CAUSES, cause
 from xrl_alignment.show.report.lead import lead
-from xrl_alignment.show.report.original import Logs, is_logs, read_logs, recount
+from xrl_alignment.show.report.original import Logs, log_folder, read_logs, recount
 from xrl_alignment.show.report.run_data import (
     RoundCost,
     find_runs,
@@ -92,11 +92,6 @@ def write_report(run_dir: Path | str, summary: dict[str, Any], *others: Path, ou
     path = out or folders[0] / "report.html"
     write_atomically(path, lambda file: file.write(page.encode("utf-8")))
     return path
-
-
-def log_folder(folder: Path) -> Path | None:
-    """The folder that holds the original's logs: `folder` or its `logging_results`."""
-    return next((place for place in (folder, folder / "logging_results") if is_logs(place)), None)
 
 
 def render(title: str, runs: dict[str, Path], summary: dict[str, Any], logs: Mapping[str, Logs] | None = None) -> str:

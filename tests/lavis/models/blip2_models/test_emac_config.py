@@ -279,7 +279,7 @@ class TestFiles:
 
     def test_a_folder_that_is_not_there_is_told_before_anything_is_downloaded(self, refused: Callable) -> None:
         said = refused({**model_section("vicuna7b"), "llm_model": "/nowhere/vicuna"})
-        assert said == "model.llm_model: there is no folder /nowhere/vicuna, and it is no hub id"
+        assert said == "model.llm_model: there is no folder /nowhere/vicuna, and it is no hub id (owner/name)"
 
     def test_a_file_of_another_part(self, refused: Callable, three: Path) -> None:
         base, eva = str(three / "base.pth"), str(three / "eva.pth")

@@ -142,7 +142,7 @@ def test_it_opens_on_phone_and_desktop_in_both_schemes(browser: Browser, tmp_pat
     make_run_directory(tmp_path / "demo" / "bc")
     by_looks(make_run_directory(tmp_path / "demo" / "dpo"))
     path = write_report(tmp_path / "demo", SUMMARY)
-    grounds = set()
+    grounds, rows = set(), {}
     for width, dark in ((1440, False), (390, True)):
         with browser.page(width=width, dark=dark) as page:
             page.open(path.as_uri())
@@ -151,7 +151,15 @@ def test_it_opens_on_phone_and_desktop_in_both_schemes(browser: Browser, tmp_pat
             grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
             assert page.evaluate("[...document.images].every((image) => image.naturalWidth > 0)")
             assert page.text("main > :nth-child(2)").startswith("bc: a run; 3 games of native train")
+            # Sentences in narrow columns made the page of a phone half as long again: its tables scroll sideways.
+            lines = (
+                "Math.max(...[...document.querySelectorAll('td')].map((cell) => cell.parentElement.offsetHeight / 22))"
+            )
+            assert page.evaluate(lines) < 3.5
             assert page.errors() == []
+            curves = "[...document.querySelector('.charts').children].map((curve) => curve.offsetTop)"
+            rows[width] = len(set(page.evaluate(curves)))
+    assert rows[390] == 1 < rows[1440], "a phone scrolls from curve to curve"
     assert len(grounds) == 2, "the dark scheme has a ground of its own"
 
 
@@ -160,8 +168,8 @@ def test_accessibility_in_both_schemes(browser: Browser, tmp_path: Path) -> None
     for name in ("bc", "dpo"):
         make_run_directory(tmp_path / "demo" / name)
     path = write_report(tmp_path / "demo", SUMMARY)
-    for dark in (False, True):
-        with browser.page(dark=dark) as page:
+    for dark, width in ((False, 1440), (True, 390)):
+        with browser.page(dark=dark, width=width) as page:
             page.open(path.as_uri())
             page.wait("document.readyState === 'complete'")
             page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
