@@ -26,7 +26,8 @@ def share_pools() -> bool:
     """Let the threads of this process share two pools of memory (glibc's arenas); whether glibc agreed.
 
     Otherwise they get up to eight pools for each processor, and each pool keeps what is freed between two pieces that
-    are in use. A client with 32 sessions held twice what it had allocated, and ever more with the hours.
+    are in use. After 480 episodes the pools of a client with 32 sessions had 72 MB for 26 MB in use, and grew with
+    every round; two had 42 MB in a client that played beside it (two cores, 2026-11-25).
     """
     mallopt = _glibc("mallopt")
     return mallopt is not None and bool(mallopt(_M_ARENA_MAX, 2))
