@@ -22,6 +22,7 @@ from typing import Any
 from alfworld_native import check_engine, choose_games, make_environment
 from alfworld_native.base import MAX_STEPS
 from alfworld_native.household.mixture import read_mixture
+from lavis.common.allocator import share_pools
 from lavis.common.errors import ConfigError, unknown
 from lavis.common.named_class import is_class_name
 from lavis.common.program import run_program
@@ -138,6 +139,7 @@ def settings_as_flags(given: argparse.Namespace) -> list[str]:
 def main() -> int:
     """Parse, play, print the summary as one line of JSON."""
     arguments = parse_arguments()
+    share_pools()  # of its threads, one for each session
     if "/" in arguments.host:
         raise ConfigError(f"--host {arguments.host}: give a name or an address without http:// and port (--port)")
     if arguments.ray_address and arguments.executor != "ray":

@@ -300,9 +300,13 @@ def check_shard(path: Path | str) -> None:
         raise ShardError(f"shard {path} is damaged: its checksum is not that of what was written")
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=1 << 10)
 def _known(path: str, inode: int, changed: int) -> Shard:
-    """A shard of twenty steps takes two kilobytes, to open it 50 µs; a file that was replaced is opened again."""
+    """A shard of twenty steps takes two kilobytes, to open it 40 µs; a file that was replaced is opened again.
+
+    A run draws from all the shards that it has ever written, so the number that stays known is what its memory grows
+    by: 2 MB. To read a row of another shard takes three times as long (60 instead of 20 µs), a batch takes thousands.
+    """
     return Shard(path)
 
 

@@ -3,16 +3,18 @@
     python -m tests.reliability.soak --minutes 120 --sessions 32
     python -m tests.reliability.soak --minutes 120 --teacher    # labels and memories come from an endpoint
 
-Server and client are the real programs, played with the tiny model. After a warm-up of a tenth, the time is cut into
-five windows; the last is compared with the first. Throughput is counted in steps for each second of processor time that
-both programs took, because the machine may have other work; steps for each second are printed beside it. With
+Server and client are the real programs, played with the tiny model. The warm-up takes a tenth of the time, and at least
+two rounds: in the first one every game is new to the client, which keeps what it has read and drawn of it. The rest is
+cut into five windows; the last is compared with the first. Throughput is counted in steps for each second of processor
+time that both programs took, because the machine may have other work; steps for each second are printed beside it. With
 `--teacher` throughput is printed but not judged: memories make prompts longer for the first rounds.
 
-Memory is judged twice: what is allocated (`allocated.py`), and what the system counts. The latter is the peak so far,
-because the programs keep freed memory: now and then a batch of more and longer prompts than any before raises it a
-little, so in half an hour it may still grow by more than in the two hours that this is meant for. Sockets are counted
-apart from files: an endpoint's connections stay open for seconds after a call, so their number depends on how busy the
-machine is, up to `expert.concurrency`.
+Memory is judged three times: bytes that are allocated, Python's small objects, which are not among these bytes
+(`allocated.py`), and what the system counts. The latter is the peak of a round, because the programs keep freed memory
+until a round ends: now and then a round has more and longer prompts at once than any before, so in half an hour it may
+still grow by more than in the two hours that this is meant for. Sockets are counted apart from files: an endpoint's
+connections stay open for seconds after a call, so their number depends on how busy the machine is, up to
+`expert.concurrency`.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from lavis.common.paths import REPO_ROOT
 from lavis.models.blip2_models.emac_config import PARTS
 
 GAMES, STEPS, WINDOWS, SAMPLES, WARM_UP = 64, 20, 5, 300, 0.1  # samples in all; the warm-up is a share of the time
+WARM_ROUNDS = 2  # also belong to it
 SLOWER, LARGER = 0.95, 1.02  # what the last window may be of the first
 CONCURRENCY = 32  # calls of the teacher at once
 OTHER_SOCKETS = 16  # that listen, wake a thread, or answer the soak itself
@@ -60,7 +63,10 @@ RUN = {
 
 @dataclass(frozen=True)
 class Sample:
-    """What was seen of both programs together at one moment; `live` is what is allocated, `files` are no sockets."""
+    """What was seen of both programs together at one moment.
+
+    `live` are allocated bytes, `objects` Python's small ones beside these; `files` are no sockets.
+    """
 
     at: float
     steps: int
@@ -69,6 +75,7 @@ class Sample:
     processor_s: float
     bytes: int
     live: int
+    objects: int
     threads: int
     files: int
     sockets: int
@@ -132,6 +139,7 @@ def sample(folder: Path, port: int, programs: list[psutil.Popen], log: Path) -> 
     everyone = family(programs)
     times = [process.cpu_times() for process in everyone]
     sockets = [is_socket for process in everyone for is_socket in open_files(process)]
+    allocated = [last_line(path) for path in folder.glob("*.live")]
     with open(log, "rb") as lines:
         steps = sum(1 for _ in lines)
     return Sample(
@@ -141,12 +149,20 @@ def sample(folder: Path, port: int, programs: list[psutil.Popen], log: Path) -> 
         updates=status["training_step"],
         processor_s=sum(spent.user + spent.system for spent in times),
         bytes=sum(process.memory_info().rss for process in everyone),
-        live=sum(int((path.read_text().split() or ["0"])[-1]) for path in folder.glob("*.live")),
+        live=sum(live for live, _ in allocated),
+        objects=sum(objects for _, objects in allocated),
         threads=sum(process.num_threads() for process in everyone),
         files=len(sockets) - sum(sockets),
         sockets=sum(sockets),
         processes=len(everyone),
     )
+
+
+def last_line(path: Path) -> tuple[int, int]:
+    """The newest bytes and objects that `allocated.py` has written; none before its first line."""
+    lines = path.read_text().splitlines()
+    live, objects = map(int, lines[-1].split()) if lines else (0, 0)
+    return live, objects
 
 
 def family(programs: list[psutil.Popen]) -> list[psutil.Process]:
@@ -178,16 +194,22 @@ def watch(
     """Samples of `WINDOWS` windows, after a warm-up."""
     began = time.monotonic()
     windows: list[list[Sample]] = [[] for _ in range(WINDOWS)]
+    warm: float | None = None  # the share of the time that had passed when the first window began
     while (passed := (time.monotonic() - began) / seconds) < 1:
         for program in programs:
             assert program.poll() is None, f"{program} ended with code {program.poll()}"
         if passed >= WARM_UP:
-            windows[int(WINDOWS * (passed - WARM_UP) / (1 - WARM_UP))].append(sample(folder, port, programs, log))
+            seen = sample(folder, port, programs, log)
+            if warm is None and seen.episodes >= WARM_ROUNDS * GAMES:
+                warm = passed
+            if warm is not None:
+                windows[int(WINDOWS * (passed - warm) / (1 - warm))].append(seen)
         if teacher:  # it keeps what it was asked and billed, for other tests
             teacher.requests.clear(), teacher.headers.clear(), teacher.billed.clear()
         time.sleep(seconds / SAMPLES)
     for number, window in enumerate(windows):
-        print(f"window {number + 1}: {figures(window)}", flush=True)
+        if len(window) > 1:
+            print(f"window {number + 1}: {figures(window)}", flush=True)
     return windows
 
 
@@ -208,12 +230,18 @@ def live(window: list[Sample]) -> float:
     return sum(seen.live for seen in window) / len(window)
 
 
+def objects(window: list[Sample]) -> float:
+    """Mean number of Python's small objects, without those that an episode takes for a moment."""
+    return sum(seen.objects for seen in window) / len(window)
+
+
 def figures(window: list[Sample]) -> str:
     """A window in words."""
     (paid, passed), last = rate(window), window[-1]
     return (
         f"{passed:.1f} steps/s, {paid:.1f} for each second of processor time, {size(window) / 2**20:.1f} MB, "
-        f"{live(window) / 2**20:.1f} of them allocated, {last.episodes} episodes, {last.updates} updates, "
+        f"{live(window) / 2**20:.1f} of them allocated, {objects(window):,.0f} objects, "
+        f"{last.episodes} episodes, {last.updates} updates, "
         f"{last.threads} threads, {last.files} files, {last.sockets} sockets, {last.processes} processes"
     )
 
@@ -224,12 +252,17 @@ def compared(windows: list[list[Sample]], slower: float, sockets: int) -> list[s
     `slower` is the least allowed share of the first one's throughput, `sockets` how many there may be at any moment.
     """
     first, last = windows[0], windows[-1]
-    if not rate(first)[1]:
-        return ["no step was played in the first window: the time is too short for this machine"]
+    if min(map(len, windows)) < 2 or not rate(first)[1]:
+        return ["too few steps were played in the windows: the time is too short for this machine"]
     speed, peak, kept = rate(last)[0] / rate(first)[0], size(last) / size(first), live(last) / live(first)
-    print(f"last window to first: throughput {speed:.3f}, allocated {kept:.3f}, memory {peak:.3f}", flush=True)
+    more = objects(last) / objects(first)
+    print(
+        f"last window to first: throughput {speed:.3f}, allocated {kept:.3f}, objects {more:.3f}, memory {peak:.3f}",
+        flush=True,
+    )
     wrong = [f"throughput fell to {speed:.3f}"] if speed < slower else []
     wrong += [f"what is allocated grew to {kept:.3f}"] if kept > LARGER else []
+    wrong += [f"Python's small objects grew to {more:.3f}"] if more > LARGER else []
     wrong += [f"memory grew to {peak:.3f}"] if peak > LARGER else []
     most = max(seen.sockets for window in windows for seen in window)
     wrong += [f"{most} sockets are more than {sockets}"] if most > sockets else []

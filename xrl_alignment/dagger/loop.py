@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from alfworld_native.experts.base import act_all
+from lavis.common.allocator import give_back_freed_memory
 from lavis.common.errors import DivergedError
 from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.agents.policies.base import Policy, PolicyInput, frames_of
@@ -263,6 +264,7 @@ class DaggerLoop:
         # The commit. All before it is done again if the run is killed; nothing after it is.
         self.directory.save_memories(round + 1, self.rounds.memories)
         self.rounds.begin_next()
+        give_back_freed_memory()  # else the process would hold the most that any of its rounds has needed
         self.on_progress(self.status())
 
     def status(self) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import tracemalloc
 from pathlib import Path
 
 import h5py
@@ -77,6 +79,22 @@ def test_a_shard_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     for text in ("first", "a longer second"):
         write_shard(path, {"text_output": [text]}, {})
         assert open_shard(path).read(0, ("text_output",)) == {"text_output": text}
+
+
+def test_a_long_run_knows_few_of_its_shards(tmp_path: Path, shard_folder: Path) -> None:
+    """A soak of two hours grew by the indexes of the shards that it drew from."""
+    (shard, *_) = sorted(shard_folder.glob("*.h5"))
+    names = [tmp_path / f"round{round:03d}_env0000_steps001.h5" for round in range(3000)]
+    for name in names:
+        os.link(shard, name)
+    tracemalloc.start()
+    try:
+        for name in names:
+            open_shard(name)
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept < 3 << 20, f"{kept:,} bytes for {len(names)} shards"
 
 
 @pytest.mark.parametrize("fields", [{}, {"a": [], "b": []}, {"a": ["x"], "b": ["x", "y"]}])

@@ -13,6 +13,7 @@ from alfworld_native.language.sentences import process_ob, without_objects
 
 MEMORIES_SHOWN = 3  # the original shows at most the last three
 WHOLE_STEPS = 4  # the newest, which never lose their feedback; memories give way once fewer of them would fit
+COUNTED, LONGEST_COUNTED = 1 << 14, 2000  # texts whose tokens `token_counter` remembers, and their characters at most
 GAP = "...\n"  # stands for the steps that were left out
 _CUE = "> "
 _BANNER = "-="  # "-= Welcome to TextWorld, ALFRED! =-": the same in every game
@@ -73,9 +74,17 @@ def trial_text(examples: str, task: str, memories: Sequence[str] = (), steps: Se
 def token_counter(encode: Callable[[str], Sequence[int]]) -> Callable[[str], int]:
     """A `count` for `build_prompt` in tokens, from a tokenizer's `encode` (without special tokens).
 
-    Counts are cached: an episode's prompt grows by one step at a time, so only the new step is encoded.
+    Counts are cached: an episode's prompt grows by one step at a time, so only the new step is encoded. The cache holds
+    the texts themselves, so it is bounded in both directions: 16,384 turns of usual length take 7 MB, and a text longer
+    than `LONGEST_COUNTED` is counted anew each time. Such a text is a whole prompt, which does not come again: an
+    endpoint's account counts one for each call, and 65,536 of 30 kB would be 2 GB.
     """
-    return lru_cache(maxsize=65536)(lambda text: len(encode(text)))
+
+    def count(text: str) -> int:
+        return len(encode(text))
+
+    cached = lru_cache(maxsize=COUNTED)(count)
+    return lambda text: cached(text) if len(text) <= LONGEST_COUNTED else count(text)
 
 
 def _turn(action: str, feedback: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from lavis.common.allocator import give_back_freed_memory
 from lavis.common.dist_utils import gathered, is_main_process
 from xrl_alignment.dagger.decoupled.directory import LearnerDirectory
 from xrl_alignment.dagger.decoupled.published import Version, publish
@@ -93,6 +94,7 @@ class Follower:
             if self.training.training_step != step:  # the last round's rest was learned
                 self._tell(self.training.seconds[round] - trained_s.get(round, 0.0))
             self.training.save()
+            give_back_freed_memory()  # as the server does after each round
         if save and self.training.saved != (self.training.round, self.training.episodes):
             self.training.save()
 

@@ -1,6 +1,7 @@
 """The model's text keeps task and newest step within any budget that holds them; the ReAct text is the original's."""
 
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -129,6 +130,20 @@ def test_tokens_are_counted_once():
     text = build_prompt(INTRO, ["m"], steps, budget=200, count=count)
     assert len(encoded) == before + 2, "the newest step, and the one that now loses its feedback"
     assert 180 < len(text.split()) <= 200
+
+
+@pytest.mark.parametrize(("texts", "characters"), [(300, 30_000), (30_000, 300)])
+def test_counted_texts_are_not_kept_for_ever(texts, characters):
+    """An endpoint's account counts every prompt that is sent; a long run counts ever new steps."""
+    count = token_counter(lambda text: text[:1])
+    tracemalloc.start()
+    try:
+        for number in range(texts):
+            assert count(f"{number} ".ljust(characters, "x")) == 1
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept < 8 << 20, f"{kept:,} bytes for {texts} texts of {characters} characters"
 
 
 @pytest.mark.parametrize("budget", [256, 512, 700])

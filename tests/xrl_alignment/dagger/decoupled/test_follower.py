@@ -72,6 +72,14 @@ def test_a_round_ends_only_when_the_server_has_ended_it(finished_run, follow):
     assert follower.advance() and follower.directory.checkpoint(0).exists()
 
 
+def test_freed_memory_is_given_back_after_each_round(finished_run, follow, monkeypatch):
+    follower, rounds = follow(finished_run), []
+    give_back = "xrl_alignment.dagger.decoupled.follower.give_back_freed_memory"
+    monkeypatch.setattr(give_back, lambda: rounds.append(follower.training.round))
+    follower.run()
+    assert rounds == [1, 2]
+
+
 def test_an_episode_that_teaches_nothing_is_published_too(finished_run, follow):
     follower = follow(finished_run, train_every=10)
     (follower.directory.state / "memories.json").unlink()
