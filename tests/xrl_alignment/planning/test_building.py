@@ -65,7 +65,7 @@ def test_the_command_takes_a_model_of_the_hub_as_agent(options, students, tmp_pa
     pipeline.main()
     summary = json.loads((tmp_path / "loop" / "summary.json").read_text())
     assert summary["agent_after"]["games"] == 1 and summary["settings"]["model"]["arch"] == "hf_vlm"
-    first, second = (load_checkpoint(path)["model"] for path in sorted((tmp_path / "loop").glob("round_*/agent.pth")))
+    first, second = (load_checkpoint(path)["model"] for path in sorted((tmp_path / "loop").glob("agent_*.pth")))
     assert all(".lora_" in name for name in first)
     assert any(not torch.equal(value, second[name]) for name, value in first.items())
 
