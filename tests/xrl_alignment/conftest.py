@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ import torch
 from alfworld_native import make_environment
 from lavis.common.devices import set_seed
 from lavis.common.optims import LinearWarmupCosineLRScheduler
+from lavis.models.hf_vlm import tiny
 from lavis.runners.parallel import Replicas
 from xrl_alignment.agents.experts import make_expert
 from xrl_alignment.agents.reflexion.rule import RuleReflector
@@ -53,15 +56,33 @@ class Scripted:
         return actions
 
 
+class Watched:
+    """Another policy, whose inputs are kept; may end the run at some input."""
+
+    def __init__(self, policy, *, die_at: int = 0) -> None:
+        self.policy, self.die_at = policy, die_at
+        self.inputs: list = []
+
+    def __getattr__(self, name):
+        return getattr(self.policy, name)
+
+    def act(self, batch):
+        self.inputs += batch
+        if 0 < self.die_at <= len(self.inputs):
+            raise Killed
+        return self.policy.act(batch)
+
+
 def make_learner(
     model, vis_processor, directory, *, preferences=False, lr=1e-3, updates=1, seed=42, num_rounds=2, fsdp=False
 ):
     replicas = Replicas(model, fsdp=fsdp, ddp=False)
+    buffer = DPOReplayBuffer if preferences else ReplayBuffer
     optimizer = torch.optim.AdamW(replicas.parameters(), lr=lr, weight_decay=0.05)
     return Learner(
         replicas=replicas,
         vis_processor=vis_processor,
-        buffer=(DPOReplayBuffer if preferences else ReplayBuffer)(directory, seed=seed),
+        buffer=buffer(directory, seed=seed, frames=model.frames),
         optimizer=optimizer,
         lr_scheduler=LinearWarmupCosineLRScheduler(
             optimizer=optimizer, max_epoch=num_rounds, min_lr=0.0, init_lr=lr, warmup_steps=2, warmup_start_lr=1e-8
@@ -74,14 +95,19 @@ def make_learner(
 
 
 class Run:
-    """One run in `path`: `play` starts the loop and plays against it until the end; `log` is its step log."""
+    """One run in `path`: `play` starts the loop and plays against it until the end; `log` is its step log.
+
+    `student` is the `model:` section; `watch` may put something around the policy.
+    """
 
     def __init__(
         self,
         path,
         games,
         *,
+        student=None,
         policy=None,
+        watch=lambda policy: policy,
         train=True,
         num_rounds=2,
         num_envs=None,
@@ -99,7 +125,8 @@ class Run:
         self.directory = RunDirectory(path)
         timeout_s = options.pop("session_timeout_s", 60)
         self.server = DaggerHTTPServer("127.0.0.1", 0, session_timeout_s=timeout_s, status=lambda: self.loop.status())
-        self.model, vis_processor = load_student({}, torch.device("cpu"))
+        self.student, self.preferences = student or {}, preferences
+        self.model, vis_processor = load_student(self.student, torch.device("cpu"))
         if preferences:
             self.model.set_reference()
         self.rounds = Rounds(
@@ -125,7 +152,7 @@ class Run:
                 repeat_limit=options.pop("repeat_limit", 0),
             ),
             rounds=self.rounds,
-            policy=policy or make_policy(PolicyConfig(num_beams=1, max_length=8), self.model, vis_processor, 32),
+            policy=watch(policy or make_policy(PolicyConfig(num_beams=1, max_length=8), self.model, vis_processor, 32)),
             preferences=preferences,
             seed=seed,
             write_prompt=prompt_writer(self.model),
@@ -187,6 +214,21 @@ class Run:
             self.directory.close()
 
 
+@pytest.fixture(scope="session")
+def students(tmp_path_factory) -> Callable[[str], dict[str, Any]]:
+    """`students(name)`: the `model:` section of the "own" tiny model, or of a tiny one as the "hub" has them."""
+    made: dict[str, dict[str, Any]] = {"own": {}}
+
+    def section(name: str) -> dict[str, Any]:
+        if name not in made:
+            pytest.importorskip("peft")
+            folder = tiny.make("qwen2_5_vl", tmp_path_factory.mktemp("hub") / "vlm")
+            made[name] = {"arch": "hf_vlm", "path": str(folder), "lora_rank": 4, "images": 2}
+        return made[name]
+
+    return section
+
+
 @pytest.fixture
 def make_run(tmp_path, games):
     """`make_run(name, …)`: a `Run` in its own folder; the same name again is a resume."""
@@ -210,6 +252,12 @@ def finished_run(tmp_path_factory, games):
 def scripted():
     """The class `Scripted`."""
     return Scripted
+
+
+@pytest.fixture
+def watched():
+    """The class `Watched`."""
+    return Watched
 
 
 @pytest.fixture

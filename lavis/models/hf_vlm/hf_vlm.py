@@ -176,17 +176,18 @@ class HfVlm(StudentModel):
         self.require_sources()
         batch = joined([self._read(question) for question in questions], self.chat.pad_id)
         length = batch["input_ids"].shape[1]
+        beams = 1 if options.use_nucleus_sampling else options.num_beams
         # The folder's own generation_config.json is left out: its temperatures and penalties are a chatbot's.
         settings = GenerationConfig(
             max_new_tokens=options.max_new,
             min_new_tokens=options.min_new,
-            num_beams=1 if options.use_nucleus_sampling else options.num_beams,
+            num_beams=beams,
             do_sample=options.use_nucleus_sampling,
             top_p=options.top_p if options.use_nucleus_sampling else None,
             top_k=0 if options.use_nucleus_sampling else None,
             temperature=options.temperature if options.use_nucleus_sampling else None,
             repetition_penalty=float(options.repetition_penalty),
-            length_penalty=float(options.length_penalty),
+            length_penalty=float(options.length_penalty) if beams > 1 else None,  # of beams alone: else a warning
             num_return_sequences=options.num_captions,
             eos_token_id=self.chat.end_id,
             pad_token_id=self.chat.pad_id,

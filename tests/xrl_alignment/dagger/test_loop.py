@@ -2,14 +2,17 @@
 
 import threading
 import time
+from functools import partial
 from http.client import HTTPConnection
 
 import numpy as np
 import pytest
+import torch
 
 from alfworld_native import make_environment
 from alfworld_native.experts.base import Label
 from lavis.datasets.shards import open_shard
+from lavis.models.student import Question
 from tests.xrl_alignment.dagger.original_client import OriginalClient
 from xrl_alignment.dagger.recovery import recover
 from xrl_alignment.runs.checkpoint import load_checkpoint
@@ -174,6 +177,40 @@ def test_without_thought_chains_a_thought_is_an_action_like_any(make_run, script
     run = make_run(policy=scripted("think: hm"), num_rounds=1, max_steps=2)
     run.play()
     assert run.journal[0].steps == [["think: hm", "Nothing happens."]] * 2
+
+
+def test_a_hub_model_that_has_learned_to_think_thinks_then_acts(make_run, students, watched):
+    run = make_run(student=students("hub"), watch=watched, train=False, num_rounds=1, enable_tc=True, max_steps=2)
+    learn_to_say(run.model, "think: so")
+    run.play()
+    policy = run.loop.policy
+    assert run.journal[0].steps[0] == ["think: so", "OK."] and run.journal[0].actions == 2
+    assert "> think: so\nOK.\n>" in read_by(run.model, policy.inputs[1])
+
+
+def test_a_hub_model_learns_the_experts_thoughts(make_run, students):
+    run = make_run(student=students("hub"), num_rounds=1, enable_tc=True, beta=[1.0], max_steps=2)
+    run.loop.front.make_expert = lambda: FixedExpert("inventory", "I need a Mug.")
+    before = {name: value.clone() for name, value in run.model.trainable_state_dict().items()}
+    run.play()
+    assert [t.text_output for t in transitions(run)] == ["think: i need a mug", "inventory", "inventory"]
+    assert any(not torch.equal(value, before[name]) for name, value in run.model.trainable_state_dict().items())
+
+
+def learn_to_say(model, answer: str) -> None:
+    """Train `model` until this is its answer to every opening."""
+    batch = {"image": [PIXEL], "text_input": [f"{opening('x')}\n> "], "text_output": [answer]}
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-2)
+    for _ in range(60):
+        model.losses(batch, "bc").loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def read_by(model, item) -> str:
+    """The text that a hub model reads of a policy's input, as its tokenizer has it."""
+    inputs = model.chat.read(Question(item.prompt, (*item.earlier, item.image)))
+    return model.chat.tokenizer.decode(inputs["input_ids"][0])
 
 
 # --- the end of an episode --------------------------------------------------------------------------------------------
@@ -447,6 +484,27 @@ def test_a_killed_run_resumes_to_the_very_same_end(make_run, scripted, die_at, t
     for name in ("trial_0.log", "trial_1.log", "env_results_trial_1.json"):
         texts = [(run.directory.results / name).read_text() for run in (whole, again)]
         assert texts[0] == texts[1]
+
+
+def test_a_killed_run_of_a_hub_model_resumes_to_the_very_same_end(make_run, students, watched):
+    """It acts itself, reads two frames, memories and thoughts, and learns from preferences."""
+    options = {"student": students("hub"), "preferences": True, "enable_tc": True, "beta": [0.5], "max_steps": 3}
+    whole = make_run("whole", **options)
+    first = {name: value.clone() for name, value in whole.model.trainable_state_dict().items()}
+    whole.play()
+    killed = make_run("killed", watch=partial(watched, die_at=8), state_interval_s=1e9, **options)
+    assert killed.play() is None and 0 < len(killed.journal) < 4 and not killed.directory.done
+    again = make_run("killed", watch=watched, **options)
+    again.play()
+    assert again.directory.done and [(r.round, r.env, r.game, r.steps) for r in again.journal] == [
+        (r.round, r.env, r.game, r.steps) for r in whole.journal
+    ]
+    ends = [run.model.trainable_state_dict() for run in (whole, again)]
+    assert all(torch.equal(ends[0][name], value) for name, value in ends[1].items())
+    assert any(not torch.equal(first[name], value) for name, value in ends[1].items())
+    read = read_by(again.model, again.loop.policy.inputs[-1])
+    assert again.directory.memories() == whole.directory.memories() and "Memory: (by rule)" in read
+    assert read.count("<|vision_start|>") == 2
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "flipped"])

@@ -7,6 +7,7 @@ import re
 import sys
 
 import pytest
+import torch
 import yaml
 from omegaconf import OmegaConf
 
@@ -19,6 +20,7 @@ from xrl_alignment.agents.experts.llm.accounting import Prices, read_calls
 from xrl_alignment.common.errors import BudgetSpent, EndpointFault
 from xrl_alignment.lab import pipeline
 from xrl_alignment.planning.building import _CHANGES, language_model, run_emac_plus
+from xrl_alignment.runs.checkpoint import load_checkpoint
 from xrl_alignment.settings.loading import is_emac_plus, load_config
 from xrl_alignment.settings.planning import ABLATIONS, EmacPlusConfig
 
@@ -53,6 +55,19 @@ def test_the_command_writes_a_summary_and_a_resume_ends_at_once(options, tmp_pat
 
     with pytest.raises(ConfigError, match="cannot be resumed with other settings: run.seed: 42 → 1"):
         run_emac_plus(DEMO, [*options, "run.seed=1"], tmp_path / "loop")
+
+
+def test_the_command_takes_a_model_of_the_hub_as_agent(options, students, tmp_path, monkeypatch) -> None:
+    """`model.arch` alone takes Blip2Emac's keys of the file away."""
+    hub = [f"model.{key}={value}" for key, value in students("hub").items()]
+    given = [*options, "run.num_rounds=2", "run.updates=3", *hub]  # cloning, then DPO
+    monkeypatch.setattr(sys, "argv", ["pipeline", "--cfg-path", str(DEMO), "--options", *given])
+    pipeline.main()
+    summary = json.loads((tmp_path / "loop" / "summary.json").read_text())
+    assert summary["agent_after"]["games"] == 1 and summary["settings"]["model"]["arch"] == "hf_vlm"
+    first, second = (load_checkpoint(path)["model"] for path in sorted((tmp_path / "loop").glob("agent_*.pth")))
+    assert all(".lora_" in name for name in first)
+    assert any(not torch.equal(value, second[name]) for name, value in first.items())
 
 
 def test_a_folder_that_is_no_loop_is_not_resumed(options, tmp_path) -> None:

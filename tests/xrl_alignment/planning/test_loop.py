@@ -37,9 +37,9 @@ CONFIG = EmacPlusConfig(
 
 @pytest.fixture
 def make_loop(tmp_path, local_planner):
-    def make(name: str, config: EmacPlusConfig = CONFIG) -> Loop:
+    def make(name: str, config: EmacPlusConfig = CONFIG, student: dict[str, Any] | None = None) -> Loop:
         torch.manual_seed(0)
-        model, vis_processor = load_student({}, torch.device("cpu"))
+        model, vis_processor = load_student(student or {}, torch.device("cpu"))
         policy = make_policy(PolicyConfig(num_beams=1, max_length=8), model, vis_processor, 4)
         agent = LearningAgent(model, policy, vis_processor=vis_processor, write_prompt=prompt_writer(model))
         # A random language model has no plan to label with: the explorer plans, and the other learns from it.
@@ -55,8 +55,12 @@ def weights(loop: Loop) -> dict:
     return loop.agent.model.trainable_state_dict()
 
 
-def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(make_loop, games, monkeypatch, tmp_path) -> None:
-    whole = make_loop("whole")
+@pytest.mark.parametrize("name", ["own", "hub"])
+def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(
+    make_loop, students, games, monkeypatch, tmp_path, name
+) -> None:
+    student = students(name)
+    whole = make_loop("whole", student=student)
     assert whole.trainer
     before, first = whole.trainer.identity, {name: value.clone() for name, value in weights(whole).items()}
     figures = whole.evaluate("before", games[:1], agent=True)
@@ -69,7 +73,7 @@ def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(make_loop
     assert {call["planner"] for call in record["calls"]} == {"explorer"}
 
     for stage in ("play", "agent", "planner"):  # killed three times, each time further on
-        loop = make_loop("killed")
+        loop = make_loop("killed", student=student)
         with monkeypatch.context() as patched:
             if stage == "play":
                 patched.setattr(loop_module, "write_shard", dying(loop_module.write_shard, 3))
@@ -80,7 +84,7 @@ def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(make_loop
             with pytest.raises(Killed):
                 loop.run(games[:3])
     (tmp_path / "killed" / "buffer" / ".round001_env0000_steps003.h5.4711.tmp").write_bytes(b"half")
-    again = make_loop("killed")
+    again = make_loop("killed", student=student)
     assert not list((tmp_path / "killed" / "buffer").glob(".*"))
     again.run(games[:3])
     assert again.trainer and again.trainer.identity == whole.trainer.identity

@@ -224,6 +224,16 @@ def test_the_most_probable_candidate_is_chosen(build: Build, questions: list[Que
     assert chosen == group[scores.index(max(scores))]
 
 
+def test_greedy_answers_come_without_a_warning(
+    build: Build, questions: list[Question], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Programs act with `length_penalty=0`, of which Transformers said at each start that it is ignored."""
+    model = build()
+    with caplog.at_level("WARNING", logger="transformers"):
+        model.write(questions[:1], num_beams=1, max_length=3, length_penalty=0)
+    assert caplog.text == ""
+
+
 def test_sampling_follows_the_seed_and_more_answers_come_in_order(build: Build, questions: list[Question]) -> None:
     model = wake(build()).eval()
     options = {"use_nucleus_sampling": True, "max_length": 8, "num_captions": 2, "temperature": 1.5}

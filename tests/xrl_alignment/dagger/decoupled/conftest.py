@@ -74,8 +74,10 @@ def follow(tmp_path, learner_maker):
         directory = LearnerDirectory(path, patience_s=0.1)
         opened.append(directory)
         set_seed(42)
-        model, vis_processor = load_student({}, torch.device("cpu"))
-        learner = learner_maker(model, vis_processor, directory.buffer)
+        model, vis_processor = load_student(run.student, torch.device("cpu"))
+        if run.preferences:
+            model.set_reference()
+        learner = learner_maker(model, vis_processor, directory.buffer, preferences=run.preferences)
         training = Training(learner, directory, state_interval_s=interval_s, train_every=train_every)
         return Follower(training, directory, num_rounds=2)
 

@@ -36,6 +36,17 @@ def test_it_comes_to_the_weights_of_an_inline_run(make_run, scripted, finished_r
     assert version == Version(4, inline["training_step"]) and same(weights, end["model"])
 
 
+@pytest.mark.parametrize("preferences", [False, True])
+def test_a_hub_model_comes_to_the_weights_of_an_inline_run(make_run, scripted, students, follow, preferences):
+    run = make_run(student=students("hub"), policy=scripted("look"), max_steps=3, preferences=preferences)
+    run.play()
+    follower = follow(run)
+    follower.run()
+    _, weights = read_published(follower.directory.published)
+    assert same(weights, run.model.trainable_state_dict())
+    assert same(load_checkpoint(follower.directory.trainer)["model"], weights)
+
+
 @pytest.mark.parametrize(("interval_s", "after"), [(0.0, 3), (1e9, 3)])
 def test_a_killed_learner_goes_on_to_the_same_weights(finished_run, follow, interval_s, after):
     run = finished_run

@@ -42,11 +42,11 @@ SMALL = {
 class Processes:
     """A server and a client of one run directory; `log` is what the server printed."""
 
-    def __init__(self, folder: Path, data: Path, **run: object) -> None:
+    def __init__(self, folder: Path, data: Path, student: dict[str, object], **run: object) -> None:
         self.paths = RunPaths(folder / "run")
         self.log = folder / "server.log"
         settings = folder / "settings.yaml"
-        settings.write_text(yaml.safe_dump(SMALL | {"run": SMALL["run"] | run}))
+        settings.write_text(yaml.safe_dump(SMALL | {"run": SMALL["run"] | run, "model": student}))
         self.data = f"environment.data={data}"
         self.begin = ["--cfg-path", settings, "--run-dir", self.paths.path]
         self.started: list[subprocess.Popen] = []
@@ -85,12 +85,12 @@ def gone(pid: int) -> bool:
 
 
 @pytest.fixture
-def processes(tmp_path, household_data):
+def processes(tmp_path, household_data, students):
     made: list[Processes] = []
 
-    def make(name: str, **run: object) -> Processes:
+    def make(name: str, student: str = "own", **run: object) -> Processes:
         (tmp_path / name).mkdir()
-        made.append(Processes(tmp_path / name, household_data, **run))
+        made.append(Processes(tmp_path / name, household_data, students(student), **run))
         return made[-1]
 
     yield make
@@ -100,17 +100,22 @@ def processes(tmp_path, household_data):
         process.wait()
 
 
-def test_its_process_learns_what_a_run_has_stored(finished_run, tmp_path):
+@pytest.mark.parametrize("student", ["own", "hub"])
+def test_its_process_learns_what_a_run_has_stored(finished_run, make_run, scripted, students, tmp_path, student):
     """The program itself, with the settings of `conftest.make_learner`: the weights of the inline learner."""
-    stored = copy_stored(finished_run.directory, tmp_path / "run")
+    inline_run = finished_run
+    if student == "hub":
+        inline_run = make_run("inline", student=students("hub"), policy=scripted("look", "inventory"), max_steps=3)
+        inline_run.play()
+    stored = copy_stored(inline_run.directory, tmp_path / "run")
     run = SMALL["run"] | {"num_envs": 2, "train_iters_per_epoch": 1, "init_lr": 1e-3, "learner": "decoupled"}
-    stored.learner_settings.write_text(yaml.safe_dump({"run": run}))
+    stored.learner_settings.write_text(yaml.safe_dump({"run": run, "model": students(student)}))
     process = LearnerProcess(stored.path)
     process.start()
     wait_until(lambda: process.check(0) or process.finished)
     process.stop()
     for round in range(2):
-        inline, beside = (load_checkpoint(p.checkpoint(round))["model"] for p in (finished_run.directory, stored))
+        inline, beside = (load_checkpoint(p.checkpoint(round))["model"] for p in (inline_run.directory, stored))
         assert all(torch.equal(beside[name], value) for name, value in inline.items())
     assert read_published(stored.published)[0] == (4, 4)
 
@@ -134,8 +139,9 @@ def test_with_no_staleness_allowed_a_run_equals_an_inline_one(processes):
 
 
 @pytest.mark.slow
-def test_a_killed_learner_and_a_killed_server_lose_and_repeat_nothing(processes, tmp_path):
-    run = processes("killed", learner="decoupled", num_rounds=3, state_interval_s=1e6)
+@pytest.mark.parametrize("student", ["own", "hub"])
+def test_a_killed_learner_and_a_killed_server_lose_and_repeat_nothing(processes, tmp_path, student):
+    run = processes("killed", student, learner="decoupled", num_rounds=3, state_interval_s=1e6)
     server = run.serve()
     client = run.play(server, workers=2)
     wait_until(lambda: run.paths.published.exists() and run.paths.journal.exists())

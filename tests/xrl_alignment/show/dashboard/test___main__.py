@@ -8,7 +8,10 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,24 +20,40 @@ from tests.xrl_alignment.show.dashboard.runs import make_run_directory
 from xrl_alignment.show.dashboard.__main__ import main, one_run
 
 
-def test_it_shows_a_run_until_it_is_stopped(tmp_path: Path):
-    run = make_run_directory(tmp_path / "out" / "run")
-    before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*"))
-    command = [sys.executable, "-m", "xrl_alignment.dashboard", str(tmp_path), "--port", "0"]
+@contextmanager
+def shown(folder: Path) -> Iterator[Callable[[str], Any]]:
+    """The program beside the run in `folder`, stopped by Ctrl-C at the end: `ask(path)` is the JSON there."""
+    before = sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*"))
+    command = [sys.executable, "-m", "xrl_alignment.dashboard", str(folder), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPO_ROOT)
     try:
         assert process.stdout is not None
         address = re.search(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
         assert address
-        with urllib.request.urlopen(f"http://127.0.0.1:{address[1]}/episodes/0/2", timeout=30) as answer:
-            assert len(json.load(answer)["steps"]) == 4
+        page = f"http://127.0.0.1:{address[1]}"
+        yield lambda path: json.load(urllib.request.urlopen(f"{page}{path}", timeout=30))
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 130 and errors.strip() == "interrupted"
-    assert before == sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*")), "nothing is written"
+    assert before == sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*")), "nothing is written"
+
+
+def test_it_shows_a_run_until_it_is_stopped(tmp_path: Path):
+    make_run_directory(tmp_path / "out" / "run")
+    with shown(tmp_path) as ask:
+        assert len(ask("/episodes/0/2")["steps"]) == 4
+
+
+def test_it_shows_a_run_of_a_hub_model(make_run, students):
+    run = make_run(student=students("hub"), max_steps=2)
+    run.play()
+    with shown(run.directory.path) as ask:
+        steps = ask("/episodes/1/1")["steps"]
+        assert [step["executed"] for step in steps] == [said for said, _ in run.journal[3].steps]
+        assert ask("/memories/1")["memories"] == run.directory.memories()[1][run.games[1].id] != []
 
 
 def test_a_folder_without_a_run_or_with_several_is_an_error(tmp_path: Path):

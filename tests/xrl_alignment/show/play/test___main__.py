@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
 
 import pytest
 
 from lavis.common.errors import ConfigError
+from lavis.common.paths import REPO_ROOT
 from tests.test_installation import run_light
 from xrl_alignment.show.play.__main__ import main
 
@@ -42,6 +49,44 @@ def test_a_piped_game_ends_with_its_input(games, monkeypatch, capsys):
 def test_mistakes_are_told(games, arguments, message):
     with pytest.raises(ConfigError, match=message):
         main([*games, *arguments])
+
+
+@pytest.fixture
+def hub(students):
+    """A model of the hub as policy, by options alone."""
+    options = [f"model.{key}={value}" for key, value in students("hub").items()]
+    return ["--options", *options, "policy.num_beams=1", "policy.max_length=9"]
+
+
+def test_a_model_of_the_hub_plays_in_the_terminal(games, hub, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("p\np\n"))
+    main([*games, "--game", "1", *hub])
+    text = capsys.readouterr().out
+    suggested = re.findall(r"^policy: (.+?) *$", text, re.MULTILINE)
+    assert len(suggested) == 3 and all(f"> {said}   (" in text for said in suggested[:2])
+    assert "left in 2 steps, 0 of 2 as the expert" in text
+
+
+def test_a_model_of_the_hub_plays_in_a_browser(games, hub):
+    command = [sys.executable, "-m", "xrl_alignment.play", *games, "--game", "1", "--web", "--port", "0", *hub]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPO_ROOT)
+    try:
+        assert process.stdout is not None
+        page = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        assert page
+        suggested = json.load(urllib.request.urlopen(f"{page[0]}/state", timeout=60))["now"]["suggestions"]["policy"]
+        for step in range(2):
+            body = json.dumps({"step": step, "player": "policy"}).encode()
+            request = urllib.request.Request(f"{page[0]}/move", body, {"Content-Type": "application/json"})
+            state = json.load(urllib.request.urlopen(request, timeout=60))
+            assert state["steps"][step]["executed"] == suggested
+            suggested = state["now"]["suggestions"]["policy"]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, errors
 
 
 def test_it_needs_no_extra(games, tmp_path):

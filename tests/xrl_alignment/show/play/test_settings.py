@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from alfworld_native.language.commands import normalise
 from lavis.common.errors import ConfigError
-from xrl_alignment.builders.student import load_student
+from lavis.models.student import Question
+from xrl_alignment.builders.student import load_student, prompt_writer
 from xrl_alignment.play.evaluation.actors import PolicyActor
 from xrl_alignment.runs.checkpoint import save_checkpoint
 from xrl_alignment.settings.loading import load_config, shareable
@@ -59,6 +61,31 @@ def test_a_checkpoint_plays_with_the_settings_of_its_run(games, tmp_path, monkey
     assert game.players == ("you", "expert", "policy") and game.moment.policy
     assert game.moment.frame.any() and not game.moment.names and not any(one.image.any() for one in asked)
     assert game.play("policy").action == game.moves[0].moment.policy
+    setup.close()
+
+
+def test_a_checkpoint_of_a_hub_model_plays_with_the_folder_that_is_named(games, students, tmp_path, monkeypatch):
+    """The folder's name is not taken from the file: a stranger could name any."""
+    hub = students("hub")
+    model, _ = load_student(hub, torch.device("cpu"))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.1 * torch.randn(weight.shape) if weight.requires_grad else 0
+    options = [f"model.{key}={value}" for key, value in hub.items()]
+    config = load_config(DaggerConfig, None, [*options, "policy.num_beams=1", "policy.max_length=9"])
+    path = save_checkpoint(tmp_path / "emma_checkpoint_0.pth", model=model, config=shareable(config))
+    with pytest.raises(ConfigError, match="model.path is empty: name the model's folder"):
+        set_up(**games, checkpoint=path)
+    answer, asked = PolicyActor.answer, []
+    monkeypatch.setattr(PolicyActor, "answer", lambda actor, said: asked.extend(said) or answer(actor, said))
+    setup = set_up(**games, checkpoint=path, options=[f"model.path={hub['path']}"])
+    game = setup.new_game(1)
+    suggested = game.moment.policy
+    assert game.play("policy").action == suggested
+    assert [len(one.earlier) for one in asked] == [0, 1]
+    question = Question(prompt_writer(model)(*asked[0][:3]), (asked[0].image,))
+    decoding = {"num_beams": 1, "max_length": 9, "repetition_penalty": 1.0}
+    assert model.act([question], normalise=normalise, **decoding) == [suggested]
     setup.close()
 
 
