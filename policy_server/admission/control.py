@@ -199,7 +199,7 @@ class AdmissionControl:
         self._idle.clear()
         try:
             result = await work
-        finally:
+        finally:  # also after a refusal, and if the client has left: `drained` waits for this number to be 0
             self._in_hand -= 1
             if not self._in_hand:
                 self._idle.set()
@@ -247,6 +247,7 @@ class AdmissionControl:
             result = ActionResult(parsed, model, seconds={"queue": answer.queue_s, "model": answer.model_s})
             self.cache.put(key, fingerprint, parsed)
         result.seconds = {"decode": decode_s, **result.seconds}
+        # Only now: a step that was refused is no part of the history that the next prompt shows.
         self.sessions.add(caller, query.session, f"{query.step}: {result.parsed.summary}")
         self.recent.append(RecentStep(caller, replace(query, image=b""), result, thumbnail, time.time()))
         return result
@@ -268,6 +269,7 @@ class AdmissionControl:
         finally:
             for ask in asks:  # one was refused, or the client has left: nobody waits for the others
                 ask.cancel()
+        # The answers were drawn at the same time, so the slowest one is what the client has waited for.
         seconds = {
             "decode": decode_s,
             "queue": max(answer.queue_s for answer in answers),

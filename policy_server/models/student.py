@@ -100,6 +100,7 @@ class StudentModel:
     def _answer(self, job: ChatJob, question: Question, text: str, longest: int) -> ChatAnswer:
         written = len(self.model.encode(text))
         text, stopped = until_stop(text, job.stop)
+        # The end token is one more than the text's own tokens; an answer that `max_tokens` cut has none.
         return ChatAnswer(
             text=text,
             cut=written >= longest and not stopped,
