@@ -100,7 +100,13 @@ def train_planner(
         stage = _Stage("supervised", settings.epochs, settings.lr, settings.warmup_steps)
         losses["supervised"] = _train(planner, examples, stage, settings, draw, supervised, report)
     if pairs and settings.dpo_epochs:
-        known = _reference(planner, pairs, settings.batch_size)
+        # The reference policy is the adapter as it is now: its log-probabilities are computed once, before any update.
+        known: dict[PlanExample, tuple[float, float]] = {}
+        with torch.no_grad():
+            for start in range(0, len(pairs), settings.batch_size):
+                part = pairs[start : start + settings.batch_size]
+                chosen, rejected = _pair_logps(planner, part)
+                known.update(zip(part, zip(chosen.tolist(), rejected.tolist(), strict=True), strict=True))
 
         def preference(planner: LocalPlanner, batch: Sequence[PlanExample]) -> Tensor:
             reference = torch.tensor([known[one] for one in batch], device=planner.model.device)
@@ -158,7 +164,7 @@ def _train(
 def _batches(examples: Sequence[PlanExample], size: int, draw: random.Random) -> list[list[PlanExample]]:
     """Batches in random order; questions of like length are together, so that little of a batch is padding."""
     order = list(examples)
-    draw.shuffle(order)
+    draw.shuffle(order)  # sorting is stable: this decides which of equal length come together
     order.sort(key=lambda one: len(f"{one.question.goal} {one.question.history}"))
     batches = [order[start : start + size] for start in range(0, len(order), size)]
     draw.shuffle(batches)
@@ -170,18 +176,6 @@ def _pair_logps(planner: LocalPlanner, batch: Sequence[PlanExample]) -> tuple[Te
     sums, counts = answer_logps(planner, both)
     chosen, rejected = (sums / counts).split(len(batch))
     return chosen, rejected
-
-
-@torch.no_grad()
-def _reference(
-    planner: LocalPlanner, pairs: Sequence[PlanExample], batch_size: int
-) -> dict[PlanExample, tuple[float, float]]:
-    known: dict[PlanExample, tuple[float, float]] = {}
-    for start in range(0, len(pairs), batch_size):
-        batch = pairs[start : start + batch_size]
-        chosen, rejected = _pair_logps(planner, batch)
-        known.update(zip(batch, zip(chosen.tolist(), rejected.tolist(), strict=True), strict=True))
-    return known
 
 
 def answer_logps(planner: LocalPlanner, rows: Iterable[tuple[PlanQuestion, str]]) -> tuple[Tensor, Tensor]:
