@@ -62,7 +62,7 @@ from xrl_alignment.play.evaluation.trials import play_games
 BEGIN, END = "<!-- table: python -m xrl_alignment.levels -->\n", "<!-- /table -->\n"
 PLAYERS = ("explorer", "student", "student+rules", "random")
 RULES = "+rules"  # ends the name of a player that is decoded with our two rules
-TOGETHER = 64  # games that are played at once
+TOGETHER = 64  # games that are played at once: a student answers them as one batch
 
 
 # ---- players ---------------------------------------------------------------------------------------------------------
