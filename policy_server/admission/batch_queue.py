@@ -161,7 +161,8 @@ class BatchQueue(Generic[JobT, OutputT]):
             model_s = loop.time() - started
             # An exponential moving average over about five batches, from which `Retry-After` is estimated.
             self._batch_s += 0.2 * (model_s - self._batch_s)
-            self._metrics.batch(len(batch), model_s)
+            self._metrics.batches.observe(len(batch))
+            self._metrics.stages.labels("batch").observe(model_s)
             for waiting, answer in zip(batch, answers, strict=True):
                 if waiting.answer.done():  # its client has left, or its deadline has passed
                     continue

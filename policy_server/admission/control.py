@@ -205,14 +205,14 @@ class AdmissionControl:
                 self._idle.set()
         result.seconds["total"] = time.monotonic() - started
         for stage, seconds in result.seconds.items():
-            self.metrics.stage(stage, seconds)
-        self.metrics.request(transport, 200)
+            self.metrics.stages.labels(stage).observe(seconds)
+        self.metrics.requests.labels(transport, "200").inc()
         return result
 
     def refused(self, transport: str, caller: str, refusal: RequestRefused) -> None:
         """Count and log a refused request."""
-        self.metrics.request(transport, refusal.status)
-        self.metrics.refused(refusal.code)
+        self.metrics.requests.labels(transport, str(refusal.status)).inc()
+        self.metrics.refusals.labels(refusal.code).inc()
         logger.info("%s %s %d %s", transport, caller, refusal.status, refusal.code)
 
     async def _act(self, caller: str, query: ActionQuery) -> ActionResult:
@@ -237,7 +237,7 @@ class AdmissionControl:
         parsed = None
         if self.cache.size:
             parsed = self.cache.get(key, fingerprint)
-            self.metrics.cache(parsed is not None)
+            self.metrics.cache.labels("hit" if parsed else "miss").inc()
         if parsed:
             result = ActionResult(parsed, model, cached=True)
         else:
