@@ -185,7 +185,7 @@ def answer_logps(planner: LocalPlanner, rows: Iterable[tuple[PlanQuestion, str]]
         prompt = planner.encode(planner.prompt(question))
         encoded.append((prompt, planner.encode_plan(plan)))
     longest = max(len(prompt) + len(answer) for prompt, answer in encoded)
-    ids = torch.full((len(encoded), longest), planner.tokenizer.pad_id)
+    ids = torch.full((len(encoded), longest), planner.tokenizer.pad_id)  # (N, L), padded on the right
     mask, wanted = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
     for row, (prompt, answer) in enumerate(encoded):
         ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
@@ -193,7 +193,8 @@ def answer_logps(planner: LocalPlanner, rows: Iterable[tuple[PlanQuestion, str]]
         wanted[row, len(prompt) : len(prompt) + len(answer)] = True
     ids, mask, wanted = (tensor.to(planner.model.device) for tensor in (ids, mask, wanted))
     logits = planner.model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1]
-    told = wanted[:, 1:]
+    told = wanted[:, 1:]  # (N, L - 1): position i predicts token i + 1
+    # In float32 and only where a plan stands: (tokens of all plans, vocabulary) instead of (N, L, vocabulary).
     losses = functional.cross_entropy(logits[told].float(), ids[:, 1:][told], reduction="none")
     sums = torch.zeros(told.shape, device=losses.device).masked_scatter(told, -losses).sum(1)
     return sums, told.sum(1)
