@@ -120,6 +120,7 @@ class Endpoint:
         self.pool = CallPool(concurrency)
         self.draw = 0
         self._closing = threading.Event()
+        # A pause before the next attempt ends at once when the endpoint is closed.
         self._sleep: Callable[[float], Any] = self._closing.wait if sleep is None else sleep
         self._has_answered = False  # anything, at this address
         self._unsupported: set[str] = set()  # parameters that the model rejects
@@ -150,6 +151,7 @@ class Endpoint:
             "system": plain(system),
             "prompt": plain(prompt),
         }
+        # Rounded: temperatures are sums (0.1 + 0.2 is not 0.3), and an equal request must have an equal key.
         request |= {"temperature": round(temperature, 3), "max_tokens": max_tokens, "stop": list(stop)}
         if self.draw and temperature > 0:
             request["draw"] = self.draw
