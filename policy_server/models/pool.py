@@ -140,8 +140,8 @@ class ModelPool:
             )
 
     def _unload(self, name: str) -> None:
-        # In this order: modules refer to each other in cycles, so only the collection frees the tensors, and only freed
-        # blocks can go back from torch's cache to the GPU.
+        # In this order: what modules refer to in cycles is freed only by the collection, and only freed blocks can go
+        # back from torch's cache to the GPU.
         del self._loaded[name]
         _freeze_garbage()
         if torch.cuda.is_available():
