@@ -17,45 +17,26 @@ class Metrics:
     CONTENT_TYPE = CONTENT_TYPE_LATEST
 
     def __init__(self) -> None:
+        # A registry of its own: the library's global one would refuse a second server in this process, as tests make.
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)  # process_resident_memory_bytes, process_cpu_seconds_total, …
-        self._requests = Counter(
+        self.requests = Counter(
             "policy_requests",
             "Requests for an action by transport and status",
             ("transport", "status"),
             registry=registry,
         )
-        self._refused = Counter("policy_refused", "Refused requests by reason", ("code",), registry=registry)
-        self._stage = Histogram("policy_stage_seconds", "Time by stage", ("stage",), buckets=SECONDS, registry=registry)
-        self._batches = Histogram("policy_batch_size", "Requests in a model call", buckets=SIZES, registry=registry)
-        self._cache = Counter("policy_cache", "Look-ups of identical observations", ("result",), registry=registry)
+        self.refusals = Counter("policy_refused", "Refused requests by reason", ("code",), registry=registry)
+        # Stages of a request (decode, queue, model, total), and `batch`, a whole model call.
+        self.stages = Histogram("policy_stage_seconds", "Time by stage", ("stage",), buckets=SECONDS, registry=registry)
+        self.batches = Histogram("policy_batch_size", "Requests in a model call", buckets=SIZES, registry=registry)
+        self.cache = Counter("policy_cache", "Look-ups of identical observations", ("result",), registry=registry)
         self._loads = Counter("policy_model_loads", "Models loaded and unloaded", ("model", "what"), registry=registry)
         self._bytes = Gauge("policy_models_bytes", "Memory of the loaded models", registry=registry)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Add a gauge whose value is read at each request of `/metrics`."""
         Gauge(name, text, registry=self._registry).set_function(value)
-
-    def request(self, transport: str, status: int) -> None:
-        """Count one response to a request for an action."""
-        self._requests.labels(transport, str(status)).inc()
-
-    def refused(self, code: str) -> None:
-        """Count one refused request."""
-        self._refused.labels(code).inc()
-
-    def stage(self, name: str, seconds: float) -> None:
-        """Record the seconds of one stage of a request: decode, queue, model, total."""
-        self._stage.labels(name).observe(seconds)
-
-    def batch(self, size: int, seconds: float) -> None:
-        """Record one model call of `size` jobs."""
-        self._batches.observe(size)
-        self.stage("batch", seconds)
-
-    def cache(self, hit: bool) -> None:
-        """Count one look-up in the action cache."""
-        self._cache.labels("hit" if hit else "miss").inc()
 
     def model(self, name: str, what: str, total_bytes: int) -> None:
         """Count that a model was `loaded` or `unloaded` (`what`); all loaded models have `total_bytes`."""

@@ -45,6 +45,7 @@ TIMEOUT_S = 30.0
 RETRIES = 4
 MIN_PAUSE_S = 0.2
 MAX_PAUSE_S = 10.0
+# Too slow, too often, busy or about to start: the next try can succeed. A 500 is a fault that would come again.
 _RETRY_STATUSES = (408, 429, 502, 503, 504)
 
 
@@ -129,6 +130,7 @@ class _ClientBase:
         """The request that ends the session of `env_id`; its next action begins a new one."""
         with self._lock:
             last = self._episodes.pop(env_id, None) or _Episode()
+        # One try is enough, with no pause if it fails: the session's name is never used again.
         url = f"{self.server_url}/sessions/{last.session}"
         return {"method": "DELETE", "url": url, "headers": self._headers, "timeout": self.timeout}
 
@@ -190,7 +192,8 @@ class _ClientBase:
         """Seconds before the next try: the server's Retry-After, else exponential backoff with random jitter."""
         try:
             return min(MAX_PAUSE_S, max(0.0, float(retry_after)))
-        except ValueError:
+        except ValueError:  # no header, or a date, as a proxy may send
+            # The jitter spreads clients that were refused at the same moment, so that they do not come back together.
             return min(MAX_PAUSE_S, MIN_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0)
 
     def _read(self, response: httpx.Response, attempt: int) -> tuple[Any, float]:

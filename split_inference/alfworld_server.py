@@ -168,13 +168,6 @@ def find_game(traj_file: str, folders: List[str]) -> GameFiles:
     them in one of `folders`. For such a copy the trial folder is searched for among the games by the `task_id`. Raises
     RequestError if there is no game.
     """
-    game = _find_game(traj_file, folders)
-    for path in filter(None, (game.path, game.trajectory)):
-        allowed(path, folders)  # each may be a link of its own
-    return game
-
-
-def _find_game(traj_file: str, folders: List[str]) -> GameFiles:
     path = allowed(traj_file, folders)
     try:
         os.stat(path)
@@ -183,15 +176,18 @@ def _find_game(traj_file: str, folders: List[str]) -> GameFiles:
     if os.path.basename(path) in (GAME_FILE, TRAJECTORY_FILE):
         path = os.path.dirname(path)
     if os.path.isdir(path):
-        return _game_in(path, os.path.join(path, TRAJECTORY_FILE))
-    about = read_json(path)
-    trial = about.get("task_id")
-    if not isinstance(trial, str):
-        raise RequestError(f"{path} has no task_id: it is not an ALFWorld trajectory")
-    for folder in trial_folders(folders[0]):
-        if os.path.basename(folder) == trial:
-            return _game_in(folder, path)
-    return GameFiles(trial, str(about.get("task_type", "")), "", path)
+        game = _game_in(path, os.path.join(path, TRAJECTORY_FILE))
+    else:  # a copy of a traj_data.json, which says what its trial folder is called
+        about = read_json(path)
+        trial = about.get("task_id")
+        if not isinstance(trial, str):
+            raise RequestError(f"{path} has no task_id: it is not an ALFWorld trajectory")
+        found = (folder for folder in trial_folders(folders[0]) if os.path.basename(folder) == trial)
+        folder = next(found, None)  # without one AI2-THOR, which needs no game file, may still play the trajectory
+        game = _game_in(folder, path) if folder else GameFiles(trial, str(about.get("task_type", "")), "", path)
+    for each in filter(None, (game.path, game.trajectory)):
+        allowed(each, folders)  # each may be a link of its own
+    return game
 
 
 def _game_in(folder: str, trajectory: str) -> GameFiles:
@@ -793,13 +789,11 @@ def admit(line: bytes, token: str) -> Dict[str, Any]:
     """
     request = decode(line)
     shown = request.pop("token", "")
-    if token and not (isinstance(shown, str) and hmac.compare_digest(_octets(shown), _octets(token))):
+    # Compared as bytes: `compare_digest` takes no text beyond ASCII, and JSON may hold half a surrogate pair.
+    shown = shown.encode("utf-8", "surrogatepass") if isinstance(shown, str) else b""
+    if token and not hmac.compare_digest(shown, token.encode("utf-8", "surrogatepass")):
         raise RequestError(f"the first message must carry the server's token: set {TOKEN_VARIABLE} for the client")
     return request
-
-
-def _octets(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
 
 
 def hang_up(connection: socket.socket, reason: str) -> None:
@@ -1006,7 +1000,7 @@ class ForkingServer:
         """All that a client's process does; it never returns, so that no code of the server runs in it."""
         code, connection = 1, visitor.connection
         try:
-            signal.signal(signal.SIGTERM, _exit_on_sigterm)
+            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us, too; the server decides
             self._listener.close()
             self._room.close()
@@ -1030,10 +1024,6 @@ class ForkingServer:
         for child in list(self._clients):
             if os.waitpid(child, os.WNOHANG)[0]:
                 self._clients.discard(child)
-
-
-def _exit_on_sigterm(number: int, frame: Any) -> None:
-    raise SystemExit(0)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -1080,45 +1070,32 @@ def parse_arguments(argv: Optional[List[str]] = None) -> argparse.Namespace:
         default=[],
         help="a folder outside --data-dir with copies of traj_data.json, which clients may name; may be repeated",
     )
-    parser.add_argument("--max-steps", type=_positive, default=50, help="actions in an episode")
+    parser.add_argument("--max-steps", type=int, default=50, help="actions in an episode")
     parser.add_argument(
         "--image-format",
         choices=("jpeg", "png"),
         default="jpeg",
         help="format of frames, unless the client asks for another",
     )
-    parser.add_argument("--image-size", type=_positive, default=300, help="width and height of frames in pixels")
-    parser.add_argument("--jpeg-quality", type=_quality, default=85, help="1 to 95")
-    parser.add_argument("--max-clients", type=_positive, default=64, help="clients at the same time")
-    parser.add_argument("--max-message", type=_positive, default=1 << 16, help="longest request in bytes")
+    parser.add_argument("--image-size", type=int, default=300, help="width and height of frames in pixels")
+    parser.add_argument("--jpeg-quality", type=int, default=85, help="1 to 95")
+    parser.add_argument("--max-clients", type=int, default=64, help="clients at the same time")
+    parser.add_argument("--max-message", type=int, default=1 << 16, help="longest request in bytes")
     parser.add_argument(
         "--idle-timeout",
-        type=_seconds,
+        type=float,
         default=3600.0,
         help="seconds without a message after which a client is disconnected",
     )
-    return parser.parse_args(argv)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1e6:  # epoll takes no more than 2**31 milliseconds
-        raise argparse.ArgumentTypeError(f"{value:g} is not above 0 and at most 1,000,000")
-    return value
-
-
-def _quality(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 95:
-        raise argparse.ArgumentTypeError(f"{value} is not between 1 and 95")
-    return value
+    options = parser.parse_args(argv)
+    for name in ("max_steps", "image_size", "max_clients", "max_message"):
+        if getattr(options, name) < 1:
+            parser.error("argument --{}: {} is less than 1".format(name.replace("_", "-"), getattr(options, name)))
+    if not 1 <= options.jpeg_quality <= 95:  # above 95 Pillow's files grow without looking better
+        parser.error(f"argument --jpeg-quality: {options.jpeg_quality} is not between 1 and 95")
+    if not 0 < options.idle_timeout <= 1e6:  # epoll takes no more than 2**31 milliseconds
+        parser.error(f"argument --idle-timeout: {options.idle_timeout:g} is not above 0 and at most 1,000,000")
+    return options
 
 
 def data_folder(options: argparse.Namespace) -> str:

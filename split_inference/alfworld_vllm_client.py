@@ -117,12 +117,16 @@ def draw_games(games: Sequence[dict[str, str]], number: int, seed: int) -> list[
 def main(argv: list[str] | None = None) -> int:
     """Connect, load the model, play, print the table; returns 1 if some games could not be played."""
     arguments = parse_arguments(argv)
-    instructions = _read_text(arguments.instructions) if arguments.instructions else INSTRUCTIONS
+    try:
+        instructions = arguments.instructions.read_text(encoding="utf-8") if arguments.instructions else INSTRUCTIONS
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"--instructions {arguments.instructions} cannot be read: {error}") from error
     connections = [connect(arguments)]
     try:
         games = draw_games(list_games(connections[0], arguments), arguments.num_samples, arguments.seed)
         trajectories = TrajectoryFolder(arguments.output_dir, run_settings(arguments, instructions))
         left = [game for game in games if not trajectories.finished(game["game"])]
+        # Each connection is an environment of its own at the server: no more of them than there are games to play.
         while len(connections) < min(arguments.num_envs, len(left)):
             connections.append(connect(arguments))
         failed = play(arguments, instructions, connections, trajectories, left) if left else {}
@@ -178,16 +182,9 @@ def play(
         )
         won = 0
         for number, recorded in enumerate(player.play(games), start=1):
-            won += recorded.won
+            won += recorded.episode.won
             bar.show(number, len(games), f"{won} solved")
     return player.failed
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"--instructions {file} cannot be read: {error}") from error
 
 
 if __name__ == "__main__":

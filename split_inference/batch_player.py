@@ -96,7 +96,7 @@ class BatchPlayer:
             try:
                 recorded.hear(connection.receive())
             except FailedRequest as reason:
-                self.failed[recorded.game] = str(reason)
+                self.failed[recorded.episode.game] = str(reason)
                 self._release(connection)
 
     def _release(self, connection: SocketConnection) -> None:

@@ -103,8 +103,12 @@ class Manager:
 
     def run(self) -> int:
         """Run both programs; returns the exit code."""
+
+        def interrupt(number: int, frame: Any) -> None:
+            raise Interrupted(number)
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _interrupt)
+            signal.signal(number, interrupt)
         try:
             return self._run()
         except Interrupted as interrupted:
@@ -192,10 +196,6 @@ class Manager:
             program.process.wait()
             program.output.close()
         self._selector.close()
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    raise Interrupted(number)
 
 
 def _describe_exit(code: int) -> str:

@@ -38,6 +38,7 @@ class SocketConnection:
             raise ServerUnreachable(
                 f"no server on {self._address} ({error}): start alfworld_server.py first"
             ) from error
+        # A request is one small packet, which Nagle's algorithm (RFC 896) would hold back.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lines = self._socket.makefile("rb")
         # The server gives a process only to a connection that has sent something.

@@ -37,25 +37,11 @@ class RecordedEpisode:
         self.episode = Episode(game=game, text=start["intro"], won=won, done=bool(start.get("done", won)))
         self.turns: list[dict[str, Any]] = []
         self.images: list[bytes] = []  # encoded files; one before the first turn, one more for each action
+        self.image_format = str(start.get("image_format", "jpeg"))  # or "png"
         self.commands: list[str] = []  # what the engine would accept now
         self._start = start
         self._began = time.monotonic()
         self._see(start, "initial_image")
-
-    @property
-    def game(self) -> str:
-        """The game's folder, relative to the output folder."""
-        return self.episode.game
-
-    @property
-    def won(self) -> bool:
-        """Whether the goal was reached."""
-        return self.episode.won
-
-    @property
-    def image_format(self) -> str:
-        """`jpeg` or `png`."""
-        return str(self._start.get("image_format", "jpeg"))
 
     def over(self, max_turns: int) -> bool:
         """Whether the environment ended the episode, or it has `max_turns` turns, thoughts included."""
@@ -96,11 +82,11 @@ class RecordedEpisode:
         """The content of `trajectory.json`."""
         start = self._start
         return {
-            "game": start.get("game", self.game),
+            "game": start.get("game", self.episode.game),
             "task_type": str(start.get("task_type", "")),
             "task_desc": start["task_desc"],
             "intro": start["intro"],
-            "success": self.won,
+            "success": self.episode.won,
             "turns": self.turns,
             "final_image": self.image_name(len(self.images) - 1),
             "seconds": round(time.monotonic() - self._began, 3),
@@ -122,10 +108,8 @@ class TrajectoryFolder:
             raise FileError(f"--output-dir {folder} cannot be made: {error.strerror or error}") from error
         # What a killed run left unfinished; its game is played again.
         shutil.rmtree(self._partial, ignore_errors=True)
-        self._check(folder / "settings.json", settings)
-
-    @staticmethod
-    def _check(file: Path, settings: dict[str, Any]) -> None:
+        # The first run writes its settings; one that continues it must have the same.
+        file = folder / "settings.json"
         if not file.exists():
             write_json(file, settings)
             return
@@ -133,7 +117,7 @@ class TrajectoryFolder:
         other = [key for key in settings if before.get(key) != settings[key]]
         if other:
             changes = ", ".join(f"{key} {before.get(key)!r} is now {settings[key]!r}" for key in other)
-            raise ConfigError(f"{file.parent} holds another run ({changes}): give another --output-dir")
+            raise ConfigError(f"{folder} holds another run ({changes}): give another --output-dir")
 
     def finished(self, game: str) -> bool:
         """Whether the game's folder is there, and so complete."""
@@ -141,7 +125,7 @@ class TrajectoryFolder:
 
     def write(self, recorded: RecordedEpisode) -> None:
         """Write a finished episode's folder: all of it appears at once, or nothing does."""
-        partial, folder = self._partial, self._game_folder(recorded.game)
+        partial, folder = self._partial, self._game_folder(recorded.episode.game)
         try:
             shutil.rmtree(partial, ignore_errors=True)
             (partial / "images").mkdir(parents=True)
@@ -157,15 +141,18 @@ class TrajectoryFolder:
 
     def summarise(self, games: Sequence[str]) -> str:
         """Write `summary.json` of those of `games` that are finished; returns the table by task type."""
-        summary = summarise([self._result(game) for game in games if self.finished(game)])
+        results = []
+        for game in filter(self.finished, games):
+            record = _read_json(self._game_folder(game) / "trajectory.json")
+            # Thoughts are turns, but no actions: the environment has not seen them.
+            actions = [turn for turn in record["turns"] if turn["feedback"] != THOUGHT_FEEDBACK]
+            rejected = sum(not turn["action_success"] for turn in actions)
+            results.append(
+                EpisodeResult(record["game"], record["task_type"], record["success"], len(actions), rejected)
+            )
+        summary = summarise(results)
         write_json(self._folder / "summary.json", summary)
         return table(summary)
-
-    def _result(self, game: str) -> EpisodeResult:
-        record = _read_json(self._game_folder(game) / "trajectory.json")
-        actions = [turn for turn in record["turns"] if turn["feedback"] != THOUGHT_FEEDBACK]
-        rejected = sum(not turn["action_success"] for turn in actions)
-        return EpisodeResult(record["game"], record["task_type"], record["success"], len(actions), rejected)
 
     def _game_folder(self, game: str) -> Path:
         parts = PurePosixPath(game).parts

@@ -130,7 +130,7 @@ class BatchQueue(Generic[JobT, OutputT]):
         self._closed = True
         self._refuse_all()
         self._ending = True
-        self._arrived.set()
+        self._arrived.set()  # `_run` may sleep until the next arrival: this one wakes it, and it sees `_ending`
         if self._task is not None:
             await self._task
         await asyncio.to_thread(self._thread.shutdown)
@@ -159,9 +159,10 @@ class BatchQueue(Generic[JobT, OutputT]):
             jobs = [waiting.job for waiting in batch]
             answers = await loop.run_in_executor(self._thread, self._call_model, batch[0].model, jobs)
             model_s = loop.time() - started
-            # An exponential moving average, from which `Retry-After` is estimated.
+            # An exponential moving average over about five batches, from which `Retry-After` is estimated.
             self._batch_s += 0.2 * (model_s - self._batch_s)
-            self._metrics.batch(len(batch), model_s)
+            self._metrics.batches.observe(len(batch))
+            self._metrics.stages.labels("batch").observe(model_s)
             for waiting, answer in zip(batch, answers, strict=True):
                 if waiting.answer.done():  # its client has left, or its deadline has passed
                     continue
@@ -186,6 +187,7 @@ class BatchQueue(Generic[JobT, OutputT]):
 
     def _take(self) -> list[_WaitingJob[JobT, OutputT]]:
         """Remove the oldest job and later jobs for the same model; the others keep their order."""
+        # The oldest decides the model: so no model's jobs wait for ever behind those of a busier one.
         batch: list[_WaitingJob[JobT, OutputT]] = []
         rest: deque[_WaitingJob[JobT, OutputT]] = deque()
         for waiting in self._waiting:

@@ -199,20 +199,20 @@ class AdmissionControl:
         self._idle.clear()
         try:
             result = await work
-        finally:
+        finally:  # also after a refusal, and if the client has left: `drained` waits for this number to be 0
             self._in_hand -= 1
             if not self._in_hand:
                 self._idle.set()
         result.seconds["total"] = time.monotonic() - started
         for stage, seconds in result.seconds.items():
-            self.metrics.stage(stage, seconds)
-        self.metrics.request(transport, 200)
+            self.metrics.stages.labels(stage).observe(seconds)
+        self.metrics.requests.labels(transport, "200").inc()
         return result
 
     def refused(self, transport: str, caller: str, refusal: RequestRefused) -> None:
         """Count and log a refused request."""
-        self.metrics.request(transport, refusal.status)
-        self.metrics.refused(refusal.code)
+        self.metrics.requests.labels(transport, str(refusal.status)).inc()
+        self.metrics.refusals.labels(refusal.code).inc()
         logger.info("%s %s %d %s", transport, caller, refusal.status, refusal.code)
 
     async def _act(self, caller: str, query: ActionQuery) -> ActionResult:
@@ -237,7 +237,7 @@ class AdmissionControl:
         parsed = None
         if self.cache.size:
             parsed = self.cache.get(key, fingerprint)
-            self.metrics.cache(parsed is not None)
+            self.metrics.cache.labels("hit" if parsed else "miss").inc()
         if parsed:
             result = ActionResult(parsed, model, cached=True)
         else:
@@ -247,6 +247,7 @@ class AdmissionControl:
             result = ActionResult(parsed, model, seconds={"queue": answer.queue_s, "model": answer.model_s})
             self.cache.put(key, fingerprint, parsed)
         result.seconds = {"decode": decode_s, **result.seconds}
+        # Only now: a step that was refused is no part of the history that the next prompt shows.
         self.sessions.add(caller, query.session, f"{query.step}: {result.parsed.summary}")
         self.recent.append(RecentStep(caller, replace(query, image=b""), result, thumbnail, time.time()))
         return result
@@ -268,6 +269,7 @@ class AdmissionControl:
         finally:
             for ask in asks:  # one was refused, or the client has left: nobody waits for the others
                 ask.cancel()
+        # The answers were drawn at the same time, so the slowest one is what the client has waited for.
         seconds = {
             "decode": decode_s,
             "queue": max(answer.queue_s for answer in answers),

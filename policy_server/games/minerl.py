@@ -118,6 +118,7 @@ def _wanted(found: dict[str, Any]) -> dict[Any, Any]:
 def _find_object(text: str) -> dict[str, Any] | None:
     """The first `{…}` in `text` that parses as a dictionary; adds the closing bracket if the answer was cut off."""
     decoder = json.JSONDecoder()
+    # A few tries: each may cost a look at the rest of the text, and a model that repeats itself writes hundreds.
     for match in islice(re.finditer(r"\{", text), 8):
         start = match.start()
         try:
@@ -132,9 +133,11 @@ def _find_object(text: str) -> dict[str, Any] | None:
 def _as_literal(text: str) -> Any:
     """`text` up to one of its last closing brackets as a Python literal: single quotes, True, trailing commas."""
     python = {"true": "True", "false": "False", "null": "None"}
+    # Four brackets at most: Python's parser reads the whole candidate each time. The last is tried first, because the
+    # outermost object ends there.
     ends = [match.end() for match in re.finditer(r"\}", text[:4000])][-4:]
     for end in reversed(ends):
-        for candidate in (text[:end], text[:end] + "}"):
+        for candidate in (text[:end], text[:end] + "}"):  # the second: `max_tokens` cut the outer bracket off
             try:
                 return ast.literal_eval(re.sub(r"\b(true|false|null)\b", lambda word: python[word.group()], candidate))
             except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # TypeError: a set of dicts
@@ -147,7 +150,7 @@ def _pairs(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in _PAIR.findall(text[:4000]):
         if name.lower() in _BY_LOWER_NAME or name.lower() in ("camera", "pitch", "yaw", "hotbar"):
-            try:
+            try:  # JSON knows neither Python's True nor its tuples
                 found[name] = json.loads(value.lower().replace("(", "[").replace(")", "]"))
             except ValueError:
                 found[name] = value
@@ -201,7 +204,7 @@ def _degrees(value: Any, name: str, notes: list[str]) -> float:
         degrees = float(value)
     except (TypeError, ValueError, OverflowError):
         degrees = math.nan
-    if math.isnan(degrees):
+    if math.isnan(degrees):  # nan would pass every comparison below, and no environment takes it
         notes.append(f"{name}={str(value)[:_SHOWN]!r} is not a number: taken as 0")
         return 0.0
     clamped = max(-CAMERA_LIMIT, min(CAMERA_LIMIT, degrees))

@@ -128,7 +128,7 @@ class ModelPool:
         """Unload other models, the least recently used first, until `needed` more bytes fit for model `name`."""
         if not self.budget_bytes:
             return
-        for other in [loaded for loaded in self._loaded if loaded != name]:
+        for other in [loaded for loaded in self._loaded if loaded != name]:  # a copy: `_unload` changes `_loaded`
             if self.bytes() + needed > self.budget_bytes:
                 self._unload(other)
         total = self.bytes() + needed
@@ -140,6 +140,8 @@ class ModelPool:
             )
 
     def _unload(self, name: str) -> None:
+        # In this order: what modules refer to in cycles is freed only by the collection, and only freed blocks can go
+        # back from torch's cache to the GPU.
         del self._loaded[name]
         _freeze_garbage()
         if torch.cuda.is_available():

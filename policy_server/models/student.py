@@ -70,7 +70,12 @@ class StudentModel:
 
     def chat(self, jobs: Sequence[ChatJob]) -> list[ChatAnswer]:
         """What the student writes next in each conversation; at most as many tokens as its training's answers had."""
-        questions = [self._question(job) for job in jobs]
+        questions = []
+        for job in jobs:
+            prompt = episode_text([(turn.role, turn.text) for turn in job.turns], self._prompt)
+            frames = [part for turn in job.turns for part in turn.parts if isinstance(part, Image.Image)]
+            frames = frames[-self.images :] or [Image.new("RGB", BLANK)]  # the newest: training showed the state now
+            questions.append(Question(prompt, [self.vis_processor(np.asarray(frame)) for frame in frames]))
         answers: dict[int, ChatAnswer] = {}
         # `write` decodes a batch in one way: a call for each way that is asked for.
         ways = [(job.temperature, job.top_p, min(job.max_tokens, self.model.max_answer_tokens)) for job in jobs]
@@ -92,14 +97,10 @@ class StudentModel:
                 answers[row] = self._answer(jobs[row], questions[row], text.strip(), longest)
         return [answers[row] for row in range(len(jobs))]
 
-    def _question(self, job: ChatJob) -> Question:
-        prompt = episode_text([(turn.role, turn.text) for turn in job.turns], self._prompt)
-        frames = [part for turn in job.turns for part in turn.parts if isinstance(part, Image.Image)][-self.images :]
-        return Question(prompt, [self.vis_processor(np.asarray(each)) for each in frames or [Image.new("RGB", BLANK)]])
-
     def _answer(self, job: ChatJob, question: Question, text: str, longest: int) -> ChatAnswer:
         written = len(self.model.encode(text))
         text, stopped = until_stop(text, job.stop)
+        # The end token is one more than the text's own tokens; an answer that `max_tokens` cut has none.
         return ChatAnswer(
             text=text,
             cut=written >= longest and not stopped,

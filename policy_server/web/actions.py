@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, FastAPI, Query, Request, Response, WebSocket, WebSocketDisconnect
 
 from policy_server.admission import images
-from policy_server.admission.control import ActionQuery, ActionResult, AdmissionControl
+from policy_server.admission.control import ActionQuery, AdmissionControl
 from policy_server.refusals import RequestRefused
 from policy_server.web.conversion import headers_from, query_from, response_from
 from policy_server.web.gate import CALLER
@@ -49,11 +49,15 @@ _IMAGE_BODY = {
 def add_action_routes(app: FastAPI, admission: AdmissionControl) -> None:
     """Add the three routes to `app`."""
 
+    async def answer(query: ActionQuery, request: Request, response: Response) -> ActionResponse:
+        result = await unless_gone(request, admission.act(request.scope[CALLER], query, "http"))
+        response.headers.update(headers_from(result))
+        return response_from(query, result)
+
     @app.post("/get_action", responses=_RESPONSES, dependencies=[Depends(json_only)])
     async def get_action(body: ActionRequest, request: Request, response: Response) -> ActionResponse:
         """The action for an image in base64."""
-        query = query_from(body, images.from_base64(body.image.data))
-        return _respond(query, await _act(admission, request, query), response)
+        return await answer(query_from(body, images.from_base64(body.image.data)), request, response)
 
     @app.post("/get_action/image", responses=_RESPONSES, openapi_extra=_IMAGE_BODY)
     async def get_action_for_image(
@@ -61,8 +65,7 @@ def add_action_routes(app: FastAPI, admission: AdmissionControl) -> None:
     ) -> ActionResponse:
         """The action for an image that is the whole body; the fields are in the query string."""
         _check_type(request, IMAGE_TYPES)
-        query = query_from(fields, await request.body())
-        return _respond(query, await _act(admission, request, query), response)
+        return await answer(query_from(fields, await request.body()), request, response)
 
     @app.websocket("/ws")
     async def steps(socket: WebSocket) -> None:
@@ -81,15 +84,6 @@ def _check_type(request: Request, kinds: tuple[str, ...]) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in kinds:
         raise RequestRefused(415, "wrong_content_type", f"Content-Type must be {' or '.join(kinds)}, not {kind[:80]!r}")
-
-
-def _respond(query: ActionQuery, result: ActionResult, response: Response) -> ActionResponse:
-    response.headers.update(headers_from(result))
-    return response_from(query, result)
-
-
-async def _act(admission: AdmissionControl, request: Request, query: ActionQuery) -> ActionResult:
-    return await unless_gone(request, admission.act(request.scope[CALLER], query, "http"))
 
 
 async def unless_gone(request: Request, answer: Coroutine[Any, Any, ResultT]) -> ResultT:

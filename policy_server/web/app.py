@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ _NO_KEY: Responses = {401: GATE_RESPONSES[401]}
 
 def create_app(admission: AdmissionControl, keys: ApiKeys) -> FastAPI:
     """The application around `admission`; without `keys` it answers programs of this machine only."""
+    pool = admission.pool
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -60,18 +61,10 @@ def create_app(admission: AdmissionControl, keys: ApiKeys) -> FastAPI:
         redoc_url=None,
         responses={421: GATE_RESPONSES[421]},
     )
-    _add_state_routes(app, admission)
     add_action_routes(app, admission)
     add_chat_routes(app, admission)
-    _add_pages(app, admission)
-    _add_error_handlers(app, admission)
-    app.add_middleware(GateMiddleware, admission=admission, keys=keys)
-    return app
 
-
-def _add_state_routes(app: FastAPI, admission: AdmissionControl) -> None:
-    pool = admission.pool
-
+    # The server's state.
     @app.get("/")
     async def online() -> ServiceStatus:
         """Whether the server is online."""
@@ -97,8 +90,7 @@ def _add_state_routes(app: FastAPI, admission: AdmissionControl) -> None:
         """Forget a session's history, because a new episode begins."""
         return SessionForgotten(forgotten=admission.sessions.forget(request.scope[CALLER], name))
 
-
-def _add_pages(app: FastAPI, admission: AdmissionControl) -> None:
+    # Pages for people and for Prometheus.
     @app.get("/metrics", responses=_NO_KEY, response_class=Response)
     async def metrics() -> Response:
         """Metrics in Prometheus' text format."""
@@ -108,23 +100,23 @@ def _add_pages(app: FastAPI, admission: AdmissionControl) -> None:
     async def recent(request: Request) -> list[dict[str, Any]]:
         """The caller's last steps, newest first."""
         own = [step for step in admission.recent if step.caller == request.scope[CALLER]]
+        # In a thread: each thumbnail becomes a JPEG, and the event loop answers others meanwhile.
         return await asyncio.to_thread(lambda: [recent_from(step) for step in reversed(own)])
 
-    files = {"/ui": "index.html", "/ui/app.js": "app.js", "/ui/style.css": "style.css"}
-    for path, file in {**{path: _UI / name for path, name in files.items()}, "/ui/base.css": PAGE / "base.css"}.items():
-        app.add_api_route(path, _page(file), include_in_schema=False)
+    files = {
+        "/ui": _UI / "index.html",
+        "/ui/app.js": _UI / "app.js",
+        "/ui/style.css": _UI / "style.css",
+        "/ui/base.css": PAGE / "base.css",
+    }
 
+    async def page(request: Request) -> FileResponse:
+        return FileResponse(files[request.scope["route"].path], headers={"Content-Security-Policy": _UI_POLICY})
 
-def _page(file: Path) -> Callable[[], Coroutine[Any, Any, FileResponse]]:
-    async def page() -> FileResponse:
-        return FileResponse(file, headers={"Content-Security-Policy": _UI_POLICY})
+    for path in files:
+        app.add_api_route(path, page, include_in_schema=False)
 
-    return page
-
-
-def _add_error_handlers(app: FastAPI, admission: AdmissionControl) -> None:
-    """Give every response that is not a success the same JSON form."""
-
+    # Every response that is not a success has the same JSON form.
     @app.exception_handler(RequestRefused)
     async def refused(request: Request, refusal: RequestRefused) -> JSONResponse:
         path = request.url.path
@@ -140,3 +132,6 @@ def _add_error_handlers(app: FastAPI, admission: AdmissionControl) -> None:
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> JSONResponse:
         return JSONResponse({"error": "http", "detail": str(error.detail)}, error.status_code, error.headers)
+
+    app.add_middleware(GateMiddleware, admission=admission, keys=keys)
+    return app

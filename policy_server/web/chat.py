@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from policy_server.admission import images
 from policy_server.admission.control import AdmissionControl, ChatQuery, ChatResult
@@ -79,13 +79,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-def _short(stop: list[str]) -> list[str]:
-    if not all(0 < len(text) <= 200 for text in stop):
-        raise ValueError("each has 1 to 200 characters")
-    return stop
-
-
-Stops = Annotated[list[str], Field(max_length=4), AfterValidator(_short)]
+Stops = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=4)]
 
 
 class ChatRequest(BaseModel):
@@ -144,6 +138,7 @@ def query_from(body: ChatRequest) -> ChatQuery:
         raise RequestRefused(400, "invalid_request", "the last message must be the user's", param="messages")
     parts = [part for message in body.messages if not isinstance(message.content, str) for part in message.content]
     texts = [message.content for message in body.messages if isinstance(message.content, str)]
+    # Before any image is decoded or any text written as tokens, both of which take time for a conversation too long.
     if sum(map(len, texts)) + sum(len(part.text) for part in parts if isinstance(part, TextPart)) > MAX_TEXT:
         reason = f"a conversation may have at most {MAX_TEXT} characters"
         raise RequestRefused(400, "context_length_exceeded", reason, param="messages")
@@ -167,14 +162,16 @@ def _parts(message: ChatMessage) -> tuple[str | bytes, ...]:
     """A message's texts, and its images as encoded files."""
     if isinstance(message.content, str):
         return (message.content,)
-    return tuple(part.text if isinstance(part, TextPart) else _file(part.image_url.url) for part in message.content)
-
-
-def _file(url: str) -> bytes:
-    if head := _DATA_URL.match(url):
-        return images.from_base64(url[head.end() :])
-    reason = "an image is given as a data: URL with a JPEG or PNG file in base64; no address is fetched"
-    raise RequestRefused(400, "remote_image_url", reason, param="messages")
+    parts: list[str | bytes] = []
+    for part in message.content:
+        if isinstance(part, TextPart):
+            parts.append(part.text)
+        elif head := _DATA_URL.match(part.image_url.url):
+            parts.append(images.from_base64(part.image_url.url[head.end() :]))
+        else:  # a server that fetches what a client names can be sent into its own network
+            reason = "an image is given as a data: URL with a JPEG or PNG file in base64; no address is fetched"
+            raise RequestRefused(400, "remote_image_url", reason, param="messages")
+    return tuple(parts)
 
 
 def _model(name: str) -> dict[str, Any]:
@@ -214,6 +211,7 @@ def _events(head: dict[str, Any], result: ChatResult, usage: bool) -> Iterator[s
 
     for index, answer in enumerate(result.answers):
         yield chunk(index, {"role": "assistant", "content": ""})
+        # Each word with the blanks before it, and blanks at the end: joined, the chunks are the answer to the letter.
         yield from (chunk(index, {"content": word}) for word in re.findall(r"\s*\S+|\s+$", answer.text))
         yield chunk(index, {}, "length" if answer.cut else "stop")
     if usage:

@@ -11,7 +11,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from policy_server.refusals import RequestRefused
 from policy_server.web.responses import raw_response
 
-MAX_HEADER_BYTES = 1 << 16
+MAX_HEADER_BYTES = 1 << 16  # httptools, which parses them, has no limit of its own
 READ_TIMEOUT_S = 30.0  # for a client to read an answer
 
 
@@ -33,7 +33,7 @@ class ConnectionRoom:
         if not self._waiting:
             return False
         oldest = next(iter(self._waiting))
-        self.leave(oldest)
+        self.leave(oldest)  # now: `connection_lost` comes a turn of the loop later, and the next one must not see it
         oldest.transport.close()
         return True
 

@@ -116,12 +116,25 @@ class GateMiddleware:
 
     async def _with_body(self, receive: Receive) -> Receive:
         """A `receive` with the whole body in one message; RequestRefused 413 (too large) or 408 (too slow)."""
-        try:
-            body = await asyncio.wait_for(_read(receive, self.limits.max_body_bytes), self.limits.body_timeout_s)
-        except asyncio.TimeoutError as error:
-            reason = f"the body took longer than {self.limits.body_timeout_s:g} s"
-            raise RequestRefused(408, "too_slow", reason) from error
-        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        clock = asyncio.get_running_loop().time
+        most, until = self.limits.max_body_bytes, clock() + self.limits.body_timeout_s
+        body, size, more = bytearray(), 0, True
+        while more:
+            try:  # one deadline for the whole body: a client that sends a byte a second must not stay for hours
+                message = await asyncio.wait_for(receive(), until - clock())
+            except asyncio.TimeoutError as error:
+                reason = f"the body took longer than {self.limits.body_timeout_s:g} s"
+                raise RequestRefused(408, "too_slow", reason) from error
+            if message["type"] == "http.disconnect":
+                raise RequestRefused(400, "incomplete", "the client left before its body was complete")
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size <= most:  # what goes beyond the limit is read and counted, so that the sender gets the reason
+                body += chunk
+            more = message.get("more_body", False)
+        if size > most:
+            raise RequestRefused(413, "body_too_large", f"the body has {size} bytes; the limit is {most}")
+        messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def replay() -> Message:
             return messages.pop() if messages else await receive()
@@ -156,37 +169,17 @@ async def _refuse(scope: Scope, send: Send, refusal: RequestRefused, *, close: b
     await send({"type": f"{kind}.body", "body": body})
 
 
-async def _read(receive: Receive, most: int) -> bytes:
-    body, size = bytearray(), 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise RequestRefused(400, "incomplete", "the client left before its body was complete")
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size <= most:
-            body += chunk
-        if message.get("more_body"):
-            continue
-        if size > most:
-            raise RequestRefused(413, "body_too_large", f"the body has {size} bytes; the limit is {most}")
-        return bytes(body)
-
-
 async def _discard(receive: Receive) -> bool:
     """Read and drop a body; returns whether all of it came within DISCARD_S."""
-
-    async def rest() -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect" or not message.get("more_body"):
-                return
-
-    try:
-        await asyncio.wait_for(rest(), DISCARD_S)
-    except asyncio.TimeoutError:
-        return False
-    return True
+    clock = asyncio.get_running_loop().time
+    until = clock() + DISCARD_S
+    while True:
+        try:
+            message = await asyncio.wait_for(receive(), until - clock())
+        except asyncio.TimeoutError:
+            return False
+        if message["type"] == "http.disconnect" or not message.get("more_body"):
+            return True
 
 
 def _split(address: str) -> SplitResult:

@@ -15,8 +15,8 @@ from tests.split_inference.players import Says, make_player
 def test_games_are_played_in_batches_and_written(connections, games, planner, tmp_path):
     playing = make_player(connections, planner, tmp_path)
     episodes = list(playing.play(games))
-    assert not playing.failed and all(episode.won for episode in episodes)
-    assert sorted(episode.game for episode in episodes) == sorted(game["game"] for game in games)
+    assert not playing.failed and all(recorded.episode.won for recorded in episodes)
+    assert sorted(recorded.episode.game for recorded in episodes) == sorted(game["game"] for game in games)
     assert max(planner.batches) == 3 and sum(planner.batches) == sum(len(episode.turns) for episode in episodes)
     for game in games:
         folder = tmp_path / game["game"]
@@ -48,7 +48,9 @@ def test_the_table_counts_by_task_type(connections, games, planner, tmp_path):
 
 def test_an_episode_ends_with_its_turns(connections, games, planner, tmp_path):
     episodes = list(make_player(connections, planner, tmp_path, max_turns=1).play(games[:2]))
-    assert [len(episode.turns) for episode in episodes] == [1, 1] and not any(e.won for e in episodes)
+    assert [len(episode.turns) for episode in episodes] == [1, 1] and not any(
+        recorded.episode.won for recorded in episodes
+    )
 
 
 def test_a_thought_costs_a_turn_but_no_step(connections, games, tmp_path):

@@ -31,7 +31,6 @@ try:
     from openenv.core.env_server.http_server import create_fastapi_app
     from openenv.core.env_server.interfaces import Environment as OpenEnvironment
     from openenv.core.env_server.types import Action, Observation, State
-    from starlette.requests import Request
     from starlette.responses import PlainTextResponse
 except ModuleNotFoundError as error:
     raise missing_extra("openenv", error) from None
@@ -141,10 +140,6 @@ def make_app(games: Sequence[Game], *, max_sessions: int = 64, max_steps: int = 
     )
     # Sessions that are made by a request alone hold their places for ever; and there are no tools to call in them.
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", "") != "/mcp"]
-    app.add_exception_handler(EnvironmentFault, _said)
+    # A request for what is not there is the client's mistake; without a handler the log had a traceback for each.
+    app.add_exception_handler(EnvironmentFault, lambda request, error: PlainTextResponse(plain(f"{error}\n"), 400))
     return KeyedApp(app, key)
-
-
-def _said(request: Request, error: Exception) -> PlainTextResponse:
-    """The answer to a request that asks for what is not there; without it the log had a traceback for each."""
-    return PlainTextResponse(plain(f"{error}\n"), 400)

@@ -36,6 +36,7 @@ def client_arguments(config: DaggerConfig) -> list[str]:
         arguments += ["--expert", config.expert.name]
     elif config.expert.name == "client":
         arguments += ["--expert", "handcoded" if environment.name in ("textworld", "thor") else "explorer"]
+    # From here on only what differs from the client's own defaults, so that the command line stays readable.
     if environment.data:
         arguments += ["--data", environment.data]
     if environment.name == "household":

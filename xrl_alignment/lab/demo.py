@@ -209,7 +209,7 @@ def second_process(threads: int) -> Iterator[ProcessPoolExecutor]:
     with ProcessPoolExecutor(1, spawn, initializer=_begin_second_process, initargs=(threads,)) as pool:
         # A process inherits what is blocked when it starts: Ctrl-C is for the first one to handle.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        pool.submit(int)
+        pool.submit(int)  # a call of no use: the pool starts its process at the first one
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         try:
             yield pool

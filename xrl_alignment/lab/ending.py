@@ -59,6 +59,7 @@ def evaluate_command(config: DaggerConfig, checkpoint: Path) -> str:
     """The command line that plays held-out games with `checkpoint`, which a run of `config` has written."""
     base = load_config(EvaluateConfig, REPO_ROOT / EPISODES)
     options = model_options(config.model, checkpoint)
+    # Only what differs from the file that the command names: the shorter the command, the likelier it is read.
     for field in fields(EnvironmentConfig):
         value = getattr(config.environment, field.name)
         if field.name == "split":

@@ -62,7 +62,7 @@ from xrl_alignment.play.evaluation.trials import play_games
 BEGIN, END = "<!-- table: python -m xrl_alignment.levels -->\n", "<!-- /table -->\n"
 PLAYERS = ("explorer", "student", "student+rules", "random")
 RULES = "+rules"  # ends the name of a player that is decoded with our two rules
-TOGETHER = 64  # games that are played at once
+TOGETHER = 64  # games that are played at once: a student answers them as one batch
 
 
 # ---- players ---------------------------------------------------------------------------------------------------------
@@ -325,6 +325,7 @@ def _heat_map(found: dict[str, dict[str, Any]], players: Sequence[str]) -> str:
         parts.append(f'<text x="{left - 8}" y="{y + 18}" text-anchor="end">{escape(player[-26:])}</text>')
         for column, figures in enumerate(level["players"][player] for level in found.values()):
             success, x = figures["success"], left + width * column
+            # From rgb(255, 255, 255) to rgb(50, 160, 90), along a line.
             colour = f"rgb({round(255 - 205 * success)},{round(255 - 95 * success)},{round(255 - 165 * success)})"
             parts.append(f'<rect x="{x}" y="{y}" width="{width - 2}" height="{height - 2}" fill="{colour}"/>')
             parts.append(f'<text x="{x + width / 2}" y="{y + 18}" text-anchor="middle">{success:.2f}</text>')

@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TextIO
 
 from lavis.common.allocator import bound_kernel_cache
 from lavis.common.errors import ConfigError
@@ -81,26 +80,17 @@ def run_phase(
     directory = resume or new_run_directory(
         config.run.output_dir, enable_dpo=config.run.enable_dpo, enable_tc=config.run.enable_tc
     )
-    with closing(_claim(directory)):
+    make_folder(directory / "state")
+    # The lock by which one pipeline runs a directory.
+    with closing(locked(directory / "state" / "pipeline.lock", directory)):
+        # Nothing may tell of an earlier server or its token: `_wait_for_port` would find a port that is not ours.
+        forget_server(directory)
+        _link_file(directory).unlink(missing_ok=True)
         if phase:  # for the head of the dashboard: `phase 3 of 4`
             write_atomically(directory / "state" / "phase", lambda file: file.write(f"{phase}\n".encode()))
         begun(directory)
         _run_processes(config, cfg_path, options, directory, resume=resume is not None)
     return directory
-
-
-def _claim(directory: Path) -> TextIO:
-    """The lock by which one pipeline runs a directory; afterwards nothing there tells of an earlier server or token."""
-    state = directory / "state"
-    make_folder(state)
-    lock = locked(state / "pipeline.lock", directory)
-    try:
-        forget_server(directory)
-    except BaseException:
-        lock.close()
-        raise
-    _link_file(directory).unlink(missing_ok=True)
-    return lock
 
 
 def _run_processes(
@@ -246,7 +236,7 @@ def _wait_for_port(server: subprocess.Popen, directory: Path) -> int:
             announced = json.loads((directory / "state" / "server.json").read_text(encoding="utf-8"))
             if announced["pid"] == server.pid:  # no other server of this directory
                 return announced["port"]
-        except (FileNotFoundError, json.JSONDecodeError):
+        except (FileNotFoundError, json.JSONDecodeError):  # not there yet, or half written
             pass
         time.sleep(0.1)
 

@@ -67,7 +67,7 @@ class LearningAgent:
         dpo = settings.preferences(round)
         if dpo:  # its reference is the policy at the end of cloning, and stays frozen
             self.model.set_reference(load_checkpoint(reference)["model"] if reference else None)
-        torch.manual_seed(settings.seed + round)
+        torch.manual_seed(settings.seed + round)  # so a loop that continues draws as one that was never stopped
         lr = settings.dpo_lr if dpo else settings.init_lr
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=lr, betas=(0.9, 0.999), weight_decay=settings.weight_decay)
@@ -75,7 +75,7 @@ class LearningAgent:
         first, last = (settings.bc_rounds, settings.num_rounds) if dpo else (0, settings.bc_rounds)
         # All stored transitions; for DPO those in which the agent's own action is not the label.
         stored = (DPOReplayBuffer if dpo else ReplayBuffer)(buffer, seed=settings.seed + round, disagreements=dpo)
-        for shard in sorted(buffer.glob("round*.h5")):
+        for shard in sorted(buffer.glob("round*.h5")):  # in one order on every machine: a draw is a place in the list
             stored.add_shard(shard.name)
         passes = -(-len(stored) * settings.epochs // settings.batch_size)
         learner = Learner(

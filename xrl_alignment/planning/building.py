@@ -12,7 +12,6 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from alfworld_native.base import Game
 from alfworld_native.games import find_games, games_hash
 from lavis.common.config import load_yaml
 from lavis.common.devices import pick_device, set_seed, set_threads
@@ -104,7 +103,17 @@ def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dic
             rules = dataclasses.replace(config.planner, **_CHANGES[name])
             found = {who: loop.evaluate(f"{who}_{name}", heldout, agent=who == "agent", rules=rules) for who in _ACTORS}
             summary[f"agent_{name}"] = found["agent"] | {"planner_success": found["planner"]["success"]}
-        summary |= _noisy(config, loop, heldout)
+        # Noise on the frames (severity 0 is none), each with the planner's triggers and without; then on the reports.
+        kind, fixed = config.environment.image_noise, dataclasses.replace(config.planner, **_CHANGES["no_replanning"])
+        for severity in range(5) if run.robustness else ():
+            settings = dataclasses.replace(config.environment, image_severity=severity)
+            noisy = environment_factory(settings, run.max_steps)
+            for ending, rules in (("", config.planner), ("_no_replanning", fixed)):
+                name = f"agent_{kind}_{severity}{ending}"
+                summary[name] = loop.evaluate(name, heldout, agent=True, make_environment=noisy, rules=rules)
+        for severity in range(1, 5) if run.report_noise else ():
+            name = f"agent_report_noise_{severity}"
+            summary[name] = loop.evaluate(name, heldout, agent=True, report_severity=severity)
         identity = loop.planner.identity
     # Ablations: a loop of its own, trained and evaluated with one thing changed.
     for name in run.ablations:
@@ -223,20 +232,3 @@ def _examples(settings: PlannerConfig) -> str:
     if not path.is_file():
         raise MissingFileError(f"planner.examples: {path} is not there; prompts/planner_examples.txt is the project's")
     return path.read_text(encoding="utf-8")
-
-
-def _noisy(config: EmacPlusConfig, loop: Loop, games: list[Game]) -> dict[str, Any]:
-    """The result at every severity of noise, with and without replanning."""
-    # Noise on the frames (severity 0 is none), each with the planner's triggers and without; then noise on the reports.
-    found: dict[str, Any] = {}
-    kind, fixed = config.environment.image_noise, dataclasses.replace(config.planner, **_CHANGES["no_replanning"])
-    for severity in range(5) if config.run.robustness else ():
-        settings = dataclasses.replace(config.environment, image_severity=severity)
-        noisy = environment_factory(settings, config.run.max_steps)
-        for name, rules in (("", config.planner), ("_no_replanning", fixed)):
-            key = f"agent_{kind}_{severity}{name}"
-            found[key] = loop.evaluate(key, games, agent=True, make_environment=noisy, rules=rules)
-    for severity in range(1, 5) if config.run.report_noise else ():
-        key = f"agent_report_noise_{severity}"
-        found[key] = loop.evaluate(key, games, agent=True, report_severity=severity)
-    return found

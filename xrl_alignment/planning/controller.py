@@ -54,84 +54,69 @@ class Controller:
 
     def next(self, action: HighLevelAction) -> str:
         """The next command for `action`; `DONE`, or a `Refusal`."""
+        # For each verb: `DONE` first if the belief shows that nothing is left to do, then what makes the action
+        # impossible, then the next of its commands. A command that the engine has refused in this state is not
+        # repeated (`_unless_failed`).
+        belief, held, thing = self.belief, self.belief.held, action.thing
+        in_hand = thing in (held, type_of(held)) if held else False
         match action.verb:
             case "go to":
-                return self._go_to(action.place)
+                if action.place in self._types(belief.here & self._visited & belief.seen):
+                    return DONE
+                places = self._named(action.place)
+                if not places:
+                    return REJECTED
+                # A type alone ("cabinet") means one that was not searched yet, the one at hand first.
+                place = min(places, key=lambda name: (name in belief.seen, name not in belief.here))
+                return self._reach(place) or (DONE if place in belief.seen else self._unless_failed(f"examine {place}"))
             case "take":
-                return self._take(action.thing)
+                if in_hand:
+                    return DONE
+                name = self.find(thing)
+                if name is None:
+                    return NOT_FOUND
+                if held:  # something else
+                    return REJECTED
+                place = belief.place[name]
+                return self._reach(place) or self._unless_failed(f"take {name} from {place}")
             case "use":
-                return self._use(action.thing)
+                if {thing, belief.said(thing)} & self._types(self._used):
+                    return DONE
+                name = self.find(thing)
+                if name is None:
+                    return NOT_FOUND
+                place = belief.place[name]
+                return f"go to {place}" if place not in belief.here else self._unless_failed(f"use {name}")
             case "put":
-                return self._put(action)
-        return self._treat(action)  # clean, heat, cool
+                if not in_hand:
+                    # Since this action began, such a thing was put at such a place: the last command has done it.
+                    done = any(
+                        thing in (name, type_of(name)) and action.place in (place, type_of(place))
+                        for name, place in self._put_now
+                    )
+                    return DONE if done else self._unheld(thing)
+                places = [name for name in self._named(action.place) if (held, name) not in belief.refused]
+                if not places:
+                    return REJECTED
+                place = min(places, key=lambda name: name not in belief.here)
+                return self._reach(place) or self._unless_failed(f"put {held} in/on {place}")
+        # clean, heat, cool
+        if not in_hand:
+            return self._unheld(thing)
+        if held in belief.states[STATES[action.verb]]:
+            return DONE
+        tools = self._named(APPLIANCES[action.verb])
+        if not tools:
+            return REJECTED
+        tool = min(tools, key=lambda name: name not in belief.here)
+        # Not `_reach`: an appliance works closed as it is.
+        return f"go to {tool}" if tool not in belief.here else self._unless_failed(f"{action.verb} {held} with {tool}")
 
     def find(self, thing: str) -> str | None:
         """The name of a thing that was seen, by its name, or by its type if it was not put down since; the nearest."""
         belief = self.belief
         names = [n for n in belief.place if thing == n or (thing == type_of(n) and n not in self._put_down)]
         return min(names, key=lambda name: belief.place[name] not in belief.here, default=None)
-
-    # Each of these says `DONE` first if the belief shows that nothing is left to do, then what makes the action
-    # impossible, then the next of its commands. A command that the engine has refused in this state is not repeated.
-
-    def _go_to(self, place: str) -> str:
-        belief = self.belief
-        if place in self._types(belief.here & self._visited & belief.seen):
-            return DONE
-        names = self._named(place)
-        if not names:
-            return REJECTED
-        # A type alone ("cabinet") means one that was not searched yet, the one at hand first.
-        name = min(names, key=lambda name: (name in belief.seen, name not in belief.here))
-        return self._reach(name) or (DONE if name in belief.seen else self._unless_failed(f"examine {name}"))
-
-    def _take(self, thing: str) -> str:
-        held = self.belief.held
-        if held and thing in (held, type_of(held)):
-            return DONE
-        name = self.find(thing)
-        if name is None:
-            return NOT_FOUND
-        place = self.belief.place[name]
-        return REJECTED if held else self._reach(place) or self._unless_failed(f"take {name} from {place}")
-
-    def _treat(self, action: HighLevelAction) -> str:
-        held = self.belief.held
-        if not held or action.thing not in (held, type_of(held)):
-            return self._unheld(action.thing)
-        if held in self.belief.states[STATES[action.verb]]:
-            return DONE
-        tools = self._named(APPLIANCES[action.verb])
-        if not tools:
-            return REJECTED
-        tool = min(tools, key=lambda name: name not in self.belief.here)
-        if tool not in self.belief.here:
-            return f"go to {tool}"
-        return self._unless_failed(f"{action.verb} {held} with {tool}")
-
-    def _put(self, action: HighLevelAction) -> str:
-        belief, held = self.belief, self.belief.held
-        if not held or action.thing not in (held, type_of(held)):
-            # Since this action began, such a thing was put at such a place: the last command has done it.
-            done = any(
-                action.thing in (name, type_of(name)) and action.place in (place, type_of(place))
-                for name, place in self._put_now
-            )
-            return DONE if done else self._unheld(action.thing)
-        places = [name for name in self._named(action.place) if (held, name) not in belief.refused]
-        if not places:
-            return REJECTED
-        name = min(places, key=lambda name: name not in belief.here)
-        return self._reach(name) or self._unless_failed(f"put {held} in/on {name}")
-
-    def _use(self, thing: str) -> str:
-        if {thing, self.belief.said(thing)} & self._types(self._used):
-            return DONE
-        name = self.find(thing)
-        if name is None:
-            return NOT_FOUND
-        place = self.belief.place[name]
-        return f"go to {place}" if place not in self.belief.here else self._unless_failed(f"use {name}")
 
     def _unheld(self, thing: str) -> Refusal:
         return REJECTED if self.find(thing) else NOT_FOUND

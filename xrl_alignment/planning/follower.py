@@ -134,6 +134,7 @@ class PlanFollower:
             self._take_judgement(answer)
             return
         question, plan = self.question(), read_plan(answer.text)
+        # Stored with every call: the explorer's plan for the same state, the correction from which the planner learns.
         call = PlanCall(
             trigger=self._due,
             history=question.history,
@@ -266,7 +267,7 @@ class PlanFollower:
 
     def _plan_anew(self, trigger: str) -> bool:
         """Have the planner asked for a plan; False if the cap is reached."""
-        if len(self.calls) > self.rules.max_replans:
+        if len(self.calls) > self.rules.max_replans:  # the first call is no replan
             self.stopped = f"cap of {self.rules.max_replans} replans"
             return False
         self._due = trigger

@@ -33,7 +33,7 @@ _FORMS = re.compile(
     rf"|(?P<verb>take|clean|heat|cool|use) (?P<object>{_NAME})"
 )
 _SURPLUS = re.compile(r" (?:from|with) .*$")  # `take mug 1 from desk 1`: the controller knows where it is
-_MARK = re.compile(r"^\s*(?:plan\s*:|>|[-*•]|\(?\d+[.):])\s*", re.IGNORECASE)
+_MARK = re.compile(r"^\s*(?:plan\s*:|>|[-*•]|\(?\d+[.):])\s*", re.IGNORECASE)  # `Plan: …`, `> …`, `- …`, `1. …`
 _BETWEEN = re.compile(r"[,;\n]|\bthen\b", re.IGNORECASE)  # without the blanks around it: `\s*` in front is quadratic
 
 
@@ -62,6 +62,7 @@ class ParsedPlan:
 def read_action(text: str) -> HighLevelAction | None:
     """The high-level action that `text` states, None if it states none."""
     # In the dialect of the commands ("put mug on desk" -> "put mug in/on desk"), without what the controller knows.
+    # Cut first, at twice the length: what is dropped (articles, blanks) may make a long text a short command.
     command = _SURPLUS.sub("", canonical(normalise(text[: 2 * MAX_ACTION])))
     match = _FORMS.fullmatch(command) if len(command) <= MAX_ACTION else None
     if match is None:

@@ -122,6 +122,7 @@ class PlanningPlayer:
 
     def __call__(self, game: Game) -> Generator[Any, Any, PlannedGame]:
         """Play one game."""
+        # By seed and game, not by order: a loop that continues plays the games that are left as it would have.
         agent = PlannedAgent(self, random.Random(f"{self.settings.seed} {game.id}"))
         with self._environments.lend() as environment:
             episode = yield from play(

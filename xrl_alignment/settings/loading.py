@@ -34,14 +34,24 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
     # The schema's defaults, then the file, then the options, each checked by itself so that an error names its source.
     layers = [(str(cfg_path), _read_yaml(Path(cfg_path)))] if cfg_path else []
     # An architecture has keys of its own: the option that chooses one comes before those that set its keys.
-    ordered = sorted(options or (), key=lambda option: not option.startswith("model.arch="))
-    layers += [("--options", _read_option(schema, option)) for option in ordered]
+    for option in sorted(options or (), key=lambda option: not option.startswith("model.arch=")):
+        key, equals, text = option.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--options {option}: write it as section.key=value")
+        # `key=` is an empty text; for yaml it would be null, which no setting can be.
+        written = option if text else f"{key}=''"
+        layers.append(("--options", read_option(written, [key] if _type_of(schema, key) is str else [])))
     merged = OmegaConf.structured(schema)
     for source, layer in layers:
         _refuse_unknown_keys(schema, layer, source)
         _refuse_wrong_kinds(schema, layer, source)
-        if _names_another_architecture(merged, layer):
-            merged.model = {}  # the keys that were there are those of another one
+        # A layer that names another `model.arch` drops the keys of the one before, which mean nothing to the new one.
+        # What is still a reference (`${…}`) names none: it is resolved only in the end.
+        section = layer.get("model") if "model" in merged and not OmegaConf.is_interpolation(layer, "model") else None
+        if isinstance(section, DictConfig) and not OmegaConf.is_interpolation(section, "arch"):
+            named = section.get("arch")
+            if named is not None and named != merged.model.get("arch"):
+                merged.model = {}
         try:
             merged = OmegaConf.merge(beneath(merged, layer), layer)
         except OmegaConfBaseException as error:
@@ -49,6 +59,7 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
     try:
         # References (`${run.seed}`) are resolved here, and each section checks itself when it is made.
         config = typing.cast(SchemaT, OmegaConf.to_object(merged))
+        # Kept for `shareable`. An attribute of the instance and no field: a field would be a setting.
         setattr(config, _WRITTEN, OmegaConf.to_container(merged, resolve=False))
     except (ConfigError, OmegaConfBaseException) as error:
         where = " and ".join(dict.fromkeys(source for source, _ in layers)) or "the defaults"
@@ -56,14 +67,6 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
     if cfg_path and not layers[0][1]:  # the wrong file, or one that was not written whole: defaults may play for hours
         raise ConfigError(f"{cfg_path} is empty, so it does not say what to run: begin with a file of configs/")
     return config
-
-
-def _names_another_architecture(config: DictConfig, layer: DictConfig) -> bool:
-    """Whether `layer` sets `model.arch` to another one than `config` has."""
-    section = layer.get("model") if "model" in config and not OmegaConf.is_interpolation(layer, "model") else None
-    if not isinstance(section, DictConfig) or OmegaConf.is_interpolation(section, "arch"):
-        return False
-    return section.get("arch") not in (None, config.model.get("arch"))
 
 
 def to_yaml(config: object) -> str:
@@ -132,14 +135,6 @@ def _read_yaml(path: Path) -> DictConfig:
         raise ConfigError(str(error)) from error
 
 
-def _read_option(schema: type, option: str) -> DictConfig:
-    key, equals, text = option.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--options {option}: write it as section.key=value")
-    # `key=` is an empty text; for yaml it would be null, which no setting can be.
-    return read_option(option if text else f"{key}=''", [key] if _type_of(schema, key) is str else [])
-
-
 def _keys(schema: type) -> dict[str, list[str] | None]:
     """The names of every section's keys; None for a free section (`model:`), which may hold any key."""
     hints = typing.get_type_hints(schema)
@@ -188,6 +183,7 @@ def _refuse_wrong_kinds(schema: type, layer: DictConfig, source: str) -> None:
     for section, settings in container.items():
         for name, value in settings.items() if isinstance(settings, dict) else ():
             key = f"{section}.{name}"
+            # A reference may lead to a list; and None is OmegaConf's to refuse, which names the type.
             referring = value is None or (isinstance(value, str) and "${" in value)
             if typing.get_origin(_type_of(schema, key)) is list and not isinstance(value, list) and not referring:
                 raise ConfigError(f"{source}: {not_a_list(key, value)}")
@@ -203,6 +199,7 @@ def _type_of(schema: type, key: str) -> typing.Any:
 
 
 def _type_error_text(schema: type, error: OmegaConfBaseException, layer: DictConfig, source: str) -> str:
+    # An item of a list has a key such as `environment.games[2]`, and the type of the list's items.
     key = error.full_key or str(error.key or "")
     name, item, _ = key.partition("[")
     value = OmegaConf.select(layer, name, throw_on_resolution_failure=False)

@@ -145,7 +145,7 @@ class RequestQueue:
             if len(self._waiting) >= self._limit:
                 raise RequestRefused(503, f"{self._limit} requests are waiting already", {"Retry-After": "1"})
             self._waiting.append(pending)
-            self._changed.notify()
+            self._changed.notify()  # one is enough: only the loop takes from the queue
 
     def take(
         self,
@@ -174,7 +174,7 @@ class RequestQueue:
         """Accept no more requests, drop those that wait, and wake the loop."""
         with self._changed:
             self.closed = True
-            self._waiting.clear()
+            self._waiting.clear()  # `SessionAdmission.close` answers them
             self._changed.notify_all()
 
     def _pop(self, max_items: int, deadline: float) -> list[PendingRequest]:
@@ -265,13 +265,14 @@ class SessionAdmission:
             }
             for name in silent:
                 del self._sessions[name]
+        # The loop gets a `Bye` as if the client had said it: there is one way by which games become free again.
         reason = f"silent for {self._timeout:g} s"
         return [PendingRequest(Bye(name, s.seq, reason), "v2", self._clock) for name, s in silent.items()]
 
     def close(self) -> None:
         """Release every request that waits."""
         self._queue.close()  # first, so that nothing new is let in
-        with self._lock:
+        with self._lock:  # a copy: each handler that is released calls `finished`, which changes the set
             waiting = list(self._unanswered)
         for pending in waiting:
             pending.release("the server stopped before it answered")

@@ -17,9 +17,10 @@ class OpenConnections:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._changed = threading.Condition()
-        self._new: dict[socket.socket, None] = {}
-        self._idle: dict[socket.socket, None] = {}
-        self._busy: dict[socket.socket, None] = {}
+        # Ordered sets, the one that has waited longest first. A connection is in one of them until it is closed.
+        self._new: dict[socket.socket, None] = {}  # no whole request yet
+        self._idle: dict[socket.socket, None] = {}  # answered, and no whole next request
+        self._busy: dict[socket.socket, None] = {}  # its request is being answered
 
     def __len__(self) -> int:
         return len(self._new) + len(self._idle) + len(self._busy)

@@ -99,7 +99,7 @@ class PageServer:
         """Finish what is being written, close the port; may be called again, also by another thread."""
         if self._context.pages:
             self._context.pages.close()  # streams never end by themselves
-        with self._stopping:
+        with self._stopping:  # the second caller returns only when the first has closed everything
             if self._thread is not None:
                 self._http.shutdown()
                 self._thread.join()
@@ -174,8 +174,8 @@ class DaggerHTTPServer(PageServer):
 
 class _HTTPServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     allow_reuse_address = True  # a port in TIME_WAIT is free; a port on which a process listens is still an error
-    daemon_threads = True
-    request_queue_size = 1024
+    daemon_threads = True  # a thread that waits for the loop's answer must not keep the process after `stop`
+    request_queue_size = 1024  # the system's queue of new connections: a cluster's clients all come at once
 
     def __init__(self, address: tuple[str, int], context: HandlerContext) -> None:
         self._connections = context.connections

@@ -139,6 +139,6 @@ def _literal(text: str, what: str) -> Any:
             raise ProtocolError(f"{what} is nested deeper than {MAX_NESTING}")
     try:
         with _PARSER:
-            return ast.literal_eval(text.strip())
+            return ast.literal_eval(text.strip())  # `strip`: a blank at the beginning is an indentation to the parser
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise ProtocolError(f"{what} is not a Python literal: {brief(error)}") from error

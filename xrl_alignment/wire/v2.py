@@ -59,7 +59,7 @@ def encode(message: Message, image_format: str = "auto") -> bytes:
             header |= {"kind": "next"}
         case Bye():
             header |= {"kind": "bye", "reason": message.reason}
-    text = json.dumps(header, ensure_ascii=False).encode()
+    text = json.dumps(header, ensure_ascii=False).encode()  # as UTF-8: escapes would be three times as long
     return struct.pack(">I", len(text)) + text + image
 
 

@@ -22,15 +22,19 @@ MAX_COMMAND = 500  # characters; nothing longer is a command
 MAX_NEAR, MAX_COMPARED = 100, 500
 MIN_ANSWER = 5  # the original asks again for anything shorter
 _VERBS = frozenset("go take put move open close use heat cool clean slice examine look inventory help".split())
+# "<think>…</think>"; without an end, if the answer's length was used up within it.
 _REASONING = re.compile(r"<(think|thinking|reasoning|thought)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+# "…</think>" without a beginning: some chat templates put the opening mark into the prompt.
 _REASONING_END = re.compile(r"\A.*</(?:think|thinking|reasoning|thought)>", re.DOTALL | re.IGNORECASE)
+# "> go to desk 1", "- go to desk 1", "1. go to desk 1", "**go to desk 1**", and several of them.
 _BULLET = re.compile(r"^(?:[>*•–-]\s*|\(?\d+[.):]\s+|\*\*)+")
+# "Action: …", "The next best action is: …".
 _LABEL = re.compile(
     r"^(?:the\s+)?(?:(?:next|best|single|my|final|new)\s+)*(?:action|command|answer|act)(?: is)?\s*:\s*", re.I
 )
 _THOUGHT = re.compile(r"^(?:think|thought|thinking)\s*:\s*", re.I)
-_QUOTED = re.compile(r"[`\"“]([^`\"“”]+)[`\"”]")
-_SECOND_ACTION = re.compile(r"(?:,? (?:and )?then\b|;).*", re.I | re.DOTALL)
+_QUOTED = re.compile(r"[`\"“]([^`\"“”]+)[`\"”]")  # I would "go to desk 1" now
+_SECOND_ACTION = re.compile(r"(?:,? (?:and )?then\b|;).*", re.I | re.DOTALL)  # go to desk 1, and then open it
 
 
 @dataclass(frozen=True)

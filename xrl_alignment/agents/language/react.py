@@ -84,7 +84,7 @@ def _read(what: str, path: Path | str) -> str:
 
 def few_shot_query(examples: Sequence[str], memories: Sequence[str] = ()) -> str:
     """The `base_query` of an `EnvironmentHistory`: three worked examples, two once the game has memories."""
-    used = examples[: 2 if memories else EXAMPLES_PER_TYPE]
+    used = examples[: 2 if memories else EXAMPLES_PER_TYPE]  # as in the original: memories take the third one's room
     number = ("no examples", "one example", "two examples", "three examples")[len(used)]
     return f"Interact with a household to solve a task. Here are {number}.\n" + "\n".join(e.strip() for e in used)
 

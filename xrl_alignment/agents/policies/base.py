@@ -51,7 +51,7 @@ class Policy(Protocol):
 
 def changes(weights: Iterable[torch.Tensor]) -> list[int]:
     """How often each was changed in place, as torch counts it: by an optimiser's steps, or weights that were loaded."""
-    return [weight._version for weight in weights]
+    return [weight._version for weight in weights]  # autograd's own counter; comparing values would read them all
 
 
 def half_type(device: torch.device) -> torch.dtype:
@@ -91,7 +91,7 @@ def process_images(vis_processor: Callable[[np.ndarray], Any], frames: Sequence[
     return list((_threads().map if len(frames) > 1 else map)(process, frames))
 
 
-@cache
+@cache  # made when it is first needed: rollout workers import this module, too, and process no image
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="images")
 

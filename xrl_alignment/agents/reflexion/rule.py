@@ -96,7 +96,7 @@ def read_episode(trace: EpisodeTrace) -> EpisodeReading:
             if receptacle not in reading.searched:
                 reading.searched.append(receptacle)
             for name in names_in(listing):
-                if " " in name:
+                if " " in name:  # a name with a number; types alone get theirs from `Belief` below
                     reading.found_at.setdefault(name, receptacle)
         if belief.by_type:
             for name, receptacle in belief.place.items():
@@ -150,6 +150,7 @@ def _plan(reading: EpisodeReading) -> list[str]:
     if task is None:
         return [_search(reading, "what the task names")]
     steps: list[str] = []
+    # In full for the first object; for a second one (pick_two_obj) the same again, in one sentence.
     for name in seen[:1]:
         steps += [*_reach(reading, reading.found_at[name]), f"take {name} from {reading.found_at[name]}"]
         steps += _finish(reading, name, task)

@@ -88,6 +88,7 @@ def _look_into(game: Game) -> dict[str, Any]:
     task = parse_task(sentence)
     wanted = task.object_type if task else ""
     episode = without_questions(play(environment, game, agent, expert=expert))
+    # In the first place: at most one `go to` before the first `take` (none if it stands there at the beginning).
     took = next((n for n, (action, _) in enumerate(episode.steps) if action.startswith("take ")), None)
     before = [action for action, _ in episode.steps[:took]] if took is not None else []
     return {

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from xrl_alignment.lab.audit.experiments import SECTIONS
 from xrl_alignment.lab.audit.figures import counted
-from xrl_alignment.lab.audit.published import Published, read_published
+from xrl_alignment.lab.audit.published import read_published
 from xrl_alignment.play.evaluation.page import page
 from xrl_alignment.play.evaluation.protocols import PROTOCOLS, protocols_table
 from xrl_alignment.play.evaluation.scores import Row
@@ -92,20 +92,17 @@ def scores_page(rows: Sequence[Row]) -> str:
         "another table here.",
     ]
     published = read_published()
-    for name in [*PROTOCOLS, None]:
+    for name in [*PROTOCOLS, None]:  # a table for each protocol, so that no rate stands beside one of another
         listed = [rate for rate in published if rate.protocol == name]
-        if listed:
-            parts += [f"### {f'`{name}`' if name else 'The protocol is not known'}", _published_table(listed)]
+        if not listed:
+            continue
+        lines = ["| who | sees | split | games, seeds | success | source |", "| --- | --- | --- | --- | ---: | --- |"]
+        for each in sorted(listed, key=lambda rate: (rate.split, -rate.success)):
+            games = f"{each.games or 'not known'}, {each.seeds if each.games else 'not known'}"
+            sees = "images" if each.images else "text"
+            mark = "†" if each.abstract else ""
+            lines.append(f"| {each.who} | {sees} | {each.split} | {games} | {each.success:.3f}{mark} | {each.source} |")
+        parts += [f"### {f'`{name}`' if name else 'The protocol is not known'}", "\n".join(lines)]
     # The page of the table has its own title, which becomes a section here.
     measured = page(rows).replace("\n## ", "\n### ").replace("# Scores", "## Measured here", 1)
     return "\n\n".join([*parts, measured])
-
-
-def _published_table(rates: Sequence[Published]) -> str:
-    lines = ["| who | sees | split | games, seeds | success | source |", "| --- | --- | --- | --- | ---: | --- |"]
-    for each in sorted(rates, key=lambda rate: (rate.split, -rate.success)):
-        games = f"{each.games or 'not known'}, {each.seeds if each.games else 'not known'}"
-        sees = "images" if each.images else "text"
-        mark = "†" if each.abstract else ""
-        lines.append(f"| {each.who} | {sees} | {each.split} | {games} | {each.success:.3f}{mark} | {each.source} |")
-    return "\n".join(lines)

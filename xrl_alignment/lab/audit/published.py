@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lavis.common.errors import FileError
 from xrl_alignment.lab.audit.power import gap_interval
@@ -56,22 +55,21 @@ def read_published(path: Path = TABLE) -> list[Published]:
         listed = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FileError(f"{path} cannot be read: {error}") from error
-    return [_checked(number, entry, path) for number, entry in enumerate(listed, start=1)]
-
-
-def _checked(number: int, entry: Mapping[str, Any], path: Path) -> Published:
-    where = f"{path}, entry {number}"
-    if "protocol" not in entry:
-        raise FileError(f"{where}: a rate without a protocol cannot be read: name one, or null if it is not known")
-    if entry["protocol"] is not None and entry["protocol"] not in PROTOCOLS:
-        raise FileError(f"{where}: protocol {entry['protocol']!r} is none of {', '.join(PROTOCOLS)}")
-    try:
-        rate = Published(**entry)
-    except TypeError as error:
-        raise FileError(f"{where}: {error}") from error
-    if rate.protocol and not rate.games:
-        raise FileError(f"{where}: a rate of a known protocol needs the number of its games")
-    return rate
+    rates = []
+    for number, entry in enumerate(listed, start=1):
+        where = f"{path}, entry {number}"
+        if "protocol" not in entry:
+            raise FileError(f"{where}: a rate without a protocol cannot be read: name one, or null if it is not known")
+        if entry["protocol"] is not None and entry["protocol"] not in PROTOCOLS:
+            raise FileError(f"{where}: protocol {entry['protocol']!r} is none of {', '.join(PROTOCOLS)}")
+        try:
+            rate = Published(**entry)
+        except TypeError as error:  # a field that there is not, or one that is missing
+            raise FileError(f"{where}: {error}") from error
+        if rate.protocol and not rate.games:  # without it, no interval of a difference can be computed
+            raise FileError(f"{where}: a rate of a known protocol needs the number of its games")
+        rates.append(rate)
+    return rates
 
 
 def gaps(rates: Sequence[Published]) -> tuple[list[Gap], list[Published]]:

@@ -322,6 +322,7 @@ class RowWriter:
 def batches(rows: Sequence[Row], rng: random.Random) -> list[list[Row]]:
     """Rows of like length together, about `BATCH_TOKENS` in a batch, batches in random order."""
     groups: list[list[Row]] = [[]]
+    # Sorted, so that the newest row is the longest: a batch is as wide as that one, and so is its cost.
     for row in sorted(rows, key=lambda row: len(row.ids)):
         if groups[-1] and (len(groups[-1]) + 1) * (len(row.ids) + SLOTS) > BATCH_TOKENS:
             groups.append([])

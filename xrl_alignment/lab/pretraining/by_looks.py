@@ -244,7 +244,7 @@ def told_student(weights: str | Path | None = None) -> ToldStudent:
     """The shipped student, told what it would see; its language model from `weights` if given."""
     shipped, _ = load_student({"model_type": "student"}, torch.device("cpu"))
     assert isinstance(shipped, Blip2Emac)
-    shipped.__class__ = ToldStudent
+    shipped.__class__ = ToldStudent  # the same weights with another `image_tokens`: nothing is built or copied twice
     assert isinstance(shipped, ToldStudent)
     shipped.remember_words()
     if weights is not None:

@@ -74,7 +74,7 @@ CROWDED = (
 )
 EMPTY = 0.2  # share of the other views: of any place, often an empty one
 ROOMS = 0.04  # share of views of the whole room, in which nothing is to be named
-BATCH, REUSE, POOL = 24, 4, 2048
+BATCH, REUSE, POOL = 24, 4, 2048  # frames of a step; passes over a frame before a new one replaces it; frames at hand
 WARMUP_STEPS, DECAY_SHARE = 100, 0.35
 NOTHING = 0.15  # weight of patches that show nothing
 VIEW_WEIGHT = 0.3
@@ -217,7 +217,8 @@ def targets(batch: Sequence[Seen]) -> tuple[Tensor, Tensor, Tensor]:
     there, counts = np.zeros((len(batch), len(TYPES)), np.float32), np.ones((len(batch), len(TYPES)), np.float32)
     for i, seen in enumerate(batch):
         kinds, pixels = seen.objects[:, 0], seen.objects[:, 5]
-        counts[i, kinds] = 0.0  # what hardly shows may be named or not
+        # What hardly shows may be named or not; the second line overwrites that if another one of its type shows well.
+        counts[i, kinds] = 0.0
         there[i, kinds[pixels >= LEAST_PIXELS]] = counts[i, kinds[pixels >= LEAST_PIXELS]] = 1.0
     patches = torch.from_numpy(np.stack([seen.patches for seen in batch]).astype(np.int64))
     return patches.flatten(1), torch.from_numpy(there), torch.from_numpy(counts)
@@ -298,8 +299,9 @@ def train(
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         spent, step = saved["minutes"], saved["step"]
-    rng = random.Random(f"{seed} {step}")
+    rng = random.Random(f"{seed} {step}")  # with the step: a run that continues draws other frames than its beginning
     source = views(games, rng)
+    # The same frames after every pool, whatever the seed: so figures of several runs can be compared.
     test_source = views(judged, random.Random(999), held_out=True, crowding=0.0)
     test = [next(test_source) for _ in range(JUDGED)]
     pool: list[Seen] = []
@@ -334,7 +336,7 @@ def train(
         named = rates(precision_recall(in_view(model, test), test))
         spent = (time.monotonic() - started) / 60
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "minutes": spent, "step": step}
-        torch.save(state, out / "encoder.tmp")
+        torch.save(state, out / "encoder.tmp")  # then renamed: a killed run leaves a whole file
         (out / "encoder.tmp").rename(out / "encoder.pt")
         means = [sum(column) / len(losses) for column in zip(*losses, strict=True)]
         line = {

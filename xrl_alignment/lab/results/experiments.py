@@ -65,7 +65,7 @@ def student(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
             name, cloned = "cloned/given", Path(sizes.cloned).absolute()
         else:
             name, games, reader = f"cloned/seed{seed}", _collections(lab, sizes), _reader(lab, sizes)
-            cloned = _trained(lab, f"seed{seed}", games, sizes.batches, seed, language_model=reader)
+            cloned = _trained(lab, f"seed{seed}", games, sizes.batches, seed, falls=20, language_model=reader)
         found = {"cloned": _judged(lab, sizes, name, cloned)}
         keys = {"run.seed": seed, "run.num_envs": sizes.round_games, "reflexion.enabled": False}
         own = []
@@ -75,7 +75,9 @@ def student(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
             notes = {"run.enable_tc": short == "b", "environment.seed": 100 * (seed + 1) + number}
             own.append(lab.label(f"labelled/seed{seed}-{short}", cloned, keys | shown | notes))
         storages = [*_collections(lab, sizes), *own * 3]  # the expert's games stay; the student's own count three times
-        weights = _trained(lab, f"dagger-seed{seed}", storages, sizes.dagger_batches, seed, cloned, init_lr=3e-4)
+        weights = _trained(
+            lab, f"dagger-seed{seed}", storages, sizes.dagger_batches, seed, cloned, falls=20, init_lr=3e-4
+        )
         found["student"] = _judged(lab, sizes, f"student/seed{seed}", weights)
         found["as it ships"] = _judged(lab, sizes, f"student-as-it-ships/seed{seed}", weights, AS_IT_SHIPS)
         return found
@@ -151,7 +153,7 @@ def looking(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
         name = f"looking-{kind}-seed{seed}"
         flags = ("--order", "listing", *taught[kind])
         data = _collection(lab, name, sizes.looking_games, 20 + seed, *flags, noise=sizes.noise)
-        weights = _few(lab, name, [data], seed, sizes.looking_batches, SHIPPED, model=vision, init_lr=3e-4)
+        weights = _trained(lab, name, [data], sizes.looking_batches, seed, SHIPPED, model=vision, init_lr=3e-4)
         return {
             way: lab.evaluate(f"looking/{_slug(way)}-seed{seed}", weights, games | dict(keys))
             for way, keys in shown[kind].items()
@@ -225,7 +227,7 @@ def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
         own = "explorer" if variant.beta is not None else variant.name
         data = "explorer" if variant.batches != sizes.ablation_batches else own
         shown = _collection(lab, f"{data}-seed{seed}", variant.games, 10 + seed, *variant.collect, noise=sizes.noise)
-        weights = _few(lab, f"{own}-seed{seed}", [shown], seed, variant.batches)
+        weights = _trained(lab, f"{own}-seed{seed}", [shown], variant.batches, seed)
         if variant.beta is not None:
             keys = {"run.beta": f"[{variant.beta}]", "run.seed": seed, "environment.seed": 10 + seed}
             keys["run.num_envs"] = sizes.ablation_games
@@ -275,8 +277,9 @@ def pooled(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
         found = {"start": _heldout(lab, sizes, f"{name}/start", start)}
         for arm, options in POOLED.items():
             label = f"{name}-pooled-{_slug(arm)}"
-            weights = _few(
-                lab, label, [pairs, own, own, own], seed, sizes.pooled_batches, start, init_lr=3e-4, **options
+            # The student's own states count three times beside the expert's, as in `student`.
+            weights = _trained(
+                lab, label, [pairs, own, own, own], sizes.pooled_batches, seed, start, init_lr=3e-4, **options
             )
             found[arm] = _heldout(lab, sizes, f"{name}/pooled-{_slug(arm)}", weights)
         return found
@@ -287,7 +290,8 @@ def pooled(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 def _start(lab: Lab, sizes: ResultsConfig, games: int, seed: int) -> Path:
     """The cloned student that phase 2 begins with."""
     name = f"regime{games}-seed{seed}"
-    return _few(lab, name, [_collection(lab, name, games, 10 + seed, noise=sizes.noise)], seed, sizes.regime_batches)
+    shown = _collection(lab, name, games, 10 + seed, noise=sizes.noise)
+    return _trained(lab, name, [shown], sizes.regime_batches, seed)
 
 
 def _phase_keys(sizes: ResultsConfig, games: int, seed: int) -> Options:
@@ -353,17 +357,18 @@ def _reader(lab: Lab, sizes: ResultsConfig) -> Path:
 
 
 def _trained(
-    lab: Lab, name: str, storages: Sequence[Path], batches: int, seed: int, start: Path | None = None, **options: Any
+    lab: Lab,
+    name: str,
+    storages: Sequence[Path],
+    batches: int,
+    seed: int,
+    start: Path | None = None,
+    *,
+    falls: int = 8,
+    **options: Any,
 ) -> Path:
-    inner = max(1, batches // 20)  # the learning rate falls in twenty steps
-    return lab.train(name, storages, start, seed=seed, max_iters=batches, iters_per_inner_epoch=inner, **options)
-
-
-def _few(
-    lab: Lab, name: str, storages: Sequence[Path], seed: int, batches: int, start: Path | None = None, **options: Any
-) -> Path:
-    """A student trained on few games."""
-    inner = max(1, batches // 8)
+    """A student trained on so many batches; the learning rate falls in `falls` steps, more of them if it is long."""
+    inner = max(1, batches // falls)
     return lab.train(name, storages, start, seed=seed, max_iters=batches, iters_per_inner_epoch=inner, **options)
 
 

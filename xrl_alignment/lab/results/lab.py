@@ -37,7 +37,7 @@ class Lab:
         self.output = output.absolute()
         self.jobs = jobs
         self.say = say
-        self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)  # by step: chains may share one
         self._running = threading.Semaphore(jobs)
         self._stopped = threading.Event()
         self._used: dict[str, float] = {}

@@ -41,6 +41,7 @@ class EndpointPlanner(Planner):
         self.max_answer_tokens = max_answer_tokens
         self.temperature = temperature
         self._chat = endpoint.api == "chat"
+        # The longer of the two system messages: then plans and judgements have one budget, and one prompt is cut alike.
         system = max(endpoint.count(SYSTEM), endpoint.count(JUDGE_SYSTEM)) if self._chat else 0
         self._budget = context_tokens - max_answer_tokens - PROMPT_OVERHEAD - system
         if self._budget < 1:

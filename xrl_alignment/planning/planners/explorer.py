@@ -67,14 +67,15 @@ class ExplorerPlanner(Planner):
 
     def plan_all(self, questions: Sequence[PlanQuestion]) -> list[PlanAnswer]:
         """See `Planner`; it costs no tokens."""
-        return [PlanAnswer(_answer(question), self.identity) for question in questions]
-
-
-def _answer(question: PlanQuestion) -> str:
-    if not question.plan:
-        return write_plan(explorers_plan(question))
-    judged = judge(question, explorers_plan(question))
-    return ", ".join("yes" if answer else "no" for answer in (judged.executed, judged.solves))
+        answers = []
+        for question in questions:
+            right = explorers_plan(question)
+            text = write_plan(right)
+            if question.plan:  # not a new plan is wanted, but a judgement of this one
+                judged = judge(question, right)
+                text = ", ".join("yes" if answer else "no" for answer in (judged.executed, judged.solves))
+            answers.append(PlanAnswer(text, self.identity))
+        return answers
 
 
 def judge(question: PlanQuestion, right: Sequence[HighLevelAction]) -> Judgement:

@@ -100,7 +100,13 @@ def train_planner(
         stage = _Stage("supervised", settings.epochs, settings.lr, settings.warmup_steps)
         losses["supervised"] = _train(planner, examples, stage, settings, draw, supervised, report)
     if pairs and settings.dpo_epochs:
-        known = _reference(planner, pairs, settings.batch_size)
+        # The reference policy is the adapter as it is now: its log-probabilities are computed once, before any update.
+        known: dict[PlanExample, tuple[float, float]] = {}
+        with torch.no_grad():
+            for start in range(0, len(pairs), settings.batch_size):
+                part = pairs[start : start + settings.batch_size]
+                chosen, rejected = _pair_logps(planner, part)
+                known.update(zip(part, zip(chosen.tolist(), rejected.tolist(), strict=True), strict=True))
 
         def preference(planner: LocalPlanner, batch: Sequence[PlanExample]) -> Tensor:
             reference = torch.tensor([known[one] for one in batch], device=planner.model.device)
@@ -158,7 +164,7 @@ def _train(
 def _batches(examples: Sequence[PlanExample], size: int, draw: random.Random) -> list[list[PlanExample]]:
     """Batches in random order; questions of like length are together, so that little of a batch is padding."""
     order = list(examples)
-    draw.shuffle(order)
+    draw.shuffle(order)  # sorting is stable: this decides which of equal length come together
     order.sort(key=lambda one: len(f"{one.question.goal} {one.question.history}"))
     batches = [order[start : start + size] for start in range(0, len(order), size)]
     draw.shuffle(batches)
@@ -172,18 +178,6 @@ def _pair_logps(planner: LocalPlanner, batch: Sequence[PlanExample]) -> tuple[Te
     return chosen, rejected
 
 
-@torch.no_grad()
-def _reference(
-    planner: LocalPlanner, pairs: Sequence[PlanExample], batch_size: int
-) -> dict[PlanExample, tuple[float, float]]:
-    known: dict[PlanExample, tuple[float, float]] = {}
-    for start in range(0, len(pairs), batch_size):
-        batch = pairs[start : start + batch_size]
-        chosen, rejected = _pair_logps(planner, batch)
-        known.update(zip(batch, zip(chosen.tolist(), rejected.tolist(), strict=True), strict=True))
-    return known
-
-
 def answer_logps(planner: LocalPlanner, rows: Iterable[tuple[PlanQuestion, str]]) -> tuple[Tensor, Tensor]:
     """Sum of the log-probabilities of each plan's tokens, its EOS included, and their number: two tensors (N,)."""
     encoded = []
@@ -191,7 +185,7 @@ def answer_logps(planner: LocalPlanner, rows: Iterable[tuple[PlanQuestion, str]]
         prompt = planner.encode(planner.prompt(question))
         encoded.append((prompt, planner.encode_plan(plan)))
     longest = max(len(prompt) + len(answer) for prompt, answer in encoded)
-    ids = torch.full((len(encoded), longest), planner.tokenizer.pad_id)
+    ids = torch.full((len(encoded), longest), planner.tokenizer.pad_id)  # (N, L), padded on the right
     mask, wanted = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
     for row, (prompt, answer) in enumerate(encoded):
         ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
@@ -199,7 +193,8 @@ def answer_logps(planner: LocalPlanner, rows: Iterable[tuple[PlanQuestion, str]]
         wanted[row, len(prompt) : len(prompt) + len(answer)] = True
     ids, mask, wanted = (tensor.to(planner.model.device) for tensor in (ids, mask, wanted))
     logits = planner.model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1]
-    told = wanted[:, 1:]
+    told = wanted[:, 1:]  # (N, L - 1): position i predicts token i + 1
+    # In float32 and only where a plan stands: (tokens of all plans, vocabulary) instead of (N, L, vocabulary).
     losses = functional.cross_entropy(logits[told].float(), ids[:, 1:][told], reduction="none")
     sums = torch.zeros(told.shape, device=losses.device).masked_scatter(told, -losses).sum(1)
     return sums, told.sum(1)

@@ -79,7 +79,9 @@ class LocalPlanner(Planner):
             torch.manual_seed(seed)
             self.model = get_peft_model(model, LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers))
         order_sets(self.model.peft_config["default"])
-        for parameter in self.model.parameters():  # what trains is float32, whatever the base has
+        # What trains is float32, whatever the base has: bfloat16 has 8 bits, so a change of less than about 1/512 of a
+        # weight would be rounded away, and most updates are smaller.
+        for parameter in self.model.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.float()
         self.model.eval()
@@ -134,6 +136,7 @@ class LocalPlanner(Planner):
             eos_token_id=eos,
             pad_token_id=pad,
         )[:, longest:].tolist()
+        # What stands behind a row's EOS are pads, while other rows went on; without one `max_new_tokens` cut it.
         return [row[: row.index(eos)] if eos in row else row for row in made]
 
     # ---- adapters ---------------------------------------------------------------------------------------------------

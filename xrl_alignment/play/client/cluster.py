@@ -71,6 +71,7 @@ def spread(workers: int, free: Mapping[str, int]) -> dict[str, int]:
     room = sum(free.values())
     shares: dict[str, int] = {}
     wanted, given, seen = min(workers, room), 0, 0
+    # The share of the nodes so far, rounded down, less what they have: so the rounded shares add up to `wanted`.
     for node, size in free.items():
         seen += size
         shares[node] = wanted * seen // room - given if room else 0
@@ -147,12 +148,6 @@ class _Cluster:
             client = self._client.options(num_cpus=workers, scheduling_strategy=there).remote(self._job, workers)
             self._clients[client] = NodeClient(node, workers)
             self._report.say(f"{workers} environments on node {names[node]}")
-
-    def _submit(self, node: str, workers: int) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        there = NodeAffinitySchedulingStrategy(node, soft=False)
-        return self._client.options(num_cpus=workers, scheduling_strategy=there).remote(self._job, workers)
 
     def _results(self, done: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """What clients returned. A lost client is forgotten, so that `_start` places its environments anew."""

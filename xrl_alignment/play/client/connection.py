@@ -132,12 +132,25 @@ class RetryingConnection:
         raises ServerLost. A server that stays away raises ClientError, or ServerLost if `patience_s` is given.
         """
         patience = self._patience_s if patience_s is None else patience_s
+
+        def failure_of(state: RetryCallState) -> _NoAnswer:
+            failure = state.outcome.exception() if state.outcome else None
+            assert isinstance(failure, _NoAnswer)  # no other exception is retried
+            return failure
+
+        def pause(state: RetryCallState) -> float:  # what the server asks for, else exponential backoff
+            return failure_of(state).retry_after_s or _backoff(state)
+
+        def report_waiting(state: RetryCallState) -> None:
+            if state.attempt_number > 1:  # the first retry is silent: perhaps only an idle connection was closed
+                self._report.waiting(f"waiting for the server at {self.url} ({failure_of(state)})")
+
         retrying = Retrying(
             retry=retry_if_exception_type(_NoAnswer),
-            wait=_seconds_to_wait,
+            wait=pause,
             stop=stop_before_delay(patience),
             sleep=sleep_using_event(self._stop),
-            before_sleep=self._report_waiting,
+            before_sleep=report_waiting,
             reraise=True,
         )
         try:
@@ -210,20 +223,5 @@ class RetryingConnection:
         if self._stop.is_set():
             raise ClientStopped
 
-    def _report_waiting(self, state: RetryCallState) -> None:
-        if state.attempt_number > 1:  # the first retry is silent: the server may only have closed an idle connection
-            self._report.waiting(f"waiting for the server at {self.url} ({_failure_of(state)})")
-
 
 _backoff = wait_exponential(multiplier=_FIRST_DELAY_S, max=_LONGEST_DELAY_S)
-
-
-def _seconds_to_wait(state: RetryCallState) -> float:
-    """What the server asks for, else exponential backoff."""
-    return _failure_of(state).retry_after_s or _backoff(state)
-
-
-def _failure_of(state: RetryCallState) -> _NoAnswer:
-    failure = state.outcome.exception() if state.outcome else None
-    assert isinstance(failure, _NoAnswer)
-    return failure

@@ -43,7 +43,7 @@ class ClientReport(Bar):
 
     def say_once(self, text: str) -> None:
         """Print `text` on a line of its own, even if several workers say it."""
-        with self._lock:
+        with self._lock:  # a worker that has just been told the same waits here, and then finds the text said
             if text not in self._said:
                 self.say(text)
             self._said.add(text)

@@ -13,6 +13,16 @@ from xrl_alignment.settings.schema import EnvironmentConfig
 
 def card(plan: Plan, episodes: Sequence[Collected]) -> str:
     """The dataset card (Markdown): counts and success by task type, settings, versions."""
+    shows = EnvironmentConfig(
+        name=plan.env,
+        tell_objects=plan.tell_objects,
+        name_by=plan.name_by,
+        show_ids=plan.show_ids,
+        camera=plan.camera,
+        blank_frames=plan.blank_frames,
+    ).shows
+    if not plan.frames:
+        shows += " (frames are not stored)"
     # One row for each task type, in the order of their names, and one for all games together.
     rows = []
     for kind in [*sorted({episode.task_type for episode in episodes}), "all"]:
@@ -33,7 +43,7 @@ def card(plan: Plan, episodes: Sequence[Collected]) -> str:
         f"{'' if plan.keep_failed else ' (solved ones only)'}; {'frames' if plan.frames else 'no frames'}, "
         f"format `{plan.format}`. Made with `python -m xrl_alignment.collect`.",
         "",
-        f"What the agent gets: {_shows(plan)}.",
+        f"What the agent gets: {shows}.",
         "",
         "| task type | games | solved | success | 95 % interval | mean steps of solved | transitions |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -49,15 +59,3 @@ def card(plan: Plan, episodes: Sequence[Collected]) -> str:
         "differs, `feedback` the engine's answer. The label is one right answer of several.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _shows(plan: Plan) -> str:
-    shown = EnvironmentConfig(
-        name=plan.env,
-        tell_objects=plan.tell_objects,
-        name_by=plan.name_by,
-        show_ids=plan.show_ids,
-        camera=plan.camera,
-        blank_frames=plan.blank_frames,
-    ).shows
-    return shown if plan.frames else f"{shown} (frames are not stored)"

@@ -45,7 +45,7 @@ def sync_images(out: Path, entries: Sequence[Mapping[str, Any]]) -> None:
     images = [out / entry["image"] for entry in entries if "image" in entry]
     for path in images:
         sync(path)
-    for folder in {path.parent for path in images}:
+    for folder in {path.parent for path in images}:  # a file's name stands in its folder, a folder's in its parent
         sync(folder)
         sync(folder.parent)
 
@@ -62,6 +62,7 @@ class CollectionJournal:
         content = self._episodes.read_bytes() if self._episodes.is_file() else b""
         whole = content[: content.rfind(b"\n") + 1]
         self.done, at = parse_episodes(whole, self._episodes)
+        # A crash may leave half a line in the journal, and annotations of an episode that the journal does not know.
         for path, length in ((self._episodes, len(whole)), (self._annotations, at)):
             with open(path, "ab") as file:
                 file.truncate(length)
@@ -73,6 +74,7 @@ class CollectionJournal:
         with open(self._episodes, "a", encoding="utf-8") as episodes, open(self._annotations, "ab") as annotations:
 
             def add(episode: Collected, entries: list[dict[str, Any]]) -> None:
+                # First the data, on disk, then the journal's line: what the journal names is there after a power cut.
                 lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
                 annotations.write(lines.encode())
                 annotations.flush()
@@ -111,7 +113,7 @@ def parse_episodes(lines: bytes, path: Path) -> tuple[list[Collected], int]:
 def write_list(path: Path, entries: Iterator[bytes]) -> None:
     """Write encoded JSON values as one list, a value a line."""
 
-    def write(file: Any) -> None:
+    def write(file: Any) -> None:  # by hand, an entry at a time: the whole list may be larger than the memory
         separator = b"[\n"
         for entry in entries:
             file.write(separator + entry)

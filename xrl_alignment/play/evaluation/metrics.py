@@ -47,6 +47,7 @@ def _figures(results: Sequence[EpisodeResult]) -> dict[str, Any]:
     actions = sum(result.actions for result in results)
     return {
         **share(len(won), len(results)),
+        # Of solved games only: a failed one mostly goes on to the step limit, whoever plays.
         "mean_steps": sum(result.actions for result in won) / len(won) if won else None,
         "rejected": sum(result.rejected for result in results) / actions if actions else 0.0,
     }

@@ -95,9 +95,13 @@ def card(row: Row) -> str:
 
 
 def _facts(row: Row) -> dict[str, Any]:
-    figures = row["first_trial"]
+    figures, name = row["first_trial"], row["protocol"]
+    protocol = cell(name)
+    if name in PROTOCOLS:  # its name, what it counts, and whether these are its games
+        other = "" if row["protocol_games"] else f"; NOT its games, which are {_own_games(name)}"
+        protocol = f"{name}: {PROTOCOLS[name].source}; counted there: {PROTOCOLS[name].counted}{other}"
     facts = {
-        "protocol": _protocol(row),
+        "protocol": protocol,
         "who played": f"{cell(row['who'])} ({row['kind']})",
         "what it sees": row["sees"],
         "decoding": _DECODING[row["decode"]],
@@ -121,15 +125,6 @@ def _facts(row: Row) -> dict[str, Any]:
         )
     versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
     return facts | {"seconds": row["seconds"], "made": row["date"], "with": versions}
-
-
-def _protocol(row: Row) -> str:
-    """The protocol's name, what it counts, and whether these are its games."""
-    name = row["protocol"]
-    if name not in PROTOCOLS:
-        return cell(name)
-    other = "" if row["protocol_games"] else f"; NOT its games, which are {_own_games(name)}"
-    return f"{name}: {PROTOCOLS[name].source}; counted there: {PROTOCOLS[name].counted}{other}"
 
 
 def _own_games(name: str) -> str:

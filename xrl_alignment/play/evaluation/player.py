@@ -59,17 +59,9 @@ class EvaluationPlayer:
             "repeat_limit": self.repeat_limit,
             "thoughts": self.enable_tc,
         }
-        with self._environments.lend() as environment:
-            if self.make_expert:
-                episode = yield from play_expert(environment, game, self.make_expert(environment), **options)
-            else:
-                episode = yield from play(environment, game, self._asker(), **options)
-        result = EpisodeResult(game.id, game.task_type, episode.won, episode.actions, episode.rejected)
-        return result, episode.trace()
-
-    def _asker(self) -> Callable[[Turn], Generator[PolicyQuestion, str, str]]:
-        """The agent of one episode: it asks the policy, and keeps the frames that this is shown once more."""
-        shown: deque[np.ndarray] = deque(maxlen=self.frames - 1)
+        shown: deque[np.ndarray] = deque(
+            maxlen=self.frames - 1
+        )  # frames of earlier states, which the policy sees again
 
         def ask(turn: Turn) -> Generator[PolicyQuestion, str, str]:
             episode, frame = turn.episode, turn.frame(blank=self.blank_frames)
@@ -79,7 +71,13 @@ class EvaluationPlayer:
             said = (episode.text, episode.memories, episode.steps)
             return (yield PolicyQuestion(*said, frame, commands, episode.game, earlier))
 
-        return ask
+        with self._environments.lend() as environment:
+            if self.make_expert:
+                episode = yield from play_expert(environment, game, self.make_expert(environment), **options)
+            else:
+                episode = yield from play(environment, game, ask, **options)
+        result = EpisodeResult(game.id, game.task_type, episode.won, episode.actions, episode.rejected)
+        return result, episode.trace()
 
     def close(self) -> None:
         """Close the environments."""

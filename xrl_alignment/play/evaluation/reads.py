@@ -40,7 +40,7 @@ class RestrictedExpert:
 
     def __getattr__(self, name: str) -> Any:
         """A `pool`, if the expert has one."""
-        if name == "_expert":  # while it is unpickled
+        if name == "_expert":  # while it is unpickled, before it has one: the look-up would call itself for ever
             raise AttributeError(name)
         return getattr(self._expert, name)
 

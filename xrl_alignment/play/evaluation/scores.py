@@ -74,10 +74,12 @@ def _parsed(line: str) -> Row | None:
     needed = {*_COPIED, "first_trial", "best_of", "cost", "calls", "trained_on"}
     if isinstance(row, dict):
         row = _SINCE | row
-    if not isinstance(row, dict) or not row.keys() >= needed or not all(_is_text(row[key]) for key in _TEXTS):
+    if not isinstance(row, dict) or not row.keys() >= needed:
         return None
+    texts = [row[key] for key in _TEXTS]
     whole = (
-        all(_is_number(row[key]) for key in ("max_steps", "seed", "trials"))
+        all(isinstance(text, str) and len(text) <= _LONGEST and text.isprintable() for text in texts)
+        and all(_is_number(row[key]) for key in ("max_steps", "seed", "trials"))
         and isinstance(row["versions"], dict)
         and _are_figures(row["first_trial"])
         and (row["best_of"] is None or _are_figures(row["best_of"]))
@@ -92,10 +94,6 @@ def _parsed(line: str) -> Row | None:
             return None
         whole &= paid["cost_usd"] is None or _is_number(paid["cost_usd"])  # None: no price is known
     return row if whole else None
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _LONGEST and value.isprintable()
 
 
 def _is_number(value: object) -> bool:

@@ -121,7 +121,7 @@ class JobBoard:
         self.homes = homes
         self.attempts = [0] * len(self.jobs)
         self.waiting = deque(range(len(self.jobs)))
-        self._ended: dict[int, JobOutcome | Exception] = {}
+        self._ended: dict[int, JobOutcome | Exception] = {}  # not given out yet: a job before them is still played
         self._due = 0
 
     @property

@@ -45,11 +45,6 @@ class WorkerRecord(Generic[Handle]):
         """Whether its rollout is making steps: it does not wait for an answer."""
         return self.job is not None and not self.asking
 
-    @property
-    def will_report(self) -> bool:
-        """Whether a reply is to be expected: it plays, or is starting."""
-        return self.plays or not self.ready
-
 
 class ParallelExecutor(RolloutExecutor, Generic[Handle]):
     """Workers that play one rollout each at a time. A backend says how to start, tell, hear and end a worker.
@@ -161,8 +156,10 @@ class ParallelExecutor(RolloutExecutor, Generic[Handle]):
         """Hear workers until one is without a job, or questions were gathered for a window, or no more can come."""
         asking: list[tuple[WorkerRecord[Handle], Any]] = []
         until = float("inf")
-        while busy := [worker for worker in self._crew if worker.will_report]:
+        # A reply is to be expected of whoever plays, or is starting.
+        while busy := [worker for worker in self._crew if worker.plays or not worker.ready]:
             now = time.monotonic()
+            # Until the window ends or a step is late; and at least once a second a look at workers that only start.
             wait_s = min(until, min(worker.deadline for worker in busy), now + 1.0) - now
             heard = self.hear(busy, max(0.0, wait_s))
             asking += self._take(heard, board)
@@ -212,7 +209,7 @@ class ParallelExecutor(RolloutExecutor, Generic[Handle]):
                 raise RolloutError(f"{_FAILED_STARTS} workers in a row have ended before they were ready: {reason}")
         self.replaced.append(reason)
         index, worker.job = worker.job, None
-        self._dismiss([worker], 0.0)
+        self._dismiss([worker], 0.0)  # it may still run: a worker that hangs is killed
         if index is not None and board is not None:
             board.lose(index, reason, self.retries)
 

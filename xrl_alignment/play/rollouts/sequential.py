@@ -49,7 +49,7 @@ class SequentialExecutor(RolloutExecutor):
         """See `RolloutExecutor.run`."""
         if not any(known is play for known in self._plays):
             self._plays.append(play)
-        board = JobBoard(jobs, None, {})
+        board = JobBoard(jobs, None, {})  # no keys: the one worker has loaded every game that was played before
         asking: list[_Asking] = []
         try:
             while not board.finished:
@@ -61,7 +61,7 @@ class SequentialExecutor(RolloutExecutor):
                 for one, said in zip(moved, answers, strict=True):
                     asking += _advance(board, one.job, one.rollout, said)
                 yield from board.take_due()
-        finally:
+        finally:  # also when the caller stops early: a rollout that is closed gives its environment back
             for one in asking:
                 one.rollout.close()
 

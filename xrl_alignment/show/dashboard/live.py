@@ -81,7 +81,7 @@ class LiveSessions:
             self._slots[session] = (number, now)
             # A card only if there is a decision to show, and another one than the card shows already.
             count = len(episode.transitions)
-            shown = (id(episode), episode.game, count)
+            shown = (id(episode), episode.game, count)  # with the object's id: a game may be played again
             if number >= MOST_CARDS or not count or self._shown.get(number) == shown:
                 continue
             try:

@@ -80,11 +80,12 @@ def sixel(image: Image.Image) -> str:
     parts = [f'\x1bPq"1;1;{image.width};{image.height}']
     for colour in np.unique(pixels).tolist():
         red, green, blue = (round(value * 100 / 255) for value in palette[3 * colour : 3 * colour + 3])
-        parts.append(f"#{colour};2;{red};{green};{blue}")
+        parts.append(f"#{colour};2;{red};{green};{blue}")  # defines a colour: 2 is RGB, each in per cent
     for top in range(0, len(pixels), 6):
         band = pixels[top : top + 6]
         for colour in np.unique(band).tolist():
-            # A column's sixel: bit k is set if row k has the colour. Runs of equal sixels are written as `!count`.
+            # A column's sixel is the character 63 + its six bits; bit k is set if row k has the colour. Runs of equal
+            # sixels are written as `!count`. `$` goes back to the band's beginning, `-` to the next band.
             bits = ((band == colour) << np.arange(len(band))[:, None]).sum(0)  # (W,)
             starts = np.concatenate(([0], np.flatnonzero(np.diff(bits)) + 1))
             lengths = np.diff(np.append(starts, len(bits)))

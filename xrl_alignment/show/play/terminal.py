@@ -14,7 +14,7 @@ from typing import TextIO
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from xrl_alignment.show.play.game import EXPERT, POLICY, YOU, GameInProgress, Move
+from xrl_alignment.show.play.game import EXPERT, POLICY, YOU, GameInProgress
 from xrl_alignment.show.play.images import CELL, DEVICE_ATTRIBUTES, PROTOCOLS, image_at_home, no_image
 from xrl_alignment.show.play.screen import commands_list, frame_columns, game_screen, marked, move_line
 
@@ -55,7 +55,8 @@ class TerminalGame:
             elif self._animated:
                 player = self._watch(game, player)
             else:
-                self._log(game, game.play(player))
+                move = game.play(player)
+                self._console.print(move_line(game, move))
         self._take_image_away()
         # What stays in the terminal scrolls, and an image would not.
         self._console.print(self._screen(game, "", frame="text"))
@@ -99,9 +100,6 @@ class TerminalGame:
         self._console.file.write(codes)
         self._console.file.flush()
 
-    def _log(self, game: GameInProgress, move: Move) -> None:
-        self._console.print(move_line(game, move))
-
     # --- your moves ------------------------------------------------------------------------------------------------
 
     def _your_move(self, game: GameInProgress) -> str:
@@ -139,7 +137,7 @@ class TerminalGame:
                     action = commands[int(said) - 1]
                 move = game.play(YOU, action)
                 if not self._animated:
-                    self._log(game, move)
+                    self._console.print(move_line(game, move))
                 return YOU
 
     def _ask(self, game: GameInProgress) -> str:

@@ -25,6 +25,7 @@ def cause(trace: EpisodeTrace) -> str:
     steps = [(canonical(action), feedback.strip()) for action, feedback in trace.steps if not is_thought(action)]
     reading = read_episode(trace)
     rejected = [feedback == NOTHING_HAPPENS for _, feedback in steps]
+    # `max`: an episode without a command has none that was rejected.
     if all(rejected[-_IN_A_ROW:]) and len(steps) >= _IN_A_ROW or 2 * sum(rejected) >= max(len(steps), 1):
         return REJECTED
     # One command, or two in turn, three times at the end: each is what stands one or two places before it.

@@ -45,7 +45,7 @@ def probability(p: float) -> str:
 def success_table(evaluations: Mapping[str, Mapping[str, Any]]) -> Table:
     """One row for each evaluation, the baselines first."""
     rows = []
-    for name, entry in sorted(evaluations.items(), key=lambda item: item[0] not in BASELINES):
+    for name, entry in sorted(evaluations.items(), key=lambda item: item[0] not in BASELINES):  # stable: else as given
         free = [number(entry["success"]), between(entry.get("interval"))]
         admissible = [number(entry.get("success_admissible")), between(entry.get("interval_admissible"))]
         rows.append([name, number(entry.get("games")), *free, *admissible, number(entry.get("mean_steps"), 1)])

@@ -155,16 +155,33 @@ class Account:
                 if not (too_many or too_dear):
                     break
                 if not self._in_progress:
-                    raise BudgetSpent(self._spent())
-                self._changed.wait()
+                    total = self.figures()
+                    limits = [f"{self.section}.max_calls={self.max_calls}"] if self.max_calls else []
+                    limits += [f"{self.section}.max_cost_usd={self.max_cost_usd:g}"] if self.max_cost_usd else []
+                    raise BudgetSpent(
+                        f"the {self.section}'s budget is spent: {total['calls']} calls, {_money(total)}, and the next "
+                        f"call could go over {' or '.join(limits)}; raise it to go on"
+                    )
+                self._changed.wait()  # an attempt in progress may be corrected to less
             round = self.round
             # The file comes first: a program that is killed after it has sent the attempt finds the attempt booked.
             if self._file:
                 self._file.append(_line({"round": round, **asdict(most)}), sync=True)
             self._book(round, most)
             self._in_progress += 1
+
+        def settle(usage: Usage) -> None:
+            correction = usage - most  # negative: the worst case was too much
+            with self._changed:
+                self._book(round, correction)
+                if self._file:
+                    # An answer that was paid for must not be lost because its correction cannot be written: then the
+                    # file keeps the worst case, and the next attempt fails.
+                    with contextlib.suppress(FileError):
+                        self._file.append(_line({"round": round, **asdict(correction)}), sync=False)
+
         try:
-            yield lambda usage: self._settle(round, usage - most)
+            yield settle
         finally:
             with self._changed:
                 self._in_progress -= 1
@@ -214,27 +231,9 @@ class Account:
             self._file.close()
             self._file = None
 
-    def _settle(self, round: int, correction: Usage) -> None:
-        with self._changed:
-            self._book(round, correction)
-            if self._file:
-                # An answer that was paid for must not be lost because its correction cannot be written: then the
-                # file keeps the worst case, and the next attempt fails.
-                with contextlib.suppress(FileError):
-                    self._file.append(_line({"round": round, **asdict(correction)}), sync=False)
-
     def _book(self, round: int, usage: Usage) -> None:
         self._by_round[round] = self._by_round.get(round, Usage()) + usage
         self._total += usage
-
-    def _spent(self) -> str:
-        total = self.figures()
-        limits = [f"{self.section}.max_calls={self.max_calls}"] if self.max_calls else []
-        limits += [f"{self.section}.max_cost_usd={self.max_cost_usd:g}"] if self.max_cost_usd else []
-        return (
-            f"the {self.section}'s budget is spent: {total['calls']} calls, {_money(total)}, and the next call "
-            f"could go over {' or '.join(limits)}; raise it to go on"
-        )
 
 
 def read_calls(path: Path) -> tuple[dict[int, Usage], Prices | None]:

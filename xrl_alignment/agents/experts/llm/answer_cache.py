@@ -70,6 +70,7 @@ class AnswerCache:
             # One line on the screen is enough: a file may hold many of them.
             level, self._told = logging.INFO if self._told else logging.WARNING, True
             _log.log(level, "answer cache %s: the row %s holds no answer; it is removed", self.path, key)
+            # With the content: another process may have put a good answer there meanwhile.
             base.execute("DELETE FROM answers WHERE key = ? AND answer IS ?", (key, row[0]))
         return None
 

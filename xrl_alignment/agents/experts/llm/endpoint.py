@@ -17,6 +17,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -119,6 +120,7 @@ class Endpoint:
         self.pool = CallPool(concurrency)
         self.draw = 0
         self._closing = threading.Event()
+        # A pause before the next attempt ends at once when the endpoint is closed.
         self._sleep: Callable[[float], Any] = self._closing.wait if sleep is None else sleep
         self._has_answered = False  # anything, at this address
         self._unsupported: set[str] = set()  # parameters that the model rejects
@@ -149,6 +151,7 @@ class Endpoint:
             "system": plain(system),
             "prompt": plain(prompt),
         }
+        # Rounded: temperatures are sums (0.1 + 0.2 is not 0.3), and an equal request must have an equal key.
         request |= {"temperature": round(temperature, 3), "max_tokens": max_tokens, "stop": list(stop)}
         if self.draw and temperature > 0:
             request["draw"] = self.draw
@@ -335,23 +338,16 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     A date is compared with the endpoint's own `Date`, so a wrong clock on either side has no effect. At most two
     minutes.
     """
-    seconds: float | None
-    try:
+    value, seconds = headers.get("retry-after", ""), -1.0
+    # Three forms, the surest last, which wins: a date, seconds, milliseconds (a header of OpenAI's own).
+    with suppress(ValueError, TypeError, OverflowError):
+        until, now = (email.utils.parsedate_to_datetime(date) for date in (value, headers.get("date", "")))
+        seconds = (until - now).total_seconds()
+    with suppress(ValueError):
+        seconds = float(value)
+    with suppress(KeyError, ValueError):
         seconds = float(headers["retry-after-ms"]) / 1000
-    except (KeyError, ValueError):
-        seconds = _retry_after_seconds(headers.get("retry-after", ""), headers.get("date", ""))
-    return min(seconds, MAX_RETRY_AFTER_S) if seconds is not None and seconds >= 0 else None
-
-
-def _retry_after_seconds(value: str, now: str) -> float | None:
-    try:
-        return float(value)
-    except ValueError:
-        pass  # not a number of seconds: a date, or nothing
-    try:
-        return (email.utils.parsedate_to_datetime(value) - email.utils.parsedate_to_datetime(now)).total_seconds()
-    except (ValueError, TypeError, OverflowError):
-        return None
+    return min(seconds, MAX_RETRY_AFTER_S) if seconds >= 0 else None
 
 
 def _tokens(number: object) -> int:

@@ -65,7 +65,7 @@ def _tiktoken_encoding(model: str) -> Callable[[str], list[int]] | None:
     thread = threading.Thread(target=fetch, daemon=True)
     thread.start()
     thread.join(DOWNLOAD_S)
-    return found[0].encode_ordinary if found else None
+    return found[0].encode_ordinary if found else None  # "ordinary": `<|endoftext|>` in a prompt is text, no error
 
 
 def _local_tokenizer(name: str) -> Callable[[str], list[int]] | None:

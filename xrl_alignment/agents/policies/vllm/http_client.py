@@ -98,6 +98,7 @@ class VllmHttpClient:
         except openai.APIStatusError as error:
             if "already been loaded" not in str(error):  # the server was out of use, and has kept it
                 raise _refusal(url, adapter, error) from error
+        # The new one first, then the old one goes: a request in between finds an adapter.
         before, self._adapters[url] = self._adapters.get(url, adapter.name), adapter.name
         if before != adapter.name:
             with suppress(openai.APIStatusError):  # a server that was started again does not know it

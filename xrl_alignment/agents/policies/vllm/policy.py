@@ -80,7 +80,7 @@ class VllmPolicy:
         self._handover: AdapterHandover | None = None
         if adapters == "by_name" and any(map(is_adapter, model.llm_model.state_dict())):
             self._handover = AdapterHandover(model, self._client, adapter_folder)
-        self._threads = CallPool(4)
+        self._threads = CallPool(4)  # groups of prompts that are on their way while the next one is encoded
         self.pool = ServerPool(base_urls, call=self._call, check=self._check, **pool_options)
         try:
             if self._handover:

@@ -75,7 +75,7 @@ class ServerPool:
         self._patience_s = patience_s
         self._sessions: OrderedDict[str, PooledServer] = OrderedDict()
         self._lock = threading.Lock()
-        self._threads = CallPool(4 * len(self.servers))
+        self._threads = CallPool(4 * len(self.servers))  # several calls at each: messages are limited in size
 
     def ask(self, requests: Sequence[Any], sessions: Sequence[str] = ()) -> list[Any]:
         """An answer for each request, in order; `sessions` names each one's session (empty: none).
@@ -84,7 +84,9 @@ class ServerPool:
         """
         sessions = sessions or [""] * len(requests)
         answers: list[Any] = [None] * len(requests)
-        tries = [2 * len(self.servers)] * len(requests)  # calls that may still fail
+        # Calls that may still fail, by request. Two for each server: the first failure may be that of a server which
+        # was restarted meanwhile; a request that fails everywhere twice is itself the fault.
+        tries = [2 * len(self.servers)] * len(requests)
         calls = self._start(requests, sessions, range(len(requests)))
         while calls:
             done, _ = wait(calls, return_when=FIRST_COMPLETED)
@@ -160,7 +162,7 @@ class ServerPool:
             with self._lock:
                 server.answered += len(requests)
             return answers
-        finally:
+        finally:  # also after a failure: `_start` has counted them when it chose the server
             with self._lock:
                 server.requests -= len(requests)
 
