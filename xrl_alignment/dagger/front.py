@@ -14,9 +14,14 @@ from dataclasses import dataclass, replace
 from alfworld_native.experts.base import Expert
 from alfworld_native.games import ids_hash
 from xrl_alignment.agents.language.plain import plain
-from xrl_alignment.dagger.episode import EpisodeFault, LabelledEpisode, described, may_be_the_datas
+from xrl_alignment.dagger.episode import (
+    EpisodeFault,
+    LabelledEpisode,
+    UnfinishedTransitions,
+    described,
+    may_be_the_datas,
+)
 from xrl_alignment.dagger.rounds import Rounds, ScheduleError
-from xrl_alignment.runs.transitions import UnfinishedTransitions
 from xrl_alignment.wire.admission import PendingRequest
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 from xrl_alignment.wire.messages import Bye, Hello, Next, Observation

@@ -19,14 +19,13 @@ from lavis.common.errors import DivergedError
 from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.agents.policies.base import Policy, PolicyInput, frames_of
 from xrl_alignment.common.errors import EndpointFault
-from xrl_alignment.dagger.episode import Decision, LabelledEpisode, described, may_be_the_datas, works
+from xrl_alignment.dagger.episode import Decision, LabelledEpisode, may_be_the_datas, works
 from xrl_alignment.dagger.front import Asking, Front
 from xrl_alignment.dagger.recovery import recover
 from xrl_alignment.dagger.rounds import LabelGuard, MissingLabelsError, Rounds
 from xrl_alignment.dagger.training import NoTraining, Trainer
 from xrl_alignment.runs.checkpoint import CheckpointError
 from xrl_alignment.runs.directory import EpisodeRecord
-from xrl_alignment.runs.transitions import shard_name, write_shard
 
 GOODBYE_S = 5.0  # at the end of a run, for clients that have not heard of it
 
@@ -219,16 +218,8 @@ class DaggerLoop:
     def store(self, episode: LabelledEpisode) -> EpisodeRecord:
         """Write a finished episode: its shard, its line in the journal, its paragraph in the round's log."""
         # The shard first: what the journal names is on disk. Only what the journal names is learned.
-        shard, states, keeps = "", len(episode.transitions), self.training.keeps_transitions
-        if keeps and states:
-            shard = shard_name(episode.round, episode.env, states)
-            facts = {name: getattr(episode, name) for name in ("game", "won", "assisted", "opening")}
-            try:
-                path, lacking = self.directory.buffer / shard, episode.staleness
-                write_shard(path, episode.transitions, facts, steps=episode.steps, staleness=lacking)
-            except ValueError as error:  # the data's fault; a full disk is an OSError, and ends the run
-                self.directory.logger.error(f"Task: [{episode.env}] nothing is learned from it: {described(error)}")
-                shard = ""
+        shard = self.training.keep(episode)
+        labels_count = self.training.keeps_transitions  # an evaluation learns from none, so none can be missing
         record = EpisodeRecord(
             round=episode.round,
             env=episode.env,
@@ -240,8 +231,8 @@ class DaggerLoop:
             steps=episode.steps,
             shard=shard,
             seconds=time.monotonic() - episode.started,
-            states=states if keeps else 0,
-            unlabelled=episode.unlabelled if keeps else 0,
+            states=len(episode.transitions) if labels_count else 0,
+            unlabelled=episode.unlabelled if labels_count else 0,
         )
         self.directory.append_episode(record)
         # Now, not when the object goes: the run's last episode outlives DONE, and nobody opens a run that is done to
