@@ -87,7 +87,7 @@ from xrl_alignment.dagger.decoupled.process import LearnerProcess
 from xrl_alignment.dagger.decoupled.trainer import DecoupledTraining
 from xrl_alignment.dagger.front import ExpectedGames, Front
 from xrl_alignment.dagger.loop import DaggerLoop
-from xrl_alignment.dagger.rounds import LabelGuard, Rounds, Schedule
+from xrl_alignment.dagger.rounds import LabelGuard, Rounds
 from xrl_alignment.dagger.training import Trainer
 from xrl_alignment.lab.ending import ending
 from xrl_alignment.runs.directory import RunDirectory, new_run_directory
@@ -261,7 +261,8 @@ def build_loop(
     expert = config.expert.name
     rounds = Rounds(
         directory,
-        Schedule(num_rounds=run.num_rounds, num_envs=run.num_envs),
+        num_rounds=run.num_rounds,
+        num_envs=run.num_envs,
         reflector=teacher.reflector,
         account=teacher.account,
         say=progress.say,

@@ -18,7 +18,7 @@ from xrl_alignment.builders.student import load_student, make_policy, prompt_wri
 from xrl_alignment.dagger.front import Front
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.loop import DaggerLoop
-from xrl_alignment.dagger.rounds import Rounds, Schedule
+from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.training import Training
 from xrl_alignment.play.client.play import play
 from xrl_alignment.play.client.report import ClientReport
@@ -104,7 +104,8 @@ class Run:
             self.model.set_reference()
         self.rounds = Rounds(
             self.directory,
-            Schedule(num_rounds=num_rounds, num_envs=num_envs or len(self.games)),
+            num_rounds=num_rounds,
+            num_envs=num_envs or len(self.games),
             reflector=RuleReflector() if reflect else None,
         )
         self.training = trainer(self) if trainer else None

@@ -21,7 +21,7 @@ from xrl_alignment.dagger.episode import (
     described,
     may_be_the_datas,
 )
-from xrl_alignment.dagger.rounds import Rounds, ScheduleError
+from xrl_alignment.dagger.rounds import GamesError, Rounds
 from xrl_alignment.wire.admission import PendingRequest
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 from xrl_alignment.wire.messages import Bye, Hello, Next, Observation
@@ -82,14 +82,12 @@ class Front:
         self.max_held = max_held
         self.max_stored = max_stored
         self._rounds = rounds
-        self._schedule = rounds.schedule
         self._directory = rounds.directory
         self._log = rounds.directory.logger
         self._episodes: dict[str, LabelledEpisode] = {}  # by session
         self._postponed: list[PendingRequest] = []  # taken from the server, to be read by the next `collect`
         self._forgotten: dict[str, str] = {}  # sessions whose episode had to make room, and why
         self.greeted: dict[str, Hello] = {}  # v2 sessions that have said hello and not bye, without their games
-        self._on_disk: tuple[list[str], list[str]] = ([], [])  # games and environments
         self._v1_games = 0  # games that a v1 client has begun
         self._given_up: Counter[tuple[int, str]] = Counter()  # by round and game
         self._warned = False
@@ -143,35 +141,37 @@ class Front:
                         reason = self.expected.difference(hello) if self.expected else ""
                         try:
                             if not reason:
-                                self._schedule.offer([plain(game) for game in hello.games])
-                        except ScheduleError as error:
+                                self._rounds.offer([plain(game) for game in hello.games])
+                        except GamesError as error:
                             reason = str(error)
                         if reason:
                             self._refuse(request, reason)
                             continue
-                        self._keep_games()  # before anybody plays one of them
+                        self._directory.save_games(
+                            self._rounds.games, self._rounds.environments
+                        )  # before anybody plays one of them
                         self.greeted[hello.session] = replace(hello, games=())
-                        size = {"num_rounds": self._schedule.num_rounds, "num_envs": self._schedule.num_envs}
+                        size = {"num_rounds": self._rounds.num_rounds, "num_envs": self._rounds.num_envs}
                         request.reply({"kind": "welcome", "expert": self.client_expert, **size})
                     case Next(session=session):
                         # Who asks for work has no episode (any more): a client that was restarted starts afresh.
                         self._give_back(session, "asked for new work")
-                        finished, round = self._schedule.finished, self._schedule.round
-                        game = self._schedule.next_game(session)
-                        if game is not None:
-                            env = self._schedule.env_of(game)
-                            request.reply({"kind": "work", "env": env, "game": game, "round": round})
+                        rounds = self._rounds
+                        if (env := rounds.hand_out(session)) >= 0:
+                            work = {"kind": "work", "env": env, "game": rounds.games[env], "round": rounds.round}
+                            request.reply(work)
                             begins = True
+                        elif rounds.finished:
+                            solved = {"solved": len(rounds.solved), "games": rounds.num_envs}
+                            request.reply({"kind": "finished", **solved})
                         else:
-                            solved = {"solved": len(self._schedule.solved), "games": self._schedule.num_envs}
-                            over = {"kind": "finished", **solved}
-                            request.reply(over if finished else {"kind": "wait", "seconds": WAIT_S})
+                            request.reply({"kind": "wait", "seconds": WAIT_S})
                     case Bye(session=session, reason=reason):
                         self._give_back(session, reason or "left")
                         self.greeted.pop(session, None)
                         if not self.greeted and V1_SESSION not in self._episodes:
-                            self._schedule.withdraw()
-                            self._keep_games()
+                            self._rounds.withdraw()
+                            self._directory.save_games(self._rounds.games, self._rounds.environments)
                         request.reply({"kind": "bye"})
             # A session that has just been given a game sends its first observation at once: the others wait for it.
             # One whose game has ended asks for another, and must not get it before that episode is stored.
@@ -190,14 +190,17 @@ class Front:
         logger.debug("an episode is given up", exc_info=error)
         session = message.session or V1_SESSION
         episode = self._episodes.pop(session, None)
-        self._schedule.release(session)
         game = episode.game if episode else self._game_of(session, message, self._v1_games - 1)
-        env = self._schedule.env_of(game)
-        self._keep_games()  # the journal may soon name it
+        # Without an episode the game may not be this session's to lose: another session plays it, or it is over.
+        env = episode.env if episode else self._rounds.hand_out(session, game)
+        self._rounds.give_back(session)
+        self._directory.save_games(self._rounds.games, self._rounds.environments)  # the journal may soon name it
         self._log.error(f"Task: [{env}] given up: {why}")
         request.reply({"kind": "action", "action": None, "reason": why} if message.session else [SKIP])
-        self._given_up[self._schedule.round, game] += 1
-        if message.session and self._given_up[self._schedule.round, game] < ATTEMPTS:
+        if env < 0:
+            return []
+        self._given_up[self._rounds.round, game] += 1
+        if message.session and self._given_up[self._rounds.round, game] < ATTEMPTS:
             return []
         return [self._new_episode(game, env, Observation(""))]
 
@@ -213,17 +216,10 @@ class Front:
     def _give_back(self, session: str, why: str) -> None:
         """Forget a session's unfinished episode; its game goes to whoever asks next."""
         episode = self._episodes.pop(session, None)
-        self._schedule.release(session)
+        self._rounds.give_back(session)
         self._forgotten.pop(session, None)
         if episode:
             self._log.info(f"Task: [{episode.env}] given back: its client {why}")
-
-    def _keep_games(self) -> None:
-        """Keep on disk, if they have changed, the games' order (it is what `env` numbers mean) and environments."""
-        now = (list(self._schedule.games), list(self._rounds.environments))
-        if now != self._on_disk:
-            self._directory.save_games(*now)
-            self._on_disk = now
 
     # --- one observation -------------------------------------------------------------------------------------------
 
@@ -277,15 +273,15 @@ class Front:
 
     def _begin(self, session: str, observation: Observation, engine: str) -> LabelledEpisode | None:
         """Start an episode, or None if this run has no use for that game now; `engine` is what a v1 client plays on."""
-        schedule = self._schedule
+        rounds = self._rounds
         game = self._game_of(session, observation, self._v1_games)
         self._v1_games += session == V1_SESSION
-        env = schedule.env_of(game)
-        if env < 0 or not schedule.hold(game, session):
-            if not self._warned and not schedule.finished and len(schedule.games) < schedule.num_envs:
+        env = rounds.hand_out(session, game)
+        if env < 0:
+            if not self._warned and not rounds.finished and len(rounds.games) < rounds.num_envs:
                 # A v1 client that starts over before all games of a round came has too few: the round cannot end.
                 self._warned = True
-                numbers = len(schedule.games), schedule.num_envs
+                numbers = len(rounds.games), rounds.num_envs
                 logger.warning("the client begins again after %d games, the run has %d (run.num_envs)", *numbers)
             return None
 
@@ -300,7 +296,7 @@ class Front:
         known = self._rounds.environments
         if played not in known and len(known) < MAX_ENVIRONMENTS:
             known.append(played)
-        self._keep_games()
+        self._directory.save_games(self._rounds.games, self._rounds.environments)
 
         episode = self._new_episode(game, env, observation)
         episode.expert.begin(episode.text, task_type=game, memories=episode.memories)
@@ -315,11 +311,11 @@ class Front:
         """
         game = plain(observation.task_type)
         if session == V1_SESSION and "-" not in game and "/" not in game:
-            return f"{game}-env{v1_games % self._schedule.num_envs}"
+            return f"{game}-env{v1_games % self._rounds.num_envs}"
         return game
 
     def _new_episode(self, game: str, env: int, observation: Observation) -> LabelledEpisode:
-        round = self._schedule.round
+        round = self._rounds.round
         return LabelledEpisode(
             game=game,
             text=plain(observation.text),

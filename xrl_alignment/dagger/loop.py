@@ -63,7 +63,6 @@ class DaggerLoop:
         self.write_prompt = write_prompt
         self.on_progress = on_progress
         self.directory = rounds.directory
-        self.schedule = rounds.schedule
         self.times = rounds.times
         self._policy_call_s = 0.0  # how long the policy's last call took
 
@@ -87,9 +86,9 @@ class DaggerLoop:
     def run(self) -> None:
         """DAgger. Ends with the last round, for which DONE is written, or without it when the server is stopped."""
         while True:
-            while self.schedule.round_over:  # the next one may be empty: every game was solved before it
+            while self.rounds.round_over:  # the next one may be empty: every game was solved before it
                 self.end_round()
-            if self.schedule.finished or self.front.server.stopped:
+            if self.rounds.finished or self.front.server.stopped:
                 break
 
             # Who asks: episodes that need an action, and episodes that have ended.
@@ -107,13 +106,13 @@ class DaggerLoop:
             # Store and learn, before anybody else is answered: a killed run repeats what its journal holds.
             for episode in ended:
                 record = self.store(episode)
-                self.label_guard.judge(record, round_over=self.schedule.round_over)
+                self.label_guard.judge(record, round_over=self.rounds.round_over)
                 with self.times.part("training"):
                     self.training.learn(record)
                 self.on_progress(self.status())
 
-        if self.schedule.finished:
-            self.training.finish(self.schedule.num_rounds)
+        if self.rounds.finished:
+            self.training.finish(self.rounds.num_rounds)
             self.directory.mark_done()
             # Clients that still ask are told that the run is over, until all have left or patience ends.
             deadline = time.monotonic() + GOODBYE_S
@@ -243,16 +242,12 @@ class DaggerLoop:
         return record
 
     def end_round(self) -> None:
-        """Every game of the round is over: checkpoint, memories, results and logs; then the next round begins.
-
-        Saved memories say that the round is over.
-        """
-        round = self.schedule.round
+        """Every game of the round is over: checkpoint, memories, results and logs; then the next round begins."""
+        round = self.rounds.round
         with self.times.part("training"):
-            training = self.training.end_round(round, last=round == self.schedule.num_rounds - 1)
+            training = self.training.end_round(round, last=round == self.rounds.num_rounds - 1)
+        # The memories, saved last, say that the round is over: a run that is killed before does all of this again.
         self.rounds.close(training)
-        # The commit. All before it is done again if the run is killed; nothing after it is.
-        self.directory.save_memories(round + 1, self.rounds.memories)
         self.rounds.begin_next()
         self.on_progress(self.status())
 

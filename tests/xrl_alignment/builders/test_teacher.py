@@ -108,15 +108,15 @@ def test_half_a_surrogate_pair_ends_no_run_and_no_resume(make_run, scripted, tea
     endpoint.answer = lambda prompt: "I will \ud800 look." if "New plan:" in prompt else "open \ud800 drawer 1"
     run = make_run("one", policy=scripted("look"), train=False, num_rounds=3, max_steps=2)
     teach(run)
-    played, write = [], run.directory.write_results
+    played, end_round = [], run.directory.end_round
 
-    def stop(round, results):
-        write(round, results)
+    def stop(round, **content):
+        end_round(round, **content)
         played.append(round)
         if round == 1:
             raise EndpointFault("paused")
 
-    run.directory.write_results = stop
+    run.directory.end_round = stop
     run.play()
     assert played == [0, 1] and set(map(tuple, run.rounds.memories.values())) == {("I will ? look.",)}
     path = run.directory.state / "memories.json"

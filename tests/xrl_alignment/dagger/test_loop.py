@@ -484,7 +484,7 @@ def test_the_last_state_is_saved_also_by_a_resume_that_plays_nothing(make_run, s
 
     def killed_after():
         begin_next()
-        if run.loop.schedule.finished:
+        if run.loop.rounds.finished:
             old.append(run.directory.trainer.read_bytes())
             raise KeyboardInterrupt
 
