@@ -18,6 +18,7 @@ import json
 import os
 import shlex
 import socket
+from functools import partial
 from pathlib import Path
 
 from lavis.common.errors import ConfigError
@@ -76,6 +77,7 @@ from lavis.models import StudentModel
 from lavis.runners.parallel import check_shardable
 from xrl_alignment.agents.experts import make_expert
 from xrl_alignment.agents.policies.base import Policy
+from xrl_alignment.agents.reflexion.base import update_memories
 from xrl_alignment.builders.environments import client_arguments
 from xrl_alignment.builders.student import ImageProcessor, check_served, load_student, make_policy, prompt_writer
 from xrl_alignment.builders.teacher import TeacherParts, build_teacher, expert_options
@@ -259,11 +261,13 @@ def build_loop(
     """Put the parts together."""
     run = config.run
     expert = config.expert.name
+    # A trace that the reflector cannot read gives no memory: a client may have sent any text.
+    reflect = partial(update_memories, reflector=teacher.reflector, skip_unreadable=True) if teacher.reflector else None
     rounds = Rounds(
         directory,
         num_rounds=run.num_rounds,
         num_envs=run.num_envs,
-        reflector=teacher.reflector,
+        reflect=reflect,
         account=teacher.account,
         say=progress.say,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from lavis.common.devices import set_seed
 from lavis.common.optims import LinearWarmupCosineLRScheduler
 from lavis.runners.parallel import Replicas
 from xrl_alignment.agents.experts import make_expert
+from xrl_alignment.agents.reflexion.base import update_memories
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
 from xrl_alignment.dagger.front import Front
@@ -106,7 +108,7 @@ class Run:
             self.directory,
             num_rounds=num_rounds,
             num_envs=num_envs or len(self.games),
-            reflector=RuleReflector() if reflect else None,
+            reflect=partial(update_memories, reflector=RuleReflector(), skip_unreadable=True) if reflect else None,
         )
         self.training = trainer(self) if trainer else None
         if train and not trainer:

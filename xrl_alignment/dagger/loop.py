@@ -253,4 +253,4 @@ class DaggerLoop:
 
     def status(self) -> dict[str, Any]:
         """Progress for `/status` and the progress bar."""
-        return {**self.rounds.status(), "playing": len(self.front.in_progress()), **self.training.status()}
+        return {**self.rounds.status(), "playing": len(self.front.episodes), **self.training.status()}

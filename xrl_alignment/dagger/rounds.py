@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lavis.common.errors import EmacError
-from xrl_alignment.agents.reflexion.base import Reflector, update_memories
+from xrl_alignment.agents.language.history import EpisodeTrace
 from xrl_alignment.dagger.training import TrainingTime
 from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory, round_block
 
+Memories = dict[str, list[str]]  # of each game, oldest first
 PARTS = ("environment", "policy", "expert", "training", "waiting")  # of a round's time
 ENOUGH = 50  # states of a round from which on its share of missing labels is judged before the round ends
 
@@ -65,8 +66,9 @@ class Rounds:
     A solved game is not played again, and a game is in one session's hands at a time. Everything is keyed by game id,
     never by position.
 
-    Without a `reflector` failed games get no memories; without an `account` the expert's calls cost nothing. `say` is
-    told what a round's time went into. The loop tells `times` how long each of its steps took.
+    `reflect` gives the memories after a round, from the round's failures and the memories with which it began; without
+    it no game gets a memory. Without an `account` the expert's calls cost nothing. `say` is told what a round's time
+    went into. The loop tells `times` how long each of its steps took.
     """
 
     def __init__(
@@ -75,14 +77,14 @@ class Rounds:
         *,
         num_rounds: int,
         num_envs: int,
-        reflector: Reflector | None = None,
+        reflect: Callable[[Sequence[EpisodeTrace], Memories], Memories] | None = None,
         account: Expenses | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.directory = directory
         self.num_rounds = num_rounds
         self.num_envs = num_envs
-        self.reflector = reflector
+        self.reflect = reflect
         self.account = account
         self.say = say
         self.times = TimeSplit()
@@ -93,7 +95,7 @@ class Rounds:
         self.environments: list[str] = []  # where they were played, as `engine split`
         # Games that the policy has won by itself. `won` also counts episodes in which the expert helped.
         self.solved: set[str] = set()
-        self.memories: dict[str, list[str]] = {}  # by game; those with which the round began
+        self.memories: Memories = {}  # by game; those with which the round began
 
         # This round.
         self.round = 0
@@ -186,10 +188,8 @@ class Rounds:
         rollout_s = time.monotonic() - self._started - training.standstill_s
 
         # Reflexion (Shinn et al. 2023, arXiv:2303.11366): each failed game gets a hint for its next attempt.
-        # A trace that the reflector cannot read gives none: a client may have sent any text.
-        if self.reflector:
-            failed = [record.trace() for record in self.records if not record.won]
-            self.memories = update_memories(failed, self.memories, self.reflector, skip_unreadable=True)
+        if self.reflect:
+            self.memories = self.reflect([record.trace() for record in self.records if not record.won], self.memories)
 
         # For the original's readers: one entry for each game, also for those that were solved in an earlier round.
         results = {

@@ -1,6 +1,7 @@
 """A run with a language model as teacher: real server, client and engine, a local endpoint."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from benchmarks._endpoint import FakeEndpoint
 from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts import make_expert
+from xrl_alignment.agents.reflexion.base import update_memories
 from xrl_alignment.agents.reflexion.llm import LLMReflector
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.builders.teacher import TeacherParts, answers_file, build_teacher, expert_options
@@ -58,7 +60,8 @@ def teach(endpoint, tmp_path):
         teacher = build_teacher(settings(endpoint, tmp_path, price_prompt=1.0, **more), ReflexionConfig())
         opened.append(teacher)
         teacher.account.keep(run.directory.expert_calls)
-        run.rounds.account, run.rounds.reflector = teacher.account, teacher.reflector
+        run.rounds.account = teacher.account
+        run.rounds.reflect = partial(update_memories, reflector=teacher.reflector, skip_unreadable=True)
         run.loop.front.make_expert = lambda: make_expert("openai", **teacher.expert_options)
         return teacher
 

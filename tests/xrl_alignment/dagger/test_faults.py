@@ -230,7 +230,7 @@ def test_the_largest_unfinished_episode_makes_room(make_run, scripted, limit):
         assert client.see(OPENING, name)["action"] == "look"
     for _ in range(3):
         assert large.see("x" * 4000, image=noise)["action"] == "look"
-    episodes = run.loop.front._episodes
+    episodes = run.loop.front.episodes
     sizes = [episode.held if limit == "max_held" else episode.transitions.size for episode in episodes.values()]
     setattr(run.loop.front, limit, sum(sizes) - 1)
     assert small.see()["action"] == "look"

@@ -298,6 +298,24 @@ def test_who_has_ended_a_game_is_not_given_it_again_before_it_is_committed(scrip
     assert said(another)["kind"] == "wait"  # for b's game
 
 
+def test_a_lost_game_is_given_to_nobody_before_it_is_committed(scripted_loop):
+    loop, names = scripted_loop
+
+    class Failing(FixedExpert):
+        def begin(self, intro, **context):
+            raise IndexError("x")
+
+    loop.front.make_expert = lambda: Failing("look")
+    answer(loop, [see("a", 3, names[0])])
+    answer(loop, [ask(Next, "a", 4)])
+    answer(loop, [see("a", 5, names[0])])
+    answer(loop, [ask(Next, "a", 6)])
+    another = ask(Next, "c", 1)
+    answer(loop, [see("a", 7, names[0]), another])
+    assert said(another)["kind"] == "wait"  # for b's game
+    assert [record.game for record in loop.directory.episodes()] == [names[0]]
+
+
 def test_hello_tells_rounds_games_and_expert(make_run, scripted):
     run = make_run(policy=scripted("look"), client_expert="planner", num_rounds=3).start()
     welcome = Session(run, "a").send(Hello, games=("g/1", "g/2", "g/3"))

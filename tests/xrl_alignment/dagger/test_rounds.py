@@ -3,10 +3,12 @@
 import json
 import re
 import time
+from functools import partial
 
 import pytest
 
 from xrl_alignment.agents.experts import make_expert
+from xrl_alignment.agents.reflexion.base import update_memories
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.dagger.front import Front
 from xrl_alignment.dagger.loop import DaggerLoop
@@ -139,7 +141,7 @@ def test_killed_between_journal_and_round_end_the_round_is_ended_once(played):
     (played.directory.state / "episodes.jsonl").write_text("".join(lines[:2]))
     (played.directory.state / "memories.json").unlink()
     (played.directory.results / "world.log").write_text(world[: world.index("ROUND: 1") - 7])
-    rounds = reopened(played.directory.path, reflector=RuleReflector())
+    rounds = reopened(played.directory.path, reflect=partial(update_memories, reflector=RuleReflector()))
     assert rounds.round == 1 and not rounds.finished
     number, after = rounds.directory.memories()
     assert number == 1 and len(after) == 2 and all(len(texts) == 1 for texts in after.values())
