@@ -39,10 +39,11 @@ HELD_BY_CHARACTER = 64
 HARMLESS_TASK = "You are in the middle of a room.\nYour task is to: look."
 HARMLESS_IMAGE = np.zeros((224, 224, 3), np.uint8)
 
-
+# The file of an unfinished episode: of each transition a head (bytes of the texts, height and width of the image), its
+# texts, and its packed image.
 _TEXTS = tuple(name for name in FIELDS if name not in (IMAGE, "feedback"))
 _NUMBERS = itertools.count()
-_HEAD = struct.Struct("<III")  # bytes of the texts, height and width of the image; texts and packed image follow
+_HEAD = struct.Struct("<III")
 
 
 class EpisodeFault(EmacError, ValueError):
