@@ -544,7 +544,7 @@ def test_v1_the_bare_task_type_plays_whole_rounds(make_run, scripted, games, say
     run.wait()
     assert run.directory.done and run.directory.games() == ["pick_and_place-env0", "pick_and_place-env1"]
     assert [(r.round, r.env) for r in run.journal] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert run.journal[0].task_type == "pick_and_place"
+    assert run.journal[0].trace().task_type == "pick_and_place"
 
 
 def test_v1_skips_a_solved_game_of_bare_type_and_plays_the_other(make_run, scripted, games):
