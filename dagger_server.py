@@ -18,6 +18,7 @@ import json
 import os
 import shlex
 import socket
+from functools import partial
 from pathlib import Path
 
 from lavis.common.errors import ConfigError
@@ -76,6 +77,7 @@ from lavis.models import StudentModel
 from lavis.runners.parallel import check_shardable
 from xrl_alignment.agents.experts import make_expert
 from xrl_alignment.agents.policies.base import Policy
+from xrl_alignment.agents.reflexion.base import update_memories
 from xrl_alignment.builders.environments import client_arguments
 from xrl_alignment.builders.student import ImageProcessor, check_served, load_student, make_policy, prompt_writer
 from xrl_alignment.builders.teacher import TeacherParts, build_teacher, expert_options
@@ -87,7 +89,7 @@ from xrl_alignment.dagger.decoupled.process import LearnerProcess
 from xrl_alignment.dagger.decoupled.trainer import DecoupledTraining
 from xrl_alignment.dagger.front import ExpectedGames, Front
 from xrl_alignment.dagger.loop import DaggerLoop
-from xrl_alignment.dagger.rounds import LabelGuard, Rounds, Schedule
+from xrl_alignment.dagger.rounds import LabelGuard, Rounds
 from xrl_alignment.dagger.training import Trainer
 from xrl_alignment.lab.ending import ending
 from xrl_alignment.runs.directory import RunDirectory, new_run_directory
@@ -259,10 +261,13 @@ def build_loop(
     """Put the parts together."""
     run = config.run
     expert = config.expert.name
+    # A trace that the reflector cannot read gives no memory: a client may have sent any text.
+    reflect = partial(update_memories, reflector=teacher.reflector, skip_unreadable=True) if teacher.reflector else None
     rounds = Rounds(
         directory,
-        Schedule(num_rounds=run.num_rounds, num_envs=run.num_envs),
-        reflector=teacher.reflector,
+        num_rounds=run.num_rounds,
+        num_envs=run.num_envs,
+        reflect=reflect,
         account=teacher.account,
         say=progress.say,
     )

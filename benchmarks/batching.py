@@ -27,7 +27,7 @@ from xrl_alignment.agents.policies.base import Policy, PolicyInput
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
 from xrl_alignment.dagger.front import Front
 from xrl_alignment.dagger.loop import DaggerLoop
-from xrl_alignment.dagger.rounds import Rounds, Schedule
+from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.play.evaluation.actors import PolicyActor
 from xrl_alignment.play.evaluation.trials import play_games
 from xrl_alignment.play.rollouts.make import make_executor
@@ -88,7 +88,7 @@ class Player:
         """With a server and a client of so many workers, over HTTP."""
         directory = RunDirectory(self.folder / f"{workers}-{time.monotonic_ns()}")
         server = DaggerHTTPServer("127.0.0.1", 0).start()
-        rounds = Rounds(directory, Schedule(num_rounds=1, num_envs=len(self.games)))
+        rounds = Rounds(directory, num_rounds=1, num_envs=len(self.games))
         loop = DaggerLoop(
             front=Front(server, rounds, make_expert=lambda: make_expert("explorer"), max_steps=MAX_STEPS),
             rounds=rounds,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,12 +17,13 @@ from lavis.common.optims import LinearWarmupCosineLRScheduler
 from lavis.models.hf_vlm import tiny
 from lavis.runners.parallel import Replicas
 from xrl_alignment.agents.experts import make_expert
+from xrl_alignment.agents.reflexion.base import update_memories
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
 from xrl_alignment.dagger.front import Front
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.loop import DaggerLoop
-from xrl_alignment.dagger.rounds import Rounds, Schedule
+from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.dagger.training import Training
 from xrl_alignment.play.client.play import play
 from xrl_alignment.play.client.report import ClientReport
@@ -131,8 +133,9 @@ class Run:
             self.model.set_reference()
         self.rounds = Rounds(
             self.directory,
-            Schedule(num_rounds=num_rounds, num_envs=num_envs or len(self.games)),
-            reflector=RuleReflector() if reflect else None,
+            num_rounds=num_rounds,
+            num_envs=num_envs or len(self.games),
+            reflect=partial(update_memories, reflector=RuleReflector(), skip_unreadable=True) if reflect else None,
         )
         self.training = trainer(self) if trainer else None
         if train and not trainer:

@@ -7,22 +7,30 @@ input: if they fail at that too, the fault is theirs.
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
 import random
+import struct
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import lz4.block
 import numpy as np
 
 from alfworld_native.experts.base import Expert, Label
 from alfworld_native.language.commands import normalise
 from lavis.common.errors import EmacError, first_sentence
+from lavis.datasets.shards import IMAGE
 from xrl_alignment.agents.language.plain import plain
 from xrl_alignment.agents.policies.base import Policy, PolicyInput
 from xrl_alignment.common.errors import EndpointFault, InferenceEngineFault, PromptTooLong
 from xrl_alignment.play.rollouts.episode import Episode
-from xrl_alignment.runs.transitions import Transition, UnfinishedTransitions
+from xrl_alignment.runs.transitions import FIELDS, Transition
 from xrl_alignment.wire.messages import Observation
 
 # Bytes for each character of an episode's texts: what the text itself takes, its prompts, and what an expert remembers
@@ -30,6 +38,12 @@ from xrl_alignment.wire.messages import Observation
 HELD_BY_CHARACTER = 64
 HARMLESS_TASK = "You are in the middle of a room.\nYour task is to: look."
 HARMLESS_IMAGE = np.zeros((224, 224, 3), np.uint8)
+
+# The file of an unfinished episode: of each transition a head (bytes of the texts, height and width of the image), its
+# texts, and its packed image.
+_TEXTS = tuple(name for name in FIELDS if name not in (IMAGE, "feedback"))
+_NUMBERS = itertools.count()
+_HEAD = struct.Struct("<III")
 
 
 class EpisodeFault(EmacError, ValueError):
@@ -46,6 +60,56 @@ class Decision:
     executed: str  # what is done: the label if the expert drives, else the policy's own action
     expert_drives: bool
     labelled: bool  # whether the expert had a label
+
+
+class UnfinishedTransitions(Sequence[Transition]):
+    """The transitions of an episode in progress, in a temporary file of `folder`: frames take no memory while it lasts.
+
+    The file is removed with this object, or by `remove`; that of a killed process by the next `RunDirectory`. Feedback
+    comes later than the rest of a transition, and is not kept here: the episode has it in its `steps`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f".unfinished-{next(_NUMBERS)}.{os.getpid()}.tmp"
+        self._path.touch(0o600, exist_ok=False)
+        self._remove = weakref.finalize(self, self._path.unlink, missing_ok=True)
+        self._ends: list[int] = []  # of each transition in the file
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._ends[-1] if self._ends else 0
+
+    def append(self, transition: Transition) -> None:
+        """Add a transition without its feedback."""
+        # JSON with escapes: a text may hold half a surrogate pair, which UTF-8 cannot.
+        texts = json.dumps([getattr(transition, name) for name in _TEXTS]).encode()
+        height, width, _ = transition.image.shape
+        with open(self._path, "r+b") as file:
+            file.seek(self.size)  # a write that failed half-way is overwritten by the next one
+            file.write(_HEAD.pack(len(texts), height, width) + texts)
+            file.write(lz4.block.compress(np.ascontiguousarray(transition.image).data, store_size=False))
+            self._ends.append(file.tell())
+
+    def remove(self) -> None:
+        """Remove the file: the episode has ended, and its transitions can no longer be read here."""
+        self._remove()
+
+    def __getitem__(self, index: Any) -> Any:
+        # Negative indices count from the end, as those of a list; IndexError beyond it.
+        end = self._ends[index]
+        start = self._ends[index - 1] if index % len(self) else 0
+        with open(self._path, "rb") as file:  # opened each time: thousands of episodes may be in progress
+            file.seek(start)
+            data = memoryview(file.read(end - start))
+        length, height, width = _HEAD.unpack_from(data)
+        texts, packed = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
+        pixels = lz4.block.decompress(packed, uncompressed_size=height * width * 3)
+        image = np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
+        return Transition(image, **dict(zip(_TEXTS, json.loads(bytes(texts)), strict=True)), feedback="")
 
 
 @dataclass(kw_only=True)

@@ -14,9 +14,14 @@ from dataclasses import dataclass, replace
 from alfworld_native.experts.base import Expert
 from alfworld_native.games import ids_hash
 from xrl_alignment.agents.language.plain import plain
-from xrl_alignment.dagger.episode import EpisodeFault, LabelledEpisode, described, may_be_the_datas
-from xrl_alignment.dagger.rounds import Rounds, ScheduleError
-from xrl_alignment.runs.transitions import UnfinishedTransitions
+from xrl_alignment.dagger.episode import (
+    EpisodeFault,
+    LabelledEpisode,
+    UnfinishedTransitions,
+    described,
+    may_be_the_datas,
+)
+from xrl_alignment.dagger.rounds import GamesError, Rounds
 from xrl_alignment.wire.admission import PendingRequest
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 from xrl_alignment.wire.messages import Bye, Hello, Next, Observation
@@ -77,21 +82,19 @@ class Front:
         self.max_held = max_held
         self.max_stored = max_stored
         self._rounds = rounds
-        self._schedule = rounds.schedule
         self._directory = rounds.directory
         self._log = rounds.directory.logger
-        self._episodes: dict[str, LabelledEpisode] = {}  # by session
+        self.episodes: dict[str, LabelledEpisode] = {}  # in progress, by session
         self._postponed: list[PendingRequest] = []  # taken from the server, to be read by the next `collect`
         self._forgotten: dict[str, str] = {}  # sessions whose episode had to make room, and why
         self.greeted: dict[str, Hello] = {}  # v2 sessions that have said hello and not bye, without their games
-        self._on_disk: tuple[list[str], list[str]] = ([], [])  # games and environments
         self._v1_games = 0  # games that a v1 client has begun
         self._given_up: Counter[tuple[int, str]] = Counter()  # by round and game
         self._warned = False
 
     def in_progress(self) -> list[tuple[str, LabelledEpisode]]:
         """Every session with its episode; may be called by any thread."""
-        return list(self._episodes.items())
+        return list(self.episodes.items())
 
     def collect(self, timeout_s: float = 1.0, longest_s: float = 0.0) -> tuple[list[Asking], list[LabelledEpisode]]:
         """Who asks within `timeout_s`: the requests that need an action, and the episodes that have ended.
@@ -113,10 +116,10 @@ class Front:
             for number, request in enumerate(pending):
                 match request.message:
                     case Observation() as observation:
-                        if observation.task_type and not observation.session and V1_SESSION in self._episodes:
+                        if observation.task_type and not observation.session and V1_SESSION in self.episodes:
                             # Wire v1's only client begins another game: the one before ends unsolved. The new one
                             # waits until that is stored, for the round may end with it.
-                            ended.append(self._episodes.pop(V1_SESSION))
+                            ended.append(self.episodes.pop(V1_SESSION))
                             ended[-1].won = False
                             self._postponed = pending[number:]
                             return asking, ended
@@ -128,7 +131,7 @@ class Front:
                             ended += self.give_up(request, error)
                             continue
                         if episode and episode.over(self.max_steps):
-                            del self._episodes[observation.session or V1_SESSION]
+                            del self.episodes[observation.session or V1_SESSION]
                             _answer_end(request)
                             ended.append(episode)
                         elif episode:
@@ -138,35 +141,37 @@ class Front:
                         reason = self.expected.difference(hello) if self.expected else ""
                         try:
                             if not reason:
-                                self._schedule.offer([plain(game) for game in hello.games])
-                        except ScheduleError as error:
+                                self._rounds.offer([plain(game) for game in hello.games])
+                        except GamesError as error:
                             reason = str(error)
                         if reason:
                             self._refuse(request, reason)
                             continue
-                        self._keep_games()  # before anybody plays one of them
+                        self._directory.save_games(
+                            self._rounds.games, self._rounds.environments
+                        )  # before anybody plays one of them
                         self.greeted[hello.session] = replace(hello, games=())
-                        size = {"num_rounds": self._schedule.num_rounds, "num_envs": self._schedule.num_envs}
+                        size = {"num_rounds": self._rounds.num_rounds, "num_envs": self._rounds.num_envs}
                         request.reply({"kind": "welcome", "expert": self.client_expert, **size})
                     case Next(session=session):
                         # Who asks for work has no episode (any more): a client that was restarted starts afresh.
                         self._give_back(session, "asked for new work")
-                        finished, round = self._schedule.finished, self._schedule.round
-                        game = self._schedule.next_game(session)
-                        if game is not None:
-                            env = self._schedule.env_of(game)
-                            request.reply({"kind": "work", "env": env, "game": game, "round": round})
+                        rounds = self._rounds
+                        if (env := rounds.hand_out(session)) >= 0:
+                            work = {"kind": "work", "env": env, "game": rounds.games[env], "round": rounds.round}
+                            request.reply(work)
                             begins = True
+                        elif rounds.finished:
+                            solved = {"solved": len(rounds.solved), "games": rounds.num_envs}
+                            request.reply({"kind": "finished", **solved})
                         else:
-                            solved = {"solved": len(self._schedule.solved), "games": self._schedule.num_envs}
-                            over = {"kind": "finished", **solved}
-                            request.reply(over if finished else {"kind": "wait", "seconds": WAIT_S})
+                            request.reply({"kind": "wait", "seconds": WAIT_S})
                     case Bye(session=session, reason=reason):
                         self._give_back(session, reason or "left")
                         self.greeted.pop(session, None)
-                        if not self.greeted and V1_SESSION not in self._episodes:
-                            self._schedule.withdraw()
-                            self._keep_games()
+                        if not self.greeted and V1_SESSION not in self.episodes:
+                            self._rounds.withdraw()
+                            self._directory.save_games(self._rounds.games, self._rounds.environments)
                         request.reply({"kind": "bye"})
             # A session that has just been given a game sends its first observation at once: the others wait for it.
             # One whose game has ended asks for another, and must not get it before that episode is stored.
@@ -184,17 +189,20 @@ class Front:
         assert isinstance(message, Observation)  # no other message has data that could be at fault
         logger.debug("an episode is given up", exc_info=error)
         session = message.session or V1_SESSION
-        episode = self._episodes.pop(session, None)
-        self._schedule.release(session)
+        episode = self.episodes.pop(session, None)
         game = episode.game if episode else self._game_of(session, message, self._v1_games - 1)
-        env = self._schedule.env_of(game)
-        self._keep_games()  # the journal may soon name it
+        # Without an episode the game may not be this session's to lose: another session plays it, or it is over.
+        env = episode.env if episode else self._rounds.hand_out(session, game)
+        self._directory.save_games(self._rounds.games, self._rounds.environments)  # the journal may soon name it
         self._log.error(f"Task: [{env}] given up: {why}")
         request.reply({"kind": "action", "action": None, "reason": why} if message.session else [SKIP])
-        self._given_up[self._schedule.round, game] += 1
-        if message.session and self._given_up[self._schedule.round, game] < ATTEMPTS:
-            return []
-        return [self._new_episode(game, env, Observation(""))]
+        if env >= 0:
+            self._given_up[self._rounds.round, game] += 1
+            if not message.session or self._given_up[self._rounds.round, game] >= ATTEMPTS:
+                # The game is not given back: nobody may play it before the journal says that it is lost.
+                return [self._new_episode(game, env, Observation(""))]
+        self._rounds.give_back(session)
+        return []
 
     # --- who plays what --------------------------------------------------------------------------------------------
 
@@ -207,51 +215,24 @@ class Front:
 
     def _give_back(self, session: str, why: str) -> None:
         """Forget a session's unfinished episode; its game goes to whoever asks next."""
-        episode = self._episodes.pop(session, None)
-        self._schedule.release(session)
+        episode = self.episodes.pop(session, None)
+        self._rounds.give_back(session)
         self._forgotten.pop(session, None)
         if episode:
             self._log.info(f"Task: [{episode.env}] given back: its client {why}")
-
-    def _keep_games(self) -> None:
-        """Keep on disk, if they have changed, the games' order (it is what `env` numbers mean) and environments."""
-        now = (list(self._schedule.games), list(self._rounds.environments))
-        if now != self._on_disk:
-            self._directory.save_games(*now)
-            self._on_disk = now
 
     # --- one observation -------------------------------------------------------------------------------------------
 
     def _observe(self, request: PendingRequest, observation: Observation) -> LabelledEpisode | None:
         """Add an observation to its session's episode; None if there is no such episode, and then it is answered."""
         session = observation.session or V1_SESSION
-        if observation.task_type:  # the first one of its game
-            # The game of a v1 client is compared here, as if its client had said hello with it; a v2 session was
-            # compared when it did. The original's clients do not say on which engine they play.
-            game, engine = plain(observation.task_type), str(observation.information.get("engine", ""))[:MAX_NAME]
-            why = reason = ""
-            if self.expected and not observation.session:
-                why, reason = "plays another game", self.expected.difference(Hello("", 1, (game,), engine))
-            if self.labels_required and not observation.done:
-                label = self.make_expert().act(observation.information)
-                if not (label.action or label.thought):
-                    why = "sends no labels"
-                    reason = (
-                        f"the first observation of {game[:100]} has no label (expert_action), and the labels of this "
-                        f"run come from the client (expert.name={self.client_expert})"
-                    )
-                    reason += f"; start it as: {self.expected.client_command}" if self.expected else ""
-            if reason:
-                self._give_back(session, why)  # a game that its session has not ended goes to others
-                self._refuse(request, reason)
-                return None
-            if session in self._episodes:
-                self._give_back(session, "began another game")
-            episode = self._begin(session, observation, engine)
-        elif episode := self._episodes.get(session):
+        if observation.task_type:
+            episode = self._begin(request, observation, session)
+        elif episode := self.episodes.get(session):
             episode.receive(observation)
-        if episode is None:  # no use for this game, or an episode that is here no more: the client continues
+        else:  # an episode that is here no more: the client continues
             _answer_end(request, self._forgotten.pop(session, ""))
+        if episode is None:
             return None
 
         # A hostile client may begin episodes and never end them. So while all unfinished episodes together take more
@@ -259,7 +240,7 @@ class Front:
         for what, most in (("memory", self.max_held), ("disk space", self.max_stored)):
             why = f"has the most {what} of all unfinished episodes, which need more than {most >> 20} MB"
             sizes = {
-                name: one.held if what == "memory" else one.transitions.size for name, one in self._episodes.items()
+                name: one.held if what == "memory" else one.transitions.size for name, one in self.episodes.items()
             }
             while sum(sizes.values()) > most:
                 largest = max(sizes, key=sizes.__getitem__)
@@ -270,18 +251,42 @@ class Front:
                 del sizes[largest]
         return episode
 
-    def _begin(self, session: str, observation: Observation, engine: str) -> LabelledEpisode | None:
-        """Start an episode, or None if this run has no use for that game now; `engine` is what a v1 client plays on."""
-        schedule = self._schedule
+    def _begin(self, request: PendingRequest, observation: Observation, session: str) -> LabelledEpisode | None:
+        """Start an episode with its first observation; None if this run has no use for it, and then it is answered."""
+        # Does the client fit? A v1 client's game is compared here, as if the client had said hello with it; a v2
+        # session was compared when it did. The original's clients do not say on which engine they play.
+        game, engine = plain(observation.task_type), str(observation.information.get("engine", ""))[:MAX_NAME]
+        why = reason = ""
+        if self.expected and not observation.session:
+            why, reason = "plays another game", self.expected.difference(Hello("", 1, (game,), engine))
+        if self.labels_required and not observation.done:
+            label = self.make_expert().act(observation.information)
+            if not (label.action or label.thought):
+                why = "sends no labels"
+                reason = (
+                    f"the first observation of {game[:100]} has no label (expert_action), and the labels of this "
+                    f"run come from the client (expert.name={self.client_expert})"
+                )
+                reason += f"; start it as: {self.expected.client_command}" if self.expected else ""
+        if reason:
+            self._give_back(session, why)  # a game that its session has not ended goes to others
+            self._refuse(request, reason)
+            return None
+        if session in self.episodes:
+            self._give_back(session, "began another game")
+
+        # Is the game to be played, and by this session?
+        rounds = self._rounds
         game = self._game_of(session, observation, self._v1_games)
         self._v1_games += session == V1_SESSION
-        env = schedule.env_of(game)
-        if env < 0 or not schedule.hold(game, session):
-            if not self._warned and not schedule.finished and len(schedule.games) < schedule.num_envs:
+        env = rounds.hand_out(session, game)
+        if env < 0:
+            if not self._warned and not rounds.finished and len(rounds.games) < rounds.num_envs:
                 # A v1 client that starts over before all games of a round came has too few: the round cannot end.
                 self._warned = True
-                numbers = len(schedule.games), schedule.num_envs
+                numbers = len(rounds.games), rounds.num_envs
                 logger.warning("the client begins again after %d games, the run has %d (run.num_envs)", *numbers)
+            _answer_end(request, self._forgotten.pop(session, ""))
             return None
 
         # Where the game is played is written down: as the session has said in its hello. For a wire v1 client the
@@ -292,14 +297,13 @@ class Front:
         if not hello and self.expected and self.expected.has(game):
             split = self.expected.split
         played = plain(f"{engine[:MAX_NAME] or 'unknown'} {split[:MAX_NAME] or 'unknown'}")
-        known = self._rounds.environments
-        if played not in known and len(known) < MAX_ENVIRONMENTS:
-            known.append(played)
-        self._keep_games()
+        if played not in rounds.environments and len(rounds.environments) < MAX_ENVIRONMENTS:
+            rounds.environments.append(played)
+        self._directory.save_games(rounds.games, rounds.environments)
 
         episode = self._new_episode(game, env, observation)
         episode.expert.begin(episode.text, task_type=game, memories=episode.memories)
-        self._episodes[session] = episode
+        self.episodes[session] = episode
         return episode
 
     def _game_of(self, session: str, observation: Observation, v1_games: int) -> str:
@@ -310,11 +314,11 @@ class Front:
         """
         game = plain(observation.task_type)
         if session == V1_SESSION and "-" not in game and "/" not in game:
-            return f"{game}-env{v1_games % self._schedule.num_envs}"
+            return f"{game}-env{v1_games % self._rounds.num_envs}"
         return game
 
     def _new_episode(self, game: str, env: int, observation: Observation) -> LabelledEpisode:
-        round = self._schedule.round
+        round = self._rounds.round
         return LabelledEpisode(
             game=game,
             text=plain(observation.text),

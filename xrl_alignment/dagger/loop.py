@@ -20,14 +20,13 @@ from lavis.common.errors import DivergedError
 from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.agents.policies.base import Policy, PolicyInput, frames_of
 from xrl_alignment.common.errors import EndpointFault
-from xrl_alignment.dagger.episode import Decision, LabelledEpisode, described, may_be_the_datas, works
+from xrl_alignment.dagger.episode import Decision, LabelledEpisode, may_be_the_datas, works
 from xrl_alignment.dagger.front import Asking, Front
 from xrl_alignment.dagger.recovery import recover
 from xrl_alignment.dagger.rounds import LabelGuard, MissingLabelsError, Rounds
 from xrl_alignment.dagger.training import NoTraining, Trainer
 from xrl_alignment.runs.checkpoint import CheckpointError
 from xrl_alignment.runs.directory import EpisodeRecord
-from xrl_alignment.runs.transitions import shard_name, write_shard
 
 GOODBYE_S = 5.0  # at the end of a run, for clients that have not heard of it
 
@@ -65,7 +64,6 @@ class DaggerLoop:
         self.write_prompt = write_prompt
         self.on_progress = on_progress
         self.directory = rounds.directory
-        self.schedule = rounds.schedule
         self.times = rounds.times
         self._policy_call_s = 0.0  # how long the policy's last call took
 
@@ -89,9 +87,9 @@ class DaggerLoop:
     def run(self) -> None:
         """DAgger. Ends with the last round, for which DONE is written, or without it when the server is stopped."""
         while True:
-            while self.schedule.round_over:  # the next one may be empty: every game was solved before it
+            while self.rounds.round_over:  # the next one may be empty: every game was solved before it
                 self.end_round()
-            if self.schedule.finished or self.front.server.stopped:
+            if self.rounds.finished or self.front.server.stopped:
                 break
 
             # Who asks: episodes that need an action, and episodes that have ended.
@@ -109,13 +107,13 @@ class DaggerLoop:
             # Store and learn, before anybody else is answered: a killed run repeats what its journal holds.
             for episode in ended:
                 record = self.store(episode)
-                self.label_guard.judge(record, round_over=self.schedule.round_over)
+                self.label_guard.judge(record, round_over=self.rounds.round_over)
                 with self.times.part("training"):
                     self.training.learn(record)
                 self.on_progress(self.status())
 
-        if self.schedule.finished:
-            self.training.finish(self.schedule.num_rounds)
+        if self.rounds.finished:
+            self.training.finish(self.rounds.num_rounds)
             self.directory.mark_done()
             # Clients that still ask are told that the run is over, until all have left or patience ends.
             deadline = time.monotonic() + GOODBYE_S
@@ -220,16 +218,8 @@ class DaggerLoop:
     def store(self, episode: LabelledEpisode) -> EpisodeRecord:
         """Write a finished episode: its shard, its line in the journal, its paragraph in the round's log."""
         # The shard first: what the journal names is on disk. Only what the journal names is learned.
-        shard, states, keeps = "", len(episode.transitions), self.training.keeps_transitions
-        if keeps and states:
-            shard = shard_name(episode.round, episode.env, states)
-            facts = {name: getattr(episode, name) for name in ("game", "won", "assisted", "opening")}
-            try:
-                path, lacking = self.directory.buffer / shard, episode.staleness
-                write_shard(path, episode.transitions, facts, steps=episode.steps, staleness=lacking)
-            except ValueError as error:  # the data's fault; a full disk is an OSError, and ends the run
-                self.directory.logger.error(f"Task: [{episode.env}] nothing is learned from it: {described(error)}")
-                shard = ""
+        shard = self.training.keep(episode)
+        labels_count = self.training.keeps_transitions  # an evaluation learns from none, so none can be missing
         record = EpisodeRecord(
             round=episode.round,
             env=episode.env,
@@ -241,8 +231,8 @@ class DaggerLoop:
             steps=episode.steps,
             shard=shard,
             seconds=time.monotonic() - episode.started,
-            states=states if keeps else 0,
-            unlabelled=episode.unlabelled if keeps else 0,
+            states=len(episode.transitions) if labels_count else 0,
+            unlabelled=episode.unlabelled if labels_count else 0,
         )
         self.directory.append_episode(record)
         # Now, not when the object goes: the run's last episode outlives DONE, and nobody opens a run that is done to
@@ -253,20 +243,16 @@ class DaggerLoop:
         return record
 
     def end_round(self) -> None:
-        """Every game of the round is over: checkpoint, memories, results and logs; then the next round begins.
-
-        Saved memories say that the round is over.
-        """
-        round = self.schedule.round
+        """Every game of the round is over: checkpoint, memories, results and logs; then the next round begins."""
+        round = self.rounds.round
         with self.times.part("training"):
-            training = self.training.end_round(round, last=round == self.schedule.num_rounds - 1)
+            training = self.training.end_round(round, last=round == self.rounds.num_rounds - 1)
+        # The memories, saved last, say that the round is over: a run that is killed before does all of this again.
         self.rounds.close(training)
-        # The commit. All before it is done again if the run is killed; nothing after it is.
-        self.directory.save_memories(round + 1, self.rounds.memories)
         self.rounds.begin_next()
         give_back_freed_memory()  # else the process would hold the most that any of its rounds has needed
         self.on_progress(self.status())
 
     def status(self) -> dict[str, Any]:
         """Progress for `/status` and the progress bar."""
-        return {**self.rounds.status(), "playing": len(self.front.in_progress()), **self.training.status()}
+        return {**self.rounds.status(), "playing": len(self.front.episodes), **self.training.status()}

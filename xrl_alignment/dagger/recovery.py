@@ -17,11 +17,11 @@ def recover(rounds: Rounds, training: Trainer, on_progress: Callable[[], None] =
     RunDirectoryError if journal, games and memories are not of one run.
     """
     directory = rounds.directory
-    schedule = rounds.schedule
     journal = directory.episodes()
-    schedule.games = directory.games()
+    rounds.games = directory.games()
+    rounds.left = dict.fromkeys(rounds.games, "")  # until the journal says which were played
     rounds.environments = directory.environments()
-    check_journal(directory, journal, num_rounds=schedule.num_rounds)
+    check_journal(directory, journal, num_rounds=rounds.num_rounds)
     memories_round, memories = directory.memories()
 
     # Shards that a power loss took. An episode of the round that is being played is cut off the journal, and so played
@@ -44,7 +44,7 @@ def recover(rounds: Rounds, training: Trainer, on_progress: Callable[[], None] =
 
     # The same steps as when these episodes were played; the trainer repeats the updates that its state lacks.
     for record in journal:
-        while schedule.round < record.round:
+        while rounds.round < record.round:
             rounds.begin_next()
         rounds.count(record)
         training.learn(record)
@@ -52,10 +52,10 @@ def recover(rounds: Rounds, training: Trainer, on_progress: Callable[[], None] =
 
     # Saved memories say that the rounds before theirs are over. The log of the round in progress is written anew: a
     # kill can come between journal and log.
-    while schedule.round < memories_round:
+    while rounds.round < memories_round:
         rounds.begin_next()
     rounds.memories = memories
     for number, record in enumerate(rounds.records):
         directory.write_trial(record, memories.get(record.game, []), afresh=number == 0)
     if journal:
-        directory.logger.info(f"Resumed after {len(journal)} episodes, in round {schedule.round}")
+        directory.logger.info(f"Resumed after {len(journal)} episodes, in round {rounds.round}")

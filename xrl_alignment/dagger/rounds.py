@@ -1,7 +1,7 @@
 """The rounds of a run: which game is still to be played, what is counted, what a round's end leaves behind.
 
-`Schedule` says who plays which game when; everything is keyed by game id, never by position. `Rounds` counts what was
-played and ends a round (memories, results, logs). `LabelGuard` stops a run whose expert gives too few labels.
+`Rounds` is the state of a run, `TimeSplit` says where a round's time went, and `LabelGuard` stops a run whose expert
+gives too few labels.
 """
 
 from __future__ import annotations
@@ -13,107 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lavis.common.errors import EmacError
-from xrl_alignment.agents.reflexion.base import Reflector, update_memories
+from xrl_alignment.agents.language.history import EpisodeTrace
 from xrl_alignment.dagger.training import TrainingTime
-from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory
+from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory, round_block
 
+Memories = dict[str, list[str]]  # of each game, oldest first
 PARTS = ("environment", "policy", "expert", "training", "waiting")  # of a round's time
 ENOUGH = 50  # states of a round from which on its share of missing labels is judged before the round ends
 
 
-class ScheduleError(EmacError, ValueError):
+class GamesError(EmacError, ValueError):
     """A client's games do not fit this run; the text says how."""
-
-
-class Schedule:
-    """Rounds over `num_envs` games. A solved game is not played again; a game is in one session's hands at a time.
-
-    The games are the first client's list (wire v2), or become known one by one as they appear (wire v1).
-    """
-
-    def __init__(self, *, num_rounds: int, num_envs: int) -> None:
-        self.num_rounds = num_rounds
-        self.num_envs = num_envs
-        self.games: list[str] = []
-        self.round = 0
-        self.solved: set[str] = set()
-        self.newly_solved = 0
-        self._played: set[str] = set()
-        self._holders: dict[str, str] = {}  # game -> session
-
-    def offer(self, games: Sequence[str]) -> None:
-        """Take a client's game list (v2 `hello`); every client of a run must offer the same first `num_envs`."""
-        games = list(dict.fromkeys(games))[: self.num_envs]  # once each: everything is keyed by game id
-        # More are no fault: the first ones are played. With fewer a round could never end.
-        if len(games) < self.num_envs:
-            raise ScheduleError(
-                f"the client offers {len(games)} different games, the run has {self.num_envs} (run.num_envs)"
-            )
-        # In the same order, too: the place of a game is its `env` number in logs and shards.
-        if self.games[: len(games)] != games[: len(self.games)]:
-            raise ScheduleError("the client offers other games than this run has played so far; use the same list")
-        self.games = games
-
-    def withdraw(self) -> None:
-        """Forget the game list if nothing has been played: whoever offered it has left, the next one may differ."""
-        if not (self.round or self._played or self.solved or self._holders):
-            self.games = []
-
-    def env_of(self, game: str) -> int:
-        """Index of a game, -1 when this run has no place for it; a new game takes the next free place (v1)."""
-        if game not in self.games and len(self.games) < self.num_envs:
-            self.games.append(game)
-        return self.games.index(game) if game in self.games else -1
-
-    def next_game(self, session: str) -> str | None:
-        """Hand a session the first game of this round that nobody plays or has played; None if there is none."""
-        # In order: with one session, a run is a function of settings and seed.
-        return next((game for game in self.games if game not in self._holders and self.hold(game, session)), None)
-
-    def hold(self, game: str, session: str) -> bool:
-        """Note that a session plays `game`; False if the round does not need it any more, or another session has it.
-
-        Clients of wire v1 choose their games by themselves.
-        """
-        if self.finished or game in self.solved or game in self._played:
-            return False
-        # The first session keeps it: two would write two episodes of one game into the journal's round.
-        return self._holders.setdefault(game, session) == session
-
-    def release(self, session: str) -> None:
-        """Give back what a session held."""
-        self._holders = {game: holder for game, holder in self._holders.items() if holder != session}
-
-    def finish(self, game: str, *, solved: bool) -> None:
-        """Note an episode's end."""
-        # Played, whether solved or not: a failed game comes again in the next round, with its memory.
-        self._played.add(game)
-        self._holders.pop(game, None)
-        if solved and game not in self.solved:
-            self.solved.add(game)
-            self.newly_solved += 1
-
-    @property
-    def round_over(self) -> bool:
-        """Every game of this round is solved or played (and all games are known)."""
-        # Not `len(self.games)`: a v1 client's games appear one by one, and after the first the round is not over.
-        return not self.finished and self.played_in_round == self.num_envs
-
-    @property
-    def played_in_round(self) -> int:
-        """Games of this round that need no more play: solved before, or played now."""
-        return sum(game in self.solved or game in self._played for game in self.games)
-
-    def advance(self) -> None:
-        """Begin the next round."""
-        self.round += 1
-        self.newly_solved = 0
-        self._played.clear()  # solved games stay solved: they are not played again
-
-    @property
-    def finished(self) -> bool:
-        """All rounds have ended."""
-        return self.round >= self.num_rounds
 
 
 @dataclass
@@ -151,58 +61,119 @@ class Expenses(Protocol):
 
 
 class Rounds:
-    """Counts the episodes of every round and ends it.
+    """The state of a run of `num_rounds` rounds over `num_envs` games; it follows from the journal.
 
-    Without a `reflector` failed games get no memories; without an `account` the expert's calls cost nothing. `say` is
-    told what a round's time went into. The loop tells `times` how long each of its steps took.
+    A solved game is not played again, and a game is in one session's hands at a time. Everything is keyed by game id,
+    never by position.
+
+    `reflect` gives the memories after a round, from the round's failures and the memories with which it began; without
+    it no game gets a memory. Without an `account` the expert's calls cost nothing. `say` is told what a round's time
+    went into. The loop tells `times` how long each of its steps took.
     """
 
     def __init__(
         self,
         directory: RunDirectory,
-        schedule: Schedule,
         *,
-        reflector: Reflector | None = None,
+        num_rounds: int,
+        num_envs: int,
+        reflect: Callable[[Sequence[EpisodeTrace], Memories], Memories] | None = None,
         account: Expenses | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.directory = directory
-        self.schedule = schedule
-        self.reflector = reflector
+        self.num_rounds = num_rounds
+        self.num_envs = num_envs
+        self.reflect = reflect
         self.account = account
         self.say = say
         self.times = TimeSplit()
-        self.memories: dict[str, list[str]] = {}  # by game; those with which the round began
-        self.environments: list[str] = []  # where the run's games were played, as `engine split`
-        self.records: list[EpisodeRecord] = []  # of this round
-        self.episodes = 0  # finished ones, over all rounds
-        # Episodes that reached the goal, also with the expert's help. `schedule.solved` are games that the policy has
-        # won by itself.
-        self.won = 0
-        self.states = 0  # in which the expert was asked, over all rounds
-        self.unlabelled = 0  # states for which the expert had no label
-        self._lengths: dict[str, int] = {}  # game -> actions of its last episode
         self._started = time.monotonic()
 
-    def status(self) -> dict[str, Any]:
-        """How far the run is."""
-        schedule = self.schedule
-        return {
-            "round": min(schedule.round, schedule.num_rounds - 1),
-            "num_rounds": schedule.num_rounds,
-            "played_in_round": schedule.num_envs if schedule.finished else schedule.played_in_round,
-            "num_envs": schedule.num_envs,
-            "solved": len(schedule.solved),
-            "episodes": self.episodes,
-            "won": self.won,
-            "missing_labels": self.unlabelled / self.states if self.states else 0.0,
-            "finished": schedule.finished,
-            **({"expert": self.account.status()} if self.account else {}),
-        }
+        # The games. Their order gives the `env` numbers: the first client's list (wire v2), or as they come (wire v1).
+        self.games: list[str] = []
+        self.environments: list[str] = []  # where they were played, as `engine split`
+        # Games that the policy has won by itself. `won` also counts episodes in which the expert helped.
+        self.solved: set[str] = set()
+        self.memories: Memories = {}  # by game; those with which the round began
+
+        # This round.
+        self.round = 0
+        self.left: dict[str, str] = {}  # games that are neither solved nor played yet -> session that plays it, or ""
+        self.newly_solved = 0
+        self.records: list[EpisodeRecord] = []
+
+        # All rounds.
+        self.episodes = 0  # finished ones
+        self.won = 0
+        self.states = 0  # in which the expert was asked
+        self.unlabelled = 0  # states for which the expert had no label
+        self._lengths: dict[str, int] = {}  # game -> actions of its last episode
+
+    @property
+    def finished(self) -> bool:
+        """All rounds have ended."""
+        return self.round >= self.num_rounds
+
+    @property
+    def round_over(self) -> bool:
+        """Every game of this round is solved or played."""
+        # All games must be known: a v1 client's appear one by one, and after the first the round is not over.
+        return not self.finished and not self.left and len(self.games) == self.num_envs
+
+    # --- who plays what --------------------------------------------------------------------------------------------
+
+    def offer(self, games: Sequence[str]) -> None:
+        """Take a client's game list (v2 `hello`); every client of a run must offer the same first `num_envs`."""
+        games = list(dict.fromkeys(games))[: self.num_envs]  # once each: everything is keyed by game id
+        # More are no fault: the first ones are played. With fewer a round could never end.
+        if len(games) < self.num_envs:
+            raise GamesError(
+                f"the client offers {len(games)} different games, the run has {self.num_envs} (run.num_envs)"
+            )
+        # In the same order, too: the place of a game is its `env` number in logs and shards.
+        if self.games[: len(games)] != games[: len(self.games)]:
+            raise GamesError("the client offers other games than this run has played so far; use the same list")
+        self.left |= dict.fromkeys(games[len(self.games) :], "")
+        self.games = games
+
+    def withdraw(self) -> None:
+        """Forget the game list if nothing has been played: whoever offered it has left, the next one may differ."""
+        if not (self.round or self.episodes or any(self.left.values())):
+            self.games, self.left = [], {}
+
+    def hand_out(self, session: str, game: str = "") -> int:
+        """Give a session `game`, or else the first one of this round that nobody plays; returns its `env` number.
+
+        Returns -1 if there is none, or if `game` is not needed any more, another session's, or has no place here.
+        """
+        if self.finished:
+            return -1
+        # Clients of wire v1 choose their games by themselves: a new one takes the next free place.
+        if game and game not in self.games and len(self.games) < self.num_envs:
+            self.games.append(game)
+            self.left[game] = ""
+        # In order: with one session, a run is a function of settings and seed.
+        game = game or next((game for game, player in self.left.items() if not player), "")
+        # The first session keeps it: two would write two episodes of one game into the journal's round.
+        if self.left.get(game) not in ("", session):
+            return -1
+        self.left[game] = session
+        return self.games.index(game)
+
+    def give_back(self, session: str) -> None:
+        """Take back what a session plays; it goes to whoever asks next."""
+        self.left = {game: "" if player == session else player for game, player in self.left.items()}
+
+    # --- what was played -------------------------------------------------------------------------------------------
 
     def count(self, record: EpisodeRecord) -> None:
         """Take in one line of the journal."""
-        self.schedule.finish(record.game, solved=record.solved)
+        # Played, whether solved or not: a failed game comes again in the next round, with its memory.
+        self.left.pop(record.game, None)
+        if record.solved and record.game not in self.solved:
+            self.solved.add(record.game)
+            self.newly_solved += 1
         self.records.append(record)
         self._lengths[record.game] = record.actions
         self.episodes += 1
@@ -211,37 +182,26 @@ class Rounds:
         self.unlabelled += record.unlabelled
 
     def close(self, training: TrainingTime) -> None:
-        """End the round: memories for its failures, its results, its block in `world.log`, its points in the curves.
-
-        Nothing here says that the round is over: a run that is killed now closes it once more.
-        """
-        directory = self.directory
-        schedule = self.schedule
-        round = schedule.round
-        solved, total = len(schedule.solved), schedule.num_envs
+        """End the round: memories for its failures, its results, its block in `world.log`, its points in the curves."""
+        round, solved, total = self.round, len(self.solved), self.num_envs
         # Until the last episode ended; what the games stood still for training is not the games' time.
         rollout_s = time.monotonic() - self._started - training.standstill_s
 
         # Reflexion (Shinn et al. 2023, arXiv:2303.11366): each failed game gets a hint for its next attempt.
-        # A trace that the reflector cannot read gives none: a client may have sent any text.
-        if self.reflector:
-            failed = [record.trace() for record in self.records if not record.won]
-            self.memories = update_memories(failed, self.memories, self.reflector, skip_unreadable=True)
+        if self.reflect:
+            self.memories = self.reflect([record.trace() for record in self.records if not record.won], self.memories)
 
         # For the original's readers: one entry for each game, also for those that were solved in an earlier round.
-        directory.write_results(
-            round,
-            {
-                f"env_{i}": {
-                    "game": game,
-                    "type": game.split("-", 1)[0],
-                    "is_success": game in schedule.solved,
-                    "path_length": self._lengths.get(game, 0),
-                    "memory": self.memories.get(game, []),
-                }
-                for i, game in enumerate(schedule.games)
-            },
-        )
+        results = {
+            f"env_{i}": {
+                "game": game,
+                "type": game.split("-", 1)[0],
+                "is_success": game in self.solved,
+                "path_length": self._lengths.get(game, 0),
+                "memory": self.memories.get(game, []),
+            }
+            for i, game in enumerate(self.games)
+        }
 
         # `world.log`: the original's block, then lines of our own.
         seconds = time.monotonic() - self._started
@@ -260,8 +220,8 @@ class Rounds:
             expenses, spent = self.account.report(round)
             lines += [expenses]
             self.say(f"round {round + 1}: {expenses}")
-        note, new = "\n".join(lines), schedule.newly_solved
-        directory.write_round(round, solved=solved, newly_solved=new, total=total, seconds=seconds, note=note)
+        block = round_block(round, solved=solved, newly_solved=self.newly_solved, total=total, seconds=seconds)
+        block += "\n".join(lines) + "\n"
 
         # The same figures as curves, for TensorBoard and the report.
         scalars: dict[str, float] = {"round/accuracy": solved / total, "round/rollout_seconds": rollout_s}
@@ -273,16 +233,32 @@ class Rounds:
         if states:
             scalars["round/missing_labels"] = unlabelled / states
         scalars |= {f"expert/{name}": value for name, value in spent.items()}
-        for name, value in scalars.items():
-            directory.scalar(name, value, round)
+        self.directory.end_round(round, results=results, block=block, scalars=scalars, memories=self.memories)
 
     def begin_next(self) -> None:
         """Begin the next round."""
-        self.schedule.advance()
+        self.round += 1
+        self.left = dict.fromkeys((game for game in self.games if game not in self.solved), "")
+        self.newly_solved = 0
         self.records = []
         self._started = time.monotonic()
         if self.account:
-            self.account.start_round(self.schedule.round)
+            self.account.start_round(self.round)
+
+    def status(self) -> dict[str, Any]:
+        """How far the run is."""
+        return {
+            "round": min(self.round, self.num_rounds - 1),
+            "num_rounds": self.num_rounds,
+            "played_in_round": self.num_envs if self.finished else len(self.games) - len(self.left),
+            "num_envs": self.num_envs,
+            "solved": len(self.solved),
+            "episodes": self.episodes,
+            "won": self.won,
+            "missing_labels": self.unlabelled / self.states if self.states else 0.0,
+            "finished": self.finished,
+            **({"expert": self.account.status()} if self.account else {}),
+        }
 
 
 class MissingLabelsError(EmacError, ValueError):

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple, Protocol
 
 from lavis.common.dist_utils import barrier, get_world_size, is_main_process
 from lavis.runners.played import PlayedGames
+from xrl_alignment.dagger.episode import LabelledEpisode, described
 from xrl_alignment.dagger.learner import Learner, TrainingMetrics
 from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint
 from xrl_alignment.runs.directory import EpisodeRecord
+from xrl_alignment.runs.transitions import shard_name, write_shard
 
 
 class TrainingTime(NamedTuple):
@@ -40,7 +42,7 @@ class Trainer(Protocol):
     there before a resume: the trainer counts them, and so knows which of them its restored state has learned already.
     """
 
-    keeps_transitions: bool  # whether finished episodes are to be stored as shards
+    keeps_transitions: bool  # whether finished episodes are stored as shards, and their labels counted
 
     def status(self) -> dict[str, Any]:
         """Entries for `/status`: `training_step` (batches so far), and others."""
@@ -52,6 +54,12 @@ class Trainer(Protocol):
         journal. The saved state counts them no more when this returns: else it would be ahead of its journal.
         Raises CheckpointError if the state is damaged, of another frozen base, or has learned from more episodes
         than the journal holds.
+        """
+
+    def keep(self, episode: LabelledEpisode) -> str:
+        """Store what is to be learned of a finished episode; returns its file's name, or "" if nothing is stored.
+
+        The file is whole and on disk when this returns. Training may read it only after the journal names it.
         """
 
     def learn(self, record: EpisodeRecord) -> None:
@@ -87,6 +95,10 @@ class NoTraining:
     def restore(self, journaled: int, cut: Collection[int] = ()) -> None:
         """Nothing is saved, so nothing is restored."""
 
+    def keep(self, episode: LabelledEpisode) -> str:
+        """Nothing is stored."""
+        return ""
+
     def learn(self, record: EpisodeRecord) -> None:
         """Nothing is learned."""
 
@@ -117,6 +129,25 @@ class TrainingFiles(Protocol):
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         """Note one point of a curve."""
+
+
+def store_shard(directory: TrainingFiles, episode: LabelledEpisode) -> str:
+    """Write an episode's transitions to the run's buffer; returns the shard's name, "" if there is nothing to learn.
+
+    Transitions that no shard can hold are the fault of the episode's data: the log says so, and the run goes on. A full
+    disk is an OSError, and ends the run.
+    """
+    if not episode.transitions:
+        return ""
+    name = shard_name(episode.round, episode.env, len(episode.transitions))
+    facts = {name: getattr(episode, name) for name in ("game", "won", "assisted", "opening")}
+    steps, staleness = episode.steps, episode.staleness
+    try:
+        write_shard(directory.buffer / name, episode.transitions, facts, steps=steps, staleness=staleness)
+    except ValueError as error:
+        directory.logger.error(f"Task: [{episode.env}] nothing is learned from it: {described(error)}")
+        return ""
+    return name
 
 
 def load_state(path: Path, journaled: int) -> dict[str, Any]:
@@ -200,6 +231,10 @@ class Training:
         # A new run has a state before its first episode, so that a resume begins with the very same weights.
         if self.saved != (self.round, self._restored):
             self.save(episodes=self._restored)
+
+    def keep(self, episode: LabelledEpisode) -> str:
+        """Store a finished episode's transitions in the replay buffer's folder."""
+        return store_shard(self.directory, episode)
 
     def learn(self, record: EpisodeRecord) -> None:
         """Train on the newest episode, and save the state if the last save is long enough ago."""

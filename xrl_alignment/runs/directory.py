@@ -35,7 +35,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -100,15 +100,10 @@ class EpisodeRecord:
         """The policy won by itself."""
         return self.won and not self.assisted
 
-    @property
-    def task_type(self) -> str:
-        """The game's ALFWorld task type."""
-        return self.game.partition("-")[0]
-
     def trace(self) -> EpisodeTrace:
         """The episode as a reflector reads it."""
         steps = tuple((action, feedback) for action, feedback in self.steps)  # JSON has given lists
-        return EpisodeTrace(self.game, self.task_type, self.opening, steps, self.won)
+        return EpisodeTrace(self.game, self.game.partition("-")[0], self.opening, steps, self.won)
 
 
 def new_run_directory(output_dir: Path | str, *, enable_dpo: bool, enable_tc: bool) -> Path:
@@ -235,6 +230,7 @@ class RunDirectory(RunPaths):
         cut_half_line(self.state / "metrics.jsonl")
         # Line by line: what a killed run has lost is never needed again, its curves are.
         self._metrics = open(self.state / "metrics.jsonl", "a", buffering=1, encoding="utf-8")
+        self._saved_games: tuple[list[str], list[str]] = ([], [])  # games and environments
         # A logger for each directory: programs and tests open several runs after each other.
         self.logger = logging.getLogger(f"{LOGGER_NAME}.{id(self)}")
         self.logger.setLevel(logging.INFO)
@@ -305,11 +301,17 @@ class RunDirectory(RunPaths):
         write_atomically(path, lambda file: file.write(text.encode()))
 
     def save_games(self, games: Sequence[str], environments: Sequence[str] = ()) -> None:
-        """Keep the run's games in their order, and in which `environments` (`engine split`) they are played."""
+        """Keep the run's games in their order, and in which `environments` (`engine split`) they are played.
+
+        Nothing is written if both are what was written last.
+        """
+        if (list(games), list(environments)) == self._saved_games:
+            return
         write_json(self.state / "games.json", list(games))
         if environments:
             content = {"environments": list(environments), "games_hash": ids_hash(games)}
             write_json(self.state / "environment.json", content)
+        self._saved_games = (list(games), list(environments))
 
     def games(self) -> list[str]:
         """The run's games in their order, as far as they are known."""
@@ -333,24 +335,29 @@ class RunDirectory(RunPaths):
         with open(self.results / f"trial_{record.round}.log", "w" if afresh else "a", encoding="utf-8") as file:
             file.write(f"\n#####\n\nEnvironment #{record.env}:\n{history}\nSTATUS: {status}\n\n#####\n")
 
-    def write_round(
-        self, round: int, *, solved: int, newly_solved: int, total: int, seconds: float, note: str = ""
+    def end_round(
+        self,
+        round: int,
+        *,
+        results: dict[str, dict[str, Any]],
+        block: str,
+        scalars: Mapping[str, float],
+        memories: dict[str, list[str]],
     ) -> None:
-        """Append a round's block to `world.log`, unless it is there (killed right after writing it).
+        """Write what a finished round leaves: `results`, its `block` in `world.log`, its curves, and `memories`.
 
-        `note` is text of our own after it: the block stays as the original's readers know it.
+        `results` are `env_<i>` → game, type, is_success, path_length, memory. The block begins as `round_block`. The
+        memories, those of the next round, are the commit: a run that is killed before writes all of this once more.
         """
-        path = self.results / "world.log"
-        if path.exists() and f"\nROUND: {round}\n" in path.read_text(encoding="utf-8"):
-            return
-        # One write for block and note: a kill between two would leave a block without its note for ever.
-        text = round_block(round, solved=solved, newly_solved=newly_solved, total=total, seconds=seconds)
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(text + (f"{note}\n" if note else ""))
-
-    def write_results(self, round: int, results: dict[str, dict[str, Any]]) -> None:
-        """Write `env_results_trial_<round>.json`: `env_<i>` → game, type, is_success, path_length, memory."""
         write_json(self.results / f"env_results_trial_{round}.json", results)
+        # One write for the whole block, and not twice: a kill would leave half of it for ever.
+        world = self.results / "world.log"
+        if not (world.exists() and f"\nROUND: {round}\n" in world.read_text(encoding="utf-8")):
+            with open(world, "a", encoding="utf-8") as file:
+                file.write(block)
+        for name, value in scalars.items():
+            self.scalar(name, value, round)
+        self.save_memories(round + 1, memories)
 
 
 def _is_texts(content: Any) -> bool:

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lavis.common.files import write_json
 from xrl_alignment.agents.language.plain import plain_texts
 from xrl_alignment.agents.reflexion.base import Reflector, update_memories
 from xrl_alignment.runs.directory import RunDirectory, RunDirectoryError
@@ -39,15 +40,19 @@ def reflect_on_round(directory: RunDirectory, round: int, reflector: Reflector) 
     results = _results(directory, round)
     for result in results.values():
         result["memory"] = memories.get(result["game"], [])
-    directory.write_results(round, results)
+    write_json(_results_path(directory, round), results)
     # What a resume begins with is replaced only if nothing has been played with it.
     if directory.memories()[0] == round + 1 and not any(r.round > round for r in directory.episodes()):
         directory.save_memories(round + 1, memories)
     return memories
 
 
+def _results_path(directory: RunDirectory, round: int) -> Path:
+    return directory.results / f"env_results_trial_{round}.json"
+
+
 def _results(directory: RunDirectory, round: int) -> dict[str, dict[str, Any]]:
-    path = directory.results / f"env_results_trial_{round}.json"
+    path = _results_path(directory, round)
     try:
         return plain_texts(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

@@ -1,6 +1,7 @@
 """A run with a language model as teacher: real server, client and engine, a local endpoint."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from benchmarks._endpoint import FakeEndpoint
 from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts import make_expert
+from xrl_alignment.agents.reflexion.base import update_memories
 from xrl_alignment.agents.reflexion.llm import LLMReflector
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.builders.teacher import TeacherParts, answers_file, build_teacher, expert_options
@@ -58,7 +60,8 @@ def teach(endpoint, tmp_path):
         teacher = build_teacher(settings(endpoint, tmp_path, price_prompt=1.0, **more), ReflexionConfig())
         opened.append(teacher)
         teacher.account.keep(run.directory.expert_calls)
-        run.rounds.account, run.rounds.reflector = teacher.account, teacher.reflector
+        run.rounds.account = teacher.account
+        run.rounds.reflect = partial(update_memories, reflector=teacher.reflector, skip_unreadable=True)
         run.loop.front.make_expert = lambda: make_expert("openai", **teacher.expert_options)
         return teacher
 
@@ -108,15 +111,15 @@ def test_half_a_surrogate_pair_ends_no_run_and_no_resume(make_run, scripted, tea
     endpoint.answer = lambda prompt: "I will \ud800 look." if "New plan:" in prompt else "open \ud800 drawer 1"
     run = make_run("one", policy=scripted("look"), train=False, num_rounds=3, max_steps=2)
     teach(run)
-    played, write = [], run.directory.write_results
+    played, end_round = [], run.directory.end_round
 
-    def stop(round, results):
-        write(round, results)
+    def stop(round, **content):
+        end_round(round, **content)
         played.append(round)
         if round == 1:
             raise EndpointFault("paused")
 
-    run.directory.write_results = stop
+    run.directory.end_round = stop
     run.play()
     assert played == [0, 1] and set(map(tuple, run.rounds.memories.values())) == {("I will ? look.",)}
     path = run.directory.state / "memories.json"

@@ -1,14 +1,17 @@
 """One game being played."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lavis.common.files import remove_temporaries
+from tests.xrl_alignment.runs.stored import transition
 from xrl_alignment.agents.experts import Label, make_expert
 from xrl_alignment.agents.language.plain import plain
-from xrl_alignment.dagger.episode import LabelledEpisode
-from xrl_alignment.runs.transitions import Transition, UnfinishedTransitions
+from xrl_alignment.dagger.episode import LabelledEpisode, UnfinishedTransitions
+from xrl_alignment.runs.transitions import Transition, write_shard
 from xrl_alignment.wire.messages import Observation
 
 
@@ -94,3 +97,38 @@ def test_who_drives_depends_on_seed_round_game_and_step_alone():
 
 def test_text_that_no_file_can_hold_becomes_plain():
     assert plain("a\0b\ud800c ü\n") == "a b?c ü\n"
+
+
+def same(one: Transition, other: Transition) -> bool:
+    return (one.image == other.image).all() and replace(one, image=other.image) == other
+
+
+def test_an_unfinished_episode_is_in_a_file_and_its_shard_is_the_same(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (32, 24, 3), np.uint8)
+    given = [replace(transition(n), image=noise if n == 1 else np.zeros_like(noise)) for n in range(4)]
+    given[3] = replace(given[3], text_input="half \ud800", feedback="")
+    kept = UnfinishedTransitions(tmp_path)
+    unheard = [replace(one, feedback="") for one in given]
+    for one in given:
+        kept.append(one)
+    assert len(kept) == 4 and all(map(same, kept, unheard)) and same(kept[-1], unheard[-1])
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == [kept.size] != [0]
+    with pytest.raises(IndexError):
+        kept[4]
+    kept.remove()
+    kept, given[2] = UnfinishedTransitions(tmp_path), replace(given[2], feedback="")
+    for one in given[:3]:
+        kept.append(one)
+    # The last transition has no answer: a v1 client has begun another game.
+    write_shard(tmp_path / "a.h5", kept, {"game": "g"}, steps=[(one.executed, one.feedback) for one in given[:2]])
+    write_shard(tmp_path / "b.h5", given[:3], {"game": "g"})
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+    del kept
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.h5", "b.h5"]
+
+
+def test_what_a_killed_process_left_of_an_episode_goes(tmp_path):
+    kept = UnfinishedTransitions(tmp_path)
+    kept.append(transition(1))
+    remove_temporaries(tmp_path)
+    assert not list(tmp_path.iterdir())

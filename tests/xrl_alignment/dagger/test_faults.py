@@ -230,7 +230,7 @@ def test_the_largest_unfinished_episode_makes_room(make_run, scripted, limit):
         assert client.see(OPENING, name)["action"] == "look"
     for _ in range(3):
         assert large.see("x" * 4000, image=noise)["action"] == "look"
-    episodes = run.loop.front._episodes
+    episodes = run.loop.front.episodes
     sizes = [episode.held if limit == "max_held" else episode.transitions.size for episode in episodes.values()]
     setattr(run.loop.front, limit, sum(sizes) - 1)
     assert small.see()["action"] == "look"
@@ -302,3 +302,22 @@ def test_what_is_never_an_episodes_fault():
     assert not any(map(may_be_the_datas, (OSError("disk"), MemoryError(), BudgetSpent("x"), EndpointFault("x"))))
     assert may_be_the_datas(PromptTooLong("x")) and may_be_the_datas(KeyError("x"))
     assert described(KeyError("x")) == "KeyError: 'x'"
+
+
+def test_a_game_is_not_lost_by_a_session_that_does_not_play_it(begin):
+    """Another session's data is given up for it as often as it likes: whoever plays the game goes on."""
+    run, client = begin()
+    make = run.loop.front.make_expert
+    run.loop.front.make_expert = lambda: FailsAt(make(), "act", IndexError("x"))
+    run.loop.front.labels_required = True
+    assert client.see(OPENING, "g/1", admissible_commands=["look"])["action"] == "look"
+    other = Client(run, "b")
+    other.send(Hello, games=("g/1",))
+    for _ in range(4):
+        assert given_up(other.see(OPENING, "g/1", note="poison")) == "IndexError: x"
+    assert run.journal == []
+    assert client.see("Nothing happens.", admissible_commands=["look"])["action"] == "look"
+    other.send(Bye)
+    assert client.see(done=True, won=True)["action"] is None
+    client.send(Bye)
+    assert run.wait().error is None and [(r.won, r.actions) for r in run.journal] == [(True, 2)]

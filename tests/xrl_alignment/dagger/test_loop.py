@@ -335,6 +335,24 @@ def test_who_has_ended_a_game_is_not_given_it_again_before_it_is_committed(scrip
     assert said(another)["kind"] == "wait"  # for b's game
 
 
+def test_a_lost_game_is_given_to_nobody_before_it_is_committed(scripted_loop):
+    loop, names = scripted_loop
+
+    class Failing(FixedExpert):
+        def begin(self, intro, **context):
+            raise IndexError("x")
+
+    loop.front.make_expert = lambda: Failing("look")
+    answer(loop, [see("a", 3, names[0])])
+    answer(loop, [ask(Next, "a", 4)])
+    answer(loop, [see("a", 5, names[0])])
+    answer(loop, [ask(Next, "a", 6)])
+    another = ask(Next, "c", 1)
+    answer(loop, [see("a", 7, names[0]), another])
+    assert said(another)["kind"] == "wait"  # for b's game
+    assert [record.game for record in loop.directory.episodes()] == [names[0]]
+
+
 def test_hello_tells_rounds_games_and_expert(make_run, scripted):
     run = make_run(policy=scripted("look"), client_expert="planner", num_rounds=3).start()
     welcome = Session(run, "a").send(Hello, games=("g/1", "g/2", "g/3"))
@@ -542,7 +560,7 @@ def test_the_last_state_is_saved_also_by_a_resume_that_plays_nothing(make_run, s
 
     def killed_after():
         begin_next()
-        if run.loop.schedule.finished:
+        if run.loop.rounds.finished:
             old.append(run.directory.trainer.read_bytes())
             raise KeyboardInterrupt
 
@@ -584,7 +602,7 @@ def test_v1_the_bare_task_type_plays_whole_rounds(make_run, scripted, games, say
     run.wait()
     assert run.directory.done and run.directory.games() == ["pick_and_place-env0", "pick_and_place-env1"]
     assert [(r.round, r.env) for r in run.journal] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert run.journal[0].task_type == "pick_and_place"
+    assert run.journal[0].trace().task_type == "pick_and_place"
 
 
 def test_v1_skips_a_solved_game_of_bare_type_and_plays_the_other(make_run, scripted, games):

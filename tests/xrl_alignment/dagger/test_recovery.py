@@ -18,7 +18,7 @@ def test_a_resume_that_finds_everything_learned_leaves_the_saved_state_as_it_is(
     begin(again)
     assert again.training.status()["training_step"] == again.training.episodes == 4
     assert again.directory.trainer.stat().st_mtime_ns == before.st_mtime_ns
-    assert again.rounds.schedule.finished and again.rounds.episodes == 4
+    assert again.rounds.finished and again.rounds.episodes == 4
 
 
 def test_a_resume_repeats_the_updates_that_the_saved_state_lacks(make_run, scripted):
@@ -36,6 +36,6 @@ def test_a_resume_knows_games_environments_and_memories_of_the_run(make_run, scr
     run.play(split="household_train")
     again = make_run(policy=scripted("look"), max_steps=2)
     begin(again)
-    assert again.rounds.schedule.games == run.rounds.schedule.games
+    assert again.rounds.games == run.rounds.games
     assert again.rounds.environments == ["native household_train"]
     assert again.rounds.memories == run.rounds.memories != {}

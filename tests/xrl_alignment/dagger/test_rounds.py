@@ -3,16 +3,18 @@
 import json
 import re
 import time
+from functools import partial
 
 import pytest
 
 from xrl_alignment.agents.experts import make_expert
+from xrl_alignment.agents.reflexion.base import update_memories
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.dagger.front import Front
 from xrl_alignment.dagger.loop import DaggerLoop
-from xrl_alignment.dagger.rounds import PARTS, Rounds, Schedule, ScheduleError, TimeSplit
+from xrl_alignment.dagger.rounds import PARTS, GamesError, Rounds, TimeSplit
 from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint
-from xrl_alignment.runs.directory import RunDirectory
+from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory
 
 GAMES = ["pick/a", "pick/b", "pick/c"]
 FILES = ("trial_0.log", "env_results_trial_0.json")
@@ -37,7 +39,7 @@ class Nobody:
 
 def reopened(path, num_rounds: int = 2, num_envs: int = 2, **options) -> Rounds:
     """The rounds of a run directory after a resume that plays nothing and has no learner."""
-    rounds = Rounds(RunDirectory(path), Schedule(num_rounds=num_rounds, num_envs=num_envs), **options)
+    rounds = Rounds(RunDirectory(path), num_rounds=num_rounds, num_envs=num_envs, **options)
     front = Front(Nobody(), rounds, make_expert=lambda: make_expert("explorer"))
     DaggerLoop(front=front, rounds=rounds, policy=None).serve()
     rounds.directory.close()
@@ -138,7 +140,7 @@ def test_what_comes_after_the_last_turn_is_learned_from_at_the_end_of_the_run(ma
 def test_a_finished_run_that_is_opened_again_changes_nothing(played):
     before = {name: (played.directory.results / name).read_bytes() for name in (*FILES, "world.log")}
     rounds = reopened(played.directory.path)
-    assert rounds.schedule.finished and rounds.episodes == 4
+    assert rounds.finished and rounds.episodes == 4
     assert before == {name: (played.directory.results / name).read_bytes() for name in before}
 
 
@@ -149,8 +151,8 @@ def test_killed_between_journal_and_round_end_the_round_is_ended_once(played):
     (played.directory.state / "episodes.jsonl").write_text("".join(lines[:2]))
     (played.directory.state / "memories.json").unlink()
     (played.directory.results / "world.log").write_text(world[: world.index("ROUND: 1") - 7])
-    rounds = reopened(played.directory.path, reflector=RuleReflector())
-    assert rounds.schedule.round == 1 and not rounds.schedule.finished
+    rounds = reopened(played.directory.path, reflect=partial(update_memories, reflector=RuleReflector()))
+    assert rounds.round == 1 and not rounds.finished
     number, after = rounds.directory.memories()
     assert number == 1 and len(after) == 2 and all(len(texts) == 1 for texts in after.values())
     assert (played.directory.results / "world.log").read_text().count("ROUND: 0\n") == 1
@@ -188,70 +190,86 @@ def test_a_damaged_state_is_refused(make_run, scripted):
 # --- rounds over games keyed by id ------------------------------------------------------------------------------------
 
 
-def schedule(num_rounds: int = 2, num_envs: int = 3) -> Schedule:
-    made = Schedule(num_rounds=num_rounds, num_envs=num_envs)
+@pytest.fixture
+def directory(tmp_path):
+    made = RunDirectory(tmp_path / "run")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rounds(directory):
+    made = Rounds(directory, num_rounds=2, num_envs=3)
     made.offer(GAMES)
     return made
 
 
-def test_each_game_is_handed_out_once_a_round_in_order():
-    rounds = schedule()
-    assert [rounds.next_game(session) for session in "wxyz"] == [*GAMES, None]
+def next_game(rounds: Rounds, session: str) -> str | None:
+    env = rounds.hand_out(session)
+    return rounds.games[env] if env >= 0 else None
+
+
+def finish(rounds: Rounds, game: str, *, solved: bool = False) -> None:
+    steps = [("look", "Nothing happens.")]
+    env = rounds.games.index(game)
+    rounds.count(EpisodeRecord(rounds.round, env, game, solved, False, 1, "A room.", steps, "", 0.1))
+
+
+def test_each_game_is_handed_out_once_a_round_in_order(rounds):
+    assert [next_game(rounds, session) for session in "wxyz"] == [*GAMES, None]
     for game in GAMES:
-        rounds.finish(game, solved=False)
+        finish(rounds, game)
     assert rounds.round_over and not rounds.finished
-    rounds.advance()
-    assert rounds.next_game("w") == "pick/a" and not rounds.round_over
+    rounds.begin_next()
+    assert next_game(rounds, "w") == "pick/a" and not rounds.round_over
 
 
-def test_a_solved_game_is_not_played_in_later_rounds_and_counts_once():
-    rounds = schedule()
-    rounds.finish("pick/b", solved=True)
-    rounds.finish("pick/b", solved=True)
-    assert (rounds.newly_solved, rounds.played_in_round) == (1, 1)
-    rounds.advance()
-    assert rounds.newly_solved == 0 and rounds.played_in_round == 1 and not rounds.hold("pick/b", "w")
-    assert [rounds.next_game("w"), rounds.next_game("w")] == ["pick/a", "pick/c"]
+def test_a_solved_game_is_not_played_in_later_rounds_and_counts_once(rounds):
+    finish(rounds, "pick/b", solved=True)
+    finish(rounds, "pick/b", solved=True)
+    assert (rounds.newly_solved, rounds.status()["played_in_round"]) == (1, 1)
+    rounds.begin_next()
+    assert rounds.newly_solved == 0 and rounds.status()["played_in_round"] == 1
+    assert rounds.hand_out("w", "pick/b") == -1
+    assert [next_game(rounds, "w"), next_game(rounds, "w")] == ["pick/a", "pick/c"]
 
 
-def test_a_released_game_goes_to_the_next_who_asks():
-    rounds = schedule()
-    assert rounds.next_game("silent") == "pick/a" and rounds.next_game("other") == "pick/b"
-    rounds.release("silent")
-    assert rounds.next_game("other") == "pick/a"
+def test_a_game_that_is_given_back_goes_to_the_next_who_asks(rounds):
+    assert next_game(rounds, "silent") == "pick/a" and next_game(rounds, "other") == "pick/b"
+    rounds.give_back("silent")
+    assert next_game(rounds, "other") == "pick/a"
 
 
-def test_a_game_is_in_one_sessions_hands():
-    rounds = schedule()
-    assert rounds.hold("pick/c", "one") and rounds.hold("pick/c", "one") and not rounds.hold("pick/c", "two")
-    rounds.finish("pick/c", solved=False)
-    assert not rounds.hold("pick/c", "one"), "it has been played in this round"
-    rounds.advance()
-    assert rounds.hold("pick/c", "two")
+def test_a_game_is_in_one_sessions_hands(rounds):
+    assert [rounds.hand_out(session, "pick/c") for session in ("one", "one", "two")] == [2, 2, -1]
+    finish(rounds, "pick/c")
+    assert rounds.hand_out("one", "pick/c") == -1, "it has been played in this round"
+    rounds.begin_next()
+    assert rounds.hand_out("two", "pick/c") == 2
 
 
-def test_games_become_known_one_by_one_until_all_places_are_taken():
-    rounds = Schedule(num_rounds=1, num_envs=2)
-    assert [rounds.env_of(game) for game in ("pick/x", "pick/y", "pick/x", "pick/z")] == [0, 1, 0, -1]
-    rounds.finish("pick/x", solved=True)
+def test_games_become_known_one_by_one_until_all_places_are_taken(directory):
+    rounds = Rounds(directory, num_rounds=1, num_envs=2)
+    assert [rounds.hand_out("v1", game) for game in ("pick/x", "pick/y", "pick/x", "pick/z")] == [0, 1, 0, -1]
+    finish(rounds, "pick/x", solved=True)
     assert not rounds.round_over
-    rounds.finish("pick/y", solved=False)
+    finish(rounds, "pick/y")
     assert rounds.round_over
 
 
-def test_a_round_is_not_over_while_games_are_unknown():
-    rounds = Schedule(num_rounds=1, num_envs=2)
-    rounds.env_of("pick/x")
-    rounds.finish("pick/x", solved=False)
+def test_a_round_is_not_over_while_games_are_unknown(directory):
+    rounds = Rounds(directory, num_rounds=1, num_envs=2)
+    rounds.hand_out("v1", "pick/x")
+    finish(rounds, "pick/x")
     assert not rounds.round_over
 
 
-def test_nothing_is_open_after_the_last_round():
-    rounds = schedule(num_rounds=1)
-    rounds.advance()
-    assert (
-        rounds.finished and not rounds.hold("pick/a", "w") and rounds.next_game("w") is None and not rounds.round_over
-    )
+def test_nothing_is_open_after_the_last_round(directory):
+    rounds = Rounds(directory, num_rounds=1, num_envs=3)
+    rounds.offer(GAMES)
+    rounds.begin_next()
+    assert rounds.finished and not rounds.round_over
+    assert rounds.hand_out("w") == rounds.hand_out("w", "pick/a") == -1
 
 
 @pytest.mark.parametrize(
@@ -262,17 +280,28 @@ def test_nothing_is_open_after_the_last_round():
         (["pick/a", "pick/c", "pick/b"], "other games than this run"),
     ],
 )
-def test_a_list_that_does_not_fit_is_refused_and_changes_nothing(games, reason):
-    rounds = schedule()
-    with pytest.raises(ScheduleError, match=reason):
+def test_a_list_that_does_not_fit_is_refused_and_changes_nothing(rounds, games, reason):
+    with pytest.raises(GamesError, match=reason):
         rounds.offer(games)
     assert rounds.games == GAMES
 
 
-def test_a_longer_list_with_the_same_beginning_fits():
-    rounds = schedule()
+def test_a_longer_list_with_the_same_beginning_fits(rounds):
     rounds.offer([*GAMES, "pick/d"])
     assert rounds.games == GAMES
+
+
+def test_a_list_is_withdrawn_only_if_nothing_was_played(rounds):
+    rounds.hand_out("w", "pick/b")
+    rounds.withdraw()
+    assert rounds.games == GAMES, "a session plays"
+    rounds.give_back("w")
+    rounds.withdraw()
+    rounds.offer(["x", "y", "z"])
+    assert next_game(rounds, "w") == "x"
+    finish(rounds, "x")
+    rounds.withdraw()
+    assert rounds.games == ["x", "y", "z"]
 
 
 # --- seconds by part --------------------------------------------------------------------------------------------------

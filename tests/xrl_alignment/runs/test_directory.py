@@ -22,6 +22,7 @@ from xrl_alignment.runs.directory import (
     forget_server,
     new_run_directory,
     newest_checkpoint,
+    round_block,
 )
 from xrl_alignment.runs.transitions import write_shard
 
@@ -249,8 +250,9 @@ def test_closing_leaves_no_file_open_and_writes_no_more(directory):
 
 
 def test_world_log_has_the_originals_form_and_each_round_once(directory):
+    block = round_block(0, solved=26, newly_solved=26, total=134, seconds=45442.87)
     for _ in range(2):
-        directory.write_round(0, solved=26, newly_solved=26, total=134, seconds=45442.87)
+        directory.end_round(0, results={}, block=block, scalars={}, memories={})
     assert (directory.results / "world.log").read_text() == (
         "\n-----\nROUND: 0\nSUCCESS: 26\nADDITIONAL SUCCESS: 26\nFAIL: 108\nTOTAL: 134\nACCURACY: 0.19\n"
         "TIME: 45442.87 s\n-----\n\n"
@@ -259,7 +261,8 @@ def test_world_log_has_the_originals_form_and_each_round_once(directory):
 
 def test_a_note_stands_after_its_round_and_round_1_is_not_round_10(directory):
     for round in (10, 1):
-        directory.write_round(round, solved=1, newly_solved=0, total=2, seconds=1, note=f"of {round}")
+        block = round_block(round, solved=1, newly_solved=0, total=2, seconds=1) + f"of {round}\n"
+        directory.end_round(round, results={}, block=block, scalars={}, memories={})
     text = (directory.results / "world.log").read_text()
     assert text.count("ROUND:") == 2 and "-----\n\nof 10\n\n-----\nROUND: 1\n" in text and text.endswith("\nof 1\n")
 
@@ -279,7 +282,9 @@ def test_trial_log_tells_episodes_in_words_and_can_be_begun_anew(directory):
 
 
 def test_results_and_scalars_are_json(directory):
-    directory.write_results(1, {"env_0": {"game": "pick/a", "is_success": True, "path_length": 9, "memory": []}})
+    results = {"env_0": {"game": "pick/a", "is_success": True, "path_length": 9, "memory": []}}
+    directory.end_round(1, results=results, block="", scalars={}, memories={"pick/a": ["look"]})
+    assert directory.memories() == (2, {"pick/a": ["look"]})
     assert json.loads((directory.results / "env_results_trial_1.json").read_text())["env_0"]["path_length"] == 9
     directory.scalar("train/loss", 0.5, 7)
     line = json.loads((directory.state / "metrics.jsonl").read_text())  # there before anything is closed

@@ -16,7 +16,8 @@ from lavis.models.student import Student
 from xrl_alignment.dagger.decoupled.directory import wait_for_learner
 from xrl_alignment.dagger.decoupled.process import LearnerFault, LearnerProcess
 from xrl_alignment.dagger.decoupled.published import PublishedError, Version, read_published
-from xrl_alignment.dagger.training import TrainingTime, load_state, uncut
+from xrl_alignment.dagger.episode import LabelledEpisode
+from xrl_alignment.dagger.training import TrainingTime, load_state, store_shard, uncut
 from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory
 from xrl_alignment.runs.tail import Tail
 
@@ -113,6 +114,10 @@ class DecoupledTraining:
         self._held_back = True
         if not journaled:
             self._start()
+
+    def keep(self, episode: LabelledEpisode) -> str:
+        """Store a finished episode's transitions; the learner's process reads them when the journal names them."""
+        return store_shard(self.directory, episode)
 
     def learn(self, record: EpisodeRecord) -> None:
         """Count the updates that an episode asks for; the learner finds it in the journal, learns it and saves."""

@@ -92,13 +92,11 @@ class Episode:
         self.hear(THOUGHT_FEEDBACK, won=self.won, done=self.done)
 
     def answer(self, action: str | None, thought: str) -> str | None:
-        """What an expert's advice means now: its `thought` if that is new in this episode, else its `action`.
-
-        After a thought comes an action.
-        """
+        """What an expert's advice means now: its `thought` if that is new in this episode, else its `action`."""
         # Normalised as the model's answers are, for it is compared with them, and becomes a label.
         said = normalise(f"think: {thought}")
-        new = not self.has_just_thought and all(done != said for done, _ in self.steps)
+        # After a thought comes an action.
+        new = self._thoughts == 0 and all(done != said for done, _ in self.steps)
         return said if thought and new else action
 
     @property

@@ -27,7 +27,7 @@ _QUALITY = 80
 
 
 class TransitionsSoFar(Protocol):
-    """The transitions of an episode in progress (`runs.transitions.UnfinishedTransitions`, or a list)."""
+    """The transitions of an episode in progress (`dagger.episode.UnfinishedTransitions`, or a list)."""
 
     def __len__(self) -> int:
         """How many there are."""

@@ -72,7 +72,7 @@ def test_staleness_is_stored_with_every_transition(make_run, decoupled, scripted
 
     def after_a_round() -> None:
         begin()
-        if run.loop.schedule.round == 1:
+        if run.loop.rounds.round == 1:
             type(run.training.process).start(run.training.process)
 
     run.rounds.begin_next = after_a_round

@@ -58,19 +58,19 @@ def test_a_second_program_joins_in_the_middle_of_a_round(make_run, household_dat
     run = make_run(games=games, policy=scripted("look"), train=False, num_rounds=2, max_steps=3)
     handed: list[str] = []  # sessions that were given a game, in order
     first: set[str] = set()  # the sessions of the first program
-    next_game = run.loop.schedule.next_game
+    hand_out = run.loop.rounds.hand_out
 
-    def hold_the_first_back(session):
+    def hold_the_first_back(session, game=""):
         """After four games the first program waits until the second one plays."""
         if len(programs) < 2:
             first.add(session)
-        if len(handed) >= 4 and not set(handed) - first and session in first:
-            return None
-        game = next_game(session)
-        handed.extend([session] if game else [])
-        return game
+        if not game and len(handed) >= 4 and not set(handed) - first and session in first:
+            return -1
+        env = hand_out(session, game)
+        handed.extend([session] if env >= 0 and not game else [])
+        return env
 
-    run.loop.schedule.next_game = hold_the_first_back
+    run.loop.rounds.hand_out = hold_the_first_back
     programs: list[subprocess.Popen] = []
     run.start()
     command = [sys.executable, str(REPO_ROOT / "alfworld_client.py"), "--port", str(run.server.port), "--env", "native"]

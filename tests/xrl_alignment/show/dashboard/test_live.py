@@ -14,8 +14,7 @@ from PIL import Image
 from tests.xrl_alignment.show.dashboard.runs import ATTACK, GAMES, OPENING, TOLD, transitions
 from tests.xrl_alignment.show.dashboard.test_board import parse
 from xrl_alignment.agents.experts import make_expert
-from xrl_alignment.dagger.episode import LabelledEpisode
-from xrl_alignment.runs.transitions import UnfinishedTransitions
+from xrl_alignment.dagger.episode import LabelledEpisode, UnfinishedTransitions
 from xrl_alignment.show.dashboard.board import Board
 from xrl_alignment.show.dashboard.live import MOST_CARDS, LiveSessions, data_url
 from xrl_alignment.wire.messages import Observation
