@@ -4,7 +4,7 @@
     python -m xrl_alignment.levels --players student --fresh 12345 --games 100 --json F
     python -m xrl_alignment.levels --players explorer random --levels hidden house --games 20
 
-A player is `explorer`, `random`, `student` (the one that ships), or one of your own:
+A player is `explorer`, `random`, `student` or `student_levels` (those that ship), or one of your own:
 
     RUN/emma_checkpoint_1.pth                 weights for the model that ships
     MODEL@http://localhost:8000/v1            a language model behind an endpoint with OpenAI's interface
@@ -60,7 +60,8 @@ from xrl_alignment.play.evaluation.metrics import summarise
 from xrl_alignment.play.evaluation.trials import play_games
 
 BEGIN, END = "<!-- table: python -m xrl_alignment.levels -->\n", "<!-- /table -->\n"
-PLAYERS = ("explorer", "student", "student+rules", "random")
+SHIPPED = ("student", "student_levels")  # model types
+PLAYERS = ("explorer", *SHIPPED, "student+rules", "random")
 RULES = "+rules"  # ends the name of a player that is decoded with our two rules
 TOGETHER = 64  # games that are played at once: a student answers them as one batch
 
@@ -86,7 +87,7 @@ def player_named(text: str) -> Player:
     if text == "random":  # any admissible command; it reads nothing
         return Player(text, {}, lambda cleanup: _policy_actor(RandomPolicy(), cleanup, lambda *parts: "", blank=True))
     weights = text.removesuffix(RULES)
-    if weights == "student" or Path(weights).exists():
+    if weights in SHIPPED or Path(weights).exists():
         return _student(text, weights)
     if is_class_name(text):
         load_class(text, "policy", ("act", "close"))  # a class that cannot be used is told now
@@ -109,8 +110,8 @@ def _policy_actor(
 def _student(text: str, weights: str) -> Player:
     """The model that ships, with its own weights or those of a file, on frames of the rendered state with labels."""
     rules = text.endswith(RULES)
-    own = weights == "student"
-    file = REPO_ROOT / "lavis" / "models" / "tiny" / "student.safetensors" if own else Path(weights)
+    own = weights in SHIPPED
+    file = REPO_ROOT / "lavis" / "models" / "tiny" / f"{weights}.safetensors" if own else Path(weights)
     if file.is_dir():
         raise ConfigError(f"player {weights} is a folder: name the checkpoint's file in it")
 
@@ -121,7 +122,7 @@ def _student(text: str, weights: str) -> Player:
         from xrl_alignment.settings.schema import EvaluateConfig
 
         options = [f"policy.skip_rejected={str(rules).lower()}", f"policy.skip_visited={str(rules).lower()}"]
-        options += [] if own else [f"model.pretrained={weights}"]
+        options += [f"model.model_type={weights}" if own else f"model.pretrained={weights}"]
         config = load_config(EvaluateConfig, REPO_ROOT / "configs" / "evaluate" / "student.yaml", options)
         set_threads(config.run.num_threads)
         model, vis_processor = load_student(config.model, pick_device(config.run.device))

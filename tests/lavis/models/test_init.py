@@ -42,10 +42,19 @@ def test_no_preprocess_section_passes_items_on() -> None:
 
 def test_model_zoo() -> None:
     assert dict(model_zoo) == {
-        "blip2_emac": ["tiny", "demo", "student", "student_looks", "smollm2_135m", "vicuna7b", "vicuna13b"],
+        "blip2_emac": [
+            "tiny",
+            "demo",
+            "student",
+            "student_levels",
+            "student_looks",
+            "smollm2_135m",
+            "vicuna7b",
+            "vicuna13b",
+        ],
         "hf_vlm": ["default"],
     }
-    assert len(model_zoo) == 8
+    assert len(model_zoo) == 9
     assert "blip2_emac" in str(model_zoo)
 
 
