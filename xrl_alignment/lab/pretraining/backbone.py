@@ -17,10 +17,9 @@ names do; in some moments the answer has to list them. Noise on top keeps the mo
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,7 +62,6 @@ if __name__ == "__main__":
     read_first(parse_arguments)
 
 import torch
-from safetensors.torch import save as serialize
 from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
@@ -74,7 +72,6 @@ from alfworld_native.experts.explorer import Explorer
 from alfworld_native.games import find_games
 from alfworld_native.household.alfworld_tables import tables
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from lavis.common.files import write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import LlmTokenizer
 from lavis.runners.played import PlayedGames, played_by_file
@@ -82,6 +79,7 @@ from xrl_alignment.agents.language.history import EpisodeTrace
 from xrl_alignment.agents.language.prompt import build_prompt, opening
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.builders.student import load_student
+from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play, without_questions
 
 SLOTS = 32  # as many as the tiny model's queries
@@ -420,18 +418,6 @@ def train(
             f"{max(tokens - read, 0) / read * minutes:.1f} to go, loss {sum(losses) / len(losses):.3f}",
             flush=True,
         )
-
-
-def write_bfloat16(weights: Mapping[str, Tensor], out: Path, played: PlayedGames) -> None:
-    """Write `weights`, in bfloat16, as the safetensors file `out`, whole or not at all; it says what they `played`."""
-    small = {key: value.detach().to(torch.bfloat16).contiguous() for key, value in weights.items()}
-    metadata = {"format": "pt", "played": json.dumps(played.as_dict())}
-    write_atomically(out, lambda file: file.write(serialize(small, metadata=metadata)))
-
-
-def read_splits(*, official: bool) -> PlayedGames:
-    """What a file says that was trained on generated games and, if `official`, on ALFWorld's own: no list is kept."""
-    return PlayedGames(splits=("household_train", "train") if official else ("household_train",))
 
 
 def main() -> None:

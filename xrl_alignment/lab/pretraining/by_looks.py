@@ -66,7 +66,7 @@ from lavis.models.student import Question
 from lavis.training import Updater
 from xrl_alignment.agents.language.prompt import build_prompt, token_counter
 from xrl_alignment.builders.student import load_student
-from xrl_alignment.lab.pretraining.backbone import read_splits, write_bfloat16
+from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
 from xrl_alignment.lab.pretraining.vision import LOOKS_FOR, QUERY_OF, TYPES
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor

@@ -45,7 +45,7 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.progress import Bar
 from lavis.models.blip2_models.emac_config import package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
-from xrl_alignment.lab.pretraining.backbone import read_splits, write_bfloat16
+from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
 from xrl_alignment.planning.building import language_model
 from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion
 from xrl_alignment.planning.planners.explorer import explorers_plan

@@ -51,8 +51,8 @@ from alfworld_native.games import find_games
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.models.blip2_models.blip2 import LN_VISION_EPS, Float32LayerNorm, init_qformer
 from lavis.models.blip2_models.conv_encoder import ConvEncoder
-from xrl_alignment.lab.pretraining.backbone import read_splits, write_bfloat16
 from xrl_alignment.lab.pretraining.by_looks import ToldStudent, told_student
+from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
 from xrl_alignment.lab.pretraining.recognition import new_encoder, pixels_of, views
 from xrl_alignment.lab.pretraining.vision import LOOKS_FOR, QUERY_OF, SHARPNESS, TYPES
 

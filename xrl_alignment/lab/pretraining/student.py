@@ -103,7 +103,7 @@ from lavis.runners.played import PlayedGames, games_of_weights
 from xrl_alignment.agents.language.prompt import build_prompt, token_counter
 from xrl_alignment.agents.policies.in_process import InProcessPolicy
 from xrl_alignment.builders.student import ImageProcessor, load_student, model_section, prompt_writer
-from xrl_alignment.lab.pretraining.backbone import read_splits, write_bfloat16
+from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
 from xrl_alignment.lab.pretraining.labelled import DRILL, Pools, Record, draw_jobs, drill, played
 from xrl_alignment.play.evaluation.actors import PolicyActor
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor

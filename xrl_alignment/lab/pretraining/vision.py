@@ -60,7 +60,7 @@ from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.emac_config import VISION
 from lavis.models.blip2_models.text import LlmTokenizer
 from xrl_alignment.builders.student import ImageProcessor, load_student
-from xrl_alignment.lab.pretraining.backbone import read_splits, write_bfloat16
+from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
 
 # One line a query. Two types share one only if they never lay together in any of 3,300 games.
 LOOKS_FOR = (

@@ -8,8 +8,8 @@ from lavis.models import load_model_and_preprocess
 from lavis.models.blip2_models.conv_encoder import ConvEncoder, ConvEncoderConfig
 from lavis.models.student import Question
 from xrl_alignment.lab.pretraining import reading
-from xrl_alignment.lab.pretraining.backbone import read_splits, write_bfloat16
 from xrl_alignment.lab.pretraining.by_looks import told_student
+from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
 from xrl_alignment.lab.pretraining.reading import Reader, agreement, learn_to_read, loss_of, named_by, student_state
 from xrl_alignment.lab.pretraining.vision import TYPES
 
