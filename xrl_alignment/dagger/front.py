@@ -147,9 +147,8 @@ class Front:
                         if reason:
                             self._refuse(request, reason)
                             continue
-                        self._directory.save_games(
-                            self._rounds.games, self._rounds.environments
-                        )  # before anybody plays one of them
+                        # Before anybody plays one of them.
+                        self._directory.save_games(self._rounds.games, self._rounds.environments)
                         self.greeted[hello.session] = replace(hello, games=())
                         size = {"num_rounds": self._rounds.num_rounds, "num_envs": self._rounds.num_envs}
                         request.reply({"kind": "welcome", "expert": self.client_expert, **size})

@@ -191,13 +191,6 @@ def test_a_damaged_state_is_refused(make_run, scripted):
 
 
 @pytest.fixture
-def directory(tmp_path):
-    made = RunDirectory(tmp_path / "run")
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def rounds(directory):
     made = Rounds(directory, num_rounds=2, num_envs=3)
     made.offer(GAMES)

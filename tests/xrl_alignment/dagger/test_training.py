@@ -12,13 +12,6 @@ from xrl_alignment.wire.messages import Observation
 
 
 @pytest.fixture
-def directory(tmp_path):
-    made = RunDirectory(tmp_path / "run")
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def episode(directory):
     """An episode that has visited no state."""
     return LabelledEpisode(
