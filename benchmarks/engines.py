@@ -33,10 +33,11 @@ from _bench import Result, run
 
 from alfworld_native.language.commands import normalise
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
+from lavis.common.devices import autocast
 from lavis.common.program import run_program
 from lavis.models.student import Question
 from lavis.processors.blip_processors import BlipImageEvalProcessor
-from xrl_alignment.agents.policies.base import Policy, PolicyInput, autocast, process_images
+from xrl_alignment.agents.policies.base import Policy, PolicyInput, process_images
 from xrl_alignment.agents.policies.in_process import InProcessPolicy
 from xrl_alignment.agents.policies.vllm.process import find_python
 from xrl_alignment.builders.student import load_student, make_policy

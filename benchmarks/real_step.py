@@ -31,6 +31,7 @@ from _bench import Result, run
 from torch import Tensor
 
 from alfworld_native.games import find_games
+from lavis.common.devices import autocast
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import IGNORE
 from xrl_alignment.builders.student import ImageProcessor, load_student
@@ -76,7 +77,7 @@ def plain_loss(model: Blip2Emac, vis_processor: ImageProcessor, batch: Batch) ->
         ids[i, : len(row.ids)], mask[i, : len(row.ids)] = torch.tensor(row.ids), 1
         kept = [t if w == 1 else IGNORE for t, w in zip(row.targets, row.weights, strict=True)]
         labels[i, 1 : len(kept)] = torch.tensor(kept[:-1])  # Transformers shifts labels; ours are shifted already
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast(torch.device("cpu")):
         with torch.no_grad():
             images = torch.stack([vis_processor(row.frame) for row in batch])
             queries = model.vision.encode_queries(images, [""] * len(batch))

@@ -30,7 +30,7 @@ from alfworld_native import choose_games
 from alfworld_native.base import Game
 from alfworld_native.engine.world import forget_worlds
 from alfworld_native.games import find_games
-from xrl_alignment.agents.policies.base import autocast
+from lavis.common.devices import autocast
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.lab.collect import Plan, collect
 from xrl_alignment.play.evaluation.actors import ExpertActor

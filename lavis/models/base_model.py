@@ -16,6 +16,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from lavis.common.devices import autocast
 from lavis.common.errors import ConfigError, unknown, why_unreadable
 from lavis.common.utils import get_abs_path, get_cache_path, is_url
 from lavis.models import download
@@ -47,8 +48,8 @@ class BaseModel(nn.Module):
         return next(self.parameters()).device
 
     def maybe_autocast(self) -> AbstractContextManager:
-        """Autocast to the config's `amp` dtype on the model's device; nothing if `amp` is unset."""
-        return nullcontext() if self.amp is None else torch.autocast(self.device.type, dtype=self.amp)
+        """Autocast to the config's `amp` type where `devices.autocast` has it; nothing if `amp` is unset."""
+        return nullcontext() if self.amp is None else autocast(self.device, self.amp)
 
     # ---- loading ----------------------------------------------------------------------------------------------------
 

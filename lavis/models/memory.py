@@ -45,6 +45,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
+from lavis.common.devices import mixed_precision
 from lavis.common.errors import ConfigError, EmacError, unknown
 from lavis.models import fast_llm
 from lavis.models.blip2_models import adapters
@@ -124,7 +125,7 @@ class Sizes:
             raise ConfigError(f"the memory of model.arch={options['arch']} cannot be predicted, only blip2_emac's")
         parts = skeleton(options, on_cpu=device == "cpu")
         encoder, qformer, llm = (parts[name] for name in ("visual_encoder", "Qformer", "llm_model"))
-        amp = dtype_named(options["amp"], "amp") if options["amp"] else None
+        amp = mixed_precision(torch.device(device), dtype_named(options["amp"], "amp") if options["amp"] else None)
         everything: list[nn.Parameter] = []
         for part in parts.values():  # modules, and the query tokens, which are a parameter
             everything += part.parameters() if isinstance(part, nn.Module) else [part]

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from PIL import Image
 
-from lavis.common.devices import pick_device
+from lavis.common.devices import autocast, pick_device
 from lavis.common.errors import ConfigError
 from lavis.models.student import Question
 from policy_server.games.alfworld import episode_text
 from policy_server.models.vision_model import ChatAnswer, ChatJob, ModelJob, tensor_bytes, until_stop
 from policy_server.settings import ModelSettings
 from xrl_alignment.agents.language.prompt import build_prompt
-from xrl_alignment.agents.policies.base import PolicyInput, autocast
+from xrl_alignment.agents.policies.base import PolicyInput
 from xrl_alignment.agents.policies.in_process import InProcessPolicy
 from xrl_alignment.builders.student import load_student
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lavis.common.devices import DEVICE_LOST
+from lavis.common.devices import DEVICE_LOST, autocast, half_type
 from lavis.common.dist_utils import gathered, get_rank, get_world_size, summed
 from lavis.common.optims import LinearWarmupCosineLRScheduler
 from lavis.models import StudentModel
@@ -25,7 +25,7 @@ from lavis.models.references import Place, ReferenceLogps
 from lavis.models.student import BcParts, DpoParts, Student
 from lavis.runners.parallel import Replicas
 from lavis.training import Updater
-from xrl_alignment.agents.policies.base import autocast, half_type, process_images
+from xrl_alignment.agents.policies.base import process_images
 from xrl_alignment.runs.replay import ReplayBuffer
 
 logger = logging.getLogger(__name__)

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lavis.common.devices import autocast
 from lavis.common.optims import LinearWarmupCosineLRScheduler
 from lavis.models import StudentModel
 from lavis.models.student import Question
 from lavis.runners.parallel import Replicas
-from xrl_alignment.agents.policies.base import Policy, autocast, process_images
+from xrl_alignment.agents.policies.base import Policy, process_images
 from xrl_alignment.dagger.learner import Learner, TrainingMetrics
 from xrl_alignment.runs.checkpoint import load_checkpoint, restore_model, save_checkpoint
 from xrl_alignment.runs.replay import DPOReplayBuffer, ReplayBuffer

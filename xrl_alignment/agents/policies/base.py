@@ -54,26 +54,6 @@ def changes(weights: Iterable[torch.Tensor]) -> list[int]:
     return [weight._version for weight in weights]  # autograd's own counter; comparing values would read them all
 
 
-def half_type(device: torch.device) -> torch.dtype:
-    """Type of mixed precision: bfloat16, and float16 (the original's) on a GPU that does not compute in bfloat16.
-
-    bfloat16 has the range of float32: a language model whose weights are bfloat16 overflows in float16. On a CPU it is
-    5 × faster than float32.
-    """
-    import torch
-
-    # NVIDIA's GPUs compute in bfloat16 from capability 8.0 (Ampere); older ones only emulate it, slowly.
-    old = device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0)
-    return torch.float16 if old else torch.bfloat16
-
-
-def autocast(device: torch.device) -> torch.autocast:
-    """Mixed precision for the policy, in `half_type`."""
-    import torch
-
-    return torch.autocast(device.type, dtype=half_type(device))
-
-
 def frames_of(policy: object) -> int:
     """How many images `policy` reads: the current one, and earlier ones."""
     return int(getattr(policy, "frames", 1))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from alfworld_native.language.commands import normalise, rejected_now, visited_now
+from lavis.common.devices import autocast
 from lavis.common.errors import ConfigError, unknown
-from xrl_alignment.agents.policies.base import PolicyInput, autocast, model_reads, process_images, require_commands
+from xrl_alignment.agents.policies.base import PolicyInput, model_reads, process_images, require_commands
 
 if TYPE_CHECKING:
     from lavis.models.student import Student

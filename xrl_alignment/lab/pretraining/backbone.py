@@ -72,6 +72,7 @@ from alfworld_native.experts.explorer import Explorer
 from alfworld_native.games import find_games
 from alfworld_native.household.alfworld_tables import tables
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
+from lavis.common.devices import autocast
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import LlmTokenizer
 from lavis.runners.played import PlayedGames, played_by_file
@@ -374,7 +375,7 @@ def loss_of(llm: PreTrainedModel, call: int, rows: Sequence[Row], pad: int, gene
         weights[i, : len(row.ids)] = torch.tensor(row.weights)
     embed = llm.get_input_embeddings()
     assert isinstance(embed.weight, Tensor)
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast(torch.device("cpu")):
         before = prefix(embed.weight, call, rows, generator)
         hidden = llm.model(inputs_embeds=torch.cat([before, embed(ids)], dim=1)).last_hidden_state[:, SLOTS:]
         scored = targets != -100

@@ -16,6 +16,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from lavis.common.devices import autocast
 from lavis.common.program import read_first, run_program
 
 
@@ -62,7 +63,7 @@ def findings(model: Blip2Emac, seen: Sequence[Seen]) -> Tensor:
     """The encoder's features (N, 1 + P, D) of frames."""
     found = []
     for start in range(0, len(seen), 64):
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast(torch.device("cpu")):
             found.append(model.visual_encoder(pixels_of(seen[start : start + 64])).last_hidden_state.float())
     return torch.cat(found)
 

@@ -49,6 +49,7 @@ from torch.nn import functional
 from alfworld_native.base import Game
 from alfworld_native.games import find_games
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
+from lavis.common.devices import autocast
 from lavis.models.blip2_models.blip2 import LN_VISION_EPS, Float32LayerNorm, init_qformer
 from lavis.models.blip2_models.conv_encoder import ConvEncoder
 from xrl_alignment.lab.pretraining.by_looks import ToldStudent, told_student
@@ -88,7 +89,7 @@ def findings(encoder: ConvEncoder, games: Sequence[Game], number: int, rng: rand
     found: list[Tensor] = []
     while sum(len(part) for part in found) < number:
         # Features are kept in the precision that they are computed in: half the memory, and nothing is lost.
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast(torch.device("cpu")):
             found.append(encoder(pixels_of([next(source) for _ in range(64)])).last_hidden_state.bfloat16())
     return torch.cat(found)[:number]
 
@@ -120,7 +121,7 @@ def learn_to_read(features: Tensor, *, steps: int, lr: float, seed: int) -> Read
         for group in optimizer.param_groups:  # warm-up, constant for the first third, then along a line to zero
             group["lr"] = lr * min((step + 1) / 100, 1.5 * (1 - step / steps), 1.0)
         batch = features[torch.randint(len(features), (BATCH,))].float()
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast(torch.device("cpu")):
             values = reader(batch)
         loss = loss_of(values, named_by(batch))
         loss.backward()
@@ -142,7 +143,7 @@ def centre(reader: Reader, features: Tensor) -> None:
 
     Cross-entropy pulls them a little below 0, alike everywhere: -0.05 for each of 58 types. The projection adds up.
     """
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast(torch.device("cpu")):
         values = torch.cat([reader(part) for part in features.split(128)])
     empty = torch.ones_like(values)
     empty[:, OWN_QUERY, torch.arange(len(TYPES))] -= named_by(features)
@@ -152,7 +153,7 @@ def centre(reader: Reader, features: Tensor) -> None:
 @torch.no_grad()
 def agreement(reader: Reader, features: Tensor) -> tuple[float, float]:
     """Precision and recall of the reader's values against what the encoder names."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast(torch.device("cpu")):
         values = torch.cat([reader(part.float()) for part in features.split(128)])
     said, named = values[:, OWN_QUERY, torch.arange(len(TYPES))] > 0.5, named_by(features) > 0.5
     right = (said & named).sum().item()

@@ -61,6 +61,7 @@ from alfworld_native.drawing.state import RoomState
 from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.games import find_games
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
+from lavis.common.devices import autocast
 from lavis.common.files import make_folder
 from lavis.models.blip2_models.conv_encoder import PATCH, ConvEncoder, ConvEncoderConfig
 from xrl_alignment.lab.pretraining.vision import QUERY_OF, TYPES, rearranged
@@ -244,7 +245,7 @@ def in_view(encoder: ConvEncoder, seen: Sequence[Seen]) -> Tensor:
     encoder.eval()
     found = []
     for start in range(0, len(seen), 64):
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast(torch.device("cpu")):
             found.append(margins(encoder.scores(pixels_of(seen[start : start + 64])).float()))
     return torch.cat(found)
 
@@ -324,7 +325,7 @@ def train(
             if rng.random() < 0.5:  # mirrored
                 pixels = pixels.flip(3)
                 patches = patches.unflatten(1, (GRID, GRID)).flip(2).flatten(1)
-            with torch.autocast("cpu", torch.bfloat16):
+            with autocast(torch.device("cpu")):
                 scores = model.scores(pixels).float()
             of_patches, of_view = loss_of(scores, patches, there, counts)
             (of_patches + VIEW_WEIGHT * of_view).backward()

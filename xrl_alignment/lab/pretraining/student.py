@@ -50,6 +50,7 @@ MIXTURE = (  # of levels; the weights are shares of games, not of tokens
 )
 OFFICIAL = 0.2  # share of the games that are ALFWorld's own
 POOL = 128  # games of a pool
+UNTOLD = 0.8  # share of the games with old names that give moments whose text names no objects
 DRILLS = 150  # exercises in copying beside a pool of games
 
 
@@ -66,13 +67,16 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--student-drives", type=float, default=0.0, help="share of games that the student plays (0)")
     parser.add_argument("--games", type=int, default=POOL, help=f"of a pool ({POOL})")
     parser.add_argument("--drills", type=int, default=DRILLS, help=f"exercises in copying beside a pool ({DRILLS})")
+    untold = f"share of the games that give moments in which only the image tells what lies where ({UNTOLD})"
+    parser.add_argument("--untold", type=float, default=UNTOLD, help=untold)
     parser.add_argument("--lr", type=float, default=1.2e-3)
+    parser.add_argument("--threads", type=int, default=1, help="of torch; a tiny model is faster with one (1)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model-type", default="student", help="model type whose weights it starts from (student)")
     parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="keys of the model: section")
     parser.add_argument("--actions-only", action="store_true", help="the environment's tokens are read, not learned")
     arguments = parser.parse_args(argv)
-    for name in ("official", "student_drives"):
+    for name in ("official", "student_drives", "untold"):
         if not 0 <= getattr(arguments, name) <= 1:
             raise ConfigError(f"--{name.replace('_', '-')} {getattr(arguments, name)} is no share: use 0 to 1")
     if not (math.isfinite(arguments.tokens) and arguments.tokens > 0):
@@ -96,6 +100,7 @@ from torch.nn import functional
 from alfworld_native.drawing.frames import BLANK_FRAME, render
 from alfworld_native.games import find_games
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
+from lavis.common.devices import autocast
 from lavis.common.files import locked, make_folder, write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import IGNORE
@@ -108,7 +113,7 @@ from xrl_alignment.lab.pretraining.labelled import DRILL, Pools, Record, draw_jo
 from xrl_alignment.play.evaluation.actors import PolicyActor
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 
-UNTOLD, MOMENTS = 0.8, 3  # share of the games with old names that give moments whose text names no objects; how many
+MOMENTS = 3  # that a game gives whose text names no objects
 LONGEST_UNTOLD = 60  # steps; longer games give none
 SHORT = 0.12  # share of the games that are read from the middle on, with a short prompt
 BUDGETS = (450, 1000)  # tokens of a prompt with which a row begins in the middle of a game
@@ -141,10 +146,11 @@ class Row:
 class RowWriter:
     """Writes records down as rows for `model`."""
 
-    def __init__(self, model: Blip2Emac, *, actions_only: bool = False) -> None:
+    def __init__(self, model: Blip2Emac, *, actions_only: bool = False, untold: float = UNTOLD) -> None:
         self.tokenizer = model.llm_tokenizer
         # Whether the environment's tokens are read and not learned: most of the loss's cost is the output layer.
         self.actions_only = actions_only
+        self.untold = untold
         # Where the blank of the cue "> " stands: in the answer's first token, or in the prompt (`encode_output`).
         joins = self.tokenizer.joins_blank
         self.before_action, self.cue = (" ", ">") if joins else ("", "> ")
@@ -160,7 +166,7 @@ class RowWriter:
             row, at = self.stretch(record, at, draw)
             rows.append(row)
         rows = draw.sample(rows, min(ROWS, len(rows)))
-        if not record.renamed and len(record.steps) <= LONGEST_UNTOLD and draw.random() < UNTOLD:
+        if not record.renamed and len(record.steps) <= LONGEST_UNTOLD and draw.random() < self.untold:
             rows += [self.moment(record, at) for at in draw.choices(range(len(record.steps)), k=MOMENTS)]
         return rows
 
@@ -236,7 +242,7 @@ def loss_of(model: Blip2Emac, vis_processor: ImageProcessor, rows: Sequence[Row]
         targets[i, : len(row.ids)] = torch.tensor(row.targets)
         weights[i, : len(row.ids)] = torch.tensor(row.weights)
     llm = model.llm_model
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast(torch.device("cpu")):
         with torch.no_grad():
             images = torch.stack([vis_processor(row.frame) for row in rows])
             queries = model.vision.encode_queries(images, [""] * len(rows))  # (N, Q, width of the Q-Former)
@@ -266,6 +272,7 @@ class Trainer:
     seed: int
     played: PlayedGames  # what the file says of the games that it was trained on
     actions_only: bool = False
+    untold: float = UNTOLD
     pool: int = 0
     read: int = 0
 
@@ -281,7 +288,7 @@ class Trainer:
 
     def run(self, pools: Pools, *, tokens: int, lr: float) -> None:
         """Train until `tokens` were read in all."""
-        writer, first, step = RowWriter(self.model, actions_only=self.actions_only), self.read, 0
+        writer, first, step = RowWriter(self.model, actions_only=self.actions_only, untold=self.untold), self.read, 0
         begun = time.monotonic()
         policy = InProcessPolicy(
             model=self.model, vis_processor=self.vis_processor, num_beams=1, max_length=64, min_length=1,
@@ -363,7 +370,7 @@ def main() -> None:
     arguments = parse_arguments()
     bound_kernel_cache()
     keep_freed_memory()
-    torch.set_num_threads(1)
+    torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
     make_folder(arguments.out)
     lock = locked(arguments.out / ".lock", arguments.out)
@@ -373,7 +380,9 @@ def main() -> None:
         model, vis_processor = load_student(arguments.options, torch.device("cpu"))
         assert isinstance(model, Blip2Emac)  # the only architecture with this tokenizer
         played = read_splits(official=arguments.official > 0).merged(games_of_weights(model_section(arguments.options)))
-        trainer = Trainer(model, vis_processor, arguments.out, arguments.seed, played, arguments.actions_only)
+        trainer = Trainer(
+            model, vis_processor, arguments.out, arguments.seed, played, arguments.actions_only, arguments.untold
+        )
         pools = Pools(
             number=arguments.games,
             mixture=arguments.levels,

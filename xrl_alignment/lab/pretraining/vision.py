@@ -55,6 +55,7 @@ from alfworld_native.drawing.state import RoomState
 from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.games import find_games
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
+from lavis.common.devices import autocast
 from lavis.common.files import make_folder
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.emac_config import VISION
@@ -299,7 +300,7 @@ def stacked_images(batch: Sequence[Seen], vis_processor: ImageProcessor) -> Tens
 
 def read(model: Blip2Emac, images: Tensor) -> tuple[Tensor, Tensor]:
     """Features of the patches (N, 256, width) and of the queries (N, queries, width) for `images`, float32."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast(torch.device("cpu")):
         features = model.vision.encode_image(images)
         queries = model.query_tokens.expand(len(images), -1, -1)
         output = model.Qformer(input_ids=None, query_embeds=queries, encoder_hidden_states=features).last_hidden_state

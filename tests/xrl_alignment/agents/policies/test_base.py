@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from xrl_alignment.agents.policies.base import autocast, half_type
+from lavis.common.devices import autocast, half_type
 
 
 @pytest.mark.parametrize(("capability", "expected"), [((7, 5), torch.float16), ((8, 0), torch.bfloat16)])

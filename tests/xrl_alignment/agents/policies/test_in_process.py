@@ -6,10 +6,11 @@ import torch
 
 from alfworld_native.language.commands import normalise
 from alfworld_native.language.sentences import NOTHING_HAPPENS
+from lavis.common.devices import autocast
 from lavis.models.student import Question
 from lavis.models.student_model import ALTERNATIVES
 from tests.colour_student import ColourStudent
-from xrl_alignment.agents.policies.base import PolicyInput, autocast
+from xrl_alignment.agents.policies.base import PolicyInput
 from xrl_alignment.agents.policies.in_process import InProcessPolicy
 from xrl_alignment.agents.policies.replicas import ReplicatedPolicy
 from xrl_alignment.builders.student import load_student, prompt_writer

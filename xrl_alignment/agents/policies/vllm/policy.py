@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from alfworld_native.language.commands import normalise
+from lavis.common.devices import autocast
 from lavis.models.blip2_models.adapters import is_adapter
 from lavis.models.blip2_models.text import written as text_of
 from lavis.models.student import Question
-from xrl_alignment.agents.policies.base import PolicyInput, autocast, model_reads, process_images, require_commands
+from xrl_alignment.agents.policies.base import PolicyInput, model_reads, process_images, require_commands
 from xrl_alignment.agents.policies.vllm.answer_search import best_answer
 from xrl_alignment.agents.policies.vllm.base import InferenceClient, PromptRequest, ServerUnavailable, WrittenToken
 from xrl_alignment.agents.policies.vllm.handover import AdapterHandover

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from lavis.common.devices import half_type
 from lavis.common.paths import REPO_ROOT
 from lavis.models.convert import export_llm
 from xrl_alignment.agents.language.plain import one_line
@@ -99,8 +100,8 @@ class VllmProcess:
         self._at_exit = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         llm = self._weights = self._folder / "llm"
         export_llm(model, llm)
-        # As in-process policies do: bfloat16 on a CPU (`policies.base.autocast`), whatever type the weights have.
-        dtype = torch.bfloat16 if model.device.type == "cpu" else model.llm_model.dtype
+        # As in-process policies do: mixed precision on a CPU (`devices.half_type`), whatever type the weights have.
+        dtype = half_type(model.device) if model.device.type == "cpu" else model.llm_model.dtype
         named = any(argument.startswith("--dtype") for argument in arguments)
         self._dtype = torch.float32 if named else dtype  # of prompts: that of the engine, or float32, which fits any
         self._timeout_s = timeout_s
