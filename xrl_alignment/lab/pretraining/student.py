@@ -51,6 +51,7 @@ MIXTURE = (  # of levels; the weights are shares of games, not of tokens
 OFFICIAL = 0.2  # share of the games that are ALFWorld's own
 POOL = 128  # games of a pool
 UNTOLD = 0.8  # share of the games with old names that give moments whose text names no objects
+BATCH_TOKENS = 2500  # small: a copy is learned after a number of steps rather than of tokens
 DRILLS = 150  # exercises in copying beside a pool of games
 
 
@@ -70,6 +71,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     untold = f"share of the games that give moments in which only the image tells what lies where ({UNTOLD})"
     parser.add_argument("--untold", type=float, default=UNTOLD, help=untold)
     parser.add_argument("--lr", type=float, default=1.2e-3)
+    parser.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS, help=f"of a batch, about ({BATCH_TOKENS})")
     parser.add_argument("--threads", type=int, default=1, help="of torch; a tiny model is faster with one (1)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model-type", default="student", help="model type whose weights it starts from (student)")
@@ -122,7 +124,6 @@ ROWS = 5  # of a game, at most
 # action, so predicting it is to copy; what lies on a table nobody can predict.
 LISTED_WEIGHT, REPEATED_WEIGHT = 0.02, 0.3
 TOGETHER = 32  # games that the student plays at once
-BATCH_TOKENS = 2500  # small: a copy is learned after a number of steps rather than of tokens
 WARMUP_STEPS, DECAY_SHARE = 60, 0.35  # the rate rises at the start of every run, and falls to zero at its end
 
 
@@ -219,11 +220,11 @@ class RowWriter:
         return Row("untold", before + answer[:-1], targets, weights, render(step.state))
 
 
-def batches(rows: Sequence[Row], draw: random.Random) -> list[list[Row]]:
-    """Rows of like length together, about `BATCH_TOKENS` in a batch, batches in random order."""
+def batches(rows: Sequence[Row], draw: random.Random, tokens: int = BATCH_TOKENS) -> list[list[Row]]:
+    """Rows of like length together, about `tokens` in a batch, batches in random order."""
     groups: list[list[Row]] = [[]]
     for row in sorted(rows, key=lambda row: len(row.ids)):
-        if groups[-1] and (len(groups[-1]) + 1) * len(row.ids) > BATCH_TOKENS:
+        if groups[-1] and (len(groups[-1]) + 1) * len(row.ids) > tokens:
             groups.append([])
         groups[-1].append(row)
     draw.shuffle(groups)
@@ -286,7 +287,7 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
             self.pool, self.read = state["pool"], state["read"]
 
-    def run(self, pools: Pools, *, tokens: int, lr: float) -> None:
+    def run(self, pools: Pools, *, tokens: int, lr: float, batch_tokens: int = BATCH_TOKENS) -> None:
         """Train until `tokens` were read in all."""
         writer, first, step = RowWriter(self.model, actions_only=self.actions_only, untold=self.untold), self.read, 0
         begun = time.monotonic()
@@ -313,7 +314,7 @@ class Trainer:
             self.model.train()
             losses: dict[str, list[float]] = defaultdict(list)
             read = self.read
-            for group in batches(rows, draw):
+            for group in batches(rows, draw, batch_tokens):
                 # Linear warm-up, then constant, then linear to zero in the last tokens.
                 left = (tokens - self.read) / (DECAY_SHARE * (tokens - first))
                 for parameters in self.optimizer.param_groups:
@@ -391,7 +392,7 @@ def main() -> None:
             own_share=arguments.student_drives,
             drills=arguments.drills,
         )
-        trainer.run(pools, tokens=round(arguments.tokens * 1e6), lr=arguments.lr)
+        trainer.run(pools, tokens=round(arguments.tokens * 1e6), lr=arguments.lr, batch_tokens=arguments.batch_tokens)
     finally:
         lock.close()
 
