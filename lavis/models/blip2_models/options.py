@@ -81,7 +81,9 @@ class Blip2EmacKeys(Section, section="model"):
     lora_dropout: float = setting(0.0, "dropout before the adapters", at_least(0))
     lora_targets: list[str] = setting(["q_proj", "v_proj"], "ends of the names of the layers that get adapters")
     bert_tokenizer: str = setting("bert-base-uncased", "tokenizer of the Q-Former's instructions")
-    amp: str = setting("", "number format of autocast in training; empty: none")
+    amp: str = setting(
+        "", "number format of autocast in training; empty: none. A CPU that only emulates bfloat16 computes in float32"
+    )
     init_seed: int = setting(0, "seed of random weights", at_least(0))
     allow_random: list[str] = setting([], "parts that may keep random weights where others must come from a file")
     cut_prompts: bool = setting(False, "`generate` cuts prompts as training does; false: never, as the original")

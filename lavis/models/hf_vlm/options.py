@@ -36,7 +36,8 @@ class HfVlmKeys(Section, section="model"):
     quantization: str = setting("none", "of the frozen weights, by bitsandbytes", one_of(*QUANTIZATIONS))
     amp: str = setting(
         "",
-        "number format of autocast in training; empty: bfloat16 if that is `dtype`",
+        "number format of autocast in training; empty: bfloat16 if that is `dtype`. A CPU that only emulates bfloat16 "
+        "computes in float32",
         Rule(f"one of {', '.join(DTYPES)}", ("", *DTYPES).__contains__),
     )
     lora_rank: int = setting(

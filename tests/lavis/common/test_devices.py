@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from lavis.common.devices import pick_device, set_seed, set_threads
+from lavis.common import devices
+from lavis.common.devices import autocast, half_type, mixed_precision, pick_device, set_seed, set_threads
 from lavis.common.errors import ConfigError
 
 
@@ -76,3 +77,34 @@ def test_a_seed_that_numpy_cannot_have_is_named() -> None:
     for seed in (-1, 2**32):
         with pytest.raises(ConfigError, match=f"^run.seed: {seed} is not a number from 0 to 4294967295$"):
             set_seed(seed)
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((7, 5), torch.float16), ((8, 0), torch.bfloat16)])
+def test_a_gpu_that_computes_in_bfloat16_does_so(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], expected: torch.dtype
+) -> None:
+    """float16 was taken on every GPU: weights in bfloat16 overflow in it."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert half_type(torch.device("cuda")) == expected
+
+
+@pytest.mark.parametrize("wanted", [None, torch.bfloat16])
+@pytest.mark.parametrize(("instructions", "expected"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_a_cpu_computes_in_bfloat16_if_it_has_instructions_for_it(
+    monkeypatch: pytest.MonkeyPatch, instructions: bool, expected: torch.dtype, wanted: torch.dtype | None
+) -> None:
+    """bfloat16 was taken on every CPU: without AVX-512 the demo took eight times as long."""
+    monkeypatch.setattr(devices, "cpu_multiplies_bfloat16", lambda: instructions)
+    with autocast(CPU, wanted):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == expected
+    assert half_type(CPU) == expected
+    assert mixed_precision(CPU, torch.bfloat16) == (torch.bfloat16 if instructions else None)
+
+
+def test_mixed_precision_in_float32_is_none() -> None:
+    assert mixed_precision(CPU, torch.float32) is None
+    assert mixed_precision(CPU, torch.float16) == torch.float16
+    assert mixed_precision(torch.device("cuda"), torch.bfloat16) == torch.bfloat16

@@ -88,7 +88,11 @@ def check_device(*, large: bool = False) -> Finding:
     except (ImportError, OSError) as error:
         return Finding("fail", "device", f"torch cannot be imported ({error})", "install torch again")
     if not torch.cuda.is_available():
-        return Finding("warn" if large else "ok", "device", "CPU only: enough for model tiny; a 7B model needs a GPU")
+        from lavis.common.devices import cpu_multiplies_bfloat16
+
+        computes = "bfloat16" if cpu_multiplies_bfloat16() else "float32 (no instructions for bfloat16)"
+        text = f"CPU only, computing in {computes}: enough for model tiny; a 7B model needs a GPU"
+        return Finding("warn" if large else "ok", "device", text)
     free, total = torch.cuda.mem_get_info()
     text = f"{torch.cuda.get_device_name()}, {free / 1024**3:.0f} of {total / 1024**3:.0f} GiB free"
     if free < LARGE_MODEL:
