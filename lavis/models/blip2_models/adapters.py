@@ -18,6 +18,9 @@ from torch import nn
 
 from lavis.common.errors import ConfigError, FileError, MissingExtraError
 from lavis.common.files import make_folder, write_atomically
+from lavis.models import fast_llm
+from lavis.models.blip2_models.text import prompt_rows
+from lavis.models.student import Question
 
 _INNER = ".base_layer."
 
@@ -93,9 +96,12 @@ class ActingModel:
     products. The copy shares every weight that is not adapted. It is made when it is first asked for, and anew when a
     weight that it was made of has changed; `drop` frees its memory. `llm` itself is never changed: adding the product
     to a bfloat16 matrix and subtracting it again would not give the same matrix back.
+
+    Keys and values of the prompts that it read last are kept, in at most `kept_mib` MiB.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept_mib: int = 0) -> None:
+        self._kept = fast_llm.KeptPrompts(kept_mib)
         self._merged: Any = None
         self._made_of: tuple[tuple[int, int], ...] = ()
 
@@ -125,13 +131,31 @@ class ActingModel:
                 del self._merged.peft_config
         return self._merged
 
+    def named(self, model: Any, questions: Sequence[Question]) -> fast_llm.Named | None:
+        """The kept prompts, and names for the positions of `model.prompt_embeds(questions)`; None if none are kept."""
+        if not self._kept.limit:
+            return None
+        # Any weight of the model, and the type of its products, change what it computes for the same names.
+        weights = ((weight.data_ptr(), weight._version) for weight in model.parameters())
+        self._kept.made_by((torch.is_autocast_enabled(model.device.type), *weights))
+        rows = prompt_rows(model.prompt_ids([question.prompt for question in questions], acting=True), 0).ids
+        shown = []
+        for question in questions:
+            read = question.images if question.encoded is None else [question.encoded]
+            parts = [image.numpy(force=True).tobytes() for image in read]
+            # The Q-Former may read the prompt, too; then its tokens are those of this prompt alone.
+            shown.append(hash((*parts, question.prompt if model.qformer_tokenizer else "")))
+        images = torch.tensor(shown)[:, None].expand(-1, model.query_tokens.shape[1])
+        return fast_llm.Named(self._kept, torch.cat([images, rows], dim=1).to(model.device))
+
     def drop(self, *, if_training: bool) -> None:
         """Free the copy if training begins: it would be stale after the first step."""
         if if_training:
             self._merged, self._made_of = None, ()
+            self._kept.forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ActingModel:
-        return ActingModel()  # a copy of the model makes its own
+        return ActingModel(self._kept.limit >> 20)  # a copy of the model makes its own
 
 
 def save(llm: nn.Module, folder: Path) -> None:

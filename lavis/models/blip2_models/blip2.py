@@ -248,7 +248,16 @@ def parts(options: Mapping[str, Any]) -> dict[str, Any]:
     )
     if options["adaptor_tuning"]:
         adapters.tune_adaptors(qformer, queries)
-    same = ("max_txt_len", "max_output_txt_len", "avg_log_probs", "mix_ratio", "prompt", "low_memory", "cut_prompts")
+    same = (
+        "max_txt_len",
+        "max_output_txt_len",
+        "avg_log_probs",
+        "mix_ratio",
+        "prompt",
+        "low_memory",
+        "cut_prompts",
+        "kept_prompts_mib",
+    )
     return {
         "visual_encoder": encoder,
         "ln_vision": ln_vision,

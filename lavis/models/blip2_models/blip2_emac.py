@@ -81,6 +81,7 @@ class Blip2Emac(StudentModel):
         amp: torch.dtype | None = None,
         low_memory: bool = False,
         cut_prompts: bool = False,
+        kept_prompts_mib: int = 0,
     ) -> None:
         """Put built parts together; `frozen` names those of `emac_config.PARTS` that never train.
 
@@ -108,11 +109,9 @@ class Blip2Emac(StudentModel):
         self.prompt = prompt  # of samples that bring none
         self.amp = amp
         self.cut_prompts = cut_prompts  # whether acting cuts long prompts as training does
-        self._acting = adapters.ActingModel()
+        self._acting = adapters.ActingModel(kept_prompts_mib)
         self.sources: dict[str, str] = {}  # part: the file, folder or hub id that brought all its weights
-        # Parts that must be in `sources` before the model trains or acts: a config says which (`from_config`). A caller
-        # of this constructor brings the parts, and answers for their weights.
-        self.required_parts: tuple[str, ...] = ()
+        self.required_parts: tuple[str, ...] = ()  # by the config: must be in `sources` before the model trains or acts
         self._base_hash = self._reference_hash = ""  # computed when asked for, anew after weights were loaded
         for part in self.frozen:
             getattr(self, part).requires_grad_(False)
@@ -305,7 +304,8 @@ class Blip2Emac(StudentModel):
         options = Decoding(**decoding)  # TypeError for an argument that LAVIS does not have
         with self.maybe_autocast():
             embeds, mask = self.prompt_embeds(questions, room=options.max_new)
-            return language.generate(self.acting_llm, embeds, mask, options, self.llm_tokenizer.eos_id)
+            named = self._acting.named(self, questions)
+            return language.generate(self.acting_llm, embeds, mask, options, self.llm_tokenizer.eos_id, named)
 
     @torch.no_grad()
     def score(self, questions: Sequence[Question], candidates: Sequence[Sequence[str]]) -> list[list[float]]:

@@ -164,11 +164,18 @@ class Generated:
     scores: Tensor | None
 
 
-def generate(llm: PreTrainedModel, embeds: Tensor, mask: Tensor, decoding: Decoding, eos_id: int) -> Generated:
+def generate(
+    llm: PreTrainedModel,
+    embeds: Tensor,
+    mask: Tensor,
+    decoding: Decoding,
+    eos_id: int,
+    named: fast_llm.Named | None = None,
+) -> Generated:
     """Token ids of new answers, with pads (id 0) after `</s>`, and the scores of a beam search.
 
     `embeds` (N, Q + L, H) and `mask` (N, Q + L) are left-padded prompts. Greedy decoding and beam search go through
-    `fast_llm`, sampling and the rest through Transformers.
+    `fast_llm`, which goes on from kept prompts if positions are `named`, sampling and the rest through Transformers.
     """
     sampled = decoding.use_nucleus_sampling
     new: dict[str, Any] = {"max_new": decoding.max_new, "min_new": decoding.min_new}
@@ -177,12 +184,12 @@ def generate(llm: PreTrainedModel, embeds: Tensor, mask: Tensor, decoding: Decod
         "length_penalty": float(decoding.length_penalty),
     }
     if decoding.num_beams == decoding.num_captions == decoding.repetition_penalty == 1 and not sampled:
-        return Generated(fast_llm.greedy(llm, embeds, mask, **new, eos_id=eos_id, pad_id=0), None)
+        return Generated(fast_llm.greedy(llm, embeds, mask, **new, eos_id=eos_id, pad_id=0, named=named), None)
     if decoding.num_beams > 1 and not sampled:
         settings = fast_llm.BeamSettings(
             beams=decoding.num_beams, returned=decoding.num_captions, eos_id=eos_id, pad_id=0, **new, **penalties
         )
-        return Generated(*fast_llm.beam_search(llm, embeds, mask, settings))
+        return Generated(*fast_llm.beam_search(llm, embeds, mask, settings, named))
     engine: Any = llm  # PreTrainedModel's type lacks `generate`
     output = engine.generate(
         inputs_embeds=embeds,

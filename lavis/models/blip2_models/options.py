@@ -86,6 +86,12 @@ class Blip2EmacKeys(Section, section="model"):
     )
     init_seed: int = setting(0, "seed of random weights", at_least(0))
     allow_random: list[str] = setting([], "parts that may keep random weights where others must come from a file")
+    kept_prompts_mib: int = setting(
+        0,
+        "memory for keys and values of prompts, so that acting reads only a prompt's new part (MiB; 0: none). It pays "
+        "if the image stays the same (`environment.blank_frames`)",
+        at_least(0),
+    )
     cut_prompts: bool = setting(False, "`generate` cuts prompts as training does; false: never, as the original")
 
     def check_combinations(self) -> None:

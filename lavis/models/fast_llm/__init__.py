@@ -11,6 +11,7 @@ this interface's contract.
     token_logps(llm, tokens, …)          one forward pass per answer, log-softmax           test_answer_tree.py
     by_rows(…)                           the values and one backward pass of the whole batch test_row_gradients.py
     make_runner(llm) -> Runner           TransformersRunner(llm), logits step by step       test_llama_runner.py
+    Named(KeptPrompts(mib), names)       the same calls without it, ids exactly             test_kept_prompts.py
     ATTENTION, autocast_rotary(llm)      attn_implementation="sdpa"                         test_attention.py
 
 Float32 results agree within rounding; in bfloat16 within bfloat16's precision.
@@ -21,6 +22,7 @@ Float32 results agree within rounding; in bfloat16 within bfloat16's precision.
     llama_runner.py         prompts, then token by token, over one shared KV cache
     transformers_runner.py  the same calls for any model, through Transformers: the reference
     runner.py               the protocol of the two runners, and which one serves a model
+    kept_prompts.py         keys and values of prompts, for prompts that go on from them
     decoding.py             greedy decoding
     beam_search.py          beam search
     answer_tree.py          log-probabilities of many answers to one prompt in one forward pass
@@ -35,6 +37,7 @@ from lavis.models.fast_llm.attention import NAME as ATTENTION
 from lavis.models.fast_llm.attention import autocast_rotary
 from lavis.models.fast_llm.beam_search import BeamSettings, beam_search
 from lavis.models.fast_llm.decoding import greedy, pads_after
+from lavis.models.fast_llm.kept_prompts import KeptPrompts, Named
 from lavis.models.fast_llm.llama_layer import supports
 from lavis.models.fast_llm.llama_runner import PREFILL
 from lavis.models.fast_llm.row_gradients import by_rows, chunked
@@ -45,6 +48,8 @@ __all__ = [
     "ATTENTION_BLOCK",
     "PREFILL",
     "BeamSettings",
+    "KeptPrompts",
+    "Named",
     "Runner",
     "autocast_rotary",
     "beam_search",

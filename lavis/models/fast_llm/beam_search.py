@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from lavis.common.errors import ConfigError
 from lavis.models.fast_llm.decoding import position_ids
+from lavis.models.fast_llm.kept_prompts import Named
 from lavis.models.fast_llm.runner import make_runner
 
 _NEVER = -1.0e9  # the score of what must not be chosen; finite, as in Transformers, so that ties keep their order
@@ -64,14 +65,16 @@ class BeamSettings:
 
 
 @torch.no_grad()
-def beam_search(llm: PreTrainedModel, embeds: Tensor, mask: Tensor, settings: BeamSettings) -> tuple[Tensor, Tensor]:
+def beam_search(
+    llm: PreTrainedModel, embeds: Tensor, mask: Tensor, settings: BeamSettings, named: Named | None = None
+) -> tuple[Tensor, Tensor]:
     """Ids (N * returned, new tokens) and scores (N * returned,) of Transformers' beam search.
 
     `embeds` (N, T, H) and `mask` (N, T) are padded prompts. A score is the sum of log-probabilities divided by
-    length ** `length_penalty`. Pads follow `</s>`.
+    length ** `length_penalty`. Pads follow `</s>`. What begins like a kept prompt is not read again (`named`).
     """
     count, beams, device = len(embeds), settings.beams, embeds.device
-    runner = make_runner(llm)
+    runner = make_runner(llm, named)
     positions = position_ids(mask)
     # (N, V) of the prompts' ends, then (N * B, V): at the start all beams of a prompt are the same text.
     logits = runner.prefill(embeds, mask, positions, settings.max_new, beams).repeat_interleave(beams, dim=0)

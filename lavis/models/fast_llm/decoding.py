@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lavis.models.fast_llm.kept_prompts import Named
 from lavis.models.fast_llm.runner import make_runner
 
 
@@ -26,14 +27,22 @@ def pads_after(ids: Tensor, eos_id: int, pad_id: int) -> Tensor:
 
 @torch.no_grad()
 def greedy(
-    llm: PreTrainedModel, embeds: Tensor, mask: Tensor, *, max_new: int, min_new: int, eos_id: int, pad_id: int
+    llm: PreTrainedModel,
+    embeds: Tensor,
+    mask: Tensor,
+    *,
+    max_new: int,
+    min_new: int,
+    eos_id: int,
+    pad_id: int,
+    named: Named | None = None,
 ) -> Tensor:
     """The most probable token at each step: the ids of `llm.generate(num_beams=1)`.
 
     `embeds` (N, T, H) and `mask` (N, T) are left-padded prompts. Returns ids (N, at most max_new); `pad_id` after
-    `eos_id`. The first `min_new` tokens are never `eos_id`.
+    `eos_id`. The first `min_new` tokens are never `eos_id`. What begins like a kept prompt is not read again (`named`).
     """
-    runner = make_runner(llm)
+    runner = make_runner(llm, named)
     positions = position_ids(mask)
     logits = runner.prefill(embeds, mask, positions, max_new)
     unfinished = torch.ones(len(embeds), dtype=torch.bool, device=embeds.device)

@@ -10,7 +10,7 @@ prompts of a group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from transformers import LlamaForCausalLM
 from transformers.integrations.sdpa_attention import repeat_kv
 
 from lavis.models.fast_llm.attention import additive_mask, attend, plain_is_faster
+from lavis.models.fast_llm.kept_prompts import Named
 from lavis.models.fast_llm.llama_layer import LlamaLayer, linear_by_blocks, rms_norm, rotary_tables
 from lavis.models.fast_llm.row_gradients import chunked
 
@@ -64,9 +65,10 @@ class LlamaRunner:
     one after training.
     """
 
-    def __init__(self, llm: LlamaForCausalLM, dtype: torch.dtype) -> None:
+    def __init__(self, llm: LlamaForCausalLM, dtype: torch.dtype, named: Named | None = None) -> None:
         self._llm = llm
         self._dtype = dtype
+        self._named = named
         # Weights of another dtype than `dtype` are converted once, here.
         self._layers = [LlamaLayer.of(layer, llm, dtype, acting=True) for layer in llm.model.layers]
         self._key_heads = self._layers[0].heads[1]
@@ -97,7 +99,17 @@ class LlamaRunner:
         self._groups, self._beams, self._tokens = [], beams, 0
         order: list[int] = []
         last = []
-        for parts in _alike(chunked(lengths, budget), lengths):
+        found: dict[int, tuple[int, Tensor]] = {}  # rows that go on from a prompt that was read before, and from where
+        if self._named:
+            for row, length in enumerate(lengths):
+                start, states = self._named.kept.find(self._named.names[row, real_first[row, :length]])
+                if states is not None:
+                    found[row] = start, states
+            for parts in _alike(_chunked_rows(lengths, [*found], budget), lengths):
+                grown = [row for part in parts for row in part]
+                last.append(self._go_on(grown, embeds, positions, real_first, lengths, found, len(order), room))
+                order += grown
+        for parts in _alike(_chunked_rows(lengths, [r for r in range(len(embeds)) if r not in found], budget), lengths):
             # A part is read as wide as its longest row; the parts of a group share the cache of the widest.
             columns = [lengths[part[-1]] + -lengths[part[-1]] % multiple for part in parts]
             group = self._new_group(len(order), [lengths[row] for part in parts for row in part], columns[0], room)
@@ -112,6 +124,11 @@ class LlamaRunner:
         # The inverse permutation brings what was read in reading order back to the order of the prompts.
         prompts = torch.tensor(order, device=device)
         self._order, self._place = prompts, prompts.argsort()
+        if self._named:
+            for group in self._groups:
+                for place, row in enumerate(order[group.rows]):
+                    read = [torch.stack([part[place, :, : lengths[row]] for part in pair]) for pair in group.cache]
+                    self._named.kept.keep(self._named.names[row, real_first[row, : lengths[row]]], torch.stack(read))
         return self._logits(torch.cat(last)[self._place])
 
     def read(self, embeds: Tensor, seen: Tensor, positions: Tensor, places: Tensor) -> Tensor:
@@ -162,6 +179,55 @@ class LlamaRunner:
             bias=additive_mask(written[:, None, None].repeat(1, 1, self._beams, 1), self._dtype),
             cache=[(block[0], block[1]) for block in blocks],
         )
+
+    def _go_on(
+        self,
+        rows: list[int],
+        embeds: Tensor,
+        positions: Tensor,
+        real_first: Tensor,
+        lengths: Sequence[int],
+        found: Mapping[int, tuple[int, Tensor]],
+        first: int,
+        room: int,
+    ) -> Tensor:
+        """Read what is new in `rows`, a group of their own from row `first` on in reading order; (n, H) at their ends.
+
+        `found` are the number and the keys and values of the positions that were read before. The other arguments are
+        `prefill`'s, `real_first` (N, T) the places of each row's real tokens.
+        """
+        device = embeds.device
+        starts = torch.tensor([found[row][0] for row in rows], device=device)[:, None]
+        ends = torch.tensor([lengths[row] for row in rows], device=device)[:, None]
+        new = int((ends - starts).max())
+        # Where each row's new positions are written, (n, new): a shorter row's last ones are pads, behind its end.
+        columns = starts + torch.arange(new, device=device)
+        group = self._new_group(first, [lengths[row] for row in rows], int(columns.max()) + 1, room)
+        self._groups.append(group)
+        for layer, pair in enumerate(group.cache):
+            for which, cached in enumerate(pair):
+                cached.zero_()  # a NaN in a masked column would still reach the result
+                for place, row in enumerate(rows):
+                    start, states = found[row]
+                    cached[place, :, :start] = states[layer, which]
+        total = group.bias.shape[-1]
+        seen = torch.arange(total, device=device) <= columns[..., None]  # (n, new, total)
+        bias = additive_mask(seen[:, None], self._dtype)
+        places = ends - starts - 1  # of the last position among the new ones
+        at_ends = bias.take_along_dim(places[:, None, :, None], dim=2)
+        which_row = torch.arange(len(rows), device=device)[:, None]
+
+        def mix(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            for cached, added in zip(group.cache[layer], (key, value), strict=True):
+                cached[which_row, :, columns] = added.transpose(1, 2)
+            return self._attention(query, *group.cache[layer], bias if query.shape[2] == new else at_ends)
+
+        width = embeds.shape[1]
+        here = (
+            torch.tensor(rows, device=device)[:, None],
+            real_first[rows].take_along_dim(columns.clamp(max=width - 1), 1),
+        )
+        return self._forward(embeds[here], positions[here], mix, places)[:, 0]
 
     def _norm(self, x: Tensor) -> Tensor:
         weight, eps = self._llm.model.norm.weight, self._llm.config.rms_norm_eps
@@ -238,6 +304,11 @@ class LlamaRunner:
 def _columns_ahead(beams: int) -> int:
     """How many columns the KV cache grows by: about `AHEAD`, a multiple of the beams."""
     return -(-AHEAD // beams) * beams
+
+
+def _chunked_rows(lengths: Sequence[int], rows: Sequence[int], budget: int) -> list[list[int]]:
+    """`rows` in chunks (`chunked`) by their `lengths`."""
+    return [[rows[place] for place in part] for part in chunked([lengths[row] for row in rows], budget)]
 
 
 def _alike(parts: Sequence[list[int]], lengths: Sequence[int]) -> list[list[list[int]]]:

@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lavis.models.fast_llm.kept_prompts import Named
 from lavis.models.fast_llm.llama_layer import matmul_dtype, supports
 from lavis.models.fast_llm.llama_runner import LlamaRunner
 from lavis.models.fast_llm.transformers_runner import TransformersRunner
@@ -36,6 +37,6 @@ class Runner(Protocol):
         ...
 
 
-def make_runner(llm: PreTrainedModel) -> Runner:
-    """The fastest runner that there is for `llm`."""
-    return LlamaRunner(llm, matmul_dtype(llm)) if supports(llm) else TransformersRunner(llm)
+def make_runner(llm: PreTrainedModel, named: Named | None = None) -> Runner:
+    """The fastest runner that there is for `llm`; ours goes on from kept prompts that are `named`."""
+    return LlamaRunner(llm, matmul_dtype(llm), named) if supports(llm) else TransformersRunner(llm)

@@ -101,6 +101,33 @@ class TestGenerate:
         assert got == want
         assert len(set(got)) > 1
 
+    @pytest.mark.parametrize("adapted", [{}, {"lora_rank": 4, "freeze_llm": True}])
+    def test_prompts_that_grow_are_read_from_where_they_grew(self, build: Build, samples: dict, adapted: dict) -> None:
+        model = build(kept_prompts_mib=8, **adapted)
+        kept, plain = model._acting._kept, build(**adapted)
+        found = []
+        find = kept.find
+        kept.find = lambda names: found.append(find(names)) or found[-1]
+        for heard in (
+            "",
+            "\nYou are facing the desk 1.\n> ",
+            "\nYou are facing the desk 1.\n> look\nNothing happens.\n> ",
+        ):
+            samples["prompt"] = [prompt + heard for prompt in samples["prompt"]]
+            greedy = {"num_beams": 1, "max_length": 9, "repetition_penalty": 1.0}
+            assert model.generate(samples, **greedy) == plain.generate(samples, **greedy)
+        assert [length > 8 for length, _ in found] == [False] * 3 + [True] * 6  # more than the 8 image tokens
+        samples["image"] = samples["image"] + 1
+        assert model.generate(samples, **greedy) == plain.generate(samples, **greedy)
+        assert not any(length for length, _ in found[9:])
+        assert kept._kept
+        with torch.no_grad():
+            model.llm_proj.bias += 1
+        model.generate(samples, **greedy)
+        assert not any(length for length, _ in found[12:])
+        model.train()
+        assert not kept._kept
+
     def test_a_batch_gives_what_each_prompt_gives_alone(self, frozen: Blip2Emac, samples: dict) -> None:
         options = {"num_beams": 2, "max_length": 8, "repetition_penalty": 1.0}
         alone = [

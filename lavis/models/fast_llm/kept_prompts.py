@@ -1,0 +1,97 @@
+"""Keys and values of prompts that were read, for prompts that go on from them.
+
+An agent's prompt grows by a line for each step. In a causal model the keys and values of a position depend on what
+stands before it alone, so those of the part that both prompts share are the same, and only what is new is read (a
+prefix cache: Zheng et al. 2024, arXiv:2312.07104, sec. 3). Image tokens stand in front of Blip2Emac's prompts, so this
+pays if the image stays, too, for instance black frames.
+
+Whether two positions are the same is told by names, numbers that the caller gives them: a token's id, or a hash of the
+image. Embeddings do not tell it: those of one image differ in their last bits if the batch differs.
+
+Shapes: N prompts, T positions; a prompt's keys and values are (layers, 2, key heads, T, width).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+END = 8  # positions at the end of a prompt, whose last word's tokens may join with what follows
+
+
+@dataclass
+class _Kept:
+    names: Tensor  # (T,), of the prompt's positions
+    states: Tensor  # keys and values
+
+
+class KeptPrompts:
+    """The prompts that were read last, as many as fit into `mib` MiB; 0 keeps none.
+
+    A prompt takes the place of the one that it goes on from. They are forgotten if the model that read them is another
+    one or has changed.
+    """
+
+    def __init__(self, mib: int = 0) -> None:
+        self.limit = mib << 20  # bytes
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()  # the one used longest ago first
+        self._made_by: Hashable = None
+        self._next = 0
+
+    def __deepcopy__(self, memo: object) -> KeptPrompts:
+        return KeptPrompts(self.limit >> 20)  # a copy of the model reads its own prompts
+
+    def made_by(self, model: Hashable) -> None:
+        """Forget everything that another model than `model` has computed."""
+        if model != self._made_by:
+            self.forget()
+            self._made_by = model
+
+    def forget(self) -> None:
+        """Free the memory."""
+        self._kept.clear()
+
+    def find(self, names: Tensor) -> tuple[int, Tensor | None]:
+        """The longest beginning of the prompt `names` (T,) that was read before: its length, its keys and values.
+
+        At least one position stays to be read, because its hidden state says what follows.
+        """
+        agreed = {key: _agreement(names[:-1], kept.names) for key, kept in self._kept.items()}
+        best = max(agreed, key=agreed.__getitem__, default=None)
+        if best is None or not agreed[best]:
+            return 0, None
+        self._kept.move_to_end(best)
+        return agreed[best], self._kept[best].states[..., : agreed[best], :]
+
+    def keep(self, names: Tensor, states: Tensor) -> None:
+        """Keep the prompt `names` (T,) and its keys and values, instead of one that it goes on from.
+
+        Neither is copied.
+        """
+        for key, kept in reversed(self._kept.items()):
+            if _agreement(names, kept.names) >= len(kept.names) - END:
+                del self._kept[key]
+                break
+        self._kept[self._next] = _Kept(names, states)
+        self._next += 1
+        while self._kept and sum(kept.states.nbytes for kept in self._kept.values()) > self.limit:
+            self._kept.popitem(last=False)
+
+
+@dataclass(frozen=True)
+class Named:
+    """The kept prompts, and the names (N, T) of a batch's positions; those of pads mean nothing."""
+
+    kept: KeptPrompts
+    names: Tensor
+
+
+def _agreement(one: Tensor, other: Tensor) -> int:
+    """How many numbers from the first on are equal; both have one dimension."""
+    both = min(len(one), len(other))
+    differ = (one[:both] != other[:both]).to(torch.uint8)
+    return int(differ.argmax()) if bool(differ.any()) else both
