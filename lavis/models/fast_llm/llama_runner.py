@@ -49,13 +49,6 @@ class _Group:
     bias: Tensor  # (n, 1, B, columns), additive mask: which columns a beam attends to
     cache: list[tuple[Tensor, Tensor]]  # keys and values of each layer: (n, key heads, columns, width)
 
-    def widen(self, columns: int) -> None:
-        """Append masked columns. Of zeros: a NaN in a masked column would still reach the result."""
-        self.bias = F.pad(self.bias, (0, columns), value=torch.finfo(self.bias.dtype).min)
-        self.cache = [
-            (F.pad(keys, (0, 0, 0, columns)), F.pad(values, (0, 0, 0, columns))) for keys, values in self.cache
-        ]
-
 
 class LlamaRunner:
     """A `Runner` (see there) of a plain Llama; or `read` whole rows at once.
@@ -77,6 +70,7 @@ class LlamaRunner:
         # Numbers of the prompts in reading order (those of like length together); each prompt's place in that order.
         self._order = self._place = torch.empty(0, dtype=torch.long)
         self._beams = 1
+        self._ahead = AHEAD  # columns by which the KV cache grows, a multiple of the beams
         self._tokens = 0  # new tokens of each beam so far
 
     def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int, beams: int = 1) -> Tensor:
@@ -95,9 +89,17 @@ class LlamaRunner:
         lengths = mask.sum(1).tolist()
         budget = PREFILL.get(device.type, PREFILL["cuda"]) // hidden
         self._groups, self._beams, self._tokens = [], beams, 0
+        self._ahead = -(-AHEAD // beams) * beams
+        # Parts whose longest rows are of like length share a KV cache, the longest first: few of its columns are empty.
+        alike: list[list[list[int]]] = []
+        for part in reversed(chunked(lengths, budget)):
+            if alike and lengths[part[-1]] >= ALIKE * lengths[alike[-1][0][-1]]:
+                alike[-1].append(part)
+            else:
+                alike.append([part])
         order: list[int] = []
         last = []
-        for parts in _alike(chunked(lengths, budget), lengths):
+        for parts in alike:
             # A part is read as wide as its longest row; the parts of a group share the cache of the widest.
             columns = [lengths[part[-1]] + -lengths[part[-1]] % multiple for part in parts]
             group = self._new_group(len(order), [lengths[row] for part in parts for row in part], columns[0], room)
@@ -139,7 +141,10 @@ class LlamaRunner:
         for group in self._groups:
             first = group.length + self._tokens * self._beams
             if first == group.bias.shape[-1]:
-                group.widen(_columns_ahead(self._beams))
+                # Masked columns, and of zeros: a NaN in a masked column would still reach the result.
+                more = self._ahead
+                group.bias = F.pad(group.bias, (0, more), value=torch.finfo(group.bias.dtype).min)
+                group.cache = [(F.pad(k, (0, 0, 0, more)), F.pad(v, (0, 0, 0, more))) for k, v in group.cache]
             # Each beam attends to its own one of the new columns.
             group.bias[:, 0, :, first : first + self._beams].diagonal(dim1=1, dim2=2).zero_()
         self._tokens += 1
@@ -150,7 +155,7 @@ class LlamaRunner:
 
     def _new_group(self, first: int, lengths: Sequence[int], columns: int, room: int) -> _Group:
         """A group of prompts of `lengths` from row `first` on, with columns for the first new tokens of its beams."""
-        total, device = columns + min(room * self._beams, _columns_ahead(self._beams)), self._llm.device
+        total, device = columns + min(room * self._beams, self._ahead), self._llm.device
         shape = (len(lengths), self._key_heads, total, self._width)
         # Keys and values of a layer, not yet written, are one block of memory: (2, n, key heads, columns, width).
         blocks = [torch.empty((2, *shape), dtype=self._dtype, device=device) for _ in self._layers]
@@ -233,19 +238,3 @@ class LlamaRunner:
             # All columns, written or not: of a part of them the matrix product would first make a copy.
             mixed.append(self._attention(query[group.rows], *group.cache[layer], group.bias))
         return torch.cat(mixed)
-
-
-def _columns_ahead(beams: int) -> int:
-    """How many columns the KV cache grows by: about `AHEAD`, a multiple of the beams."""
-    return -(-AHEAD // beams) * beams
-
-
-def _alike(parts: Sequence[list[int]], lengths: Sequence[int]) -> list[list[list[int]]]:
-    """`parts` of rows (from `chunked`) grouped as long as their longest rows are of like length, longest first."""
-    groups: list[list[list[int]]] = []
-    for part in reversed(parts):
-        if groups and lengths[part[-1]] >= ALIKE * lengths[groups[-1][0][-1]]:
-            groups[-1].append(part)
-        else:
-            groups.append([part])
-    return groups
