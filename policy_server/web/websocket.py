@@ -49,6 +49,7 @@ class WebSocketSteps:
         try:
             answer = await self._answer(message)
         except RequestRefused as refusal:
+            # A message that is refused leaves the connection open: the next one may be right.
             self.admission.refused("ws", self.caller, refusal)
             answer = {**refusal.body(), "status": refusal.status}
             if refusal.retry_after_s is not None:
