@@ -393,6 +393,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             built = Blip2Emac.from_config(model_section(given.model))
             if given.source != "none":
                 built.load_checkpoint(given.source)
+            # Adapters become a part of the weights, unless a server is given them while it runs (docs/vllm.md).
             if not given.without_adapters:
                 adapters.merge(built.llm_model)
             built = built.eval()

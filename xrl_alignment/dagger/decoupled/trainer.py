@@ -22,7 +22,7 @@ from xrl_alignment.dagger.training import TrainingTime, load_state, store_shard,
 from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory
 from xrl_alignment.runs.tail import Tail
 
-LOOK_S = 0.02
+LOOK_S = 0.02  # between two looks at what the learner says, while the policy waits
 SAY_S = 1.0  # of waiting, before the server says that it waits
 MAX_DAMAGED = 3  # publications in a row
 
