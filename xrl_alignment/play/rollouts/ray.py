@@ -152,18 +152,19 @@ class RayExecutor(ParallelExecutor[RayHandle]):
         # First until one reply is there; then all that have come, without waiting.
         self._ray.wait(list(by_reference), timeout=timeout_s)
         there, _ = self._ray.wait(list(by_reference), num_returns=len(by_reference), timeout=0)
-        return [(by_reference[reply], self._receive(by_reference[reply])) for reply in there]
-
-    def _receive(self, worker: WorkerRecord[RayHandle]) -> WorkerReply:
+        heard: list[tuple[WorkerRecord[RayHandle], WorkerReply]] = []
         errors = self._ray.exceptions
-        try:
-            return self._ray.get(worker.handle.reply)
-        except (errors.RayActorError, errors.OutOfMemoryError, errors.NodeDiedError) as error:
-            if worker.handle.host in self._hosts:  # its other workers will be told the same
-                self._hosts.remove(worker.handle.host)
-            return WorkerReply("died", detail=" ".join(str(error).split()))
-        except errors.RayError as error:  # a value or a question that Ray cannot send
-            return WorkerReply("error", RolloutError(str(error).strip().splitlines()[-1]), str(error))
+        for worker in (by_reference[reference] for reference in there):
+            try:
+                reply = self._ray.get(worker.handle.reply)
+            except (errors.RayActorError, errors.OutOfMemoryError, errors.NodeDiedError) as error:
+                if worker.handle.host in self._hosts:  # its other workers will be told the same
+                    self._hosts.remove(worker.handle.host)
+                reply = WorkerReply("died", detail=" ".join(str(error).split()))
+            except errors.RayError as error:  # a value or a question that Ray cannot send
+                reply = WorkerReply("error", RolloutError(str(error).strip().splitlines()[-1]), str(error))
+            heard.append((worker, reply))
+        return heard
 
     def end(self, workers: Sequence[WorkerRecord[RayHandle]], patience_s: float) -> None:
         """See `ParallelExecutor`."""
