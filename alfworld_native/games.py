@@ -30,7 +30,7 @@ HOUSEHOLD_SPLITS = ("household_train", "household_heldout")
 HOW_TO_GET_GAMES = (
     "get the official games with `alfworld-download`, or set ALFWORLD_DATA to the folder that holds json_2.1.1"
 )
-_CACHE_FORMAT = 1
+_CACHE_FORMAT = 1  # another number when what is cached has another form: older caches are then not read
 
 
 def data_root(data: str | Path | None = None) -> Path:

@@ -14,7 +14,7 @@ from alfworld_native.base import Environment, Game, TimeStep, WrappedEnvironment
 from alfworld_native.choices import IMAGE_NOISE_NAMES
 from lavis.common.errors import ConfigError, unknown
 
-MAX_SEVERITY = 4
+MAX_SEVERITY = 4  # 0 is no noise
 # What each severity from 1 to 4 means.
 _DEVIATION = (12.0, 25.0, 50.0, 100.0)  # of Gaussian noise, in steps of 255
 _COVERED = (0.1, 0.2, 0.35, 0.5)  # share of the image behind a grey rectangle
@@ -60,7 +60,10 @@ class NoisyEnvironment(WrappedEnvironment):
     def __init__(self, environment: Environment, *, kind: str, severity: int, seed: int = 0) -> None:
         if kind not in IMAGE_NOISE_NAMES:
             raise ConfigError(unknown("image noise", kind, IMAGE_NOISE_NAMES))
-        check_severity("environment.image_severity", severity)
+        if not 0 <= severity <= MAX_SEVERITY:
+            raise ConfigError(
+                f"environment.image_severity: {severity} is not a severity from 0 (no noise) to {MAX_SEVERITY}"
+            )
         super().__init__(environment)
         self._kind, self._severity, self._seed = kind, severity, seed
         self._game, self._steps = "", 0
@@ -150,9 +153,3 @@ def words_replaced(text: str, rate: float, draw: random.Random) -> str:
         " ".join(draw.choice(words) if draw.random() < rate else word for word in line.split())
         for line in text.splitlines()
     )
-
-
-def check_severity(key: str, severity: int) -> None:
-    """ConfigError if `severity` is none of 0 to 4."""
-    if not 0 <= severity <= MAX_SEVERITY:
-        raise ConfigError(f"{key}: {severity} is not a severity from 0 (no noise) to {MAX_SEVERITY}")

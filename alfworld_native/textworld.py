@@ -133,7 +133,9 @@ class TextWorldEnvironment:
 
         Raises EnvironmentFault before `reset`, after the end of the episode, or for an action that is no string.
         """
-        engine = self._loaded()
+        engine = self._engine
+        if engine is None or self._state is None:
+            raise EnvironmentFault("no game is loaded; call reset(game) first")
         if self._done:
             raise EnvironmentFault("the episode is over; call reset(game) before the next step")
         if not isinstance(action, str):
@@ -189,11 +191,6 @@ class TextWorldEnvironment:
         engine = AlfredInfos(AlfredDemangler(bare))
         return engine if self.expert is None else _Expert(engine, expert_type=self.expert)
 
-    def _loaded(self) -> textworld.core.Wrapper:
-        if self._engine is None or self._state is None:
-            raise EnvironmentFault("no game is loaded; call reset(game) first")
-        return self._engine
-
     def _playing(self) -> textworld.core.GameState:
         if self._state is None:
             raise EnvironmentFault("no game is loaded; call reset(game) first")
@@ -216,6 +213,8 @@ def room_state(facts: Iterable[tuple[str, ...]], names: dict[str, str]) -> RoomS
     def alone(predicate: str) -> frozenset[str]:
         return frozenset(ids[0] for ids in table.get(predicate, ()))
 
+    # Sorted, here and below: the order of TextWorld's facts has no meaning, and what is drawn or played must not depend
+    # on it.
     receptacles = sorted(ids[0] for ids in table.get("receptacletype", ()))
     contents: dict[str, list[str]] = {id_: [] for id_ in receptacles}
     for object_, receptacle in sorted(table.get("inreceptacle", ())):

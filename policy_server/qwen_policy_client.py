@@ -41,10 +41,10 @@ from PIL import Image
 
 DEFAULT_URL = "http://localhost:8001"
 DEFAULT_TASK = "MineRLBasaltFindCave-v0"
-TIMEOUT_S = 30.0
-RETRIES = 4
-MIN_PAUSE_S = 0.2
-MAX_PAUSE_S = 10.0
+TIMEOUT_S = 30.0  # for one answer
+RETRIES = 4  # after the first try
+MIN_PAUSE_S = 0.2  # before the first retry; each one after it waits twice as long
+MAX_PAUSE_S = 10.0  # also if the server asks for a longer one
 # Too slow, too often, busy or about to start: the next try can succeed. A 500 is a fault that would come again.
 _RETRY_STATUSES = (408, 429, 502, 503, 504)
 
@@ -172,6 +172,8 @@ class _ClientBase:
         fields = {"task_name": task_name, **step, "temperature": temperature, "max_tokens": max_tokens}
         fields["model"] = self.model
         request = {"method": "POST", "url": f"{self.server_url}/get_action", "headers": self._headers}
+        # Texts may be longer than a URL may be: then all goes as JSON, with the image in base64. Else the image is the
+        # body itself, a quarter smaller, and the fields are in the query string.
         if text:
             encoded = {"data": base64.b64encode(image).decode("ascii")}
             return {**request, "json": {**fields, **text, "image": encoded}}
@@ -394,12 +396,6 @@ def make_environment(kind: str, task_name: str) -> Any:
     return gym.make(task_name)
 
 
-def reset_environment(env: Any) -> Any:
-    """The first observation; `reset` returns it alone (MineRL's gym) or with an info (gymnasium)."""
-    result = env.reset()
-    return result[0] if isinstance(result, tuple) else result
-
-
 def step_environment(env: Any, action: Mapping[str, Any]) -> tuple[Any, bool]:
     """The observation, and whether the episode is over. Keys that the action space does not have are left out."""
     known = getattr(env.action_space, "spaces", action)
@@ -409,7 +405,9 @@ def step_environment(env: Any, action: Mapping[str, Any]) -> tuple[Any, bool]:
 
 def play(client: QwenPolicyClient, env: Any, task_name: str, steps: int, temperature: float = 0.7) -> int:
     """Play at most `steps` steps of an episode and print each action with its reasoning; returns their number."""
-    obs = reset_environment(env)
+    obs = env.reset()
+    if isinstance(obs, tuple):  # gymnasium's, with an info; MineRL's gym returns the observation alone
+        obs = obs[0]
     client.reset()
     for number in range(1, steps + 1):
         action = client.get_action(obs, task_name, temperature)

@@ -154,6 +154,7 @@ class PolicyApp:
             except EmacError as error:
                 if scope["type"] != "lifespan":
                     raise
+                # At the start: uvicorn prints this message and ends. A request could not be answered so.
                 await receive()
                 await send({"type": "lifespan.startup.failed", "message": f"error: {error}"})
                 return

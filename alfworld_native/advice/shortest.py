@@ -79,6 +79,7 @@ def shortest_way(state: GameState) -> list[str] | None:
     least = 10**9
     ways = _lamp_ways(state, task) if task.held is not None else _bringing_ways(state, task)
     for stops in ways:
+        # Branch and bound: a way is counted no further than the best one so far is long.
         steps = _steps(state, stops, least)
         if steps < least:
             best, least = stops, steps
@@ -138,12 +139,14 @@ def _lamp_ways(state: GameState, task: HouseholdGoal) -> Iterator[list[Stop]]:
     world = state.world
     part = task.held or Part((), ())
     ends = [
+        # A lamp counts as used from its first use on: beside it nothing more is to be done.
         Stop("stay" if lamp in state.toggled else "use", lamp, receptacle)
         for receptacle, contents in state.contents.items()
         for lamp in contents
         if lamp in task.lamps
     ]
     if state.held in part.things:
+        # The right thing is in the hand already: only the lamp is left.
         yield from ([end] for end in ends)
         return
     for thing in part.things:

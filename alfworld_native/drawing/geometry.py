@@ -55,14 +55,10 @@ def _excess(box: Box, x: float, z: float) -> float:
     return max(box[0] - x, x - box[3], box[2] - z, z - box[5], 0.0)
 
 
-def _holds(box: Box, pose: Pose) -> bool:
-    return _excess(box, pose.x, pose.z) < _ELBOW_ROOM
-
-
 def _cut(box: Box, poses: list[Pose]) -> Box:
     """`box` cut back on the side where a standing agent is in it."""
     for pose in poses:
-        if not _holds(box, pose):
+        if _excess(box, pose.x, pose.z) >= _ELBOW_ROOM:
             continue
         x0, y0, z0, x1, y1, z1 = box
         # For each of the four sides: how deep the agent stands inside as seen from it, and the box without that strip.
@@ -93,7 +89,8 @@ def _grown(box: Box, points: list[Point], poses: list[Pose], reach: float) -> tu
         grown = (x0, box[1], z0, x1, box[4], z1)
         # A table may become longer, but hardly deeper: its shorter side stays below `widest`.
         across = min(grown[3] - grown[0], grown[5] - grown[2])
-        if _excess(first, x, z) > reach or across > widest or any(_holds(grown, pose) for pose in poses):
+        stands_in_it = any(_excess(grown, pose.x, pose.z) < _ELBOW_ROOM for pose in poses)
+        if _excess(first, x, z) > reach or across > widest or stands_in_it:
             left.append((x, y, z))
         else:
             box = grown

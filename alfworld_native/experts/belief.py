@@ -86,11 +86,12 @@ class Belief:
                     self.refused.add((held, name))
             return
         self.failed.clear()
-        # An arrival whose prefix was cut off is read from the action.
+        # An arrival whose prefix was cut off is read from the action. What is known to be reached together with the
+        # place is within reach, too.
         if action.startswith("go to ") and action[6:] in self.together:
-            self._arrive(action[6:])
+            self.here = self.together[action[6:]]
         elif match := _ARRIVE.match(feedback):
-            self._arrive(match[1])
+            self.here = self.together.setdefault(match[1], {match[1]})
         # A listing that was cut off would name objects by half their names.
         told = whole_sentences(feedback)
         if match := SURFACE.search(told) or OPEN.search(told):
@@ -104,9 +105,6 @@ class Belief:
         """Forget the contents of all receptacles: the agent searched everywhere and did not find what it needs."""
         self.seen.clear()
         self.place.clear()
-
-    def _arrive(self, name: str) -> None:
-        self.here = self.together.setdefault(name, {name})
 
     def _join(self, name: str) -> None:
         """`name` turned out to be in reach, so it is at the location of everything else in reach."""
@@ -180,7 +178,12 @@ class Belief:
             self.held = None
         elif match := _TREAT.match(feedback):
             self._join(match[3])
-            self._treat(self._in_hand(match[2]), match[1])
+            thing, treatment = self._in_hand(match[2]), match[1]
+            self._hold(thing)
+            self.states[STATES[treatment]].add(thing)
+            # Hot and cool exclude each other; clean stays.
+            if treatment != "clean":
+                self.states["cool" if treatment == "heat" else "hot"].discard(thing)
         elif match := _CLOSE.match(feedback):
             self._join(match[1])
             self.closed.add(match[1])
@@ -204,10 +207,3 @@ class Belief:
             words = match[1].replace("cold", "cool").split()
             for state, things in self.states.items():
                 (things.add if state in words else things.discard)(thing)
-
-    def _treat(self, thing: str, treatment: str) -> None:
-        self._hold(thing)
-        self.states[STATES[treatment]].add(thing)
-        # Hot and cool exclude each other; clean stays.
-        if treatment != "clean":
-            self.states["cool" if treatment == "heat" else "hot"].discard(thing)

@@ -21,8 +21,8 @@ from alfworld_native.household.generator import Progress, make_game
 from alfworld_native.household.levels import level_named
 from lavis.common.errors import EmacError, FileError
 
-GAMES = 60
-SEED = 2026
+GAMES = 60  # of each level's test set
+SEED = 2026  # of all of them; another one would make another test set
 HASHES = {  # level -> `contents_hash`
     "standard": "9e5f9f34b274c835",
     "renamed": "a7cafba9cd0a914c",

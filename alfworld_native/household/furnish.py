@@ -16,7 +16,7 @@ from alfworld_native.household.floor_plans import SURFACES, FloorPlan, Receptacl
 from alfworld_native.household.levels import GameLevel
 from alfworld_native.household.new_names import NEW_NAMES
 
-MIN_OPENABLE = 3
+MIN_OPENABLE = 3  # receptacles of a room that must be opened to see what is in them
 MIN_OBJECTS = 12
 
 # Things of one receptacle of the type in official training games, on average: where objects are likely to lie.

@@ -112,6 +112,7 @@ class _Walk:
 def problem(layout: Layout, trial: str) -> str:
     """The game's PDDL problem, with the predicates official games have, declaring only the types that occur."""
     object_types = sorted(map(layout.called, set(layout.types.values())))
+    # The domain's actions name six types, which therefore are declared in every game.
     otypes = sorted({f"{kind}Type" for kind in object_types} | {"SinkType", "KnifeType", "ButterKnifeType"})
     rtypes = sorted({f"{r.type}Type" for r in layout.receptacles} | {"SinkBasinType", "MicrowaveType", "FridgeType"})
     locations = sorted({layout.start, *(r.location for r in layout.receptacles)})
@@ -198,6 +199,7 @@ def write_game(split: Path, layout: Layout, trial: str, rng: random.Random) -> G
         "solvable": True,
         "walkthrough": plan(layout),
     }
+    # The part of ALFRED's file that ALFWorld reads.
     trajectory = {
         "task_type": task.type,
         "task_id": trial,

@@ -96,6 +96,7 @@ def make_game(
             return game
         if verify == "planner" and planner_solves(game.path, level.max_steps):
             return game
+        # The next draw goes on with the same generator: seed and index still decide the game.
         shutil.rmtree(game.path.parent)
     raise EnvironmentFault(f"could not make a {kind} game (seed {seed}, index {index})")
 

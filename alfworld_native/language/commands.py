@@ -88,6 +88,7 @@ def visited_now(steps: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """
     visited: list[str] = []
     opened: set[str] = set()
+    # From the newest step backwards, up to the last change of an object: `opened` holds what was opened later.
     for action, feedback in reversed(steps):
         if feedback.strip() == NOTHING_HAPPENS:
             continue

@@ -30,11 +30,15 @@ def main(arguments: list[str] | None = None) -> int:
     if options.games < 1 or options.steps < 0:
         raise ConfigError(f"--games {options.games} --steps {options.steps}: at least 1 game, and no negative number")
     proof = Proof()
-    paths = find_all(data_root(options.data), options.seed)
+    folder = data_root(options.data)
+    paths = sorted(folder.rglob("game.tw-pddl"))
+    if not paths:
+        raise EnvironmentFault(f"no game.tw-pddl below {folder}: {HOW_TO_GET_GAMES} (or give --data DIR)")
+    random.Random(options.seed).shuffle(paths)  # so that the first ones are a fair sample
     proof.found = len(paths)
     versions = playable(paths if options.all else paths[: options.games], proof)
-    with tempfile.TemporaryDirectory() as folder:
-        told = list(in_other_versions(list(versions.items())[: options.other_versions], Path(folder)))
+    with tempfile.TemporaryDirectory() as written:
+        told = list(in_other_versions(list(versions.items())[: options.other_versions], Path(written)))
         versions |= {path: version_of(read_game(path)) for path in told}
         return prove(versions, set(told), proof, options)
 
@@ -58,15 +62,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, help="write the result as Markdown")
     return parser.parse_args(arguments)
-
-
-def find_all(folder: Path, seed: int) -> list[Path]:
-    """Game files below `folder` in an order drawn by `seed`, so that the first ones are a fair sample."""
-    paths = sorted(folder.rglob("game.tw-pddl"))
-    if not paths:
-        raise EnvironmentFault(f"no game.tw-pddl below {folder}: {HOW_TO_GET_GAMES} (or give --data DIR)")
-    random.Random(seed).shuffle(paths)
-    return paths
 
 
 def playable(paths: list[Path], proof: Proof) -> dict[Path, str]:

@@ -25,6 +25,7 @@ def compare(path: str, transcript: Transcript) -> Mismatch | None:
         game = NativeGame.load(path)
     except EnvironmentFault as error:
         return Mismatch(path, 0, "", f"the native engine refuses the game: {error}")
+    # Row 0 is the answer to the reset, which has no command.
     for step, (command, *expected) in enumerate(transcript.rows):
         text = game.step(command) if step else game.reset()
         answer = EngineAnswer(text, game.admissible_commands(), game.won, game.facts())

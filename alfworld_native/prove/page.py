@@ -113,13 +113,11 @@ def report(proof: Proof) -> str:
 
 def engine_fingerprint() -> str:
     """12 hexadecimal digits for the native engine's files: the SHA-256 of what the page's command gives to the last."""
-    files = Path(native.__path__[0]).glob("*.py")
-    lines = [f"{_sha256(path.read_bytes())}  {path.relative_to(REPO_ROOT).as_posix()}\n" for path in files]
-    return _sha256("".join(sorted(lines)).encode())[:12]
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    lines = []  # in the form of `sha256sum`
+    for path in Path(native.__path__[0]).glob("*.py"):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        lines.append(f"{digest}  {path.relative_to(REPO_ROOT).as_posix()}\n")
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:12]
 
 
 def _played(games: int, proof: Proof) -> str:

@@ -35,6 +35,7 @@ class Texts(NamedTuple):
 def known_texts() -> dict[str, Texts]:
     """The texts by the version's name."""
     domain, grammar = tables()["domain"], tables()["grammar"]
+    # Until 0.3.5 there was no `help`, and some sentences had other words.
     old = grammar[: grammar.index("\naction help {")]
     for new_words, old_words in OLD_SENTENCES:
         old = old.replace(new_words, old_words)

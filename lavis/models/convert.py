@@ -112,6 +112,7 @@ def convert(
     """
     found = weights.read_state(source)
     played = _played(source)
+    # What the source has itself counts; `base` only fills in the rest.
     native = (weights.to_native(weights.read_state(base)) if base else {}) | weights.to_native(found)
     parts = sorted({key.removeprefix(weights.REFERENCE_PREFIX).split(".", 1)[0] for key in native})
     if strange := [part for part in parts if part not in PARTS]:
@@ -122,6 +123,8 @@ def convert(
     if llm:
         native |= {f"llm_model.{key}": value for key, value in weights.read_state(llm).items()}
         native = weights.to_native(native)
+    # LAVIS's checkpoints hold no language model, because its config names a folder for it. Adapters stay: they are what
+    # a run has trained.
     if to != "hub" and not with_llm:
         native = {key: v for key, v in native.items() if not key.startswith("llm_model.") or adapters.is_adapter(key)}
     weights.require_finite(native, source)
@@ -131,6 +134,7 @@ def convert(
         native, written = _write_hub(native, target, source=source, llm=llm, model=model)
     else:
         written = weights.to_lavis(native) if to == "lavis" else native
+        # A view would be written with the whole tensor under it, or refused (safetensors).
         content = {key: value.contiguous().clone() for key, value in written.items()}
         with _writing(target):
             if target.suffix == ".safetensors":
@@ -221,6 +225,7 @@ def hub_config(*, source: str, llm: str = "", model: str = "") -> InstructBlipCo
     `llm`, if one is given. ConfigError if the language model's sizes are not known.
     """
     text = _read_config(AutoConfig, llm) if llm and Path(llm).is_dir() else None
+    # A hub id, or a folder with a config of its own; a file of weights says nothing of sizes like the number of heads.
     if not Path(source).is_file() and (not Path(source).is_dir() or (Path(source) / "config.json").is_file()):
         config = _read_config(InstructBlipConfig, source)
         config.text_config = text or config.text_config
@@ -388,6 +393,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             built = Blip2Emac.from_config(model_section(given.model))
             if given.source != "none":
                 built.load_checkpoint(given.source)
+            # Adapters become a part of the weights, unless a server is given them while it runs (docs/vllm.md).
             if not given.without_adapters:
                 adapters.merge(built.llm_model)
             built = built.eval()

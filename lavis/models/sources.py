@@ -113,6 +113,8 @@ def part_sources(section: Mapping[str, Any]) -> list[PartSource]:
 def meta_model(options: Mapping[str, Any]) -> Blip2Emac:
     """The model of complete `options` on the `meta` device, without tokenizer: names, shapes and dtypes only."""
     parts = skeleton(options, on_cpu=False)
+    # Whether there is a tokenizer decides which weights the Q-Former has; nothing is tokenized here, so any object
+    # does.
     reads_text: Any = object() if options["qformer_text_input"] else None
     nothing: Any = None
     with torch.device("meta"):

@@ -127,17 +127,16 @@ class StudentModel(BaseModel, Student):
             return [text.strip() for text in self.write(asked, length_penalty=length_penalty, **options)]
         if inference_method != "rank" or not answer_list:
             raise ConfigError(f"inference_method={inference_method!r}: `generate`, or `rank` with an answer_list")
-        return [answer_list[best] for best in self._ranked(asked, answer_list)]
+        scores = self.score(asked, [answer_list] * len(asked))  # N rows, a log-probability for each answer
+        return [answer_list[max(range(len(row)), key=row.__getitem__)] for row in scores]
 
     def predict_class(self, samples: Samples, candidates: Sequence[str], n_segments: int = 1) -> list[int]:
         """For each of the N questions in `samples["prompt"]` the number of the most probable of `candidates`.
 
         `n_segments` is LAVIS's, which computes in so many parts to save memory; the result does not depend on it.
         """
-        return self._ranked(questions_of(samples, samples["prompt"]), candidates)
-
-    def _ranked(self, asked: Sequence[Question], answers: Sequence[str]) -> list[int]:
-        return [max(range(len(row)), key=row.__getitem__) for row in self.score(asked, [answers] * len(asked))]
+        asked = questions_of(samples, samples["prompt"])
+        return [max(range(len(row)), key=row.__getitem__) for row in self.score(asked, [candidates] * len(asked))]
 
 
 def _at(questions: Sequence[Question], rows: Sequence[int]) -> list[Question]:

@@ -53,7 +53,15 @@ def load_tensors(path: Path | str, *, map_location: str = "cpu", mmap: bool = Fa
     """
     with open(path, "rb") as file:
         try:
-            _check(file)
+            # What torch would read and should not, before torch reads it: functions that are called while a file is
+            # unpickled, and archives that unpack to any size. torch tells the two forms apart by these bytes, too.
+            is_archive = file.read(4) == b"PK\x03\x04"
+            file.seek(0)
+            if is_archive:
+                _check_archive(file)
+            else:
+                for _ in range(_LEGACY_PICKLES):
+                    _check_calls(file)
             content = torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
         except (EmacError, OSError):
             raise
@@ -70,17 +78,6 @@ def load_tensors(path: Path | str, *, map_location: str = "cpu", mmap: bool = Fa
     if claimed > MOST_SHARED * size + _SLACK:
         raise TensorFileError(f"its tensors claim {claimed:,} bytes, the file has {size:,}")
     return content
-
-
-def _check(file: BinaryIO) -> None:
-    """TensorFileError for what torch would read and should not."""
-    is_archive = file.read(4) == b"PK\x03\x04"  # how torch tells, too
-    file.seek(0)
-    if is_archive:
-        _check_archive(file)
-    else:
-        for _ in range(_LEGACY_PICKLES):
-            _check_calls(file)
 
 
 def _check_archive(file: BinaryIO) -> None:

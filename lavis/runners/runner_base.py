@@ -262,6 +262,8 @@ class RunnerBase:
                 )
             if not figures:
                 continue
+            # The first split alone decides which checkpoint is the best, as `val` does in LAVIS: figures of two splits
+            # cannot be compared.
             if split == self.settings.valid_splits[0] and figures["agg_metrics"] > self.best["agg_metrics"]:
                 self.best = {"agg_metrics": figures["agg_metrics"], "epoch": self.label(epoch)}
                 self.save("best", epoch + 1)
@@ -299,10 +301,13 @@ class RunnerBase:
             results = self.task.evaluation(model, loader, cuda_enabled=self.device.type == "cuda")
         self._stop_if_agreed()
         if self.task.needs_data and (left_out := self.data.skipped_in(split)):
+            # Told among the results, so that nobody takes the figure for one of all samples.
             results += [{"skipped": message} for message in left_out]
         found = None
         if results is not None:
             found = self.task.after_evaluation(val_result=results, split_name=split, epoch=cur_epoch)
+        # The processes must agree on the figures: by them they decide whether to save a checkpoint, which all do
+        # together.
         figures = gathered(found)[0] or {}
         self.log.curves(split, self.batches, figures)
         shown = {key: value for key, value in figures.items() if isinstance(value, (int, float))}
@@ -329,6 +334,7 @@ class RunnerBase:
             "batches": self.batches,
             "base_hash": self.replicas.model.base_hash(),
             **self._identity(),
+            # Of every process: each draws for itself, dropout for example.
             "random": gathered(checkpoint.random_state(self.device)),
             "best": self.best,
             "averages": self.averages.state(),
@@ -372,6 +378,7 @@ class RunnerBase:
         self.averages.restore(content["averages"])
         if self.references is not None and content["references"]:
             self.references.restore(content["references"])
+        # A run that goes on in more processes than before has no stored state for the new ones.
         if get_rank() < len(content["random"]):
             checkpoint.restore_random(content["random"][get_rank()], self.device)
         logger.info("Resuming from %s: %s batches are done", path, self.batches)

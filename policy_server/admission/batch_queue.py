@@ -152,7 +152,15 @@ class BatchQueue(Generic[JobT, OutputT]):
             until = loop.time() + self.window_s
             while len(self._waiting) < self._expected and not self._ending and (left := until - loop.time()) > 0:
                 await self._next_arrival(left)
-            batch = self._take()
+            # The oldest job decides the model: so no model's jobs wait for ever behind those of a busier one. Later
+            # jobs for the same model go with it; the others keep their order.
+            batch: list[_WaitingJob[JobT, OutputT]] = []
+            rest: deque[_WaitingJob[JobT, OutputT]] = deque()
+            for waiting in self._waiting:
+                fits = len(batch) < self.max_batch and (not batch or waiting.model == batch[0].model)
+                (batch if fits else rest).append(waiting)
+            self._waiting = rest
+            batch = [waiting for waiting in batch if not waiting.answer.done()]
             if not batch:
                 continue
             started = loop.time()
@@ -184,17 +192,6 @@ class BatchQueue(Generic[JobT, OutputT]):
         self._arrived.clear()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._arrived.wait(), timeout_s)
-
-    def _take(self) -> list[_WaitingJob[JobT, OutputT]]:
-        """Remove the oldest job and later jobs for the same model; the others keep their order."""
-        # The oldest decides the model: so no model's jobs wait for ever behind those of a busier one.
-        batch: list[_WaitingJob[JobT, OutputT]] = []
-        rest: deque[_WaitingJob[JobT, OutputT]] = deque()
-        for waiting in self._waiting:
-            fits = len(batch) < self.max_batch and (not batch or waiting.model == batch[0].model)
-            (batch if fits else rest).append(waiting)
-        self._waiting = rest
-        return [waiting for waiting in batch if not waiting.answer.done()]
 
 
 def _shutting_down() -> RequestRefused:

@@ -46,6 +46,7 @@ def model_prompt(task: str, prompt: str, commands: Sequence[str], history: Seque
 def parse(text: str, commands: Sequence[str]) -> ParsedAction:
     """The command in `text`. If `commands` is not empty: the nearest of them, or FALLBACK with a note."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # The last one: a model that reasons may name several, and ends with the one that it means.
     labelled = [line for line in lines if line.lower().startswith(("action:", "command:"))]
     command = normalise(labelled[-1].partition(":")[2] if labelled else text)
     notes: list[str] = []
@@ -89,15 +90,10 @@ def episode_text(turns: Sequence[tuple[str, str]], write: Callable[..., str]) ->
     steps = [(action, feedback) for action, _, feedback in (line.partition("\n") for line in lines) if action]
     for role, text in said[1:]:
         if role == "assistant":
-            steps.append((_action(text), ""))
+            steps.append((str(parse(text, ()).action["command"]), ""))  # as an answer is read
         elif steps:
             action, feedback = steps[-1]
             steps[-1] = (action, f"{feedback}\n{text}".strip())
         else:
             opening += "\n" + text
     return write(opening, memories, steps)
-
-
-def _action(text: str) -> str:
-    """The command in a message of the student, as `parse` reads it."""
-    return str(parse(text, ()).action["command"])

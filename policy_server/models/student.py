@@ -94,16 +94,13 @@ class StudentModel:
                     **sampled,
                 )
             for row, text in zip(rows, texts, strict=True):
-                answers[row] = self._answer(jobs[row], questions[row], text.strip(), longest)
+                written = len(self.model.encode(text.strip()))
+                text, stopped = until_stop(text.strip(), jobs[row].stop)
+                # The end token is one more than the text's own tokens; an answer that `max_tokens` cut has none.
+                answers[row] = ChatAnswer(
+                    text=text,
+                    cut=written >= longest and not stopped,
+                    prompt_tokens=len(self.model.encode(questions[row].prompt)),
+                    completion_tokens=min(written + 1, longest),
+                )
         return [answers[row] for row in range(len(jobs))]
-
-    def _answer(self, job: ChatJob, question: Question, text: str, longest: int) -> ChatAnswer:
-        written = len(self.model.encode(text))
-        text, stopped = until_stop(text, job.stop)
-        # The end token is one more than the text's own tokens; an answer that `max_tokens` cut has none.
-        return ChatAnswer(
-            text=text,
-            cut=written >= longest and not stopped,
-            prompt_tokens=len(self.model.encode(question.prompt)),
-            completion_tokens=min(written + 1, longest),
-        )

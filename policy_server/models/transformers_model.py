@@ -41,7 +41,10 @@ class TransformersModel:
         MissingExtraError (a package is missing).
         """
         device = pick_device(settings.device, "model.device")
-        options: dict[str, Any] = {"dtype": _dtype(settings.dtype, device)}
+        # "auto": the dtype that the weights are stored in. On a CPU float32, for many have no instructions for half
+        # precision.
+        auto = torch.float32 if device.type == "cpu" else "auto"
+        options: dict[str, Any] = {"dtype": auto if settings.dtype == "auto" else getattr(torch, settings.dtype)}
         if settings.quantization != "none":
             options |= {"quantization_config": _quantization(settings.quantization), "device_map": {"": str(device)}}
         # A folder without a model is refused before Transformers looks for a hub model of that name.
@@ -197,12 +200,6 @@ def _load(path: str, options: dict[str, Any]) -> tuple[Any, Any]:
         raise MissingExtraError(f"model.path={path} needs a package that is not installed: {reason}") from error
     except (OSError, ValueError) as error:  # not found, no network, damaged, or not an image-text-to-text model
         raise ModelLoadError(f"model.path={path} cannot be loaded: {' '.join(str(error).split())}") from error
-
-
-def _dtype(name: str, device: torch.device) -> torch.dtype | str:
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else "auto"
-    return getattr(torch, name)
 
 
 def _quantization(name: str) -> BitsAndBytesConfig:

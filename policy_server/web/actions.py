@@ -93,6 +93,7 @@ async def unless_gone(request: Request, answer: Coroutine[Any, Any, ResultT]) ->
         while (await request.receive())["type"] != "http.disconnect":
             continue
 
+    # `wait` ends with the first of the two and leaves the other one running, so both are cancelled at the end.
     work = asyncio.ensure_future(answer)
     gone = asyncio.ensure_future(disconnected())
     try:

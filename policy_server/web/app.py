@@ -103,6 +103,7 @@ def create_app(admission: AdmissionControl, keys: ApiKeys) -> FastAPI:
         # In a thread: each thumbnail becomes a JPEG, and the event loop answers others meanwhile.
         return await asyncio.to_thread(lambda: [recent_from(step) for step in reversed(own)])
 
+    # The page's files by their paths: no path that a request names reaches the disk.
     files = {
         "/ui": _UI / "index.html",
         "/ui/app.js": _UI / "app.js",

@@ -162,6 +162,7 @@ async def _refuse(scope: Scope, send: Send, refusal: RequestRefused, *, close: b
     if scope["type"] == "websocket":
         kind = "websocket.http.response"
         if kind not in scope.get("extensions", {}):
+            # A server that cannot answer a handshake with a response closes it: policy violation (RFC 6455, 7.4.1).
             await send({"type": "websocket.close", "code": 1008})
             return
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import WebSocket
 
 from policy_server.admission import images
-from policy_server.admission.control import ActionQuery, AdmissionControl
+from policy_server.admission.control import AdmissionControl
 from policy_server.refusals import RequestRefused
 from policy_server.web.conversion import json_object, query_from, response_from, validated
 from policy_server.web.schemas import ActionRequest, TextFields
@@ -36,40 +36,36 @@ class WebSocketSteps:
         """Answer until the client closes the connection, or is silent for too long."""
         idle_s = self.admission.settings.server.websocket_idle_s
         try:
-            while await self._step(idle_s):
-                continue
+            while True:
+                message = await asyncio.wait_for(self.socket.receive(), idle_s)
+                if message["type"] == "websocket.disconnect":
+                    return
+                try:
+                    answer = await self._answer(message)
+                except RequestRefused as refusal:
+                    # A message that is refused leaves the connection open: the next one may be right.
+                    self.admission.refused("ws", self.caller, refusal)
+                    answer = {**refusal.body(), "status": refusal.status}
+                    if refusal.retry_after_s is not None:
+                        answer["retry_after_s"] = refusal.retry_after_s
+                if answer:
+                    await self.socket.send_json(answer)
         except asyncio.TimeoutError:
             await self.socket.close(CLOSE_IDLE, f"no message for {idle_s:g} s")
 
-    async def _step(self, idle_s: float) -> bool:
-        """Answer one message; False if the client has closed the connection. Raises asyncio.TimeoutError."""
-        message = await asyncio.wait_for(self.socket.receive(), idle_s)
-        if message["type"] == "websocket.disconnect":
-            return False
-        try:
-            answer = await self._answer(message)
-        except RequestRefused as refusal:
-            self.admission.refused("ws", self.caller, refusal)
-            answer = {**refusal.body(), "status": refusal.status}
-            if refusal.retry_after_s is not None:
-                answer["retry_after_s"] = refusal.retry_after_s
-        if answer:
-            await self.socket.send_json(answer)
-        return True
-
     async def _answer(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The response to a message with an image; None for fields, which the binary messages after them use."""
         if message.get("bytes") is None:
             fields = json_object(message.get("text") or "")
-            if "image" in fields:
-                request = validated(ActionRequest, fields)
-                return await self._act(query_from(request, images.from_base64(request.image.data)))
-            self.fields, self.step = fields, validated(TextFields, fields).step - 1
-            return None
-        if not self.fields:
-            raise RequestRefused(422, "invalid_request", "send the fields (task_name, …) as a text message first")
-        self.step += 1
-        return await self._act(query_from(validated(TextFields, {**self.fields, "step": self.step}), message["bytes"]))
-
-    async def _act(self, query: ActionQuery) -> dict[str, Any]:
+            if "image" not in fields:
+                self.fields, self.step = fields, validated(TextFields, fields).step - 1
+                return None
+            request = validated(ActionRequest, fields)
+            query = query_from(request, images.from_base64(request.image.data))
+        else:
+            if not self.fields:
+                raise RequestRefused(422, "invalid_request", "send the fields (task_name, …) as a text message first")
+            self.step += 1
+            query = query_from(validated(TextFields, {**self.fields, "step": self.step}), message["bytes"])
         self.admission.admit(self.caller)
         return response_from(query, await self.admission.act(self.caller, query, "ws")).model_dump()

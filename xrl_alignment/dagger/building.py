@@ -44,6 +44,7 @@ def expected_games(config: DaggerConfig) -> ExpectedGames:
         engine=engine_name(settings.name),
         split=settings.split,
         find_games=partial(find, num=config.run.num_envs),
+        # The whole split: a client that does not name its split may play any of its games (`ExpectedGames.difference`).
         find_split=partial(find, num=None),
         allow_other=settings.allow_other_games,
     )

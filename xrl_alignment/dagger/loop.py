@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from alfworld_native.experts.base import act_all
-from lavis.common.allocator import give_back_freed_memory
 from lavis.common.errors import DivergedError
 from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.agents.policies.base import Policy, PolicyInput, frames_of
@@ -250,7 +249,6 @@ class DaggerLoop:
         # The memories, saved last, say that the round is over: a run that is killed before does all of this again.
         self.rounds.close(training)
         self.rounds.begin_next()
-        give_back_freed_memory()  # else the process would hold the most that any of its rounds has needed
         self.on_progress(self.status())
 
     def status(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from lavis.common.allocator import give_back_freed_memory
 from lavis.common.dist_utils import barrier, get_world_size, is_main_process
 from lavis.runners.played import PlayedGames
 from xrl_alignment.dagger.episode import LabelledEpisode, described
@@ -76,7 +77,8 @@ class Trainer(Protocol):
         """All games of `round` are over: write its checkpoint; returns what training has taken of the round.
 
         In the run's `last` round it first learns what came after the last turn of `train_every` episodes. A run that
-        is killed before the round's memories are saved does this again, from the state of before.
+        is killed before the round's memories are saved does this again, from the state of before. Memory that the
+        round's batches have freed goes back to the system.
         """
 
     def finish(self, num_rounds: int) -> None:
@@ -107,7 +109,8 @@ class NoTraining:
         return None
 
     def end_round(self, round: int, *, last: bool) -> TrainingTime:
-        """Training takes no time."""
+        """Training takes no time; the policy's batches have freed memory all the same."""
+        give_back_freed_memory()
         return TrainingTime()
 
     def finish(self, num_rounds: int) -> None:
@@ -270,6 +273,7 @@ class Training:
         if self.save_ckpt:
             self._write(self.directory.checkpoint(round), round, self.episodes)
         self.round = round + 1
+        give_back_freed_memory()  # else the process would hold the most that any of its rounds has needed
         # The games stood still while the learner ran, and while the checkpoint was written.
         return TrainingTime(self.seconds[round], self.seconds[round] + time.monotonic() - began)
 

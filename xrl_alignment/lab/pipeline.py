@@ -274,6 +274,7 @@ def run_pipeline(
         if remember:
             make_folder(remember.parent)
             held.enter_context(locked(remember.with_name(f".{remember.name}.lock"), remember))
+        # Of all phases, before the first one: what the last one lacks would else be found out after hours.
         check_needs(cfg_paths, options)
         resume = (remembered(remember) if remember else None) or resume
         first, handed = find_phase(cfg_paths, options, resume) if resume else (0, [])
@@ -281,6 +282,7 @@ def run_pipeline(
         for number, cfg_path in enumerate(cfg_paths[first:], start=first + 1):
             name = f"phase {number} of {len(cfg_paths)}"
             print(f"{name}: {cfg_path}", flush=True)
+            # Only the first phase here is continued; those after it start anew.
             resumed = None if directories else resume
             directories.append(run_phase(cfg_path, [*options, *handed], resume=resumed, begun=begun, phase=name))
             print(f"phase {number} is done: {directories[-1]}", flush=True)

@@ -94,15 +94,15 @@ class Controller:
                         thing in (name, type_of(name)) and action.place in (place, type_of(place))
                         for name, place in self._put_now
                     )
-                    return DONE if done else self._unheld(thing)
+                    return DONE if done else REJECTED if self.find(thing) else NOT_FOUND
                 places = [name for name in self._named(action.place) if (held, name) not in belief.refused]
                 if not places:
                     return REJECTED
                 place = min(places, key=lambda name: name not in belief.here)
                 return self._reach(place) or self._unless_failed(f"put {held} in/on {place}")
         # clean, heat, cool
-        if not in_hand:
-            return self._unheld(thing)
+        if not in_hand:  # the plan lacks its `take`, or the thing was seen nowhere
+            return REJECTED if self.find(thing) else NOT_FOUND
         if held in belief.states[STATES[action.verb]]:
             return DONE
         tools = self._named(APPLIANCES[action.verb])
@@ -117,9 +117,6 @@ class Controller:
         belief = self.belief
         names = [n for n in belief.place if thing == n or (thing == type_of(n) and n not in self._put_down)]
         return min(names, key=lambda name: belief.place[name] not in belief.here, default=None)
-
-    def _unheld(self, thing: str) -> Refusal:
-        return REJECTED if self.find(thing) else NOT_FOUND
 
     def _reach(self, place: str) -> str:
         """The command towards an open `place` within reach; empty when it is."""

@@ -245,7 +245,7 @@ class PlanFollower:
         # The plan is used up. If it ended at a part that is no action, the planner is told so.
         if self._unknown:
             note = write_report(self.rules.report, (), None, "I do not know this action.")
-            self.history.append((self._unknown, self._noisy(note)))
+            self.history.append((self._unknown, word_noise(note, self.report_severity, self._draw)))
             self.calls[-1].failed = True
             self._unknown = ""
             if self._ask("rejected"):
@@ -286,8 +286,5 @@ class PlanFollower:
         if done and not note:
             self.carried_out.append((len(self.history), str(self._now.action)))
         report = write_report(self.rules.report, self._now.heard, self._now.seen, note)
-        self.history.append((str(self._now.action), self._noisy(report)))
+        self.history.append((str(self._now.action), word_noise(report, self.report_severity, self._draw)))
         self._now = None
-
-    def _noisy(self, report: str) -> str:
-        return word_noise(report, self.report_severity, self._draw)

@@ -133,11 +133,11 @@ class Loop:
 
     def _train_agent(self, round: int) -> None:
         """Train the agent on all rounds so far, unless its checkpoint is there, and take that checkpoint's weights."""
-        checkpoint = self._agent_file(round)
+        checkpoint = self.folder / f"agent_{round:03d}.pth"
         if not checkpoint.exists():
             run = self.config.run
             # DPO's reference: the policy after the last round of cloning; without such a round, the weights of now.
-            reference = self._agent_file(run.bc_rounds - 1) if run.bc_rounds else None
+            reference = self.folder / f"agent_{run.bc_rounds - 1:03d}.pth" if run.bc_rounds else None
             with Bar("batches", quiet=self.quiet) as bar:
 
                 def show(metrics: TrainingMetrics) -> None:
@@ -158,6 +158,7 @@ class Loop:
                     bar.show(done, total, f"the planner learns ({stage}), loss {loss:.3f}")
 
                 run = self.config.run
+                # Another seed each round: with one seed for all, every round would draw its batches in the same order.
                 losses = train_planner(
                     trainer, examples, self.config.planner, beta=run.dpo_beta, seed=run.seed + round, report=show
                 )
@@ -189,9 +190,6 @@ class Loop:
 
     def _record(self, round: int, number: int) -> Path:
         return self.folder / f"round_{round:03d}" / f"game_{number:04d}.json"
-
-    def _agent_file(self, round: int) -> Path:
-        return self.folder / f"agent_{round:03d}.pth"
 
     # ---- evaluation -------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from xrl_alignment.wire import v1, v2
 from xrl_alignment.wire.messages import Bye, Hello, Message, without_content
 
-MAX_SESSIONS = 4096
+MAX_SESSIONS = 4096  # open at once: what clients can make the server keep is bounded
 LoopAnswer = Mapping[str, Any] | Sequence[str]
 
 

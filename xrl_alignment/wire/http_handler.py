@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _CHUNK = 1 << 16  # bytes of a body that are read at once
 # Bytes that decoding takes for each byte, at most: of a v1 image that is not written plainly, of a v2 header.
 _DECODING_V1, _DECODING_V2 = 12, 24
-_LARGEST_IMAGE = 3 * MAX_PIXELS
+_LARGEST_IMAGE = 3 * MAX_PIXELS  # bytes, decoded
 # Bytes that the system keeps for a viewer (Linux takes twice as many). By itself it keeps megabytes, and then it takes
 # minutes to see that a viewer does not read.
 _EVENT_BUFFER = 1 << 16

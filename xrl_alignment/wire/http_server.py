@@ -68,6 +68,7 @@ class PageServer:
             local=is_loopback(host),
             status=status,
         )
+        # Only an address of IPv6 has colons, and it needs a socket of another family.
         server_class = _HTTPServer6 if ":" in host else _HTTPServer
         try:
             self._http = server_class((host, port), self._context)
@@ -76,6 +77,7 @@ class PageServer:
         except OSError as error:
             if error.errno != EADDRINUSE:
                 raise ServerError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+            # The user is told who holds the port and decides; the original killed that process.
             holder = process_on_port(port) or "another process"
             raise ServerError(f"port {port} is held by {holder}; stop it or choose another server.port") from error
         self.port: int = self._http.server_address[1]

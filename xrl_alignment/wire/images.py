@@ -15,7 +15,7 @@ from xrl_alignment.wire.messages import ProtocolError, brief
 IMAGE_FORMATS = ("auto", "zlib", "png", "jpeg")
 MAX_PIXELS = 1024 * 1024  # a frame is 224×224 or 300×300; anything beyond this is a mistake or an attack
 
-_JPEG_QUALITY = 95
+_JPEG_QUALITY = 95  # the best that Pillow advises: above it files grow, and images hardly improve
 _FIELD = "field [#IMAGE]"  # v1's name of the image
 _DIGITS = np.array([list(str(number).ljust(3, "\0").encode()) for number in range(256)], np.uint8)  # (256, 3)
 

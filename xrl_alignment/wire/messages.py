@@ -31,7 +31,7 @@ class ProtocolError(EmacError, ValueError):
     """A message that breaks the wire format; the text names the field and what is wrong with it."""
 
 
-_NO_IMAGE = np.zeros((1, 1, 3), np.uint8)
+_NO_IMAGE = np.zeros((1, 1, 3), np.uint8)  # one for all observations without an image, so read-only
 _NO_IMAGE.flags.writeable = False
 
 

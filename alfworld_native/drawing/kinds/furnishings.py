@@ -144,29 +144,21 @@ def _soapbar(b: Build) -> None:  # a rounded bar with an engraved oval
     b.flat(circle(w * 0.22, 10, 0, 0, 0.6), 3.7, 3.72, darkened(colour, 7, 10))
 
 
-def _towel_like(b: Build, w: float, high: float, deep: float, fringe: bool) -> None:
-    colour, second = b.any(), b.pale() if b.chance(0.6) else b.any()
-    b.box(-w / 2, 0, -deep / 2, w / 2, high, deep / 2, colour)
-    b.over()
-    front = -deep / 2 - 0.1
-    stripes = b.pick(((0.08, 0.16), (0.08, 0.13, 0.18, 0.23), (0.4, 0.6)))
-    for low, top in zip(stripes[::2], stripes[1::2], strict=True):
-        b.upright(
-            pairs(-w / 2, high * low, w / 2, high * low, w / 2, high * top, -w / 2, high * top),
-            front,
-            front + 0.1,
-            second,
-        )
-    if fringe:
-        for k in range(7):
-            x = -w / 2 + (k + 0.2) * w / 7
-            b.upright(pairs(x, -2, x + w / 12, -2, x + w / 12, 0, x, 0), front, front + 0.1, second)
-
-
 @builds("handtowel")
 def _handtowel(b: Build) -> None:  # hangs; small, with a fringe and a loop
     w, high = b.some(20, 25), b.some(24, 30)
-    _towel_like(b, w, high, 2.5, fringe=True)
+    deep = 2.5
+    colour, second = b.any(), b.pale() if b.chance(0.6) else b.any()
+    b.box(-w / 2, 0, -deep / 2, w / 2, high, deep / 2, colour)
+    b.over()
+    front = -deep / 2 - 0.1  # what is woven in stands a little before the cloth, so that it is painted over it
+    stripes = b.pick(((0.08, 0.16), (0.08, 0.13, 0.18, 0.23), (0.4, 0.6)))
+    for low, top in zip(stripes[::2], stripes[1::2], strict=True):
+        stripe = pairs(-w / 2, high * low, w / 2, high * low, w / 2, high * top, -w / 2, high * top)
+        b.upright(stripe, front, front + 0.1, second)
+    for k in range(7):
+        x = -w / 2 + (k + 0.2) * w / 7
+        b.upright(pairs(x, -2, x + w / 12, -2, x + w / 12, 0, x, 0), front, front + 0.1, second)
     b.over()
     b.upright(
         pairs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from alfworld_native.drawing.build import Build, builds, circle, half_turn, pairs
-from alfworld_native.drawing.shapes import Colour, darkened
+from alfworld_native.drawing.shapes import darkened
 
 
 @builds("mug")
@@ -98,20 +98,17 @@ def _kettle(b: Build) -> None:  # a spout, an arched handle above
     b.upright(outer + inner[::-1], -0.9, 0.9, handle)
 
 
-def _knife_like(b: Build, blade: list[tuple[float, float]], long: float, handle: Colour, grip: float) -> None:
-    b.flat(pairs(0, -grip, long, -grip, long, grip, 0, grip), 0, 1.8, handle)
-    b.flat(blade, 0.4, 1.0, b.metal())
-    b.over()
-    if b.chance(0.5):
-        for x in (0.25, 0.7):
-            b.flat(circle(0.6, 6, long * x), 1.8, 1.85, (220, 220, 220))
-
-
 @builds("knife")
 def _knife(b: Build) -> None:  # a long blade that runs to a point
     long, deep = b.some(17, 22), b.some(3.6, 5)
     blade = pairs(0, -deep * 0.4, -long * 0.6, -deep * 0.4, -long, deep * 0.4, -long * 0.7, deep * 0.6, 0, deep * 0.6)
-    _knife_like(b, blade, b.some(10, 13), b.pick((b.dark, b.wood, b.any))(), b.some(1.2, 1.6))
+    held, handle, grip = b.some(10, 13), b.pick((b.dark, b.wood, b.any))(), b.some(1.2, 1.6)
+    b.flat(pairs(0, -grip, held, -grip, held, grip, 0, grip), 0, 1.8, handle)
+    b.flat(blade, 0.4, 1.0, b.metal())
+    b.over()
+    if b.chance(0.5):  # two rivets
+        for x in (0.25, 0.7):
+            b.flat(circle(0.6, 6, held * x), 1.8, 1.85, (220, 220, 220))
 
 
 @builds("butterknife")
@@ -161,21 +158,16 @@ def _spatula(b: Build) -> None:  # a flat blade with slots, a long handle
         b.flat(pairs(-2.5, k * 2 - 0.4, -8.5, k * 2 - 0.4, -8.5, k * 2 + 0.4, -2.5, k * 2 + 0.4), 1, 1.02, (30, 30, 32))
 
 
-def _bottle(
-    b: Build, r: float, high: float, shoulder: float, neck: float, colour: Colour, cap: Colour, label: Colour | None
-) -> None:
-    b.profile(pairs(0, r, high * shoulder, r, high * (shoulder + 0.14), neck, high * 0.92, neck), colour)
-    b.over()
-    b.tube(high * 0.9, neck * 1.15, high, neck * 1.15, cap, cap)
-    if label is not None:
-        b.over()
-        b.tube(high * 0.15, r * 1.02, high * 0.45, r * 1.02, label)
-
-
 @builds("winebottle")
 def _winebottle(b: Build) -> None:  # tall, dark, long neck with a capsule, a label
     colour = b.hue(0.2, 0.42, (0.4, 0.8), (0.14, 0.36))
-    _bottle(b, b.some(3.5, 4.0), b.some(29, 33), b.some(0.55, 0.6), 1.4, colour, b.any(), b.pale())
+    r, high, shoulder, neck = b.some(3.5, 4.0), b.some(29, 33), b.some(0.55, 0.6), 1.4
+    cap, label = b.any(), b.pale()
+    b.profile(pairs(0, r, high * shoulder, r, high * (shoulder + 0.14), neck, high * 0.92, neck), colour)
+    b.over()
+    b.tube(high * 0.9, neck * 1.15, high, neck * 1.15, cap, cap)
+    b.over()
+    b.tube(high * 0.15, r * 1.02, high * 0.45, r * 1.02, label)
 
 
 @builds("glassbottle")

@@ -45,6 +45,7 @@ def add_lora(llm: nn.Module, *, rank: int, alpha: int, dropout: float, targets: 
     order_sets(config)
     for name, parameter in llm.named_parameters():
         if is_adapter(name):
+            # bfloat16 has 8 bits: most updates change a weight by less than it can tell, and would be lost.
             parameter.data = parameter.data.float()
 
 

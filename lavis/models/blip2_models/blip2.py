@@ -235,6 +235,8 @@ def parts(options: Mapping[str, Any]) -> dict[str, Any]:
     encoder, ln_vision = init_vision_encoder(
         options["vit_model"], options["img_size"], options["vit_config"], options["vit_precision"]
     )
+    # InstructBLIP's Q-Former reads the instruction beside the image (Dai et al. 2023, arXiv:2305.06500). Its word
+    # embeddings have a row for each word of BERT and one for [DEC], which the tokenizer adds.
     reads_text = options["qformer_text_input"]
     bert = init_bert_tokenizer(options["bert_tokenizer"]) if reads_text else None
     qformer_sizes = {**options["qformer_config"], **({"vocab_size": len(bert)} if bert else {})}

@@ -86,6 +86,7 @@ def check_files(options: Mapping[str, Any]) -> None:
     base: dict[str, Tensor] = {}
     if options["load_basemodel"]:
         base = _checked_file("base_model", options, width, BASE_PARTS)
+    # If base_model brings a vision encoder, `vit_weights` is not loaded, and so need not be there.
     if options["vit_weights"] and not any(name.startswith("visual_encoder.") for name in base):
         _checked_file("vit_weights", options, width, VISION[:1])
     for key in ("llm_weights", "pretrained" if options["load_pretrained"] else "", "ref_pretrained"):
@@ -106,6 +107,7 @@ def _checked_file(
             held = ", ".join(sorted(found & {*PARTS})) or "none of the model's parts"
             raise weights.WeightsError(f"{path} has no {what}, which this key should bring; it holds {held}")
         projection = state.get("llm_proj.weight")
+        # A projection that is not loaded may have any width.
         if key == "base_model" and not options["load_proj_layer"]:
             projection = None
         if width and projection is not None and len(projection) != width:
@@ -139,6 +141,8 @@ def check_llm(options: Mapping[str, Any]) -> int | None:
     name = package_path(options["llm_model"])
     if options["llm_config"]:
         folder = Path(name) / "config.json"
+        # The sizes stand in the settings, so no folder is read. One of that name may be there all the same, and then it
+        # must not be another model's.
         own = _config_json(name) if folder.is_file() else {}
         for key, wanted in options["llm_config"].items():
             if own.get(key, wanted) != wanted:

@@ -94,7 +94,20 @@ class TransformersBackend:
         """See `LanguageBackend`; activations are kept whatever `row_loss` says."""
         require_room(self.llm, image_tokens, prompts, answers)
         if all(len(group) == 1 for group in answers):
-            return self._plain_rows(image_tokens, prompts, [answer for (answer,) in answers])
+            # One answer to each prompt: rows `image tokens, prompt, answer, pads` without a mask. Pads stand on the
+            # right, where a causal model's real tokens do not see them; attention kernels are fastest so.
+            device = image_tokens.device
+            rows = training_rows(prompts, [answer for (answer,) in answers], pad_id=0)
+            embeds = self.llm.get_input_embeddings()(rows.ids.to(device))
+            embeds = torch.cat([image_tokens.to(embeds.dtype), embeds], dim=1)  # (N, Q + L, H)
+            hidden = self.llm.get_decoder()(inputs_embeds=embeds, use_cache=False).last_hidden_state
+            labels = rows.labels.to(device)
+            row, column = torch.nonzero(labels != IGNORE, as_tuple=True)
+            # A token is predicted one position earlier. The logits of all other positions are never computed.
+            logits = self.llm.get_output_embeddings()(hidden[row, image_tokens.shape[1] + column - 1]).float()
+            logps = -F.cross_entropy(logits, labels[row, column], reduction="none")
+            return logps.new_zeros(len(prompts)).index_add(0, row, logps)[:, None]  # (N, 1)
+        # Several answers to a prompt, in one row, so that what they share is computed once.
         chunks = _chunks(TRAINING_TOKENS, image_tokens, prompts, answers)
         if any(isinstance(parameter, DTensor) for parameter in self.llm.parameters()):
             chunks = [list(range(len(prompts)))]  # the processes of a sharded model must call it equally often
@@ -103,23 +116,6 @@ class TransformersBackend:
             image_tokens,
             chunks,
         )
-
-    def _plain_rows(self, image_tokens: Tensor, prompts: Prompts, answers: Prompts) -> Tensor:
-        """One answer to each prompt, (N, 1): rows `image tokens, prompt, answer, pads` without a mask.
-
-        Pads stand on the right, where a causal model's real tokens do not see them; attention kernels are fastest so.
-        """
-        device = image_tokens.device
-        rows = training_rows(prompts, answers, pad_id=0)
-        embeds = self.llm.get_input_embeddings()(rows.ids.to(device))
-        embeds = torch.cat([image_tokens.to(embeds.dtype), embeds], dim=1)  # (N, Q + L, H)
-        hidden = self.llm.get_decoder()(inputs_embeds=embeds, use_cache=False).last_hidden_state
-        labels = rows.labels.to(device)
-        row, column = torch.nonzero(labels != IGNORE, as_tuple=True)
-        # A token is predicted one position earlier. The logits of all other positions are never computed.
-        logits = self.llm.get_output_embeddings()(hidden[row, image_tokens.shape[1] + column - 1]).float()
-        logps = -F.cross_entropy(logits, labels[row, column], reduction="none")
-        return logps.new_zeros(len(prompts)).index_add(0, row, logps)[:, None]
 
 
 def _tree_logps(llm: PreTrainedModel, image_tokens: Tensor, prompts: Prompts, answers: Answers) -> Tensor:

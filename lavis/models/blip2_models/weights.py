@@ -90,6 +90,7 @@ def _renamed(name: str, rules: Iterable[tuple[str, str]]) -> str:
 
 def format_of(state: Mapping[str, Tensor]) -> str:
     """The naming scheme of the state dict: "LAVIS", "hub", "EVA-CLIP", or "native" (also where no name tells)."""
+    # EVA-CLIP's own file holds the encoder alone, so its names have no prefix.
     if {"cls_token", "pos_embed"} <= state.keys():
         return "EVA-CLIP"
     lavis = r"(ref_)?(visual_encoder\.(cls_token|pos_embed|patch_embed|blocks)|Qformer\.bert\.)"
@@ -114,6 +115,7 @@ def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if _UNUSED.search(bare) or _EVA_UNUSED.search(bare):
             continue
         new = prefix + _renamed(bare, _TO_NATIVE)
+        # EVA-CLIP has a bias for queries and one for values, none for keys; Transformers has one for all three.
         if new.endswith(".q_bias"):
             other = name.removesuffix("q_bias") + "v_bias"
             if other not in state:

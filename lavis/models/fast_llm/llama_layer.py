@@ -80,7 +80,7 @@ class LlamaLayer:
 
     def attention_inputs(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (N, heads, T, width) of `x` (N, T, H), with rotary embedding."""
-        normed = self._normed(x, self.before_attention)
+        normed = rms_norm(x, self.before_attention, self.eps, self.out.dtype, acting=self.acting)
         # One product for queries, keys and values if they are concatenated, else three; heads apart: (N, T, heads,
         # width).
         joined = [F.linear(normed, weight).unflatten(-1, (-1, cos.shape[-1])) for weight in self.qkv]
@@ -96,15 +96,12 @@ class LlamaLayer:
         """The layer's output (N, T, H), from its input `x` and attention's result `mixed` (N, heads, T, width)."""
         # Both halves are residual: x + attention(norm(x)), then x + mlp(norm(x)).
         x = x + F.linear(mixed.transpose(1, 2).flatten(2), self.out)
-        normed = self._normed(x, self.before_mlp)
+        normed = rms_norm(x, self.before_mlp, self.eps, self.out.dtype, acting=self.acting)
         if len(self.gate_up) == 1:
             gate, up = F.linear(normed, self.gate_up[0]).chunk(2, dim=-1)
         else:
             gate, up = (F.linear(normed, weight) for weight in self.gate_up)
         return x + F.linear(F.silu(gate) * up, self.down)  # SwiGLU: Shazeer 2020, eq. 6, without biases
-
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return rms_norm(x, weight, self.eps, self.out.dtype, acting=self.acting)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, *, acting: bool = False) -> Tensor:

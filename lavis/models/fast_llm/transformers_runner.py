@@ -106,6 +106,7 @@ class TransformersRunner:
             position_ids=positions,
             past_key_values=self._cache,
             use_cache=True,
+            # of the prompts' other positions they would be (N, T, V)
             logits_to_keep=1,
         )
         return output.logits[:, -1].float()

@@ -56,14 +56,15 @@ def test_a_rounds_end_leaves_its_files(played, games):
     assert (content["round"], content["episodes"], content["training_step"]) == (1, 4, 4)
 
 
-def test_freed_memory_is_given_back_after_each_round(make_run, scripted, monkeypatch):
+@pytest.mark.parametrize("train", [True, False])
+def test_freed_memory_is_given_back_after_each_round(make_run, scripted, monkeypatch, train):
     """Memory of a soak grew by 5 kB an episode, for the process held the most that any of its batches had needed."""
     rounds: list[int] = []
-    run = make_run(policy=scripted("look"), max_steps=1)
-    give_back = "xrl_alignment.dagger.loop.give_back_freed_memory"
-    monkeypatch.setattr(give_back, lambda: rounds.append(run.directory.memories()[0]))
+    run = make_run(policy=scripted("look"), max_steps=1, train=train)
+    give_back = "xrl_alignment.dagger.training.give_back_freed_memory"
+    monkeypatch.setattr(give_back, lambda: rounds.append(run.rounds.round))
     run.play()
-    assert rounds == [1, 2]
+    assert rounds == [0, 1]
 
 
 def test_a_rounds_time_is_told_apart(played):

@@ -66,40 +66,38 @@ class InProcessPolicy:
 
         Raises ConfigError if `decode="admissible"` gets an input without admissible commands.
         """
-        actions: list[str] = []
-        for start in range(0, len(batch), self.max_batch):
-            actions += self._act(batch[start : start + self.max_batch])
-        return actions
-
-    def close(self) -> None:
-        """Does nothing: this policy holds only its model."""
-
-    def _act(self, batch: Sequence[PolicyInput]) -> list[str]:
         # Here: rollout workers import this module and run no model.
         import torch
 
         from lavis.models.student import Question
 
-        if self.decode == "admissible":
-            require_commands(batch)
-        questions: list[Question] = []
-        images = process_images(self.vis_processor, [(*item.earlier, item.image) for item in batch])
-        for item, seen in zip(batch, images, strict=True):
+        actions: list[str] = []
+        for start in range(0, len(batch), self.max_batch):
+            part = batch[start : start + self.max_batch]
             if self.decode == "admissible":
-                questions.append(Question(item.prompt, seen, candidates=item.admissible_commands))
-                continue
-            # Only what is written freely is compared with forbidden commands: the settings refuse the rest
-            # (PolicyConfig). A greedy model would otherwise repeat what the game has just refused.
-            rejected = rejected_now(item.steps) if self.skip_rejected else ()
-            visited = visited_now(item.steps) if self.skip_visited else ()
-            questions.append(Question(item.prompt, seen, forbidden={*rejected, *visited}))
-        with torch.no_grad(), autocast(self.model.device):
-            return self.model.act(
-                questions,
-                normalise=normalise,
-                num_beams=self.num_beams,
-                max_length=self.max_length,
-                min_length=self.min_length,
-                length_penalty=0,  # a beam's score is the sum of its log-probabilities, as in the original
-                repetition_penalty=1.0,
-            )
+                require_commands(part)
+            questions: list[Question] = []
+            images = process_images(self.vis_processor, [(*item.earlier, item.image) for item in part])
+            for item, seen in zip(part, images, strict=True):
+                if self.decode == "admissible":
+                    questions.append(Question(item.prompt, seen, candidates=item.admissible_commands))
+                    continue
+                # Only what is written freely is compared with forbidden commands: the settings refuse the rest
+                # (PolicyConfig). A greedy model would otherwise repeat what the game has just refused.
+                rejected = rejected_now(item.steps) if self.skip_rejected else ()
+                visited = visited_now(item.steps) if self.skip_visited else ()
+                questions.append(Question(item.prompt, seen, forbidden={*rejected, *visited}))
+            with torch.no_grad(), autocast(self.model.device):
+                actions += self.model.act(
+                    questions,
+                    normalise=normalise,
+                    num_beams=self.num_beams,
+                    max_length=self.max_length,
+                    min_length=self.min_length,
+                    length_penalty=0,  # a beam's score is the sum of its log-probabilities, as in the original
+                    repetition_penalty=1.0,
+                )
+        return actions
+
+    def close(self) -> None:
+        """Does nothing: this policy holds only its model."""

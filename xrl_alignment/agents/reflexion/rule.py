@@ -14,7 +14,7 @@ from alfworld_native.language.sentences import NOTHING_HAPPENS, Task, names_in, 
 from xrl_alignment.agents.language.history import EpisodeTrace
 
 RULE_MARK = "(by rule)"
-_NAMES_SHOWN = 4
+_NAMES_SHOWN = 4  # of a list: a hint becomes a part of every later prompt
 _REPEATS_NAMED = 3  # a command that failed this often is worth a warning
 _USUALLY_CLOSED = frozenset(("cabinet", "drawer", "fridge", "microwave", "safe"))  # at the start of ALFWorld's games
 # "take mug 1 from desk 1", "put mug in/on shelf 2": verb, object, receptacle (or knife).
@@ -149,12 +149,21 @@ def _plan(reading: EpisodeReading) -> list[str]:
     task, seen = reading.task, reading.wanted()
     if task is None:
         return [_search(reading, "what the task names")]
-    steps: list[str] = []
+    commands: list[str] = []
     # In full for the first object; for a second one (pick_two_obj) the same again, in one sentence.
     for name in seen[:1]:
-        steps += [*_reach(reading, reading.found_at[name]), f"take {name} from {reading.found_at[name]}"]
-        steps += _finish(reading, name, task)
-    steps = _without_detours(steps)
+        commands += [*_reach(reading, reading.found_at[name]), f"take {name} from {reading.found_at[name]}"]
+        commands += _finish(reading, name, task)
+    # Each part of the plan reaches its place by itself. So `go to` a place where the agent is already, and `open` of
+    # what is open already, are left out.
+    steps: list[str] = []
+    here = ""
+    for command in commands:
+        goes = command.startswith("go to ")
+        if (goes and command == here) or (command.startswith("open ") and command in steps):
+            continue
+        here = command if goes else here
+        steps.append(command)
     steps += [f"do the same with {name} from {reading.found_at[name]}" for name in seen[1 : task.count]]
     if len(seen) < task.count:
         steps.append(_search(reading, f"another {task.object_type}" if seen else _a(task.object_type)))
@@ -175,19 +184,6 @@ def _finish(reading: EpisodeReading, name: str, task: Task) -> list[str]:
     for goal in reading.nearest(task.target_type):
         steps += [*_reach(reading, goal), f"put {name} in/on {goal}"]
     return steps
-
-
-def _without_detours(commands: list[str]) -> list[str]:
-    """Leave out `go to` a place where the agent already is, and `open` of what is already open."""
-    kept: list[str] = []
-    here = ""
-    for command in commands:
-        goes = command.startswith("go to ")
-        if (goes and command == here) or (command.startswith("open ") and command in kept):
-            continue
-        here = command if goes else here
-        kept.append(command)
-    return kept
 
 
 def _search(reading: EpisodeReading, what: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from lavis.common.allocator import give_back_freed_memory
 from lavis.common.dist_utils import gathered, is_main_process
 from xrl_alignment.dagger.decoupled.directory import LearnerDirectory
 from xrl_alignment.dagger.decoupled.published import Version, publish
@@ -94,7 +93,6 @@ class Follower:
             if self.training.training_step != step:  # the last round's rest was learned
                 self._tell(self.training.seconds[round] - trained_s.get(round, 0.0))
             self.training.save()
-            give_back_freed_memory()  # as the server does after each round
         if save and self.training.saved != (self.training.round, self.training.episodes):
             self.training.save()
 
@@ -102,7 +100,12 @@ class Follower:
         # While more episodes wait, publications have their interval, unless the policy waits for these weights. A
         # published file that the server has removed was damaged.
         published = self._published.episodes if self._published else 0
-        ends_a_wait = self._behind(published) > self.max_staleness >= self._behind(self.training.episodes)
+        # The updates that the published weights lack for the journal's episodes, and those that the new ones lack.
+        every, journaled = self.training.train_every, self.training.episodes + len(self._waiting)
+        lacking, left = (
+            (journaled // every - episodes // every) * self.updates for episodes in (published, self.training.episodes)
+        )
+        ends_a_wait = lacking > self.max_staleness >= left
         due = not todo or time.monotonic() >= self._publish_next or ends_a_wait
         if gathered(due and (self._published != self._version or not self.directory.published.exists()))[0]:
             self._publish()
@@ -119,12 +122,6 @@ class Follower:
     @property
     def _version(self) -> Version:
         return Version(self.training.episodes, self.training.training_step)
-
-    def _behind(self, episodes: int) -> int:
-        """Updates that weights which have learned from `episodes` lack for the journal's."""
-        every = self.training.train_every
-        turns = (self.training.episodes + len(self._waiting)) // every - episodes // every
-        return turns * self.updates
 
     def _publish(self) -> None:
         began = time.monotonic()

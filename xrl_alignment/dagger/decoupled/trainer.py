@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lavis.checkpoints import restore_model, write
+from lavis.common.allocator import give_back_freed_memory
 from lavis.common.errors import FileError
 from lavis.models.student import Student
 from xrl_alignment.dagger.decoupled.directory import wait_for_learner
@@ -21,7 +22,7 @@ from xrl_alignment.dagger.training import TrainingTime, load_state, store_shard,
 from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory
 from xrl_alignment.runs.tail import Tail
 
-LOOK_S = 0.02
+LOOK_S = 0.02  # between two looks at what the learner says, while the policy waits
 SAY_S = 1.0  # of waiting, before the server says that it waits
 MAX_DAMAGED = 3  # publications in a row
 
@@ -145,6 +146,7 @@ class DecoupledTraining:
         The learner writes the checkpoint when it has learned the round's episodes, and in the last round the rest.
         """
         self._look()
+        give_back_freed_memory()  # the server's, for the policy's batches; the learner gives back its own
         taken, self._in_round = self._in_round, _InRound()
         answers = taken.answers
         mean = sum(staleness * count for staleness, count in answers.items()) / max(answers.total(), 1)
@@ -211,15 +213,12 @@ class DecoupledTraining:
             if now > self.learned:  # a learner that was killed learns, and says, some of it again
                 self.learned = now
                 self._in_round.trained_s += said["seconds"]
-                self._log(self._told)
+                for told in self._told:
+                    if "log" in told:
+                        self.directory.logger.log(logging.getLevelName(told["level"]), told["log"])
+                    else:
+                        self.directory.scalar(told["tag"], told["value"], told["step"])
             self._told = []
-
-    def _log(self, told: list[dict[str, Any]]) -> None:
-        for said in told:
-            if "log" in said:
-                self.directory.logger.log(logging.getLevelName(said["level"]), said["log"])
-            else:
-                self.directory.scalar(said["tag"], said["value"], said["step"])
 
     def _swap(self) -> None:
         """Give the policy the published weights, if they are newer than its own."""
@@ -233,21 +232,19 @@ class DecoupledTraining:
         except (FileNotFoundError, FileError):
             return  # not published yet
         except PublishedError as error:
-            self._refuse(error)
+            # The policy keeps its weights. Without the file the learner publishes again; a disk that damages every
+            # file would have the two do so for ever.
+            self._damaged += 1
+            self.directory.logger.error(f"{error}; the policy keeps its weights, the learner publishes again")
+            if self._damaged >= MAX_DAMAGED:
+                raise PublishedError(f"{error}, {MAX_DAMAGED} times in a row: look at the disk") from error
+            path.unlink(missing_ok=True)
             return
         self._damaged = 0
         # A learner that was killed and started again publishes older weights first.
         if version > self.version:
             self.model.load_trainable(weights)
             self.version = version
-
-    def _refuse(self, error: PublishedError) -> None:
-        """Keep the weights, and remove the damaged file: the learner then publishes again."""
-        self._damaged += 1
-        self.directory.logger.error(f"{error}; the policy keeps its weights, the learner publishes again")
-        if self._damaged >= MAX_DAMAGED:
-            raise PublishedError(f"{error}, {MAX_DAMAGED} times in a row: look at the disk") from error
-        self.directory.published.unlink(missing_ok=True)
 
     def _tell(self, text: str, level: int = logging.INFO) -> None:
         self.directory.logger.log(level, text)

@@ -35,6 +35,7 @@ def count_trials(folder: Path) -> dict[str, Any]:
         slots = _read(path)
         now = {slot: str(state["type"]) for slot, state in slots.items()}
         games |= set(now.values())
+        # The original may give a slot another game in a later trial, so slots and games are counted apart.
         moved = max(moved, sum(before.get(slot, game) != game for slot, game in now.items()))
         before = now
         for slot, state in slots.items():

@@ -86,6 +86,8 @@ def gaps(rates: Sequence[Published]) -> tuple[list[Gap], list[Published]]:
         if base is None or rate.protocol is None or (rate.protocol, rate.games) != (base.protocol, base.games):
             others.append(rate)
             continue
+        # Two intervals: with as many trials as games, and with those of all seeds. Trials of one game are not
+        # independent, so the interval that is right lies between them.
         games = rate.games or 0
         seeds = min(rate.seeds, base.seeds)
         once, often = (

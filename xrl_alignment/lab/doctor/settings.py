@@ -18,7 +18,7 @@ from xrl_alignment.lab.doctor.model import check_hub_model, check_parts
 from xrl_alignment.lab.doctor.simulator import check_build, check_display, check_poses, check_simulator
 
 if TYPE_CHECKING:
-    from xrl_alignment.settings.schema import DaggerConfig, EnvironmentConfig
+    from xrl_alignment.settings.schema import DaggerConfig
 
 SMALL_MODELS = ("tiny", "demo", "student", "student_levels", "student_looks")  # model types that need no GPU
 
@@ -46,17 +46,13 @@ def check_settings(config: DaggerConfig, environ: Mapping[str, str] = os.environ
     yield check_device(large=name not in SMALL_MODELS)
     yield from _check_teacher(config, environ)
     if config.environment.name == "thor":
-        yield from check_thor(config.environment, environ)
-
-
-def check_thor(settings: EnvironmentConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """What AI2-THOR needs for the games of an `environment:` section: packages, build, display, object poses."""
-    packages = check_simulator()
-    yield packages
-    if packages.level == "ok":
-        yield check_build(Path.home())
-    yield check_display(environ, started=True)
-    yield check_poses(settings.data or None, settings.split)
+        # Packages, build, display, object poses. Without the packages nobody knows which build they want.
+        packages = check_simulator()
+        yield packages
+        if packages.level == "ok":
+            yield check_build(Path.home())
+        yield check_display(environ, started=True)
+        yield check_poses(settings.data or None, settings.split)
 
 
 def _check_teacher(config: DaggerConfig, environ: Mapping[str, str]) -> Iterator[Finding]:

@@ -129,6 +129,7 @@ def check_pipes(folder: Path = Path("/tmp/ai2thor-fifo")) -> Finding:  # nosec B
 
 def check_frame(timeout_s: float = FRAME_TIMEOUT, program: str = _FRAME_PROGRAM) -> Finding:
     """Render one frame in a process of its own; it and its children are killed after `timeout_s` seconds, or Ctrl-C."""
+    # In a group of its own: Unity is a child of that process, and would go on when it is killed alone.
     process = subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,

@@ -221,6 +221,7 @@ class RowWriter:
         self._expert = Explorer()
         self._reflector = RuleReflector()
         types = sorted({kind.lower() for kinds in tables()["may_hold"].values() for kind in kinds})
+        # `rename` exchanges token by token, so it can exchange only types that are a single one.
         encoded = [tokenizer.encode(f" {kind}") for kind in types]
         self._movable = [ids[0] for ids in encoded if len(ids) == 1]
 
@@ -292,6 +293,8 @@ class RowWriter:
         told = [(step.action, step.feedback) for step in steps[:-1]]
         before = [self.tokenizer.bos_id, *encode(build_prompt(text, memories, told, tell_objects=False))]
         answer = [*encode(last.label), self.tokenizer.eos_id]
+        # Cut at the beginning: the newest steps count. Only the answer is learned, and the prompt's last position
+        # predicts its first token.
         before = before[-(self.max_tokens - len(answer)) :]
         ids, unread = before + answer[:-1], len(before) - 1
         return Row(

@@ -33,7 +33,7 @@ from xrl_alignment.play.rollouts.play import Turn, ask_expert, play
 
 # Share of the games with invented names. Copying is learned soonest where little else is to be read.
 RENAMED = {"standard": 0.6, "hidden": 0.6, "cluttered": 0.5, "compound": 0.4}
-RENAMED_ELSE = 0.25
+RENAMED_ELSE = 0.25  # of the other levels, and of the official games
 NOISE = (0.0, 0.0, 0.1, 0.25)  # how often the explorer takes a wrong step
 WITH_MEMORY = 0.1  # share of the games that begin with the memory of a failed attempt
 STUCK = 4  # repeats of an action that end a game which the student plays
@@ -120,6 +120,9 @@ def played(job: Job) -> Generator[Any, Any, Record]:
         advice = yield from ask_expert(expert, turn)
         label = turn.episode.answer(advice.action, advice.thought) or "look"
         labels.append((label, environment.room_state()))
+        # DAgger (Ross et al. 2011): the student acts, the expert labels the states that its mistakes lead to. Else
+        # noise in what the expert does, not in its labels, shows how to go on after a mistake (Laskey et al. 2017,
+        # arXiv:1703.09327).
         if job.own:
             asked = turn.episode
             return (yield PolicyQuestion(asked.text, memories, asked.steps, BLANK_FRAME, (), asked.game))
@@ -189,6 +192,7 @@ def drill(draw: random.Random) -> Record:
         turns.append((f"put {thing} in/on {target}", f"You move the {thing} to the {target}.", True))
         told += [place, target]
     told += [f"{_TOOLS[treatment]} 1" for treatment in sorted(set(treatments)) if treatment]
+    # In any order: where things are must be read from what follows, not from the list.
     draw.shuffle(told)
     listed = ", ".join(f"a {name}" for name in told[:-1]) + f", and a {told[-1]}"
     text = f"You are in the middle of a room. Looking quickly around you, you see {listed}.\n"

@@ -131,6 +131,7 @@ def main() -> None:
 
         train_planner(planner, examples, settings, seed=arguments.seed, report=show)
     weights = planner.merged()
+    # The output layer is the embedding, which stands in the file already.
     small = {name: value for name, value in weights.items() if name != "lm_head.weight"}
     write_bfloat16(small, arguments.out, read_splits(official=False))
 

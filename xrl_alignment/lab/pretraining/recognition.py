@@ -198,6 +198,8 @@ def started_from(student: Path, pixels: Tensor) -> ConvEncoder:
         for name, module in model.named_modules()
         if isinstance(module, nn.BatchNorm2d)
     }
+    # One forward pass sets all norms in its order: when a hook runs, the norms before it already give what the folded
+    # encoder gave there.
     hooks = [norm.register_forward_pre_hook(put_back) for norm in norms]
     weights = {key: value for key, value in folded.items() if key in model.state_dict()}
     model.load_state_dict(weights, strict=False)

@@ -304,6 +304,7 @@ def read(model: Blip2Emac, images: Tensor) -> tuple[Tensor, Tensor]:
         features = model.vision.encode_image(images)
         queries = model.query_tokens.expand(len(images), -1, -1)
         output = model.Qformer(input_ids=None, query_embeds=queries, encoder_hidden_states=features).last_hidden_state
+    # The first position is that of the class token, no patch.
     return features[:, 1:].float(), output.float()
 
 

@@ -69,6 +69,8 @@ def _run(sizes: ResultsConfig, output: Path, page: Path | None) -> dict[str, Any
     for name in sizes.experiments:
         lab = Lab(output, jobs=sizes.jobs, say=lambda text: print(text, flush=True))
         figures = RUN[name](lab, sizes)
+        # Figures of parts that an earlier call has run stay; the file is written after each experiment, so that a
+        # stopped run loses one at most.
         before = results.get(name, {})
         results[name] = {
             "figures": before.get("figures", {}) | figures,

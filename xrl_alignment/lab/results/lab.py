@@ -140,6 +140,7 @@ class Lab:
             return ["--resume", str(max(killed))] if killed else []
 
         self.step(f"rounds/{name}", [*command, *_options(given)], resume=resume)
+        # Names end with the time of the start, so the largest is the newest.
         return max(run for run in folder.glob(runs) if (run / done).exists())
 
     def evaluate(self, name: str, weights: Path | None, options: Mapping[str, Any], trials: int = 1) -> dict[str, Any]:
@@ -188,6 +189,7 @@ class Lab:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.say(f"{name} …")
         began = time.monotonic()
+        # Appended: what a killed run of this step has said stays in front.
         with open(log, "ab") as file:
             code = subprocess.run(
                 [sys.executable, *command], cwd=REPO_ROOT, stdout=file, stderr=subprocess.STDOUT, check=False

@@ -9,7 +9,7 @@ import numpy as np
 
 from xrl_alignment.common.intervals import wilson_interval
 
-DRAWS = 10_000
+DRAWS = 10_000  # of the bootstrap (Efron 1979), over seeds and games
 
 
 def won_by_game(evaluation: Mapping[str, Any], trial: int = 0) -> dict[str, bool]:

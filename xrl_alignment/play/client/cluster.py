@@ -89,6 +89,7 @@ def summed_up(summaries: Sequence[Mapping[str, Any]], seconds: float) -> dict[st
         before = kinds.get(kind, [0, 0])
         kinds[kind] = [before[0] + won, before[1] + played]
     success = total["won"] / total["episodes"] if total["episodes"] else 0.0
+    # Each client tells what the server had counted when it left: the largest number is the newest.
     known = [solved for summary in summaries if (solved := summary.get("solved_by_policy")) is not None]
     total |= {"success": success, "solved_by_policy": max(known, default=None), "seconds": seconds}
     return {**total, "per_task_type": dict(sorted(kinds.items()))}

@@ -78,6 +78,7 @@ class Connection:
             raise ClientError(f"{self._http.host}:{self._http.port} does not answer like a dagger server (no MD5)")
         if response.status == 200 and claimed != md5_hex(reply):
             raise ConnectionError("the reply was damaged in transfer")
+        # RFC 9110 allows a date in Retry-After as well; this server sends seconds.
         return response.status, reply, float(retry_after) if retry_after.isdigit() else 0.0
 
     def _connect(self) -> None:

@@ -77,6 +77,11 @@ class ClientPlayer:
             # Asked here, not through `ask_expert`: whoever answers the questions of this rollout is the server.
             label = expert.act(information)
             information = {**information, "expert_action": label.action or "", "expert_thought": label.thought}
+        image = self._blank
+        if image is None:
+            image = turn.environment.render()
+            if self.blank_frames:
+                self._blank = image = np.zeros_like(image)  # all frames have the same shape, so render only once
         return (
             yield Observation(
                 text=turn.now.text,
@@ -84,17 +89,9 @@ class ClientPlayer:
                 information=information,
                 task_type="" if episode.steps else episode.game,  # on the wire only a first observation names its game
                 done=episode.done,
-                image=self._frame(turn.environment),
+                image=image,
             )
         )
-
-    def _frame(self, environment: Environment) -> np.ndarray:
-        if self._blank is not None:
-            return self._blank
-        frame = environment.render()
-        if self.blank_frames:
-            self._blank = frame = np.zeros_like(frame)  # all frames have the same shape, so render only once
-        return frame
 
 
 def expert_beside(name: str, environment: Environment) -> Expert:

@@ -89,6 +89,7 @@ class ClientWorker:
             waited_s = 0.0
             while (work := session.ask_for_work())["kind"] != "finished":
                 if work["kind"] == "wait":
+                    # Other sessions play the round's last games: until these end there is nothing to hand out.
                     waited_s += float(work["seconds"])
                     if waited_s >= _LONG_WAIT_S:
                         self.tally.report.say_once(_OTHERS_PLAY)

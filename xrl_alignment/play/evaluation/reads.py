@@ -47,13 +47,12 @@ class RestrictedExpert:
     def begin(self, intro: str, *, task_type: str = "", memories: Sequence[str] = ()) -> None:
         """See `Expert`."""
         # A game's id names task and object, and is the same in every run: it is more than a text tells.
-        self._expert.begin(
-            self._text(intro), task_type=task_type if "task_type" in self._reads else "", memories=memories
-        )
+        text, kind = "text" in self._reads, "task_type" in self._reads
+        self._expert.begin(intro if text else "", task_type=task_type if kind else "", memories=memories)
 
     def observe(self, action: str, feedback: str) -> None:
         """See `Expert`."""
-        self._expert.observe(action, self._text(feedback))
+        self._expert.observe(action, feedback if "text" in self._reads else "")
 
     def act(self, information: Mapping[str, Any] | None = None) -> Label:
         """See `Expert`."""
@@ -61,6 +60,3 @@ class RestrictedExpert:
         if "admissible_commands" not in self._reads:
             told["admissible_commands"] = []
         return self._expert.act(told)
-
-    def _text(self, text: str) -> str:
-        return text if "text" in self._reads else ""

@@ -69,7 +69,14 @@ class LocalExecutor(ParallelExecutor[LocalHandle]):
         with _hidden_main():
             process.start()
         theirs.close()  # so that the end of the worker closes the pipe
-        _limit(ours)
+        # A worker that is stopped in the middle of a message would hold this process for ever: a read or a write that
+        # waits for longer than PIPE_S raises BlockingIOError. Windows' pipes are no sockets, and have no such times.
+        if os.name != "nt":
+            # The option belongs to the socket, whichever descriptor it was set by.
+            with socket.socket(fileno=os.dup(ours.fileno())) as same:
+                limit = struct.pack("ll", int(PIPE_S), int(PIPE_S % 1 * 1e6))  # a `timeval`: seconds, microseconds
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         return LocalHandle(process, ours)
 
     def tell(self, worker: WorkerRecord[LocalHandle], call: str, *arguments: Any) -> None:
@@ -116,6 +123,7 @@ class LocalExecutor(ParallelExecutor[LocalHandle]):
             worker.handle.pipe.close()
             if worker.job is not None or not patience_s:
                 worker.handle.process.kill()
+        # All have been told before the first one is waited for: they end at the same time.
         deadline = time.monotonic() + patience_s
         for worker in workers:
             process = worker.handle.process
@@ -124,17 +132,6 @@ class LocalExecutor(ParallelExecutor[LocalHandle]):
                 process.kill()
                 process.join()
             process.close()
-
-
-def _limit(pipe: pipes.Connection) -> None:
-    """Let a read or a write that waits for longer than PIPE_S raise BlockingIOError."""
-    if os.name == "nt":  # there it is no socket, and only sockets have such times
-        return
-    # The option belongs to the socket, whichever descriptor it was set by.
-    with socket.socket(fileno=os.dup(pipe.fileno())) as ours:
-        limit = struct.pack("ll", int(PIPE_S), int(PIPE_S % 1 * 1e6))  # a `timeval`: seconds, microseconds
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from xrl_alignment.play.rollouts.base import (
 )
 from xrl_alignment.play.rollouts.worker import BEAT_S, WorkerReply
 
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 180.0  # until the first worker is ready: it imports what its environment needs
 _CLOSE_S = 2.0  # how long a worker may take to close its environments
 _FAILED_STARTS = 3  # in a row: then the cause is common to all workers
 

@@ -120,24 +120,19 @@ class RayExecutor(ParallelExecutor[RayHandle]):
 
     def start_process(self) -> RayHandle:
         """Start a worker on a host that has room, or on a new one."""
-        self._drop_stopped()
-        host = next((host for host in self._hosts if len(host.numbers) < self._workers_per_host), None)
-        if host is None:
-            host = _HostRecord(self._host_class.remote())
-            self._hosts.append(host)
-        host.numbers.add(self.hired)
-        return RayHandle(host, self.hired, host.actor.start.remote(self.hired))
-
-    def _drop_stopped(self) -> None:
-        """Kill hosts that do not even end a worker: a worker that is started there would never be ready."""
+        # Hosts that do not even end a worker are killed: a worker that is started there would never be ready.
         for host in list(self._hosts):
-            _, late = (
-                self._ray.wait(host.ending, num_returns=len(host.ending), timeout=_END_S) if host.ending else ([], [])
-            )
+            late = self._ray.wait(host.ending, num_returns=len(host.ending), timeout=_END_S)[1] if host.ending else []
             host.ending = []
             if late:
                 self._ray.kill(host.actor)
                 self._hosts.remove(host)
+        room = next((host for host in self._hosts if len(host.numbers) < self._workers_per_host), None)
+        if room is None:
+            room = _HostRecord(self._host_class.remote())
+            self._hosts.append(room)
+        room.numbers.add(self.hired)
+        return RayHandle(room, self.hired, room.actor.start.remote(self.hired))
 
     def tell(self, worker: WorkerRecord[RayHandle], call: str, *arguments: Any) -> None:
         """See `ParallelExecutor`."""
@@ -157,18 +152,19 @@ class RayExecutor(ParallelExecutor[RayHandle]):
         # First until one reply is there; then all that have come, without waiting.
         self._ray.wait(list(by_reference), timeout=timeout_s)
         there, _ = self._ray.wait(list(by_reference), num_returns=len(by_reference), timeout=0)
-        return [(by_reference[reply], self._receive(by_reference[reply])) for reply in there]
-
-    def _receive(self, worker: WorkerRecord[RayHandle]) -> WorkerReply:
+        heard: list[tuple[WorkerRecord[RayHandle], WorkerReply]] = []
         errors = self._ray.exceptions
-        try:
-            return self._ray.get(worker.handle.reply)
-        except (errors.RayActorError, errors.OutOfMemoryError, errors.NodeDiedError) as error:
-            if worker.handle.host in self._hosts:  # its other workers will be told the same
-                self._hosts.remove(worker.handle.host)
-            return WorkerReply("died", detail=" ".join(str(error).split()))
-        except errors.RayError as error:  # a value or a question that Ray cannot send
-            return WorkerReply("error", RolloutError(str(error).strip().splitlines()[-1]), str(error))
+        for worker in (by_reference[reference] for reference in there):
+            try:
+                reply = self._ray.get(worker.handle.reply)
+            except (errors.RayActorError, errors.OutOfMemoryError, errors.NodeDiedError) as error:
+                if worker.handle.host in self._hosts:  # its other workers will be told the same
+                    self._hosts.remove(worker.handle.host)
+                reply = WorkerReply("died", detail=" ".join(str(error).split()))
+            except errors.RayError as error:  # a value or a question that Ray cannot send
+                reply = WorkerReply("error", RolloutError(str(error).strip().splitlines()[-1]), str(error))
+            heard.append((worker, reply))
+        return heard
 
     def end(self, workers: Sequence[WorkerRecord[RayHandle]], patience_s: float) -> None:
         """See `ParallelExecutor`."""

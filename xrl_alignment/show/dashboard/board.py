@@ -16,7 +16,7 @@ from typing import Any
 
 from xrl_alignment.wire.admission import RequestRefused
 
-MAX_VIEWERS = 16
+MAX_VIEWERS = 16  # each holds a connection open
 STILL_HERE_S = 15.0  # a comment is sent after so long without news: it finds viewers whose network has gone
 LOOK_S = 1.0  # how soon the server sees that a viewer has left
 UNREAD_S = 1.0  # a viewer that has not read a message for so long makes room for another

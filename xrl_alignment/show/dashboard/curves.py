@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-MOST_POINTS = 400
+MOST_POINTS = 400  # of a curve; longer ones are thinned
 
 
 class Curve:

@@ -19,7 +19,7 @@ from alfworld_native.language.sentences import untold
 from xrl_alignment.runs.transitions import Transition
 from xrl_alignment.show.dashboard.board import Board
 
-MOST_CARDS = 48
+MOST_CARDS = 48  # sessions that the page shows
 STEPS_SHOWN = 12  # of an episode's history
 LONGEST_SIDE = 320  # of a live frame, in pixels
 KEPT_S = 5.0  # a session that has just ended an episode keeps its place so long

@@ -23,6 +23,7 @@ def find_shard(buffer: Path, name: str) -> Shard:
 
     ShardError if it is not a file of the folder `buffer`, cannot be read, or has more than MAX_STEPS steps.
     """
+    # A run directory may come from somebody else: neither a name nor a link may lead out of its buffer.
     if not NAME.fullmatch(name) or "/" in name or os.sep in name or name.startswith("."):
         raise ShardError(f"{name[:80]!r} is no name of a shard")
     path = buffer / name

@@ -69,7 +69,7 @@ class RunFiles:
         self._damaged: dict[str, str] = {}  # by file
         self._told: tuple[int, EnvironmentConfig | None] = (0, None)  # when the settings were written; what they say
         self._forget_episodes()
-        self._forget_metrics()
+        self._by_step = {key: Curve() for key in _CURVES.values()}
 
     @property
     def ended(self) -> bool:
@@ -130,7 +130,7 @@ class RunFiles:
         for start, line in self._journal.lines():
             self._read(self.journal.name, start, line, self._add_episode)
         if self._metrics.began_anew():
-            self._forget_metrics()
+            self._by_step = {key: Curve() for key in _CURVES.values()}
         for start, line in self._metrics.lines():
             self._read("metrics.jsonl", start, line, self._add_scalar)
         while self._unread and may_continue():
@@ -230,9 +230,6 @@ class RunFiles:
         self._unread: deque[tuple[int, Played]] = deque()  # episodes whose shards are still to be read, numbered
         self._numbered = 0
         self._agreement, self._agreement_curve = RunningShare(), Curve()
-
-    def _forget_metrics(self) -> None:
-        self._by_step = {key: Curve() for key in _CURVES.values()}
 
     def _read(self, file: str, start: int, line: bytes, add: Callable[[dict[str, Any], int, int], None]) -> None:
         """Take in one line; one that cannot be read is left out, and the page says so."""

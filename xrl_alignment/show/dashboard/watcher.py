@@ -69,6 +69,8 @@ class Watcher:
     def look(self) -> None:
         """Bring every part of the board up to date."""
         with self._looking:
+            # Shards take longest to read. What is left of them waits for the next look, so that the rest of the page is
+            # not late.
             until = time.monotonic() + SHARDS_S
             files, board = self._files, self._board
             files.refresh(lambda: time.monotonic() < until)

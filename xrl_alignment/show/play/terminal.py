@@ -57,7 +57,8 @@ class TerminalGame:
             else:
                 move = game.play(player)
                 self._console.print(move_line(game, move))
-        self._take_image_away()
+        if self._animated:
+            self._write(no_image(self._frame))
         # What stays in the terminal scrolls, and an image would not.
         self._console.print(self._screen(game, "", frame="text"))
 
@@ -71,7 +72,7 @@ class TerminalGame:
                 live.update(self._screen(game, WATCHING), refresh=True)
                 self._show_image(game)
                 if key := wait(self._delay_s):
-                    self._take_image_away()
+                    self._write(no_image(self._frame))  # the screen goes by itself, an image stays
                     if key in ("q", "Q", "\x1b"):
                         raise Quit
                     return YOU
@@ -91,10 +92,6 @@ class TerminalGame:
         columns = frame_columns(self._console)
         if self._frame in PROTOCOLS and columns:
             self._write(image_at_home(game.moment.shown, self._frame, columns, cell_size(self._stdin)))
-
-    def _take_image_away(self) -> None:
-        if self._animated:
-            self._write(no_image(self._frame))
 
     def _write(self, codes: str) -> None:
         self._console.file.write(codes)
@@ -171,6 +168,7 @@ def device_attributes(console: Console, stdin: TextIO) -> str:
         console.file.write(DEVICE_ATTRIBUTES)
         console.file.flush()
         answer = ""
+        # The answer is `ESC [ ? … c` (DEC's primary device attributes).
         while not answer.endswith("c") and (part := wait(ANSWER_S)):
             answer += part
     return answer
@@ -231,6 +229,8 @@ def completing(commands: tuple[str, ...]) -> Iterator[None]:
         found = [command for command in commands if command.startswith(text)]
         return found[state] if state < len(found) else None
 
+    # readline's settings belong to the whole process, so they are put back. Without delimiters it completes the line as
+    # a whole: commands hold blanks.
     before, delimiters = readline.get_completer(), readline.get_completer_delims()
     readline.set_completer(complete)
     readline.set_completer_delims("")

@@ -17,7 +17,7 @@ CAUSES = {  # in the order in which they are tried
     LOST: "the object was seen, but not taken, or put down again and not brought to its place",
     OUT_OF_STEPS: "the object was in hand, or at its place but not treated or not the only one, when the steps ended",
 }
-_IN_A_ROW = 3
+_IN_A_ROW = 3  # rejected commands, or rounds of a loop, at the end of an episode: they are its cause
 
 
 def cause(trace: EpisodeTrace) -> str:

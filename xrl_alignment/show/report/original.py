@@ -90,6 +90,7 @@ def read_logs(folder: Path) -> Logs:
         match = _NUMBER.fullmatch(path.name)
         if not match:
             continue
+        # A trial may have results, a log of its episodes, its block in world.log, or any of the three.
         trial = trials.setdefault(int(match[1]), Trial(int(match[1])))
         try:
             if path.stat().st_size > _LARGEST:

@@ -52,7 +52,7 @@ from xrl_alignment.show.report.tables import (
     task_type_table,
 )
 
-PROMPT_LINES = 8
+PROMPT_LINES = 8  # the end of a prompt: what the model had just read
 STRIPS = 2  # best episodes of a run, and as many worst ones
 CHARTS = 4  # that are seen at once; the others are in a part that opens
 _TEMPLATE = "report.html"

@@ -22,7 +22,7 @@ Points = list[tuple[float, float]]
 Numbers = TypeVar("Numbers", bound=tuple[float, ...])
 
 STEPS_SHOWN = 6
-CURVE_POINTS = 400
+CURVE_POINTS = 400  # of a curve; longer ones are thinned
 _LARGEST = 1e12  # number in a world.log: rounds, games, seconds
 _ROUND_LINE = re.compile(
     r"^(ROUND|SUCCESS|ADDITIONAL SUCCESS|FAIL|TOTAL|ACCURACY|TIME|ROLLOUT|TRAINING|STALENESS|MISSING LABELS)"

@@ -71,6 +71,7 @@ def task_type_table(evaluations: Mapping[str, Mapping[str, Any]]) -> Table:
     """Rows are task types; each evaluation has a column for each way of decoding in which it was played."""
     by_type = {
         name: {
+            # EMAC+'s summary has one number for each type, an evaluation the figures of each way of decoding.
             kind: figures if isinstance(figures, Mapping) else {"success": figures}
             for kind, figures in (entry.get("per_task_type") or {}).items()
         }

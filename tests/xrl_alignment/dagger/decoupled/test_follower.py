@@ -85,7 +85,7 @@ def test_a_round_ends_only_when_the_server_has_ended_it(finished_run, follow):
 
 def test_freed_memory_is_given_back_after_each_round(finished_run, follow, monkeypatch):
     follower, rounds = follow(finished_run), []
-    give_back = "xrl_alignment.dagger.decoupled.follower.give_back_freed_memory"
+    give_back = "xrl_alignment.dagger.training.give_back_freed_memory"
     monkeypatch.setattr(give_back, lambda: rounds.append(follower.training.round))
     follower.run()
     assert rounds == [1, 2]

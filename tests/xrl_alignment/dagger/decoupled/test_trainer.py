@@ -129,6 +129,16 @@ def test_the_policy_waits_at_the_bound_and_says_so(side):
     assert training.end_round(1, last=False).standstill_s == 0
 
 
+def test_the_server_gives_freed_memory_back_after_each_round(side, monkeypatch):
+    given: list[bool] = []
+    monkeypatch.setattr("xrl_alignment.dagger.decoupled.trainer.give_back_freed_memory", lambda: given.append(True))
+    training = side()
+    monkeypatch.setattr(training.process, "start", lambda: None)
+    for round in range(2):
+        training.end_round(round, last=False)
+    assert given == [True, True]
+
+
 def test_a_learner_that_is_always_behind_is_told_of_once_a_round(side, monkeypatch):
     monkeypatch.setattr("xrl_alignment.dagger.decoupled.trainer.SAY_S", 0.1)
     training = side(max_staleness=0)

@@ -51,7 +51,17 @@ class LLMExpert:
         """See `Expert`; `task_type` chooses the worked examples, the task sentence does if there is no known type."""
         self._intro = intro
         self._memories = tuple(memories)
-        self._examples = self.teacher.examples.get(_full_type(task_type, intro, self.teacher.examples), ())
+        # ALFWorld's task type: from a game id that begins with one. Generated games and other engines have ids without
+        # a type; the task's words tell it.
+        if not task_type.startswith(tuple(PREFIXES)):
+            task = parse_task(parse_opening(intro)[1])
+            task_type = "pick_and_place"
+            if task:
+                task_type = _TREATED.get(task.treatment, task_type)
+                task_type = "look_at_obj" if task.treatment == "look" else task_type
+                task_type = "pick_two_obj" if task.count == 2 else task_type
+        name = prompt_name(task_type)
+        self._examples = next((known for full, known in self.teacher.examples.items() if prompt_name(full) == name), ())
         self._steps, self._thoughts, self._label = [], [], None
 
     def observe(self, action: str, feedback: str) -> None:
@@ -109,17 +119,3 @@ class LLMExpert:
         if grounded != answer.action:
             teacher.count_event("grounded")
         return None if teacher.admissible and grounded not in self._admissible else grounded
-
-
-def _full_type(task_type: str, intro: str, known: Mapping[str, Any]) -> str:
-    """ALFWorld's task type: from a game id that begins with one, else from the task sentence."""
-    # Generated games and other engines have ids without a type; the task's words tell it.
-    if not task_type.startswith(tuple(PREFIXES)):
-        task = parse_task(parse_opening(intro)[1])
-        task_type = "pick_and_place"
-        if task:
-            task_type = _TREATED.get(task.treatment, task_type)
-            task_type = "look_at_obj" if task.treatment == "look" else task_type
-            task_type = "pick_two_obj" if task.count == 2 else task_type
-    name = prompt_name(task_type)
-    return next((full for full in known if prompt_name(full) == name), "")

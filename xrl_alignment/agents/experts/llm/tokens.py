@@ -11,7 +11,7 @@ from xrl_alignment.agents.language.prompt import token_counter
 
 # Prose has about 4 bytes per token; ALFWorld's compounds (`sinkbasin 1`) need more tokens. 3 rather counts too many.
 BYTES_PER_TOKEN = 3
-DOWNLOAD_S = 10.0
+DOWNLOAD_S = 10.0  # for tiktoken's table, at its first use: without a network the program starts all the same
 _log = logging.getLogger(__name__)
 
 

@@ -25,7 +25,7 @@ from xrl_alignment.agents.policies.vllm.base import (
 from xrl_alignment.common.call_pool import BoundedAnswers, CallLoop, UnusableAnswer
 from xrl_alignment.common.errors import InferenceEngineFault
 
-CHECK_TIMEOUT_S = 30.0
+CHECK_TIMEOUT_S = 30.0  # for requests that compute nothing: the list of models, loading an adapter
 KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own name
 
 _Call = Callable[[openai.AsyncOpenAI], Awaitable[Any]]
@@ -167,6 +167,7 @@ def _refusal(
     text = one_line(str(error.message))
     if error.status_code in (401, 403):
         return _fault_of(url, error)
+    # By vLLM's words: its status codes do not tell these cases apart.
     if "No adapter found" in text:
         return InferenceEngineFault(
             f"{url} does not find {adapter.folder}: name a folder that this program and the server share "

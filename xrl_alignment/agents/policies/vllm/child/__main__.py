@@ -35,13 +35,6 @@ def read(connection: Connection, questions: queue.SimpleQueue[tuple[dict[str, An
         questions.put(None)
 
 
-def prompts_of(question: dict[str, Any], data: bytes) -> list[torch.Tensor]:
-    """The prompts (T, H) of a question."""
-    # All prompts in one block, (sum of the T, H); `lengths` says how many rows each has. torch wants writable memory.
-    values = torch.frombuffer(bytearray(data), dtype=getattr(torch, question["dtype"]))
-    return list(values.view(-1, question["width"]).split(question["lengths"]))
-
-
 def written_tokens(output: Any) -> list[list[Any]]:
     """For each written token: its id, and the log-probabilities that were asked for as (id, value)."""
     tops = output.logprobs or [{}] * len(output.token_ids)
@@ -82,7 +75,11 @@ class ChildEngine:
         names: list[str] = []
         try:
             parameters = SamplingParams(**options)
-            prompts = [{"prompt_embeds": prompt} for prompt in prompts_of(question, data)]
+            # All prompts in one block, (sum of the T, H); `lengths` says how many rows each has. torch wants writable
+            # memory.
+            values = torch.frombuffer(bytearray(data), dtype=getattr(torch, question["dtype"]))
+            parts = values.view(-1, question["width"]).split(question["lengths"])
+            prompts = [{"prompt_embeds": prompt} for prompt in parts]
             for place, prompt in enumerate(self.engine.renderer.render_cmpl(prompts)):
                 names.append(f"{number}-{place}")
                 self.engine.add_request(names[-1], prompt, parameters, lora_request=adapter)
