@@ -59,6 +59,7 @@ from lavis.models.blip2_models.emac_config import (
     package_path,
 )
 from lavis.models.blip2_models.language import CHUNK_TOKENS
+from lavis.models.hf_vlm import memory as hf_vlm_memory
 
 BERT_WORDS = 30523  # of bert-base-uncased, and [DEC]
 PHASES = ("bc", "dpo", "generate")
@@ -121,8 +122,6 @@ class Sizes:
     def of(cls, model: Mapping[str, object], device: str) -> Sizes:
         """Read off a `model:` section of a Blip2Emac; nothing is loaded or downloaded."""
         options = {**CONFIG_DEFAULTS, **model}
-        if options["arch"] != "blip2_emac":
-            raise ConfigError(f"the memory of model.arch={options['arch']} cannot be predicted, only blip2_emac's")
         parts = skeleton(options, on_cpu=device == "cpu")
         encoder, qformer, llm = (parts[name] for name in ("visual_encoder", "Qformer", "llm_model"))
         amp = mixed_precision(torch.device(device), dtype_named(options["amp"], "amp") if options["amp"] else None)
@@ -194,6 +193,12 @@ def predict(model: Mapping[str, object], work: Work, device: str = "cuda", *, op
 
     `model` is a `model:` section. With the `optimizer` also AdamW's two states of what trains.
     """
+    arch = model.get("arch", "blip2_emac")
+    if arch not in ("blip2_emac", "hf_vlm"):
+        raise ConfigError(f"the memory of model.arch={arch} cannot be predicted, only blip2_emac's and hf_vlm's")
+    if arch == "hf_vlm":
+        parts = hf_vlm_memory.predict(model, work, device, optimizer=optimizer)
+        return parts | ({"Python and libraries": CPU_RUNTIME} if device == "cpu" else {})
     sizes = Sizes.of(model, device)
     parts = {"weights": sizes.weights}
     if sizes.copies:
