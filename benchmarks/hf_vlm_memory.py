@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import _shapes
-import numpy as np
 import torch
 from _bench import Result, run
 from transformers import AutoModelForImageTextToText
@@ -24,7 +23,6 @@ from lavis.models import load_model
 from lavis.models.hf_vlm import memory as hf_vlm_memory
 from lavis.models.hf_vlm import tiny
 from lavis.models.memory import Work, predict
-from lavis.models.student import Question
 
 FAMILIES = ("qwen2_5_vl", "idefics3", "llava")
 PROMPT_TOKENS, ANSWER_TOKENS = 300, 10

@@ -81,9 +81,7 @@ def load_processor(path: str, config: PretrainedConfig, *, download: bool = True
         raise ConfigError(f"model.path: Transformers has no processor for a {config.model_type}")
     try:
         kind: Any = PROCESSOR_MAPPING[type(config)]
-        processor = without_videos(kind).from_pretrained(
-            path, trust_remote_code=False, local_files_only=not download
-        )
+        processor = without_videos(kind).from_pretrained(path, trust_remote_code=False, local_files_only=not download)
     except EmacError:
         raise
     except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError) as error:

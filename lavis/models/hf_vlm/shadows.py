@@ -62,14 +62,13 @@ class Shadow(Tensor):
 class Bytes(TorchDispatchMode):
     """Within this context operators take shadows, and the bytes of what they make are counted.
 
-    `now` is what is alive, `peak` the most since `forget_peak`. `truth` is what a condition on a shadow is taken for:
-    a search that ends "if all rows have ended" must not end at once.
+    `now` is what is alive, `peak` the most since `forget_peak`. A condition on a shadow is taken for false: a greedy
+    search, which ends if all rows have ended, goes on to its longest answer.
     """
 
-    def __init__(self, *, truth: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = 0
-        self.truth = truth
         self._alive: dict[int, weakref.ref] = {}
 
     def forget_peak(self) -> int:
@@ -91,7 +90,7 @@ class Bytes(TorchDispatchMode):
             dropout = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
             return 0 if dropout else FUSED
         if name == "aten::_local_scalar_dense":
-            return self.truth if args[0].dtype == torch.bool else args[0].dtype.is_floating_point * 0.0
+            return torch.zeros((), dtype=args[0].dtype).item()
         if name == "aten::equal":
             return True
         if name in _INDEXING:  # how many rows a mask takes stands in the mask alone, which is no shadow
