@@ -3,6 +3,9 @@
     python -m lavis.models.memory --model vicuna7b --batch 4 --phase dpo
     python -m lavis.models.memory --model vicuna13b --batch 64 --phase generate --prompt 400 --beams 5
     python -m lavis.models.memory --model configs/dagger/demo_dpo.yaml --batch 32 --phase dpo --device cpu
+    python -m lavis.models.memory --model hf_vlm:FOLDER_OR_HUB_ID --options dtype=bfloat16 --batch 4 --phase dpo
+
+Models of the hub: see `hf_vlm/memory.py`; the rest of this file is about Blip2Emac.
 
 Weights are counted exactly, from the networks built without storage; activations are counted from what the model's own
 code keeps. On an accelerator the prediction is what `torch.cuda.max_memory_allocated` reports (the CUDA context adds
@@ -27,10 +30,13 @@ from lavis.common.program import read_first
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Predict the peak of memory of a training step or of acting.")
-    parser.add_argument("--model", required=True, help="tiny, vicuna7b, vicuna13b, or a yaml with model:")
+    parser.add_argument(
+        "--model", required=True, help="tiny, vicuna7b, vicuna13b, hf_vlm:<folder or hub id>, or a yaml with model:"
+    )
+    parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="keys of the model: section")
     parser.add_argument("--batch", type=int, required=True, help="samples in a step")
     parser.add_argument("--phase", required=True, help="bc, dpo or generate")
-    parser.add_argument("--prompt", type=int, default=128, help="tokens of a prompt (default: 128)")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens of a prompt's text (default: 128)")
     parser.add_argument("--answer", type=int, default=12, help="tokens of an answer (default: 12)")
     parser.add_argument("--beams", type=int, default=5, help="beams of generate (default: 5)")
     parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
@@ -45,6 +51,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
+from lavis.common.config import merged, plain, read_option
 from lavis.common.devices import mixed_precision
 from lavis.common.errors import ConfigError, EmacError, unknown
 from lavis.models import fast_llm
@@ -290,11 +297,18 @@ def _acting(sizes: Sizes, work: Work, device: str) -> dict[str, int]:
     return {"keys and values": kept, "activations": embeds + max(layer, scores, _vision(sizes, work))}
 
 
+def _section(name: str, options: Sequence[str]) -> dict[str, Any]:
+    """The `model:` section that a command line means."""
+    arch, _, path = name.partition(":")
+    section = {"arch": arch, "path": path} if arch == "hf_vlm" else model_section(name)
+    return plain(merged(section, *(read_option(option) for option in options)))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the prediction; the exit code."""
     given = parse_arguments(argv)
     try:
-        section = model_section(given.model)
+        section = _section(given.model, given.options)
         work = Work(given.phase, given.batch, given.prompt, given.answer, given.beams, stored=False)
         parts = predict(section, work, given.device)
     except EmacError as error:

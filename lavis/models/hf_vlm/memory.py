@@ -122,7 +122,7 @@ def _predicted(
         if work.phase == "generate":
             before = counted.forget_peak()
             # Beam search reads each question `beams` times from the beginning. It cannot run without numbers, by which
-            # it ends; greedy search over so many rows takes the same but for scores of a few numbers for each word.
+            # it ends; greedy search over so many rows takes the same but for a few scores of each word.
             student.write(questions * work.beams, num_beams=1, max_length=work.answer + 1)
         else:
             if work.phase == "dpo":
@@ -166,6 +166,8 @@ def questions_of_work(student: HfVlm, work: Work) -> list[Question]:
         filling = {"input_ids": word, "attention_mask": 1}.get(key, 0)
         longer[key] = torch.cat([inputs[key], inputs[key].new_full((1, more), filling)], dim=1)
     student.max_output_txt_len = work.answer
+    if work.phase == "generate":
+        chat.end_id = None  # type: ignore[assignment]  # no token ends an answer: each has as many as are allowed
     return [Question("x", frames, encoded=longer)] * work.batch
 
 

@@ -14,7 +14,7 @@ Every tensor counts from when an operator makes it to when nothing refers to it 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -79,11 +79,14 @@ class Bytes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """`func` in earnest if it takes no shadow, else on meta tensors."""
         kwargs = kwargs or {}
-        taken = {id(leaf.meta): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Shadow)}
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        taken = {id(leaf.meta): leaf for leaf in given if isinstance(leaf, Shadow)}
+        # A result in an argument's storage (a view, or the argument changed in place) is nothing new.
+        old = {_storage(leaf)._cdata for leaf in given}
         if not taken:
             made = func(*args, **kwargs)
             for leaf in tree_leaves(made):
-                self._count(leaf)
+                self._count(leaf, old)
             return made
         name = func._schema.name
         if name == "aten::_fused_sdp_choice":
@@ -96,28 +99,24 @@ class Bytes(TorchDispatchMode):
         if name in _INDEXING:  # how many rows a mask takes stands in the mask alone, which is no shadow
             args = (args[0], _without_masks(args[1]), *args[2:])
         made = func(*tree_map(_on_meta, args), **tree_map(_on_meta, kwargs))
-        return tree_map(self._shadow_in(taken), made)
 
-    def _shadow_in(self, taken: Mapping[int, Shadow]) -> Callable[[Any], Any]:
-        """From an operator's results to shadows; what it changed in place stays the shadow that it was."""
+        def shadow(result: Any) -> Any:
+            if not isinstance(result, Tensor):
+                return result
+            if id(result) in taken:
+                return taken[id(result)]  # changed in place, it stays the shadow that it was
+            self._count(result, old)
+            return Shadow(result)
 
-        def shadow(made: Any) -> Any:
-            if not isinstance(made, Tensor):
-                return made
-            if id(made) in taken:
-                return taken[id(made)]
-            self._count(made)
-            return Shadow(made)
+        return tree_map(shadow, made)
 
-        return shadow
-
-    def _count(self, made: Any) -> None:
-        """Add the bytes of a tensor's storage until it is freed, unless they are counted already."""
-        if not isinstance(made, Tensor) or isinstance(made, Shadow):
+    def _count(self, made: Any, old: Collection[int]) -> None:
+        """Add the bytes of a tensor's storage until it is freed, if it is none of the `old` ones."""
+        if not isinstance(made, Tensor):
             return
         storage = made.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-        if key in self._alive:
+        if key in old or key in self._alive:
             return
 
         def freed(_: weakref.ref) -> None:
@@ -142,6 +141,10 @@ def without_numbers(network: nn.Module) -> None:
                     is_weight = isinstance(value, nn.Parameter)
                     known[id(value)] = nn.Parameter(shadow, value.requires_grad) if is_weight else shadow
                 owned[name] = known[id(value)]  # type: ignore[assignment]
+
+
+def _storage(given: Tensor) -> torch.UntypedStorage:
+    return (given.meta if isinstance(given, Shadow) else given).untyped_storage()
 
 
 def _on_meta(given: Any) -> Any:
