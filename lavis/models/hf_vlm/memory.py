@@ -120,9 +120,10 @@ def _predicted(
     with Bytes() as counted:
         without_numbers(student)
         if work.phase == "generate":
+            student.chat.end_id = max(1, student.chat.end_id)  # 0 is what shadows choose: no answer ends early
             before = counted.forget_peak()
             # Beam search reads each question `beams` times from the beginning. It cannot run without numbers, by which
-            # it ends; greedy search over so many rows takes the same but for a few scores of each word.
+            # it ends. Greedy search over so many rows takes the same but for a few scores of each word.
             student.write(questions * work.beams, num_beams=1, max_length=work.answer + 1)
         else:
             if work.phase == "dpo":
@@ -166,8 +167,6 @@ def questions_of_work(student: HfVlm, work: Work) -> list[Question]:
         filling = {"input_ids": word, "attention_mask": 1}.get(key, 0)
         longer[key] = torch.cat([inputs[key], inputs[key].new_full((1, more), filling)], dim=1)
     student.max_output_txt_len = work.answer
-    if work.phase == "generate":
-        chat.end_id = None  # type: ignore[assignment]  # no token ends an answer: each has as many as are allowed
     return [Question("x", frames, encoded=longer)] * work.batch
 
 

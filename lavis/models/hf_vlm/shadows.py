@@ -5,10 +5,11 @@
         network(**inputs).sum().backward()
     bytes_.peak                           # what the tensors of forward and backward pass took together, at most
 
-A shadow has a shape and a dtype, and says that it is on the CPU. What is computed of shadows is a shadow; what is
-computed of other tensors alone (token ids, positions, masks, an image's grid) is computed in earnest, because networks
-branch on it. So autograd, autocast, gradient checkpointing and peft's adapters do here what they do in a real step.
-Every tensor counts from when an operator makes it to when nothing refers to it any more, once with all its views.
+A shadow has a shape and a dtype, and says that it is on the CPU. Numbers with a point that are computed of shadows are
+shadows. Whole numbers and truth values, such as the index of the largest, are zeros then; and what is computed of other
+tensors alone (token ids, positions, masks, an image's grid) is computed in earnest, because networks branch on it. So
+autograd, autocast, gradient checkpointing and peft's adapters do here what they do in a real step. Every tensor counts
+from when an operator makes it to when nothing refers to it any more, once with all its views.
 """
 
 from __future__ import annotations
@@ -49,10 +50,6 @@ class Shadow(Tensor):
         """Its shape."""
         return f"Shadow{tuple(self.shape)}"
 
-    def tolist(self) -> list:
-        """Zeros: there are no numbers."""
-        return torch.zeros(self.shape, dtype=self.dtype).tolist()
-
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """RuntimeError: only within `Bytes` is anything computed of shadows."""
@@ -62,8 +59,7 @@ class Shadow(Tensor):
 class Bytes(TorchDispatchMode):
     """Within this context operators take shadows, and the bytes of what they make are counted.
 
-    `now` is what is alive, `peak` the most since `forget_peak`. A condition on a shadow is taken for false: a greedy
-    search, which ends if all rows have ended, goes on to its longest answer.
+    `now` is what is alive, `peak` the most since `forget_peak`.
     """
 
     def __init__(self) -> None:
@@ -94,8 +90,6 @@ class Bytes(TorchDispatchMode):
             return 0 if dropout else FUSED
         if name == "aten::_local_scalar_dense":
             return torch.zeros((), dtype=args[0].dtype).item()
-        if name == "aten::equal":
-            return True
         if name in _INDEXING:  # how many rows a mask takes stands in the mask alone, which is no shadow
             args = (args[0], _without_masks(args[1]), *args[2:])
         made = func(*tree_map(_on_meta, args), **tree_map(_on_meta, kwargs))
@@ -105,6 +99,10 @@ class Bytes(TorchDispatchMode):
                 return result
             if id(result) in taken:
                 return taken[id(result)]  # changed in place, it stays the shadow that it was
+            if not (result.is_floating_point() or result.is_complex()):
+                result = torch.zeros(result.shape, dtype=result.dtype)
+                self._count(result, old)
+                return result
             self._count(result, old)
             return Shadow(result)
 

@@ -60,8 +60,11 @@ def test_whole_numbers_are_computed_in_earnest() -> None:
         assert rows[mask].shape == (2, 3)  # as many rows as the mask has places
         rows[mask] = 1.0
         assert torch.arange(3, device=rows.device).sum().item() == 3
-        assert not (rows > 0).any()  # there are no numbers: a condition is false
-        assert rows.sum().item() == 0 and rows[:2].tolist() == [[0.0] * 3] * 2
+        # There are no numbers: conditions are false, and the index of the largest is 0.
+        assert not (rows > 0).any() and rows.sum().item() == 0
+        assert rows.argmax(1).tolist() == [0, 0, 0, 0]
+        values, places = rows.topk(2)
+        assert isinstance(values, Shadow) and places.tolist() == [[0, 0]] * 4
 
 
 def test_shared_weights_stay_shared_and_parameters_parameters() -> None:
