@@ -51,7 +51,7 @@ class Shadow(Tensor):
         return f"Shadow{tuple(self.shape)}"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """RuntimeError: only within `Bytes` is anything computed of shadows."""
         raise RuntimeError(f"{func} of tensors without numbers, outside of Bytes")
 
