@@ -51,7 +51,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-from lavis.common.config import merged, plain, read_option
+from lavis.common.config import load_yaml, merged, plain, read_option
 from lavis.common.devices import mixed_precision
 from lavis.common.errors import ConfigError, EmacError, unknown
 from lavis.models import fast_llm
@@ -300,7 +300,13 @@ def _acting(sizes: Sizes, work: Work, device: str) -> dict[str, int]:
 def _section(name: str, options: Sequence[str]) -> dict[str, Any]:
     """The `model:` section that a command line means."""
     arch, _, path = name.partition(":")
-    section = {"arch": arch, "path": path} if arch == "hf_vlm" else model_section(name)
+    own = (load_yaml(name).get("model") or {}) if Path(name).suffix in (".yaml", ".yml") else {}
+    if arch == "hf_vlm":
+        section: dict[str, Any] = {"arch": arch, "path": path}
+    elif own.get("arch") == "hf_vlm":  # whose keys are not those of a Blip2Emac's types
+        section = plain(own)
+    else:
+        section = model_section(name)
     return plain(merged(section, *(read_option(option) for option in options)))
 
 
