@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Bytes of a quantised weight with its scales: NF4 has one byte for 64 weights and 4 for 64 * 256, int8 4 for a row.
 _NF4, _INT8 = 0.5 + 1 / 64 + 4 / (64 * 256), 1.0
 # Holes that glibc's heap leaves between live activations, as a share of these: measured (`benchmarks/hf_vlm_memory.py`)
-# 0.7 to 0.8, and 1.5 to 1.75 with `model.low_memory`. With MALLOC_MMAP_THRESHOLD_=65536, which is slow, there are none:
+# 0.7 to 0.85, 1.4 to 1.75 with `model.low_memory`. With MALLOC_MMAP_THRESHOLD_=65536, which is slow, there are none:
 # 505 MiB were measured for 504 counted, and 403 for 402.
 CPU_HOLES, CPU_HOLES_RECOMPUTING = 0.75, 1.6
 _WORD = "go "
