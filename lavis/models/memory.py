@@ -3,6 +3,9 @@
     python -m lavis.models.memory --model vicuna7b --batch 4 --phase dpo
     python -m lavis.models.memory --model vicuna13b --batch 64 --phase generate --prompt 400 --beams 5
     python -m lavis.models.memory --model configs/dagger/demo_dpo.yaml --batch 32 --phase dpo --device cpu
+    python -m lavis.models.memory --model hf_vlm:FOLDER_OR_HUB_ID --options dtype=bfloat16 --batch 4 --phase dpo
+
+Models of the hub: see `hf_vlm/memory.py`; the rest of this file is about Blip2Emac.
 
 Weights are counted exactly, from the networks built without storage; activations are counted from what the model's own
 code keeps. On an accelerator the prediction is what `torch.cuda.max_memory_allocated` reports (the CUDA context adds
@@ -27,10 +30,13 @@ from lavis.common.program import read_first
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Predict the peak of memory of a training step or of acting.")
-    parser.add_argument("--model", required=True, help="tiny, vicuna7b, vicuna13b, or a yaml with model:")
+    parser.add_argument(
+        "--model", required=True, help="tiny, vicuna7b, vicuna13b, hf_vlm:<folder or hub id>, or a yaml with model:"
+    )
+    parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="keys of the model: section")
     parser.add_argument("--batch", type=int, required=True, help="samples in a step")
     parser.add_argument("--phase", required=True, help="bc, dpo or generate")
-    parser.add_argument("--prompt", type=int, default=128, help="tokens of a prompt (default: 128)")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens of a prompt's text (default: 128)")
     parser.add_argument("--answer", type=int, default=12, help="tokens of an answer (default: 12)")
     parser.add_argument("--beams", type=int, default=5, help="beams of generate (default: 5)")
     parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
@@ -45,6 +51,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
+from lavis.common.config import load_yaml, merged, plain, read_option
 from lavis.common.devices import mixed_precision
 from lavis.common.errors import ConfigError, EmacError, unknown
 from lavis.models import fast_llm
@@ -59,6 +66,7 @@ from lavis.models.blip2_models.emac_config import (
     package_path,
 )
 from lavis.models.blip2_models.language import CHUNK_TOKENS
+from lavis.models.hf_vlm import memory as hf_vlm_memory
 
 BERT_WORDS = 30523  # of bert-base-uncased, and [DEC]
 PHASES = ("bc", "dpo", "generate")
@@ -121,8 +129,6 @@ class Sizes:
     def of(cls, model: Mapping[str, object], device: str) -> Sizes:
         """Read off a `model:` section of a Blip2Emac; nothing is loaded or downloaded."""
         options = {**CONFIG_DEFAULTS, **model}
-        if options["arch"] != "blip2_emac":
-            raise ConfigError(f"the memory of model.arch={options['arch']} cannot be predicted, only blip2_emac's")
         parts = skeleton(options, on_cpu=device == "cpu")
         encoder, qformer, llm = (parts[name] for name in ("visual_encoder", "Qformer", "llm_model"))
         amp = mixed_precision(torch.device(device), dtype_named(options["amp"], "amp") if options["amp"] else None)
@@ -194,6 +200,12 @@ def predict(model: Mapping[str, object], work: Work, device: str = "cuda", *, op
 
     `model` is a `model:` section. With the `optimizer` also AdamW's two states of what trains.
     """
+    arch = model.get("arch", "blip2_emac")
+    if arch not in ("blip2_emac", "hf_vlm"):
+        raise ConfigError(f"the memory of model.arch={arch} cannot be predicted, only blip2_emac's and hf_vlm's")
+    if arch == "hf_vlm":
+        parts = hf_vlm_memory.predict(model, work, device, optimizer=optimizer)
+        return parts | ({"Python and libraries": CPU_RUNTIME} if device == "cpu" else {})
     sizes = Sizes.of(model, device)
     parts = {"weights": sizes.weights}
     if sizes.copies:
@@ -285,11 +297,24 @@ def _acting(sizes: Sizes, work: Work, device: str) -> dict[str, int]:
     return {"keys and values": kept, "activations": embeds + max(layer, scores, _vision(sizes, work))}
 
 
+def _section(name: str, options: Sequence[str]) -> dict[str, Any]:
+    """The `model:` section that a command line means."""
+    arch, _, path = name.partition(":")
+    own = (load_yaml(name).get("model") or {}) if Path(name).suffix in (".yaml", ".yml") else {}
+    if arch == "hf_vlm":
+        section: dict[str, Any] = {"arch": arch, "path": path}
+    elif own.get("arch") == "hf_vlm":  # whose keys are not those of a Blip2Emac's types
+        section = plain(own)
+    else:
+        section = model_section(name)
+    return plain(merged(section, *(read_option(option) for option in options)))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the prediction; the exit code."""
     given = parse_arguments(argv)
     try:
-        section = model_section(given.model)
+        section = _section(given.model, given.options)
         work = Work(given.phase, given.batch, given.prompt, given.answer, given.beams, stored=False)
         parts = predict(section, work, given.device)
     except EmacError as error:

@@ -5,22 +5,26 @@
 
 Server and client are the real programs, played with the tiny model. The warm-up takes a tenth of the time, and at least
 two rounds: in the first one every game is new to the client, which keeps what it has read and drawn of it. The rest is
-cut into five windows; the last is compared with the first. Throughput is counted in steps for each second of processor
-time that both programs took, because the machine may have other work; steps for each second are printed beside it. With
-`--teacher` throughput is printed but not judged: memories make prompts longer for the first rounds.
+cut into five windows; the last is compared with the first. A window must hold a whole round: if the time is too short
+for that on this machine, the soak says after its warm-up how many minutes it needs, and ends with code 2. Throughput is
+counted in steps for each second of processor time that both programs took, because the machine may have other work;
+steps for each second are printed beside it. With `--teacher` throughput is printed but not judged: memories make
+prompts longer for the first rounds.
 
 Memory is judged three times: bytes that are allocated, Python's small objects, which are not among these bytes
-(`allocated.py`), and what the system counts. The latter is the peak of a round, because the programs keep freed memory
-until a round ends: now and then a round has more and longer prompts at once than any before, so in half an hour it may
-still grow by more than in the two hours that this is meant for. Sockets are counted apart from files: an endpoint's
-connections stay open for seconds after a call, so their number depends on how busy the machine is, up to
-`expert.concurrency`.
+(`allocated.py`), and what the system counts. The latter is a saw's tooth for each round, because the programs keep
+freed memory until a round ends. So whole rounds are compared, and of these the same phase: the first quarter of the
+rounds' episodes with the first quarter, and so on. Now and then a round has more and longer prompts at once than any
+before, so in half an hour memory may still grow by more than in the two hours that this is meant for. Sockets are
+counted apart from files: an endpoint's connections stay open for seconds after a call, so their number depends on how
+busy the machine is, up to `expert.concurrency`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
@@ -42,6 +46,7 @@ from lavis.models.blip2_models.emac_config import PARTS
 
 GAMES, STEPS, WINDOWS, SAMPLES, WARM_UP = 64, 20, 5, 300, 0.1  # samples in all; the warm-up is a share of the time
 WARM_ROUNDS = 2  # also belong to it
+PHASES = 4  # of a round, by the episodes that it has ended
 SLOWER, LARGER = 0.95, 1.02  # what the last window may be of the first
 CONCURRENCY = 32  # calls of the teacher at once
 OTHER_SOCKETS = 16  # that listen, wake a thread, or answer the soak itself
@@ -80,6 +85,20 @@ class Sample:
     files: int
     sockets: int
     processes: int
+
+    @property
+    def round(self) -> int:
+        """How many rounds had ended."""
+        return self.episodes // GAMES
+
+    @property
+    def phase(self) -> int:
+        """Which part of its round this was, from 0 to `PHASES` - 1."""
+        return PHASES * (self.episodes % GAMES) // GAMES
+
+
+class TooShortError(Exception):
+    """The time is too short for windows of whole rounds; the text says how long it must be."""
 
 
 def settings(folder: Path, teacher: FakeEndpoint | None) -> Path:
@@ -191,7 +210,7 @@ def soak(folder: Path, minutes: float, sessions: int, teacher: FakeEndpoint | No
 def watch(
     folder: Path, port: int, programs: list[psutil.Popen], log: Path, seconds: float, teacher: FakeEndpoint | None
 ) -> list[list[Sample]]:
-    """Samples of `WINDOWS` windows, after a warm-up."""
+    """Samples of `WINDOWS` windows, after a warm-up; TooShortError right after it if windows would hold no round."""
     began = time.monotonic()
     windows: list[list[Sample]] = [[] for _ in range(WINDOWS)]
     warm: float | None = None  # the share of the time that had passed when the first window began
@@ -202,6 +221,7 @@ def watch(
             seen = sample(folder, port, programs, log)
             if warm is None and seen.episodes >= WARM_ROUNDS * GAMES:
                 warm = passed
+                require_rounds(seconds, warm * seconds, seen.episodes / GAMES)
             if warm is not None:
                 windows[int(WINDOWS * (passed - warm) / (1 - warm))].append(seen)
         if teacher:  # it keeps what it was asked and billed, for other tests
@@ -213,6 +233,28 @@ def watch(
     return windows
 
 
+def require_rounds(seconds: float, warm_s: float, rounds: float) -> None:
+    """TooShortError if a window may hold no whole round, as the `rounds` of a warm-up of `warm_s` took.
+
+    Two rounds' time always holds a whole one, wherever it begins.
+    """
+    round_s = warm_s / rounds
+    window_s = (seconds - warm_s) / WINDOWS
+    if window_s < 2 * round_s:
+        least = max(warm_s + 2 * WINDOWS * round_s, 2 * WINDOWS * round_s / (1 - WARM_UP))
+        raise TooShortError(
+            f"a round takes {round_s:.0f} s on this machine, so windows of {window_s:.0f} s may hold no whole one, and "
+            f"memory within a round says nothing: run it with --minutes {math.ceil(least / 60)} or more"
+        )
+
+
+def whole_rounds(window: list[Sample]) -> list[Sample]:
+    """The samples of those rounds that began and ended in the window, and the first one after these; [] if none did."""
+    first, last = window[0].round, window[-1].round
+    within = [number for number, seen in enumerate(window) if first < seen.round < last]
+    return window[within[0] : within[-1] + 2] if within else []
+
+
 def rate(window: list[Sample]) -> tuple[float, float]:
     """Steps for each second of processor time, and for each second."""
     first, last = window[0], window[-1]
@@ -220,27 +262,27 @@ def rate(window: list[Sample]) -> tuple[float, float]:
     return steps / (last.processor_s - first.processor_s), steps / (last.at - first.at)
 
 
-def size(window: list[Sample]) -> float:
-    """Mean bytes."""
-    return sum(seen.bytes for seen in window) / len(window)
+def mean(window: list[Sample], name: str) -> float:
+    """Mean of one figure, such as "bytes": without what a batch or an episode takes for a moment."""
+    return sum(getattr(seen, name) for seen in window) / len(window)
 
 
-def live(window: list[Sample]) -> float:
-    """Mean bytes that are allocated, without those that a batch takes for a moment."""
-    return sum(seen.live for seen in window) / len(window)
-
-
-def objects(window: list[Sample]) -> float:
-    """Mean number of Python's small objects, without those that an episode takes for a moment."""
-    return sum(seen.objects for seen in window) / len(window)
+def growth(first: list[Sample], last: list[Sample], name: str) -> float:
+    """The mean of one figure in the last window as a share of the first's, of those phases that both have seen."""
+    phases = {seen.phase for seen in first} & {seen.phase for seen in last}
+    before, after = (
+        sum(mean([seen for seen in window if seen.phase == phase], name) for phase in sorted(phases))
+        for window in (first, last)
+    )
+    return after / before
 
 
 def figures(window: list[Sample]) -> str:
     """A window in words."""
     (paid, passed), last = rate(window), window[-1]
     return (
-        f"{passed:.1f} steps/s, {paid:.1f} for each second of processor time, {size(window) / 2**20:.1f} MB, "
-        f"{live(window) / 2**20:.1f} of them allocated, {objects(window):,.0f} objects, "
+        f"{passed:.1f} steps/s, {paid:.1f} for each second of processor time, {mean(window, 'bytes') / 2**20:.1f} MB, "
+        f"{mean(window, 'live') / 2**20:.1f} of them allocated, {mean(window, 'objects'):,.0f} objects, "
         f"{last.episodes} episodes, {last.updates} updates, "
         f"{last.threads} threads, {last.files} files, {last.sockets} sockets, {last.processes} processes"
     )
@@ -251,11 +293,13 @@ def compared(windows: list[list[Sample]], slower: float, sockets: int) -> list[s
 
     `slower` is the least allowed share of the first one's throughput, `sockets` how many there may be at any moment.
     """
-    first, last = windows[0], windows[-1]
-    if min(map(len, windows)) < 2 or not rate(first)[1]:
+    if min(map(len, windows)) < 2:
         return ["too few steps were played in the windows: the time is too short for this machine"]
-    speed, peak, kept = rate(last)[0] / rate(first)[0], size(last) / size(first), live(last) / live(first)
-    more = objects(last) / objects(first)
+    first, last = whole_rounds(windows[0]), whole_rounds(windows[-1])
+    if not (first and last and {seen.phase for seen in first} & {seen.phase for seen in last}):
+        return ["the first or the last window holds no whole round: run it with more --minutes"]
+    speed = rate(last)[0] / rate(first)[0]
+    peak, kept, more = (growth(first, last, name) for name in ("bytes", "live", "objects"))
     print(
         f"last window to first: throughput {speed:.3f}, allocated {kept:.3f}, objects {more:.3f}, memory {peak:.3f}",
         flush=True,
@@ -268,7 +312,7 @@ def compared(windows: list[list[Sample]], slower: float, sockets: int) -> list[s
     wrong += [f"{most} sockets are more than {sockets}"] if most > sockets else []
     for name in ("threads", "files", "processes"):
         # The least of a window: a request that is answered while the system is asked takes a thread and a file.
-        before, after = (min(getattr(seen, name) for seen in window) for window in (first, last))
+        before, after = (min(getattr(seen, name) for seen in window) for window in (windows[0], windows[-1]))
         wrong += [f"{name}: {before} became {after}"] if after > before else []
     return wrong
 
@@ -287,7 +331,7 @@ def end(folder: Path, programs: list[psutil.Popen]) -> list[str]:
 
 
 def main() -> int:
-    """Exit code 1 where anything is wrong."""
+    """The exit code: 1 if anything is wrong, 2 if the time is too short to say so."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=120.0)
     parser.add_argument("--sessions", type=int, default=32)
@@ -296,7 +340,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # its programs end with it
     endpoint = FakeEndpoint() if arguments.teacher else nullcontext()
     with endpoint as teacher, tempfile.TemporaryDirectory(prefix="emac-soak-") as folder:
-        wrong = soak(Path(folder), arguments.minutes, arguments.sessions, teacher)
+        try:
+            wrong = soak(Path(folder), arguments.minutes, arguments.sessions, teacher)
+        except TooShortError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
     print("\n".join(wrong) or "nothing is wrong")
     return 1 if wrong else 0
 

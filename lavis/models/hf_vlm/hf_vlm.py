@@ -38,6 +38,19 @@ from lavis.models.student_model import StudentModel
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+# Keys of the config that the constructor takes as they are.
+CONSTRUCTED = (
+    "lora_rank",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_targets",
+    "freeze",
+    "low_memory",
+    "allow_random",
+    "max_output_txt_len",
+    "avg_log_probs",
+    "mix_ratio",
+)
 BASE_FILE = "emac_base.json"  # beside peft's files: the hash of the base that an adapter belongs to
 
 
@@ -109,18 +122,6 @@ class HfVlm(StudentModel):
         vlm, sources = loading.load_model(path, config, options)
         check_image_tokens(vlm, chat, path)
         amp = options["amp"] or ("bfloat16" if options["dtype"] == "bfloat16" else "")
-        names = (
-            "lora_rank",
-            "lora_alpha",
-            "lora_dropout",
-            "lora_targets",
-            "freeze",
-            "low_memory",
-            "allow_random",
-            "max_output_txt_len",
-            "avg_log_probs",
-            "mix_ratio",
-        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options["init_seed"])  # of the adapters
             model = cls(
@@ -128,7 +129,7 @@ class HfVlm(StudentModel):
                 chat=chat,
                 amp=getattr(torch, amp) if amp else None,
                 sources=sources,
-                **{name: options[name] for name in names},
+                **{name: options[name] for name in CONSTRUCTED},
             )
         if options["pretrained"] and options["load_pretrained"]:
             model.load_checkpoint(str(options["pretrained"]))

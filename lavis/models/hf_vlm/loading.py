@@ -35,16 +35,21 @@ MEMINFO = Path("/proc/meminfo")
 _BYTES = {"none": 1.0, "8bit": 0.25, "4bit": 0.125}  # of a float32 weight, once quantised
 
 
-def load_config(path: str) -> PretrainedConfig:
-    """The model's config; ConfigError if it is none of a model that reads images and writes text."""
+def load_config(path: str, *, download: bool = True) -> PretrainedConfig:
+    """The model's config; ConfigError if it is none of a model that reads images and writes text.
+
+    Without `download` a hub id must be in the hub's cache on this machine; else ConfigError, too.
+    """
     folder = Path(path)
     if not folder.is_dir() and not is_hub_id(path):
         raise MissingFileError(f"model.path: there is no folder {path}, and it is no hub id (owner/name)")
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise MissingFileError(f"model.path: {path} has no config.json: name the folder that save_pretrained wrote")
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=not download)
     except (OSError, ValueError, KeyError) as error:
+        if not download and not folder.is_dir():
+            raise _not_here(path) from error
         raise ConfigError(f"model.path: {path} cannot be read as a model ({first_sentence(error)})") from error
     if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         raise ConfigError(
@@ -59,10 +64,11 @@ def load_config(path: str) -> PretrainedConfig:
     return config
 
 
-def load_processor(path: str, config: PretrainedConfig) -> ProcessorMixin:
+def load_processor(path: str, config: PretrainedConfig, *, download: bool = True) -> ProcessorMixin:
     """The model's processor, without its processor of videos, which would need torchvision.
 
-    MissingFileError if the folder has none; ConfigError if it has no token that stands for an image.
+    MissingFileError if the folder has none; ConfigError if it has no token that stands for an image, and without
+    `download` also if a hub id's processor is not in the hub's cache on this machine.
     """
     if Path(path).is_dir() and not any(
         (Path(path) / name).is_file() for name in ("processor_config.json", "preprocessor_config.json")
@@ -75,10 +81,12 @@ def load_processor(path: str, config: PretrainedConfig) -> ProcessorMixin:
         raise ConfigError(f"model.path: Transformers has no processor for a {config.model_type}")
     try:
         kind: Any = PROCESSOR_MAPPING[type(config)]
-        processor = without_videos(kind).from_pretrained(path, trust_remote_code=False)
+        processor = without_videos(kind).from_pretrained(path, trust_remote_code=False, local_files_only=not download)
     except EmacError:
         raise
     except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError) as error:
+        if not download and not Path(path).is_dir():
+            raise _not_here(path) from error
         raise MissingFileError(
             f"model.path: {path}'s processor cannot be loaded ({first_sentence(error)}): copy all files of the model's "
             "page that are no weights"
@@ -99,6 +107,14 @@ def load_processor(path: str, config: PretrainedConfig) -> ProcessorMixin:
             "files do not belong together"
         )
     return processor
+
+
+def _not_here(path: str) -> ConfigError:
+    """What to say of a hub id whose small files would have to be downloaded first."""
+    return ConfigError(
+        f"model.path: config and processor of {path} are not on this machine, and a prediction downloads nothing: get "
+        f"them with `hf download {path} --exclude '*.safetensors' '*.bin' '*.pth'`"
+    )
 
 
 def without_videos(kind: type[ProcessorMixin]) -> type[ProcessorMixin]:

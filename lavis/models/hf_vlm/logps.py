@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lavis.common.errors import ConfigError
-from lavis.models.hf_vlm.chat import FRAME, Chat, Inputs, joined, on
+from lavis.models.hf_vlm.chat import ALIGNED, FRAME, Chat, Inputs, joined, on
 from lavis.models.student import Question
 
 ROWS = 64  # answers of one pass without gradients: fifty commands' keys of one prompt at a time
@@ -144,20 +144,61 @@ def check_image_tokens(vlm: PreTrainedModel, chat: Chat, path: str) -> None:
     """ConfigError if the vision side makes another number of features than the prompt has tokens for the images.
 
     Looked at once, with black frames, before anything is played or trained: a processor of another model's folder, or
-    more images than the model takes, would else end in a shape error within the first step.
+    more images than the model takes, would else end in a shape error within the first step. ConfigError, too, if the
+    images cannot be read at all, if memory is not enough, or if `model.dtype` is none that this device computes in.
+    What else a forward pass raises has nothing to do with images, and is raised as it is.
     """
-    frame = Image.new("RGB", FRAME)
     asked = f"model.path: {path} with model.images={chat.images}"
     try:
-        inputs = chat.read(Question("x", [frame] * chat.images))
-        batch = on(joined([inputs], chat.pad_id), vlm.device, vlm.dtype)
-        tokens = chat.image_tokens(inputs)
-        extra = {"logits_to_keep": 1} if shares_prompts(vlm) else {}
-        vlm.eval()(**batch, **extra)
+        inputs = chat.read(Question("x", [Image.new("RGB", FRAME)] * chat.images))
+    except ConfigError:
+        raise
     except (ValueError, RuntimeError, IndexError, KeyError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        reason = " ".join(str(error).split())[:160]
-        raise ConfigError(f"{asked}: images and image tokens do not match ({reason})") from error
+        raise ConfigError(f"{asked}: its processor cannot read the images ({_reason(error)})") from error
+    tokens = chat.image_tokens(inputs)
     if not tokens:
         raise ConfigError(f"{asked}: the prompt has no image token (config.json says it is {chat.image_id})")
+    batch = on(joined([inputs], chat.pad_id), vlm.device, vlm.dtype)
+    extra = {"logits_to_keep": 1} if shares_prompts(vlm) else {}
+    try:
+        vlm.eval()(**batch, **extra)
+    except (ValueError, RuntimeError, IndexError, KeyError) as error:
+        text = str(error)
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
+            raise ConfigError(
+                f"{asked}: memory is not enough for one prompt of {inputs['input_ids'].shape[1]} tokens "
+                f"({_reason(error)}): set model.dtype=bfloat16 or model.quantization=4bit, or take a smaller model"
+            ) from error
+        if "not implemented for" in text:  # '"addmm" not implemented for \'Half\'': torch has no kernel for the dtype
+            raise ConfigError(
+                f"model.dtype={str(vlm.dtype).removeprefix('torch.')} cannot be computed in on {vlm.device.type} "
+                f"({_reason(error)}): set model.dtype=float32"
+            ) from error
+        # Families word a mismatch differently, and some not at all (InstructBLIP: a shape error), so it is counted.
+        try:
+            features = _image_features(vlm, batch)
+        except (ValueError, RuntimeError, IndexError, KeyError) as fault:
+            raise ConfigError(
+                f"{asked}: the model's vision side cannot read the images ({_reason(fault)}): its processor belongs to "
+                "another model, or the model takes fewer images"
+            ) from error
+        if features == tokens:
+            raise
+        raise ConfigError(
+            f"{asked}: images and image tokens do not match: {features} features of the vision side for {tokens} "
+            "tokens of the prompt: take the processor that belongs to the model"
+        ) from error
+
+
+def _image_features(vlm: PreTrainedModel, batch: Inputs) -> int:
+    """How many features the vision side makes of the images in `batch`: one takes the place of each image token."""
+    images = {name: value for name, value in batch.items() if name not in ALIGNED}
+    made: Any = vlm.get_image_features(**images)  # type: ignore[operator]
+    made = getattr(made, "pooler_output", made)  # a tensor (…, H), or one for each image
+    parts = made if isinstance(made, list | tuple) else [made]
+    return sum(part.numel() // part.shape[-1] for part in parts)
+
+
+def _reason(error: Exception) -> str:
+    """An error's text as one line."""
+    return " ".join(str(error).split())[:160]

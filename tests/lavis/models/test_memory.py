@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from lavis.models import load_model, memory
 from lavis.models.blip2_models.emac_config import model_section as section
+from lavis.models.hf_vlm import tiny
 from lavis.models.memory import Work, predict
 
 PROGRAM = Path(__file__).resolve().parents[3] / "benchmarks" / "memory.py"
@@ -70,7 +72,38 @@ def test_program(capsys: pytest.CaptureFixture) -> None:
 
 def test_another_architecture_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Before, the figures of a Blip2Emac of default sizes were printed."""
+    assert memory.main(["--model", "tiny", "--options", "arch=other", "--batch", "1", "--phase", "bc"]) == 2
+    assert "model.arch=other cannot be predicted" in capsys.readouterr().err
+
+
+def test_options_are_keys_of_the_section(capsys: pytest.CaptureFixture) -> None:
+    peaks = []
+    for prompts in ("lora_rank=0", "llm_dtype=float64"):
+        command = ["--model", "vicuna7b", "--batch", "1", "--phase", "bc", "--options", prompts]
+        code = memory.main(command)
+        peaks.append((code, capsys.readouterr()))
+    assert peaks[0][0] == 0 and peaks[0][1].out.splitlines()[-1].startswith("peak")
+    assert peaks[1][0] == 2 and "llm_dtype" in peaks[1][1].err
+
+
+def test_a_model_of_the_hub(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """By the program, from a folder or a yaml file; before, it was refused."""
+    pytest.importorskip("peft")
+    folder = tiny.make("llava", tmp_path / "vlm")
     config = tmp_path / "hub.yaml"
-    config.write_text("model: {arch: hf_vlm, path: folder}\n")
-    assert memory.main(["--model", str(config), "--batch", "1", "--phase", "bc"]) == 2
-    assert "model.arch=hf_vlm cannot be predicted" in capsys.readouterr().err
+    config.write_text(f"model: {{arch: hf_vlm, path: {folder}, lora_rank: 4}}\n")
+    said = []
+    for given in (["--model", str(config)], ["--model", f"hf_vlm:{folder}", "--options", "lora_rank=4"]):
+        assert memory.main([*given, "--batch", "2", "--phase", "bc", "--prompt", "20", "--device", "cpu"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    names = [re.split(r"\s{2,}", line)[0] for line in said[0].splitlines()]
+    assert names == [
+        "weights",
+        "gradients",
+        "optimizer",
+        "activations",
+        "holes in the heap",
+        "Python and libraries",
+        "peak",
+    ]

@@ -99,12 +99,58 @@ def test_image_tokens_that_do_not_fit_the_vision_side(build: Build, copy: Callab
     settings = json.loads((path / "processor_config.json").read_text())
     settings["image_seq_len"] = 5
     (path / "processor_config.json").write_text(json.dumps(settings))
-    assert "images and image tokens do not match" in refused(build, path, ConfigError)
+    assert "do not match: 4 features of the vision side for 5 tokens" in refused(build, path, ConfigError)
 
 
 def test_more_images_than_the_model_takes(build: Build, folder: Callable[[str], Path]) -> None:
     text = refused(build, folder("instructblip"), ConfigError, images=2)
-    assert "model.images=2: images and image tokens do not match" in text
+    assert "model.images=2: the model's vision side cannot read the images" in text
+
+
+def test_a_mismatch_that_the_family_does_not_word(build: Build, copy: Callable[..., Path]) -> None:
+    """InstructBLIP raises a shape error ("Number of elements of source < number of ones in mask")."""
+    path = copy("instructblip")
+    settings = json.loads((path / "processor_config.json").read_text())
+    settings["num_query_tokens"] = 6
+    (path / "processor_config.json").write_text(json.dumps(settings))
+    assert "do not match: 4 features of the vision side for 6 tokens" in refused(build, path, ConfigError)
+
+
+def test_an_error_that_has_nothing_to_do_with_images_is_shown_as_it_is(build: Build, copy: Callable[..., Path]) -> None:
+    """Before, any RuntimeError of the forward pass was reported as images that do not match their tokens."""
+    path = copy()
+    config = json.loads((path / "config.json").read_text())
+    config["text_config"]["rope_parameters"]["mrope_section"] = [2, 2, 1]  # 5 of the 4 frequencies there are
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RuntimeError, match="split_sizes to sum exactly to 4") as raised:
+        build(path=str(path))
+    assert not isinstance(raised.value, EmacError)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "memory is not enough for one prompt"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), "is not enough"),
+        (
+            RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'"),
+            "model.dtype=float32 cannot be computed in on cpu",
+        ),
+    ],
+)
+def test_settings_that_the_machine_cannot_compute(
+    error: Exception,
+    message: str,
+    build: Build,
+    folder: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(transformers.Qwen2_5_VLForConditionalGeneration, "forward", failing)
+    text = refused(build, folder("qwen2_5_vl"), ConfigError)
+    assert message in text and "do not match" not in text
 
 
 def test_too_little_memory(build: Build, copy: Callable[..., Path]) -> None:
