@@ -41,7 +41,7 @@ class Shadow(Tensor):
             strides=meta.stride(),
             storage_offset=meta.storage_offset(),
             dtype=meta.dtype,
-            device="cpu",
+            device=torch.device("cpu"),
         )
         made.meta = meta
         return made
