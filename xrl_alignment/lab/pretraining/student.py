@@ -2,8 +2,8 @@ r"""Trains the student on games of all levels, by whole episodes, from any weigh
 
     python -m xrl_alignment.make_student --out DIR --tokens 20
     python -m xrl_alignment.make_student --out DIR --tokens 30 --student-drives 0.3      # goes on from what DIR holds
-    python -m xrl_alignment.make_student --out DIR --tokens 1 --official 1 --drills 0 --actions-only --lr 5e-4 \
-        --model-type smollm2_135m --options llm_model=FOLDER    # adapters of a pretrained language model
+    python -m xrl_alignment.make_student --out DIR --tokens 0.4 --official 1 --drills 0 --untold 0 --actions-only \
+        --batch-tokens 1600 --model-type smollm2_135m --options llm_model=FOLDER    # of a pretrained language model
 
     DIR/
         student.safetensors    language model and projection in bfloat16, for `model.pretrained`
