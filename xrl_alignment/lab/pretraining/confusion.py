@@ -16,7 +16,6 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from lavis.common.devices import autocast
 from lavis.common.program import read_first, run_program
 
 
@@ -41,6 +40,7 @@ from torch import Tensor
 
 from alfworld_native.base import Game
 from alfworld_native.games import find_games
+from lavis.common.devices import autocast
 from lavis.common.files import write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from xrl_alignment.builders.student import load_student
