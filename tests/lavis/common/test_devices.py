@@ -96,7 +96,7 @@ def test_a_gpu_that_computes_in_bfloat16_does_so(
 def test_a_cpu_computes_in_bfloat16_if_it_has_instructions_for_it(
     monkeypatch: pytest.MonkeyPatch, instructions: bool, expected: torch.dtype, wanted: torch.dtype | None
 ) -> None:
-    """bfloat16 was taken on every CPU: without AVX-512 the demo took eight times as long."""
+    """bfloat16 was taken on every CPU: with AVX2 alone products of matrices took eight times as long."""
     monkeypatch.setattr(devices, "cpu_multiplies_bfloat16", lambda: instructions)
     with autocast(CPU, wanted):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == expected
