@@ -45,16 +45,24 @@ def greedy(
     runner = make_runner(llm, named)
     positions = position_ids(mask)
     logits = runner.prefill(embeds, mask, positions, max_new)
-    unfinished = torch.ones(len(embeds), dtype=torch.bool, device=embeds.device)
-    ids: list[Tensor] = []
-    while True:
-        if len(ids) < min_new:
+    positions = positions[:, -1:]
+    ids = torch.full((len(embeds), max_new), pad_id, device=embeds.device)
+    read = torch.arange(len(embeds), device=embeds.device)  # the rows that the runner reads, and which of them go on
+    unfinished = torch.ones_like(read, dtype=torch.bool)
+    for place in range(max_new):
+        if place < min_new:
             logits[:, eos_id] = -torch.inf
-        # An answer that has ended goes on as pads, so that all rows stay of one length.
         token = torch.where(unfinished, logits.argmax(-1), pad_id)
-        ids.append(token)
+        ids[read, place] = token
         unfinished = unfinished & (token != eos_id)
-        if len(ids) == max_new or not unfinished.any():
-            return torch.stack(ids, dim=1)
-        positions = positions[:, -1:] + 1
+        left = int(unfinished.sum())
+        if not left or place + 1 == max_new:
+            break
+        # Answers that have ended are read on as pads until half of all have: dropping them copies keys and values.
+        if 2 * left <= len(read):
+            rows = unfinished.nonzero()[:, 0]
+            runner.keep(rows)
+            read, token, positions, unfinished = read[rows], token[rows], positions[rows], unfinished[rows]
+        positions = positions + 1
         logits = runner.step(token, positions)
+    return ids[:, : place + 1]

@@ -57,6 +57,13 @@ class _Group:
             (F.pad(keys, (0, 0, 0, columns)), F.pad(values, (0, 0, 0, columns))) for keys, values in self.cache
         ]
 
+    def keep(self, places: Tensor, first: int) -> None:
+        """Only its prompts at `places` (n,) go on, from row `first` on."""
+        self.rows = slice(first, first + len(places))
+        self.bias = self.bias[places]
+        for layer, (keys, values) in enumerate(self.cache):
+            self.cache[layer] = keys[places], values[places]
+
 
 class LlamaRunner:
     """A `Runner` (see there) of a plain Llama; or `read` whole rows at once.
@@ -150,6 +157,19 @@ class LlamaRunner:
         for group in self._groups:
             seen = group.bias[..., group.length :]
             seen.copy_(seen.take_along_dim(parents[group.rows, None, :, None], dim=2))
+
+    def keep(self, rows: Tensor) -> None:
+        """Only the prompts `rows` (n,), in rising order, go on; their keys and values are copied."""
+        places = self._place[rows]  # in reading order
+        first = 0
+        for group in self._groups:
+            mine = places[(places >= group.rows.start) & (places < group.rows.stop)].sort().values
+            group.keep(mine - group.rows.start, first)
+            first = group.rows.stop
+        self._groups = [group for group in self._groups if group.rows.start < group.rows.stop]
+        # A prompt's new place is its rank among the places that are left.
+        self._order = places.argsort()
+        self._place = self._order.argsort()
 
     def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Read one more token of each row: `tokens` (N * B,), `positions` (N * B, 1); logits (N * B, V), float32."""

@@ -32,6 +32,10 @@ class Runner(Protocol):
         """Row i continues as row `beams[i]` (N * beams,), one of the same prompt."""
         ...
 
+    def keep(self, rows: Tensor) -> None:
+        """Only the prompts `rows` (n,), in rising order, go on; their keys and values are copied."""
+        ...
+
     def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Read one more token of each row: `tokens` (N * beams,), `positions` (N * beams, 1); logits (N * beams, V)."""
         ...

@@ -63,6 +63,12 @@ class RoomyLayer(DynamicLayer):
         for buffer in self._buffers:
             buffer[:, :, self._prompt : stop] = buffer[beam_idx, :, self._prompt : stop]
 
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Only the rows `indices` stay."""
+        stop = self.get_seq_length()
+        self._buffers = tuple(buffer[indices] for buffer in self._buffers)
+        self._show(stop)
+
 
 def roomy_cache(llm: PreTrainedModel, room: int) -> Cache:
     """A KV cache for `llm`: a prompt of any length, then at most `room` tokens."""
@@ -80,7 +86,7 @@ class TransformersRunner:
     def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int, beams: int = 1) -> Tensor:
         """Read N prompts; the next token's logits (N, V)."""
         self._cache = roomy_cache(self._llm, room)
-        self._mask = mask
+        self._mask, self._prompts = mask, len(mask)
         # Without a mask Transformers chooses the causal kernel, which is faster than one that reads a mask.
         self._unpadded = bool(mask.all())
         logits = self._logits(positions, inputs_embeds=embeds)
@@ -93,6 +99,14 @@ class TransformersRunner:
     def reorder(self, beams: Tensor) -> None:
         """Row i continues as row `beams[i]`."""
         self._cache.reorder_cache(beams)
+
+    def keep(self, rows: Tensor) -> None:
+        """Only the prompts `rows` go on."""
+        beams = len(self._mask) // self._prompts
+        self._prompts = len(rows)
+        rows = (rows[:, None] * beams + torch.arange(beams, device=rows.device)).flatten()
+        self._mask = self._mask[rows]
+        self._cache.batch_select_indices(rows)
 
     def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Read one more token of each row; logits (rows, V)."""
