@@ -98,9 +98,8 @@ def make_policy(settings: PolicyConfig, model: Student, vis_processor: ImageProc
 
 
 def check_served(student: Student, adapters: str) -> None:
-    """ConfigError if more of the language model trains than vLLM can be given: its adapters (`policy.adapters`)."""
-    model = _served(student)
-    training = [name for name, weight in model.llm_model.named_parameters() if weight.requires_grad]
+    """ConfigError if more of the served model trains than vLLM can be given: its adapters (`policy.adapters`)."""
+    training = [name for name, weight in _served_part(student).named_parameters() if weight.requires_grad]
     if not all(map(is_adapter, training)):
         raise ConfigError(
             "policy.name=vllm: the language model that is served must not train; set model.freeze_llm=true (and "
@@ -112,46 +111,62 @@ def check_served(student: Student, adapters: str) -> None:
         )
 
 
-def _served(student: Student) -> Any:
-    """`student` as a model whose language model vLLM can run for it; ConfigError if it is none."""
-    if not hasattr(student, "prompt_embeds"):
-        raise ConfigError(
-            f"policy.name=vllm sends prompts as embeddings, which {type(student).__name__} does not make: set "
-            "policy.name=in_process"
-        )
-    return student
+def _served_part(student: Any) -> Any:
+    """What vLLM runs of `student`; ConfigError if it is a model that vLLM cannot run.
+
+    The language model, to which prompts are sent as embeddings, or the whole of a model that has a chat template.
+    """
+    if hasattr(student, "prompt_embeds"):
+        return student.llm_model
+    if hasattr(student, "chat"):
+        return student.vlm
+    raise ConfigError(
+        f"policy.name=vllm: {type(student).__name__} makes neither prompt embeddings nor chats: set "
+        "policy.name=in_process"
+    )
 
 
 def _vllm_policy(settings: PolicyConfig, student: Student, vis_processor: ImageProcessor, max_batch: int) -> Policy:
-    from xrl_alignment.agents.policies.vllm.policy import (  # here: most programs need neither
-        PROMPTS_PER_CALL,
-        VllmPolicy,
-    )
+    model: Any = student
+    _served_part(model)
+    options = {
+        "model": model,
+        "vis_processor": vis_processor,
+        "base_urls": settings.base_urls,
+        "max_length": settings.max_length,
+        "min_length": settings.min_length,
+        "max_batch": max_batch,
+        "timeout_s": settings.timeout_s,
+        "adapters": settings.adapters,
+        "adapter_folder": settings.adapter_folder,
+    }
+    if not hasattr(model, "prompt_embeds"):
+        if settings.decode != "free":
+            raise ConfigError("policy.name=vllm: a hub model there writes freely: set policy.decode=free")
+        if not settings.base_urls:
+            raise ConfigError(
+                f"policy.base_urls is empty: start a server (`vllm serve {model.sources.get('language', 'MODEL')} "
+                "--enable-lora`, docs/vllm.md), and name its address, which ends in /v1"
+            )
+        from xrl_alignment.agents.policies.vllm.chat_policy import ChatPolicy  # here: most programs do not need it
+
+        return ChatPolicy(**options)
+    from xrl_alignment.agents.policies.vllm.policy import PROMPTS_PER_CALL, VllmPolicy
     from xrl_alignment.agents.policies.vllm.process import VllmProcess
 
-    model = _served(student)
     # Without an address of servers the policy starts one of its own, and ends it with `close`.
     own: VllmProcess | None = None
-    base_urls = settings.base_urls
     if not settings.base_urls:
         own = VllmProcess(
             model, python=settings.vllm_python, arguments=settings.vllm_args, timeout_s=settings.timeout_s
         )
         own.wait()
-        base_urls = [own.url]
+        options["base_urls"] = [own.url]
     return VllmPolicy(
-        model=model,
-        vis_processor=vis_processor,
-        base_urls=base_urls,
         client=own,
         decode=settings.decode,
-        max_length=settings.max_length,
-        min_length=settings.min_length,
-        max_batch=max_batch,
         prompts_per_call=max_batch if own and model.device.type == "cpu" else PROMPTS_PER_CALL,
-        timeout_s=settings.timeout_s,
-        adapters=settings.adapters,
-        adapter_folder=settings.adapter_folder,
+        **options,
     )
 
 

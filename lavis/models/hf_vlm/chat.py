@@ -56,6 +56,20 @@ class Chat:
         A prompt that is longer than `longest` loses the beginning of its text, never an image token. ConfigError for a
         question without images, or with more than the model was set up for.
         """
+        return self._fitted(question)[2]
+
+    def turn(self, question: Question) -> tuple[list[Image.Image], str]:
+        """The question as one user turn: its images and its text, as `read` would put them into the template.
+
+        ConfigError if the model has no chat template.
+        """
+        if not self.has_template:
+            raise ConfigError("model.path: the model has no chat template, so a server cannot be asked in turns")
+        frames, text, _ = self._fitted(question)
+        return frames, self._plain(text)
+
+    def _fitted(self, question: Question) -> tuple[list[Image.Image], str, Inputs]:
+        """Images, text and inputs of a question that is no longer than `longest`."""
         if not question.images:
             raise ValueError("hf_vlm reads images, and a question came without: give samples['image']")
         if len(question.images) > self.images:
@@ -77,7 +91,7 @@ class Chat:
                 )
             text = self.tokenizer.decode(ids)
             inputs = self._inputs(text, frames)
-        return inputs
+        return frames, text, inputs
 
     def overhead(self, question: Question) -> int:
         """Tokens of a prompt that are no text of its own; without images, of `images` frames of ALFWorld's size."""

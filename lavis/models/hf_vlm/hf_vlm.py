@@ -30,7 +30,7 @@ from lavis.models.blip2_models.adapters import is_adapter
 from lavis.models.hf_vlm import loading
 from lavis.models.hf_vlm.adapters import digest, fitting_weights, plain_name, with_adapters
 from lavis.models.hf_vlm.chat import Chat, Encode, Inputs, joined, on
-from lavis.models.hf_vlm.logps import check_image_tokens, shares_prompts, summed_logps
+from lavis.models.hf_vlm.logps import answer_logits, check_image_tokens, shares_prompts, summed_logps
 from lavis.models.hf_vlm.options import MODEL_TYPES, checked_options
 from lavis.models.student import Decoding, Question, RowLoss, Samples, questions_of
 from lavis.models.student_model import StudentModel
@@ -209,6 +209,13 @@ class HfVlm(StudentModel):
         flat = self._summed(questions, candidates).tolist()
         ends = [sum(map(len, candidates[: n + 1])) for n in range(len(candidates))]
         return [flat[end - len(group) : end] for end, group in zip(ends, candidates, strict=True)]
+
+    @torch.no_grad()
+    def next_logps(self, question: Question, ids: Sequence[int]) -> Tensor:
+        """Log-probabilities (len(ids), vocabulary), float32, of what may stand at each place of the answer `ids`."""
+        with self.maybe_autocast():
+            (logits,) = answer_logits(self.base, [self._read(question)], [ids], self.chat.pad_id)
+        return logits.float().log_softmax(-1)
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 

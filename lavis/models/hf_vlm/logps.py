@@ -106,15 +106,23 @@ def _whole_rows(
     model: PreTrainedModel, prompts: Sequence[Inputs], answers: Sequence[Sequence[int]], pad_id: int
 ) -> Tensor:
     """As `summed_logps`, prompt and answer in one row each, pads on the right."""
+    sums = []
+    for answer, logits in zip(answers, answer_logits(model, prompts, answers, pad_id), strict=True):
+        sums.append(_picked(logits[None], torch.tensor([answer], device=model.device)).sum())
+    return torch.stack(sums)
+
+
+def answer_logits(
+    model: PreTrainedModel, prompts: Sequence[Inputs], answers: Sequence[Sequence[int]], pad_id: int
+) -> list[Tensor]:
+    """What predicts each token of each answer: (T, V), in the model's dtype; prompt and answer are one row."""
     tail_type = int(model.config.model_type == "paligemma")
     batch = on(joined(prompts, pad_id, answers, tail_type=tail_type), model.device, model.dtype)
     logits = model(**batch, use_cache=False).logits  # (R, L + T, V)
-    sums = []
-    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-        start = prompt["input_ids"].shape[1]  # the token before an answer's first one predicts it
-        ids = torch.tensor([answer], device=model.device)
-        sums.append(_picked(logits[row : row + 1, start - 1 : start - 1 + len(answer)], ids).sum())
-    return torch.stack(sums)
+    # The token before an answer's first one predicts it.
+    starts = [prompt["input_ids"].shape[1] - 1 for prompt in prompts]
+    ends = [start + len(answer) for start, answer in zip(starts, answers, strict=True)]
+    return [row[start:end] for row, start, end in zip(logits, starts, ends, strict=True)]
 
 
 def _picked(logits: Tensor, ids: Tensor) -> Tensor:

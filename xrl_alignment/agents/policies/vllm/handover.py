@@ -11,27 +11,31 @@ import shutil
 import tempfile
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lavis.common.files import make_folder
-from lavis.models.blip2_models import adapters
+from lavis.models.blip2_models.adapters import is_adapter
 from xrl_alignment.agents.policies.base import changes
 from xrl_alignment.agents.policies.vllm.base import InferenceClient, ServedAdapter
 
 if TYPE_CHECKING:
-    from lavis.models.blip2_models.blip2_emac import Blip2Emac
+    from torch import nn
 
 
 class AdapterHandover:
-    """Gives the adapters of `model` to the engines that `client` asks.
+    """Gives the adapters in `model` to the engines that `client` asks; `save` writes them to a folder as peft does.
 
     They are written below `folder`, which servers on other machines must see, too (empty: a temporary folder).
     FileError if the folder cannot be written.
     """
 
-    def __init__(self, model: Blip2Emac, client: InferenceClient, folder: str = "") -> None:
-        self._llm = model.llm_model
+    def __init__(
+        self, model: nn.Module, save: Callable[[Path], None], client: InferenceClient, folder: str = ""
+    ) -> None:
+        self._model = model
+        self._save = save
         self._client = client
         self._name = f"emac-{secrets.token_hex(4)}"  # several programs may use one server
         self._folder = (
@@ -45,13 +49,13 @@ class AdapterHandover:
 
     def update(self) -> None:
         """Write the adapters if they have changed; no request may be in progress."""
-        now = changes(weight for name, weight in self._llm.named_parameters() if adapters.is_adapter(name))
+        now = changes(weight for name, weight in self._model.named_parameters() if is_adapter(name))
         if now == self._written:
             return
         # A new name and a new folder for every state of the weights; the state before it is needed by nobody.
         before, number = self._adapter, self._adapter.number + 1
         adapter = ServedAdapter(f"{self._name}-{number}", number, self._folder / str(number))
-        adapters.save(self._llm, adapter.folder)
+        self._save(adapter.folder)
         self._adapter, self._written = adapter, now
         if before.number:
             shutil.rmtree(before.folder, ignore_errors=True)

@@ -1,13 +1,14 @@
-"""Asks vLLM servers over HTTP: completions of prompts that are embeddings (OpenAI's interface, vLLM's extensions)."""
+"""Asks vLLM servers over HTTP (OpenAI's interface, vLLM's extensions): prompts that are embeddings, and chats."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import openai
@@ -28,6 +29,7 @@ from xrl_alignment.common.errors import InferenceEngineFault
 CHECK_TIMEOUT_S = 30.0  # for requests that compute nothing: the list of models, loading an adapter
 KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own name
 
+Content = Sequence[Mapping[str, Any]]  # of one user turn: texts and images, in OpenAI's form
 _Call = Callable[[openai.AsyncOpenAI], Awaitable[Any]]
 
 
@@ -60,7 +62,7 @@ class VllmHttpClient:
             "return_tokens_as_token_ids": True,
             **options,
         }
-        model = self._adapters.get(url) or self._models.get(url) or self.model_at(url)
+        model = self._model_for(url)
 
         def ask(client: openai.AsyncOpenAI) -> Awaitable[Any]:
             # `prompt=None` is vLLM's, not OpenAI's
@@ -68,15 +70,43 @@ class VllmHttpClient:
             return create(model=model, prompt=None, temperature=0, extra_body=body)
 
         reply = self._ask(url, ask, self._timeout_s, " (policy.timeout_s)")
-        try:
+        with _vllms_form(url, len(prompts)):
             choices = sorted(reply["choices"], key=lambda choice: choice["index"])
             if len(choices) != len(prompts):
                 raise ValueError(f"{len(choices)} choices")
             return [_written(choice) for choice in choices]
-        except WRONG_FORM as error:
-            raise InferenceEngineFault(
-                f"{url} does not answer as vLLM does: no token_ids for each of {len(prompts)} prompts"
-            ) from error
+
+    def chat(self, url: str, turns: Sequence[Content], **options: Any) -> list[list[WrittenToken]]:
+        """What the model at `url` answers to each user turn, through its own chat template: greedy.
+
+        `options` are vLLM's sampling parameters; with `logprobs=k` a token comes with the k most probable ones.
+        """
+        if "logprobs" in options:
+            options |= {"logprobs": True, "top_logprobs": options["logprobs"]}
+        # vLLM's defaults are the model's generation_config.json: penalties and temperatures of a chatbot.
+        body = {
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+            "repetition_penalty": 1.0,
+            "top_k": 0,
+            "top_p": 1.0,
+            **options,
+        }
+        model = self._model_for(url)
+
+        def ask(client: openai.AsyncOpenAI) -> Awaitable[Any]:
+            create: Callable[..., Any] = client.chat.completions.with_raw_response.create
+            messages = [[{"role": "user", "content": content}] for content in turns]
+            calls = [create(model=model, messages=each, temperature=0, extra_body=body) for each in messages]
+            return asyncio.gather(*calls)
+
+        replies = self._ask_all(url, ask, self._timeout_s, " (policy.timeout_s)")
+        with _vllms_form(url, len(turns)):
+            return [_written(reply["choices"][0]) for reply in replies]
+
+    def _model_for(self, url: str) -> str:
+        """The name under which the server answers with the newest adapters, if there are any."""
+        return self._adapters.get(url) or self._models.get(url) or self.model_at(url)
 
     def model_at(self, url: str) -> str:
         """Name of the model that the server at `url` serves."""
@@ -110,8 +140,12 @@ class VllmHttpClient:
 
     def _ask(self, url: str, call: _Call, timeout_s: float, setting: str = "") -> Any:
         """The document that the server answers with."""
+        return self._ask_all(url, lambda client: asyncio.gather(call(client)), timeout_s, setting)[0]
+
+    def _ask_all(self, url: str, calls: _Call, timeout_s: float, setting: str = "") -> list[Any]:
+        """The documents that the server answers several calls with."""
         try:
-            return json.loads(self._call(url, call, timeout_s, setting).content)
+            return [json.loads(reply.content) for reply in self._call(url, calls, timeout_s, setting)]
         except openai.APIStatusError as error:
             raise _fault_of(url, error) from error
         except (ValueError, RecursionError) as error:
@@ -147,10 +181,23 @@ def encode_tensor(value: Tensor) -> str:
     return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
+@contextmanager
+def _vllms_form(url: str, prompts: int) -> Iterator[None]:
+    """A context in which a reply of another form is the server's fault."""
+    try:
+        yield
+    except WRONG_FORM as error:
+        raise InferenceEngineFault(
+            f"{url} does not answer as vLLM does: no token_ids for each of {prompts} prompts"
+        ) from error
+
+
 def _written(choice: Mapping[str, Any]) -> list[WrittenToken]:
     """The tokens in a choice of an answer; raises one of `WRONG_FORM` if it has not the form of vLLM's choices."""
-    tokens = choice["token_ids"]
-    tops = choice["logprobs"]["top_logprobs"] if choice.get("logprobs") else [None] * len(tokens)
+    tokens, logprobs = choice["token_ids"], choice.get("logprobs") or {}
+    tops = logprobs.get("top_logprobs") or [{}] * len(tokens)
+    if logprobs.get("content"):  # the form of a chat's choices
+        tops = [{top["token"]: top["logprob"] for top in item["top_logprobs"]} for item in logprobs["content"]]
     # With return_tokens_as_token_ids a token's name is "token_id:17".
     written = [
         WrittenToken(token, {int(name.rpartition(":")[2]): float(logprob) for name, logprob in (top or {}).items()})

@@ -12,6 +12,7 @@ Shapes: T positions of a prompt (image tokens and text), H hidden size of the la
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,16 +21,15 @@ from torch import Tensor
 
 from alfworld_native.language.commands import normalise
 from lavis.common.devices import autocast
-from lavis.models.blip2_models.adapters import is_adapter
+from lavis.models.blip2_models import adapters
 from lavis.models.blip2_models.text import written as text_of
 from lavis.models.student import Question
 from xrl_alignment.agents.policies.base import PolicyInput, model_reads, process_images, require_commands
 from xrl_alignment.agents.policies.vllm.answer_search import best_answer
-from xrl_alignment.agents.policies.vllm.base import InferenceClient, PromptRequest, ServerUnavailable, WrittenToken
-from xrl_alignment.agents.policies.vllm.handover import AdapterHandover
+from xrl_alignment.agents.policies.vllm.base import InferenceClient, PromptRequest, WrittenToken
 from xrl_alignment.agents.policies.vllm.http_client import VllmHttpClient
 from xrl_alignment.agents.policies.vllm.model_check import ModelCheck
-from xrl_alignment.agents.policies.vllm.server_pool import ServerPool
+from xrl_alignment.agents.policies.vllm.served import ServedPolicy
 from xrl_alignment.common.call_pool import CallPool
 from xrl_alignment.common.errors import InferenceEngineFault
 
@@ -40,16 +40,13 @@ PROMPTS_PER_CALL = 16  # encoded and sent together; the engine reads them while 
 MAX_LOGPROBS = 128  # tokens whose log-probabilities vLLM gives in one reply
 
 
-class VllmPolicy:
+class VllmPolicy(ServedPolicy):
     """`Blip2Emac` whose language model runs in vLLM; greedy.
 
     `decode="free"` writes the action. `decode="admissible"` finds the most probable of the admissible commands: it asks
-    for the next tokens of the best command so far until one command is complete (`best_answer`). The model of every
-    server in `base_urls` is checked first (`ModelCheck`): InferenceEngineFault says which server cannot be used and
-    why. `client` asks the servers (None: over HTTP), and is closed with the policy. Prompts are encoded and sent
-    `prompts_per_call` at a time: that overlaps work here with work in the engine, which helps unless both need the same
-    processors. LoRA adapters are handed over by name through `adapter_folder`, unless the servers have them
-    (`adapters="merged"`). `pool_options` are those of `ServerPool`.
+    for the next tokens of the best command so far until one command is complete (`best_answer`). `client` asks the
+    servers (None: over HTTP). Prompts are encoded and sent `prompts_per_call` at a time: that overlaps work here with
+    work in the engine, which helps unless both need the same processors. `options` are those of `ServedPolicy`.
     """
 
     def __init__(
@@ -57,69 +54,41 @@ class VllmPolicy:
         *,
         model: Blip2Emac,
         vis_processor: Callable[[np.ndarray], Tensor],
-        base_urls: Sequence[str],
         decode: str = "free",
         max_length: int = 128,
         min_length: int = 1,
-        max_batch: int = 32,
         prompts_per_call: int = PROMPTS_PER_CALL,
         timeout_s: float = 300.0,
-        adapters: str = "by_name",
-        adapter_folder: str = "",
         client: InferenceClient | None = None,
-        **pool_options: Any,
+        **options: Any,
     ) -> None:
         self.model = model
         self.vis_processor = vis_processor
         self.decode = decode
         self.max_length = max_length
         self.min_length = min_length
-        self.max_batch = max_batch
         self.prompts_per_call = prompts_per_call
-        self._client: InferenceClient = client or VllmHttpClient(timeout_s)
-        self._model_check = ModelCheck(model)
-        self._handover: AdapterHandover | None = None
-        if adapters == "by_name" and any(map(is_adapter, model.llm_model.state_dict())):
-            self._handover = AdapterHandover(model, self._client, adapter_folder)
         self._threads = CallPool(4)  # groups of prompts that are on their way while the next one is encoded
-        self.pool = ServerPool(base_urls, call=self._call, check=self._check, **pool_options)
-        try:
-            if self._handover:
-                self._handover.update()
-            for server in self.pool.servers:
-                try:
-                    self._check(server.url)
-                except ServerUnavailable as error:
-                    raise InferenceEngineFault(
-                        f"policy.base_urls: {server.url} cannot be used: {error}; start it with `vllm serve` "
-                        "(docs/vllm.md)"
-                    ) from error
-        except BaseException:  # also Ctrl-C: an engine of our own would go on running
-            self.close()
-            raise
+        super().__init__(
+            client=client or VllmHttpClient(timeout_s),
+            model_check=ModelCheck(model),
+            weights=model.llm_model,
+            save_adapters=partial(adapters.save, model.llm_model),
+            **options,
+        )
 
     @property
     def reads(self) -> tuple[str, ...]:
         """See `Policy`."""
         return model_reads(self.decode)
 
-    def act(self, batch: Sequence[PolicyInput]) -> list[str]:
-        """One action for each input. InferenceEngineFault if no server is left."""
-        if self._handover:
-            self._handover.update()
-        actions: list[str] = []
-        for start in range(0, len(batch), self.max_batch):
-            part = batch[start : start + self.max_batch]
-            actions += self._choose(part) if self.decode == "admissible" else self._write(part)
-        return actions
-
     def close(self) -> None:
-        """Close the connections, and the engine that was started for this policy."""
+        """See `ServedPolicy.close`."""
         self._threads.shutdown()
-        self.pool.close()
-        self._client.close()
-        if self._handover:
-            self._handover.close()
+        super().close()
+
+    def _answer(self, batch: Sequence[PolicyInput]) -> list[str]:
+        return self._choose(batch) if self.decode == "admissible" else self._write(batch)
 
     @torch.no_grad()
     def _prompts(self, batch: Sequence[PolicyInput], room: int) -> list[Tensor]:
@@ -174,8 +143,7 @@ class VllmPolicy:
         # Lengths count a BOS, as in `Blip2Emac.generate`. The server's files may name another end than `eos_id`.
         writing: dict[str, Any] = {"max_tokens": self.max_length - 1, "min_tokens": max(self.min_length - 1, 0)}
         writing |= {"ignore_eos": True, "stop_token_ids": [eos_id]}
-        if self._handover:
-            self._handover.give(url)
+        self._give_adapters(url)
         # A message to write holds all prompts; one that asks for log-probabilities as many as their tokens allow.
         answers: list[list[WrittenToken]] = []
         for part, tokens in _messages(requests):
@@ -189,11 +157,6 @@ class VllmPolicy:
                 )
             answers += written
         return answers
-
-    def _check(self, url: str) -> None:
-        if self._handover:
-            self._handover.give_again(url)
-        self._model_check.check(self._client, url)
 
 
 def _messages(requests: Sequence[PromptRequest]) -> Iterator[tuple[list[PromptRequest], frozenset[int]]]:
