@@ -112,8 +112,10 @@ class LlamaRunner:
                 start, states = self._named.kept.find(self._named.names[row, real_first[row, :length]])
                 if states is not None:
                     found[row] = start, states
-            for parts in _alike(_chunked_rows(lengths, [*found], budget), lengths):
-                grown = [row for part in parts for row in part]
+            by_length = [[row] for row in sorted(found, key=lengths.__getitem__)]
+            for group_rows in _alike(by_length, lengths):
+                # Rows with as many new positions lie together: they are read together.
+                grown = sorted((row for (row,) in group_rows), key=lambda row: lengths[row] - found[row][0])
                 last.append(self._go_on(grown, embeds, positions, real_first, lengths, found, len(order), room))
                 order += grown
         for parts in _alike(_chunked_rows(lengths, [r for r in range(len(embeds)) if r not in found], budget), lengths):
@@ -216,13 +218,18 @@ class LlamaRunner:
         `found` are the number and the keys and values of the positions that were read before. The other arguments are
         `prefill`'s, `real_first` (N, T) the places of each row's real tokens.
         """
-        device = embeds.device
+        device, hidden = embeds.device, embeds.shape[2]
         starts = torch.tensor([found[row][0] for row in rows], device=device)[:, None]
         ends = torch.tensor([lengths[row] for row in rows], device=device)[:, None]
-        new = int((ends - starts).max())
-        # Where each row's new positions are written, (n, new): a shorter row's last ones are pads, behind its end.
-        columns = starts + torch.arange(new, device=device)
-        group = self._new_group(first, [lengths[row] for row in rows], int(columns.max()) + 1, room)
+        # `rows` come with their numbers of new positions rising, so each part of them is a slice of the cache.
+        news = (ends - starts)[:, 0].tolist()
+        parts = [
+            slice(part[0], part[-1] + 1) for part in chunked(news, PREFILL.get(device.type, PREFILL["cuda"]) // hidden)
+        ]
+        # Where the new positions are written, (n, new): those behind a shorter row's end are pads.
+        columns = [starts[part] + torch.arange(news[part.stop - 1], device=device) for part in parts]
+        needed = max(int(part.max()) for part in columns) + 1
+        group = self._new_group(first, [lengths[row] for row in rows], needed, room)
         self._groups.append(group)
         for layer, pair in enumerate(group.cache):
             for which, cached in enumerate(pair):
@@ -230,24 +237,35 @@ class LlamaRunner:
                 for place, row in enumerate(rows):
                     start, states = found[row]
                     cached[place, :, :start] = states[layer, which]
-        total = group.bias.shape[-1]
-        seen = torch.arange(total, device=device) <= columns[..., None]  # (n, new, total)
+        read = []
+        for part, written in zip(parts, columns, strict=True):
+            at_ends = (ends - starts)[part] - 1  # the last new position's place among the new ones
+            here = (
+                torch.tensor(rows[part], device=device)[:, None],
+                real_first[rows[part]].take_along_dim(written.clamp(max=embeds.shape[1] - 1), 1),
+            )
+            mix = self._going_on(group, part, written, at_ends)
+            read.append(self._forward(embeds[here], positions[here], mix, at_ends)[:, 0])
+        return torch.cat(read)
+
+    def _going_on(self, group: _Group, rows: slice, columns: Tensor, at_ends: Tensor) -> Mix:
+        """Attention of `rows` of a group whose new positions are written to `columns` (n, new).
+
+        In the last layer only those at `at_ends` (n, 1) of the new ones ask.
+        """
+        width = int(columns.max()) + 1
+        seen = torch.arange(width, device=columns.device) <= columns[..., None]  # (n, new, width)
         bias = additive_mask(seen[:, None], self._dtype)
-        places = ends - starts - 1  # of the last position among the new ones
-        at_ends = bias.take_along_dim(places[:, None, :, None], dim=2)
-        which_row = torch.arange(len(rows), device=device)[:, None]
+        last_bias = bias.take_along_dim(at_ends[:, None, :, None], dim=2)
+        places = torch.arange(rows.start, rows.stop, device=columns.device)[:, None]
 
         def mix(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             for cached, added in zip(group.cache[layer], (key, value), strict=True):
-                cached[which_row, :, columns] = added.transpose(1, 2)
-            return self._attention(query, *group.cache[layer], bias if query.shape[2] == new else at_ends)
+                cached[places, :, columns] = added.transpose(1, 2)
+            keys, values = (cached[rows, :, :width] for cached in group.cache[layer])
+            return self._attention(query, keys, values, last_bias if layer == len(self._layers) - 1 else bias)
 
-        width = embeds.shape[1]
-        here = (
-            torch.tensor(rows, device=device)[:, None],
-            real_first[rows].take_along_dim(columns.clamp(max=width - 1), 1),
-        )
-        return self._forward(embeds[here], positions[here], mix, places)[:, 0]
+        return mix
 
     def _norm(self, x: Tensor) -> Tensor:
         weight, eps = self._llm.model.norm.weight, self._llm.config.rms_norm_eps

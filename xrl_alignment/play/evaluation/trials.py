@@ -12,7 +12,7 @@ from xrl_alignment.agents.reflexion.base import Reflector, update_memories
 from xrl_alignment.play.evaluation.actors import Actor
 from xrl_alignment.play.evaluation.metrics import EpisodeResult
 from xrl_alignment.play.evaluation.player import EvaluationPlayer
-from xrl_alignment.play.rollouts.base import RolloutExecutor
+from xrl_alignment.play.rollouts.base import JobOutcome, RolloutExecutor
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 
 
@@ -27,7 +27,7 @@ def play_games(
     on_result: Callable[[EpisodeResult, EpisodeTrace | None], None] = lambda result, trace: None,
     **options: Any,
 ) -> list[EpisodeResult]:
-    """Play every game once; results, and calls of `on_result`, in the order of `games`.
+    """Play every game once; results in the order of `games`. `on_result` is called as soon as a game has ended.
 
     Without an `executor` the games are played in this process, up to `concurrency` at a time. `options` are those of
     `EvaluationPlayer`. A game that was lost with its workers has a `fault` and no trace.
@@ -35,8 +35,8 @@ def play_games(
     player = _player(actor, make_environment, options)
     if executor is None:
         with SequentialExecutor(concurrency) as own:
-            return _play_all(own, player, actor, games, memories or {}, on_result)
-    return _play_all(executor, player, actor, games, memories or {}, on_result)
+            return [result for result, _ in _play_all(own, player, actor, games, memories or {}, on_result)]
+    return [result for result, _ in _play_all(executor, player, actor, games, memories or {}, on_result)]
 
 
 def _player(actor: Actor, make_environment: Callable[[], Environment], options: Mapping[str, Any]) -> EvaluationPlayer:
@@ -51,19 +51,24 @@ def _play_all(
     games: Sequence[Game],
     memories: dict[str, list[str]],
     on_result: Callable[[EpisodeResult, EpisodeTrace | None], None],
-) -> list[EpisodeResult]:
+) -> list[tuple[EpisodeResult, EpisodeTrace | None]]:
     # The key is the game: a worker that has loaded it in an earlier trial plays it again faster.
     jobs = [(game, memories.get(game.id, [])) for game in games]
-    results = []
-    for outcome in executor.run(player, jobs, answer=actor.answer, key=lambda job: job[0].id):
+
+    def played(outcome: JobOutcome) -> tuple[EpisodeResult, EpisodeTrace | None]:
         if outcome.fault:  # its worker was lost again and again: the game counts as not solved
             game, _ = outcome.job
-            result, trace = EpisodeResult(game.id, game.task_type, False, 0, 0, outcome.fault), None
-        else:
-            result, trace = outcome.value
-        results.append(result)
-        on_result(result, trace)
-    return results
+            return EpisodeResult(game.id, game.task_type, False, 0, 0, outcome.fault), None
+        return outcome.value
+
+    outcomes = executor.run(
+        player,
+        jobs,
+        answer=actor.answer,
+        key=lambda job: job[0].id,
+        on_end=lambda outcome: on_result(*played(outcome)),
+    )
+    return list(map(played, outcomes))
 
 
 class Trials:
@@ -106,7 +111,7 @@ class Trials:
         self._traces: list[EpisodeTrace] = []  # of the last trial; a slot's name stands for the game's id
 
     def play(self, on_result: Callable[[EpisodeResult, EpisodeTrace | None], None]) -> None:
-        """One more trial of every game that is not solved yet."""
+        """One more trial of every game that is not solved yet; `on_result` is called as soon as a game has ended."""
         shift = len(self.results) if self.moving_slots else 0
         slots = [slot for slot in range(len(self.games)) if slot not in self.solved]
         games = [self.games[(slot - shift) % len(self.games)] for slot in slots]
@@ -114,18 +119,13 @@ class Trials:
         # Now, not after the trial before: memories of the last trial would be written (and paid) for nobody.
         if self.reflector:
             self._memories = update_memories(self._traces, self._memories, self.reflector)
-        self._traces = []  # a game that was lost with its workers has none, and so gets no memory
-
-        def note(result: EpisodeResult, trace: EpisodeTrace | None) -> None:
-            if trace:
-                self._traces.append(replace(trace, game_id=str(slot_of[trace.game_id])))
-            if result.won:
-                self.solved.add(slot_of[result.game])
-            on_result(result, trace)
-
         memories = swapped(self._memories, list(map(str, slots))) if self.swap_memories else self._memories
         memories = {game: memories.get(str(slot), []) for game, slot in slot_of.items()}
-        self.results.append(_play_all(self.executor, self._player, self.actor, games, memories, note))
+        played = _play_all(self.executor, self._player, self.actor, games, memories, on_result)
+        self.results.append([result for result, _ in played])
+        # A game that was lost with its workers has no trace, and so gets no memory.
+        self._traces = [replace(trace, game_id=str(slot_of[trace.game_id])) for _, trace in played if trace]
+        self.solved |= {slot_of[result.game] for result, _ in played if result.won}
 
     def close(self) -> None:
         """End the workers and close the environments."""

@@ -30,6 +30,7 @@ Rollout = Generator[Any, Any, Any]
 RolloutFunction = Callable[[Any], Rollout]  # job -> its rollout
 AnswerFunction = Callable[[Sequence[Any]], Sequence[Any]]  # questions of several rollouts -> their answers
 KeyFunction = Callable[[Any], Hashable]  # job -> what a worker loads for it
+EndFunction = Callable[["JobOutcome"], None]
 
 Self = TypeVar("Self", bound="RolloutExecutor")
 
@@ -62,12 +63,15 @@ class RolloutExecutor(ABC):
         *,
         answer: AnswerFunction | None = None,
         key: KeyFunction | None = None,
+        on_end: EndFunction | None = None,
     ) -> Iterator[JobOutcome]:
         """Play all `jobs`; yields their outcomes in order, each as soon as it and all before it are known.
 
         `answer` answers the questions of several rollouts at once. `key` names what a worker loads for a job (the
         game): a job goes to a worker that has loaded it before, if that one is free. An exception in a rollout is
         raised here, in the turn of its job; only MemoryError counts as the loss of the worker.
+
+        `on_end` is called with each outcome as soon as its job has ended, for progress: jobs before it may go on.
         """
 
     @abstractmethod
@@ -114,8 +118,15 @@ def answer_all(answer: AnswerFunction | None, questions: Sequence[Any]) -> Seque
 class JobBoard:
     """The jobs of one run: those that wait, the outcomes of the others, and which outcome is due next."""
 
-    def __init__(self, jobs: Sequence[Any], key: KeyFunction | None, homes: dict[Hashable, int]) -> None:
+    def __init__(
+        self,
+        jobs: Sequence[Any],
+        key: KeyFunction | None,
+        homes: dict[Hashable, int],
+        on_end: EndFunction | None = None,
+    ) -> None:
         """`homes` maps a key to the number of the worker that has loaded it; it is kept up to date."""
+        self._on_end = on_end or (lambda outcome: None)
         self.jobs = list(jobs)
         self.keys = [key(job) if key else None for job in self.jobs]
         self.homes = homes
@@ -143,7 +154,8 @@ class JobBoard:
 
     def end(self, index: int, value: Any) -> None:
         """A rollout has ended with `value`."""
-        self._ended[index] = JobOutcome(self.jobs[index], value, self.attempts[index])
+        self._ended[index] = outcome = JobOutcome(self.jobs[index], value, self.attempts[index])
+        self._on_end(outcome)
 
     def fail(self, index: int, error: Exception) -> None:
         """A rollout has raised `error`."""
@@ -155,7 +167,8 @@ class JobBoard:
         if self.attempts[index] <= retries:
             self.waiting.appendleft(index)
         else:
-            self._ended[index] = JobOutcome(self.jobs[index], None, self.attempts[index], reason)
+            self._ended[index] = outcome = JobOutcome(self.jobs[index], None, self.attempts[index], reason)
+            self._on_end(outcome)
 
     def take_due(self) -> Iterator[JobOutcome]:
         """The outcomes that are due, in order; raises what a rollout raised when it is its turn."""

@@ -12,6 +12,7 @@ from xrl_alignment.common.choices import STEP_TIMEOUT_S
 from xrl_alignment.common.errors import RolloutError
 from xrl_alignment.play.rollouts.base import (
     AnswerFunction,
+    EndFunction,
     JobBoard,
     JobOutcome,
     KeyFunction,
@@ -102,11 +103,12 @@ class ParallelExecutor(RolloutExecutor, Generic[Handle]):
         *,
         answer: AnswerFunction | None = None,
         key: KeyFunction | None = None,
+        on_end: EndFunction | None = None,
     ) -> Iterator[JobOutcome]:
         """See `RolloutExecutor.run`."""
         if getattr(play, "__module__", "") == "__main__":
             raise ValueError(f"workers cannot import {play!r} from the program that was started: move it to a module")
-        board = JobBoard(jobs, key, self._homes)
+        board = JobBoard(jobs, key, self._homes, on_end)
         try:
             while not board.finished:
                 self._staff(min(self.workers, len(board.jobs)))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from xrl_alignment.play.rollouts.base import (
     AnswerFunction,
+    EndFunction,
     JobBoard,
     JobOutcome,
     KeyFunction,
@@ -45,11 +46,12 @@ class SequentialExecutor(RolloutExecutor):
         *,
         answer: AnswerFunction | None = None,
         key: KeyFunction | None = None,
+        on_end: EndFunction | None = None,
     ) -> Iterator[JobOutcome]:
         """See `RolloutExecutor.run`."""
         if not any(known is play for known in self._plays):
             self._plays.append(play)
-        board = JobBoard(jobs, None, {})  # no keys: the one worker has loaded every game that was played before
+        board = JobBoard(jobs, None, {}, on_end)  # no keys: the one worker has loaded every game that was played before
         asking: list[_Asking] = []
         try:
             while not board.finished:

@@ -69,3 +69,19 @@ def test_a_free_worker_gets_what_it_has_loaded(plays):
     assert [first.pick(number) for number in (1, 2, 2, 1)] == [0, 1, 2, 3]
     again = JobBoard("abcde", key=str, homes=homes)
     assert [again.pick(number) for number in (2, 2, 2, 2, 1)] == [1, 2, 4, 0, 3]  # its own, nobody's, another's
+
+
+def test_an_end_is_told_at_once_and_outcomes_come_in_order(plays, local):
+    def play(questions):
+        for _ in range(questions):
+            yield "?"
+        return questions
+
+    ended = []
+    outcomes = SequentialExecutor(interleave=3).run(
+        play, [3, 1, 2], answer=lambda asked: asked, on_end=lambda outcome: ended.append(outcome.value)
+    )
+    assert values(outcomes) == [3, 1, 2] and ended == [1, 2, 3]
+    ended.clear()
+    assert len(list(local.run(plays.Asking(), range(4), answer=plays.answer, on_end=ended.append))) == 4
+    assert sorted(outcome.job for outcome in ended) == [0, 1, 2, 3]
