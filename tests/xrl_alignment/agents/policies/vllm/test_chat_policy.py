@@ -11,6 +11,7 @@ import io
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -148,10 +149,12 @@ def test_what_it_cannot_do_is_said(folder):
 
 
 @pytest.mark.vllm
-@pytest.mark.parametrize("family", ["llava", "idefics3"])  # Qwen's processors there want torchvision for videos
-def test_vllm_itself_answers_so(family, tmp_path, monkeypatch):
+@pytest.mark.timeout(1800)
+def test_vllm_itself_answers_so(tmp_path, monkeypatch):
+    """With Idefics3: our tiny Qwen has no processor for videos, and LLaVA's weights have newer names than vLLM 0.32."""
+    monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True")
     monkeypatch.setattr(tiny, "WIDTH", 128)  # heads of 32 dimensions, the least that its CPU kernels take
-    folder = tiny.make(family, tmp_path / "vlm")
+    folder = tiny.make("idefics3", tmp_path / "vlm")
     model, processor = student_of(folder)
     options = ["--max-model-len", "1024", "--max-num-seqs", "8", "--enable-lora", "--max-lora-rank", "8"]
     python = find_python(os.environ.get("EMAC_VLLM_PYTHON", ""))
@@ -159,6 +162,8 @@ def test_vllm_itself_answers_so(family, tmp_path, monkeypatch):
         server.wait()
         policy = ChatPolicy(model=model, vis_processor=processor, base_urls=[server.url], max_length=LENGTH)
         try:
-            assert follows(policy, model, processor, inputs(4))
+            # Frames of one colour: vLLM's processor resizes by torchvision, ours by Pillow, which differ a little.
+            batch = [item._replace(image=np.full_like(item.image, 60 * i)) for i, item in enumerate(inputs(4))]
+            assert follows(policy, model, processor, batch)
         finally:
             policy.close()
