@@ -18,7 +18,10 @@ from PIL import Image
 from torch import Tensor
 
 from alfworld_native.language.commands import normalise
+from lavis.common.errors import ConfigError
+from lavis.models.blip2_models.adapters import is_adapter
 from lavis.models.hf_vlm.chat import FRAME
+from lavis.models.hf_vlm.loading import part_of
 from lavis.models.student import Question
 from xrl_alignment.agents.policies.base import PolicyInput, model_reads
 from xrl_alignment.agents.policies.vllm.base import WrittenToken
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
 class ChatPolicy(ServedPolicy):
     """`HfVlm` in vLLM: greedy, written freely. The options are those of `ServedPolicy`.
 
-    Frames are sent as they are (PNG), and the server's processor reads them.
+    Frames are sent as they are (PNG), and the server's processor reads them. ConfigError for adapters on the vision
+    side, which vLLM leaves out without a word.
     """
 
     def __init__(
@@ -46,6 +50,8 @@ class ChatPolicy(ServedPolicy):
         timeout_s: float = 300.0,
         **options: Any,
     ) -> None:
+        if any(is_adapter(name) and part_of(model.base, name) == "vision" for name, _ in model.base.named_parameters()):
+            raise ConfigError("policy.name=vllm: vLLM ignores adapters on the vision side: set model.freeze=[vision]")
         self.model = model
         self.frames = model.frames
         self.vis_processor = vis_processor

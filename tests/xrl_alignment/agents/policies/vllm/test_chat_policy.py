@@ -142,6 +142,8 @@ def test_what_it_cannot_do_is_said(folder):
     ):
         with pytest.raises(ConfigError, match=message):
             make_policy(PolicyConfig(name="vllm", num_beams=1, **options), model, processor, 8)
+    with pytest.raises(ConfigError, match="vLLM ignores adapters on the vision side"):
+        ChatPolicy(model=student_of(folder, freeze=[])[0], vis_processor=processor, base_urls=["http://127.0.0.1:9/v1"])
     untemplated = copy.copy(model.chat)
     untemplated.has_template = False
     with pytest.raises(ConfigError, match="has no chat template"):
