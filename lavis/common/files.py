@@ -30,10 +30,12 @@ def replaced(path: Path | str) -> Iterator[Path]:
     path = Path(path)
     if not path.parent.is_dir():  # asking takes microseconds; mkdir on a busy disk takes milliseconds
         path.parent.mkdir(parents=True, exist_ok=True)
+    # Beside `path`, because a rename is atomic only within one file system; with the process's number, because two
+    # processes may write the same cache.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        sync(temporary)
+        sync(temporary)  # before the rename: else the name may reach the disk before the content
         os.replace(temporary, path)
         sync(path.parent)
     finally:
@@ -48,7 +50,7 @@ def write_atomically(path: Path | str, write: Callable[[BinaryIO], Any]) -> None
     try:
         with replaced(path) as temporary, open(temporary, "wb") as file:
             write(file)
-    except FileError:
+    except FileError:  # an OSError as well, but its text is complete
         raise
     except OSError as error:
         raise FileError(f"{path} could not be written: {error.strerror or error}") from error
@@ -94,7 +96,7 @@ def new_folder(path: Path | str) -> Path:
     make_folder(path.parent)
     while True:
         try:
-            found.mkdir()
+            found.mkdir()  # it fails if the folder is there: asking first would let two processes get the same one
             return found
         except FileExistsError:
             number += 1
@@ -118,7 +120,7 @@ def locked(path: Path | str, folder: Path | str) -> TextIO:
     import fcntl  # Windows has none: training runs on Linux and macOS, the environments everywhere
 
     try:
-        file = open(path, "a+", encoding="utf-8")
+        file = open(path, "a+", encoding="utf-8")  # "w" would wipe out the holder's number before the lock is had
     except OSError as error:
         raise FileError(f"the lock {path} could not be opened: {error.strerror or error}") from error
     try:

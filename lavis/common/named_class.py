@@ -31,6 +31,8 @@ def load_class(name: str, kind: str, methods: tuple[str, ...], protocol: type | 
     take the arguments that it has in the class `protocol`.
     """
     module, _, attribute = name.partition(":")
+    # A program that is started as a script has its own folder on the path, not the current one. At the end: a file of
+    # the user must not hide a module that is installed.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -48,33 +50,23 @@ def load_class(name: str, kind: str, methods: tuple[str, ...], protocol: type | 
     if lacking:
         raise ConfigError(f"{kind} {name}: the class lacks {', '.join(lacking)} (docs/architecture.md, Interfaces)")
     for method in methods if protocol else ():
+        try:
+            own = inspect.signature(getattr(made, method))
+        except (TypeError, ValueError):  # written in C, and says nothing of its arguments
+            continue
+        # Would the call that this project makes fit? It passes by name those arguments that only have one.
         wanted = inspect.signature(getattr(protocol, method))
-        if not _takes(getattr(made, method), wanted):
-            how = f"write def {method}{_shown(wanted)}"
-            raise ConfigError(f"{kind} {name}: {method} takes other arguments than it is called with: {how}")
+        parameters = wanted.parameters.values()
+        by_name = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
+        by_place = [None for each in parameters if each.kind is not each.KEYWORD_ONLY]
+        try:
+            own.bind(*by_place, **by_name)
+        except TypeError:
+            # Shown without types, whose names the user's module may not have imported.
+            bare = [each.replace(annotation=each.empty) for each in parameters]
+            how = f"write def {method}{wanted.replace(parameters=bare, return_annotation=wanted.empty)}"
+            raise ConfigError(f"{kind} {name}: {method} takes other arguments than it is called with: {how}") from None
     return made
-
-
-def _takes(method: Any, wanted: inspect.Signature) -> bool:
-    """Whether a call with all of `wanted`'s parameters, by name those that only have one, fits `method`."""
-    try:
-        own = inspect.signature(method)
-    except (TypeError, ValueError):  # written in C, and says nothing
-        return True
-    parameters = wanted.parameters.values()
-    by_name = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
-    by_place = [None for each in parameters if each.kind is not each.KEYWORD_ONLY]
-    try:
-        own.bind(*by_place, **by_name)
-    except TypeError:
-        return False
-    return True
-
-
-def _shown(wanted: inspect.Signature) -> str:
-    """A signature without its types."""
-    bare = [each.replace(annotation=each.empty) for each in wanted.parameters.values()]
-    return str(wanted.replace(parameters=bare, return_annotation=wanted.empty))
 
 
 def make_named(name: str, kind: str, methods: tuple[str, ...], protocol: type | None = None) -> Any:

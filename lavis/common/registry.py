@@ -57,6 +57,7 @@ class Names(Generic[T]):
         return iter(sorted(self.table.items()))
 
     def _fill(self) -> None:
+        # Cleared first: what `fill` imports looks up names itself.
         fill, self.fill = self.fill, None
         if fill is not None:
             fill()

@@ -132,10 +132,12 @@ def read_settings(run: DictConfig, *, own_keys: bool = False) -> RunSettings:
     for key in map(str, run):
         if key not in names:
             raise ConfigError(unknown("key", f"run.{key}", [f"run.{name}" for name in names]))
+        # Before OmegaConf converts it: the text of the number 7 would be "7" where the file says 007.
         if f"run.{key}" in TEXTS and is_no_text(run[key]):
             raise ConfigError(f"run.{key}: yaml reads {run[key]!r} here; put the text in quotes")
         if key in LISTS and not isinstance(run[key], ListConfig):
             raise ConfigError(not_a_list(f"run.{key}", run[key]))
+    # A structured config holds every key to the type of its field, and `to_object` calls the class, which checks rules.
     try:
         settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunSettings), run))
     except OmegaConfBaseException as error:

@@ -78,6 +78,7 @@ class AnnotationFile:
         good[list(bad)] = False
         self._numbers = np.flatnonzero(good)
         self._starts, self._lengths, self._games = index["starts"], index["lengths"], index["games"]
+        # Opened with the first read: a dataset that is pickled for a worker, or forked, opens its own.
         self._file: BinaryIO | None = None
         self._owner = 0
 
@@ -102,6 +103,7 @@ class AnnotationFile:
         # Each process has a file of its own, for a loader's workers are forked.
         if self._file is None or self._owner != os.getpid():
             self._file, self._owner = open(self.path, "rb"), os.getpid()
+        # `pread` moves no file position, so that threads of one process may share the descriptor.
         data = os.pread(self._file.fileno(), int(self._lengths[number]), int(self._starts[number]))
         try:
             return json.loads(data, strict=False)

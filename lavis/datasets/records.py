@@ -110,6 +110,8 @@ class SourceChain:
         return set().union(*[source.games() for source in self.sources])
 
     def _find(self, index: int) -> tuple[Source, int]:
+        # `_ends` are the running sums of the lengths: source k holds the records from `_ends[k - 1]` to below
+        # `_ends[k]`.
         number = self.part(index)
         return self.sources[number], index - (self._ends[number - 1] if number else 0)
 

@@ -45,6 +45,7 @@ def load(path: Path, *, mmap: bool = False) -> dict[str, Any]:
     With `mmap` a tensor is read when it is used.
     """
     content = read(path, setting="run.resume_ckpt_path", mmap=mmap)
+    # Before the types: a file of weights alone lacks most keys, and its user needs another hint than "damaged".
     lacking = [key for key in TYPES if not isinstance(content, dict) or key not in content]
     if lacking:
         raise CheckpointError(
@@ -98,5 +99,6 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 def restore_random(state: Mapping[str, torch.Tensor], device: torch.device) -> None:
     """Continue from `random_state`."""
     torch.set_rng_state(state["cpu"])
+    # A run on a GPU may be resumed on a CPU, and the other way round.
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)

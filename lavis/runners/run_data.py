@@ -131,6 +131,7 @@ class RunData:
         Every process must call it.
         """
         # A sample is drawn again in every epoch, but counts once.
+        # Sorted below: a set's order of texts differs between processes and runs.
         new = {message for part in gathered(list(messages)) for message in part} - self.skipped
         self.skipped |= new
         for message in sorted(new):
@@ -152,6 +153,7 @@ class RunData:
 
         Of several storages the number of the storage comes before the name.
         """
+        # File name and number, not the index: a cache of references stays valid if the storage grows or moves.
         source = self.train_set.source
         places = []
         for index in samples["instance_id"]:

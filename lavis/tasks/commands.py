@@ -28,6 +28,7 @@ class Command(NamedTuple):
 def parse(command: str) -> Command:
     """The parts of a normalised command: `put apple 1 in/on fridge 1` -> ("put", "apple 1", "fridge 1")."""
     verb, _, rest = command.partition(" ")
+    # The only verb of two words.
     if verb == "go" and rest.startswith("to "):
         verb, rest = "go to", rest[3:]
     if verb in _PLACES:
@@ -36,15 +37,6 @@ def parse(command: str) -> Command:
         thing, _, place = rest.partition(f" {_SPLIT_BY[verb]} ")
         return Command(verb, thing, place)
     return Command(verb, rest)
-
-
-def inflections(word: str) -> set[str]:
-    """Regular English forms of a noun or verb: plural or third person, past, progressive."""
-    stem = word[:-1] if word.endswith("e") else word
-    forms = {f"{word}s", f"{word}es", f"{stem}ed", f"{stem}ing", f"{word}{word[-1:]}ing", f"{word}{word[-1:]}ed"}
-    if word.endswith("y"):
-        forms |= {f"{word[:-1]}ies", f"{word[:-1]}ied"}
-    return forms
 
 
 class Lemmatizer:
@@ -67,7 +59,16 @@ class Lemmatizer:
             return
         from spacy.lookups import Lookups
 
-        table = {form: word for word in vocabulary if word.isalpha() for form in inflections(word)}
+        # Regular English forms of a noun or verb: plural or third person, past, progressive, with a doubled last letter
+        # ("putting") or without. Forms that no text has do no harm.
+        table = {}
+        for word in filter(str.isalpha, vocabulary):
+            stem, double = word.removesuffix("e"), word + word[-1]
+            forms = [f"{word}s", f"{word}es", f"{stem}ed", f"{stem}ing", f"{double}ing", f"{double}ed"]
+            if word.endswith("y"):
+                forms += [f"{word[:-1]}ies", f"{word[:-1]}ied"]
+            table.update(dict.fromkeys(forms, word))
+        # The last ones win: a word of the labels is its own base form, whatever else it might be a form of.
         lookups = Lookups()
         lookups.add_table("lemma_lookup", {**table, **_IRREGULAR, **{word: word for word in vocabulary}})
         self._pipeline = spacy.blank("en")

@@ -60,6 +60,7 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
     def open_source(self, storage: Path) -> Source:
         """The records in a JSON file or in a folder."""
         blank = bool(self.config.get("blank_images", False))
+        # `collect` fills a folder either way; only the LAVIS format has the annotation file.
         if storage.is_dir() and not (storage / ANNOTATION_NAME).is_file():
             return ShardFolder(storage, blank_images=blank, frames=self.frames)
         path = storage / ANNOTATION_NAME if storage.is_dir() else storage
