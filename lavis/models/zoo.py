@@ -91,6 +91,7 @@ def _load(
     if checkpoint is not None:
         model.load_checkpoint(checkpoint)
     if torch.device(device).type == "cpu":
+        # LAVIS's rule, whatever dtype the type's yaml names.
         model = model.float()
     return model.to(device).train(not is_eval)
 

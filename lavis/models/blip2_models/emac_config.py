@@ -50,6 +50,7 @@ def model_section(name: str) -> dict[str, Any]:
 
 def frozen_parts(options: Mapping[str, Any]) -> list[str]:
     """Names of the parts that the config's `freeze_*` keys freeze."""
+    # LAVIS freezes the encoder and leaves `ln_vision` to train; null says that it goes with the encoder.
     freeze_ln = options["freeze_vit"] if options["freeze_ln_vision"] is None else options["freeze_ln_vision"]
     flags = {
         "visual_encoder": options["freeze_vit"],
@@ -69,6 +70,7 @@ def required_parts(options: Mapping[str, Any]) -> list[str]:
     `allow_random`.
     """
     required = set(frozen_parts(options))
+    # They train only in part then, and a random rest would make what they learn worthless.
     if options["adaptor_tuning"]:
         required |= {"Qformer", "query_tokens"}
     if options["load_basemodel"]:

@@ -212,7 +212,16 @@ def weight_files(path: str | Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        path = _hub_folder(given)
+        # A hub id such as Salesforce/instructblip-vicuna-7b: its folder in the cache, fetched if it is not there yet.
+        if not download.is_hub_id(given):
+            raise MissingFileError(f"no weight file {given}")
+        from huggingface_hub import snapshot_download  # only here: most settings name files
+
+        try:
+            path = Path(snapshot_download(given, allow_patterns=["*.safetensors", "*.safetensors.index.json"]))
+        except Exception as error:  # the hub's client, and the network below it, raise many kinds
+            message = f"no weight file {given}, and no such folder on the hub that can be read"
+            raise MissingFileError(message) from error
     for pattern in ("*.safetensors", "*.bin", "*.pth"):
         if index := sorted(path.glob(f"{pattern}.index.json")):
             names = _shards_of(index[0])
@@ -240,18 +249,6 @@ def _shards_of(index: Path) -> list[str]:
             raise
         raise WeightsError(f"{index} is no list of shards ({type(error).__name__}): download it again") from error
     return names
-
-
-def _hub_folder(name: str) -> Path:
-    """The local folder of a hub id such as Salesforce/instructblip-vicuna-7b, fetched if it is not there yet."""
-    if not download.is_hub_id(name):
-        raise MissingFileError(f"no weight file {name}")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=["*.safetensors", "*.safetensors.index.json"]))
-    except Exception as error:  # the hub's client, and the network below it, raise many kinds
-        raise MissingFileError(f"no weight file {name}, and no such folder on the hub that can be read") from error
 
 
 def _read_file(path: Path, *, shapes_only: bool = False) -> dict[str, Tensor]:
