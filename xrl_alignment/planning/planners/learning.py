@@ -151,6 +151,7 @@ def _train(
         mean = 0.0
         for batch in _batches(examples, settings.batch_size, draw):
             for group in optimizer.param_groups:
+                # The warm-up's factor climbs to 1 within `warmup_steps`, the other falls to 0 at the end of the stage.
                 group["lr"] = stage.lr * min(1.0, (done + 1) / (stage.warmup_steps + 1)) * (1 - done / total)
             loss = loss_of(planner, batch)
             updater.add(loss, loss.item(), where)

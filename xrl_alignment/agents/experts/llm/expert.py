@@ -96,6 +96,7 @@ class LLMExpert:
         text = react_prompt(
             self._examples, self._memories, self._intro, steps, budget=budget, count=teacher.count_tokens
         )
+        # The cue stays last: the model continues behind it.
         return text.removesuffix(CUE) + listed + CUE
 
     def _ask(self) -> str | None:
