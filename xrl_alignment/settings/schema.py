@@ -152,8 +152,10 @@ class RunConfig(Section, section="run"):
         valid = self.learner_processes > 1 or not self.learner_fsdp
         condition = "run.learner=decoupled and run.learner_processes above 1"
         check_has_effect("run.learner_fsdp", self.learner_fsdp, valid, condition)
+        # Each process takes every k-th row of a batch (`Learner._forward`), so there must be a row for each.
         rule = f"at most run.batch_size ({self.batch_size})"
         check("run.learner_processes", self.learner_processes, self.learner_processes <= self.batch_size, rule)
+        # `cuda:1` names one GPU for all processes; `cuda` is each process's own.
         device = self.learner_device or self.device
         rule = f"1 with one device ({device}): give run.learner_device=cuda, one GPU a process"
         check("run.learner_processes", self.learner_processes, self.learner_processes == 1 or ":" not in device, rule)

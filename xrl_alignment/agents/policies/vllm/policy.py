@@ -192,7 +192,7 @@ class VllmPolicy:
 
     def _check(self, url: str) -> None:
         if self._handover:
-            self._handover.give_again(url)
+            self._handover.give(url, again=True)
         self._model_check.check(self._client, url)
 
 
