@@ -37,15 +37,11 @@ class ReplicatedPolicy:
 
     def __init__(self, first: InProcessPolicy, devices: Sequence[torch.device | str]) -> None:
         self.first = first
+        self.reads = first.reads  # see `Policy`
         replicas = [first, *(replica_of(first, torch.device(device)) for device in devices)]
         self._replicas = {f"replica {n} on {p.model.device}": _Replica(p) for n, p in enumerate(replicas)}
         self._given = self._changes()
         self.pool = ServerPool(list(self._replicas), call=self._call, check=self._check)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """See `Policy`."""
-        return self.first.reads
 
     @property
     def frames(self) -> int:

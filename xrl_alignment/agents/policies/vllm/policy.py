@@ -72,6 +72,7 @@ class VllmPolicy:
         self.model = model
         self.vis_processor = vis_processor
         self.decode = decode
+        self.reads = model_reads(decode)  # see `Policy`
         self.max_length = max_length
         self.min_length = min_length
         self.max_batch = max_batch
@@ -97,11 +98,6 @@ class VllmPolicy:
         except BaseException:  # also Ctrl-C: an engine of our own would go on running
             self.close()
             raise
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """See `Policy`."""
-        return model_reads(self.decode)
 
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:
         """One action for each input. InferenceEngineFault if no server is left."""
