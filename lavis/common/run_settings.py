@@ -21,6 +21,7 @@ DPO_BETA = 0.1  # the original's value
 class RunSettings(Section, section="run"):
     """Offline training and its evaluation. The names down to `log_freq` are LAVIS's."""
 
+    # What is trained, and by which rules: LAVIS's optimiser (AdamW) and schedules.
     task: str = setting("alfworld_action", "name of the registered task")
     runner: str = setting("runner_base", "`runner_base` counts epochs, `runner_iter` batches")
     lr_sched: str = setting("linear_warmup_cosine_lr", "name of the registered schedule of learning rates")
@@ -36,6 +37,7 @@ class RunSettings(Section, section="run"):
     iters_per_inner_epoch: int = setting(
         0, "`runner_iter`: batches, after which there is a validation and a checkpoint", at_least(0)
     )
+    # Batches, and how answers are written in an evaluation.
     batch_size_train: int = setting(8, "samples in a batch of one process", at_least(1))
     batch_size_eval: int = setting(16, "the same in an evaluation", at_least(1))
     num_workers: int = setting(2, "processes that load data, for each training process", at_least(0))
@@ -43,6 +45,7 @@ class RunSettings(Section, section="run"):
     max_len: int = setting(64, "tokens of a generated answer, at most", at_least(2))
     min_len: int = setting(1, "tokens of a generated answer, at least", at_least(0))
     num_beams: int = setting(5, "beams of the search; 1: greedy", at_least(1))
+    # Where the run lies, what it continues, what it evaluates.
     seed: int = setting(42, "seed of everything random", at_least(0))
     output_dir: str = setting("output/finetune", "folder of the run's folders")
     amp: bool = setting(True, "compute in the model's mixed precision (`model.amp`)")
@@ -55,12 +58,14 @@ class RunSettings(Section, section="run"):
     train_splits: list[str] = setting(["train"], "splits to train on")
     valid_splits: list[str] = setting([], "splits to validate on; an evaluation takes them if `test_splits` is empty")
     test_splits: list[str] = setting([], "splits to evaluate on at the end")
+    # Devices and processes.
     device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one")
     world_size: int = setting(0, "processes; 0: as many as were started", at_least(0))
     dist_url: str = setting("env://", "where the processes meet")
     distributed: bool = setting(True, "train with all processes that were started")
     find_unused_parameters: bool = setting(False, "of torch's DistributedDataParallel")
     log_freq: int = setting(50, "batches between two lines of the log", at_least(1))
+    # From here on ours.
     objective: str = setting(
         "bc",
         "`bc`: the expert's command alone; `dpo`: it over `text_output_neg`, needs `model.ref_pretrained`",
