@@ -73,7 +73,7 @@ def check_types(
     required: Mapping[str, type | UnionType],
     optional: Mapping[str, type] = {},
 ) -> None:
-    """CheckpointError where `content` lacks what is `required`, or holds a value of another type under one of the keys.
+    """CheckpointError if `content` lacks what is `required`, or holds a value of another type under one of the keys.
 
     For example `required={"epoch": int}`. Below `model` every name must be a text and every value a tensor.
     """

@@ -189,7 +189,7 @@ def node_to_dict(node: DictConfig) -> dict[str, Any]:
 
 
 def merged(*layers: Mapping[str, Any] | DictConfig) -> DictConfig:
-    """The layers over one another, the last on top; ConfigError where a section meets a single value.
+    """The layers over one another, the last on top; ConfigError if a section meets a single value.
 
     What a layer replaces in `model:` below it is taken away first, see `beneath`.
     """
@@ -226,7 +226,7 @@ def beneath(config: DictConfig, layer: Mapping[str, Any] | DictConfig) -> DictCo
 
 
 def plain(section: Mapping[str, Any] | DictConfig, *, resolve: bool = True) -> dict[str, Any]:
-    """A section as plain containers; ConfigError where it refers to a setting that does not exist."""
+    """A section as plain containers; ConfigError if it refers to a setting that does not exist."""
     config = section if isinstance(section, DictConfig) else OmegaConf.create(dict(section))
     try:
         content = OmegaConf.to_container(config, resolve=resolve)
@@ -271,7 +271,7 @@ def is_no_text(value: object) -> bool:
 
 
 def not_a_list(key: str, value: object) -> str:
-    """What to say of the setting `key`, which is a list, where its `value` is none."""
+    """What to say of the setting `key`, which is a list, if its `value` is none."""
     shown = value if isinstance(value, str | int | float) and value != "" else "…"
     return f"{key}: {value!r} is not a list: put it in brackets, [{shown}]"
 

@@ -25,7 +25,7 @@ def replaced(path: Path | str) -> Iterator[Path]:
 
     The folder is synced as well: without that, a power loss may undo the rename after the file was relied on.
 
-    Where the block raises, or the process is killed in it, an older file at `path` stays as it was.
+    If the block raises, or the process is killed in it, an older file at `path` stays as it was.
     """
     path = Path(path)
     if not path.parent.is_dir():  # asking takes microseconds; mkdir on a busy disk takes milliseconds
@@ -45,7 +45,7 @@ def replaced(path: Path | str) -> Iterator[Path]:
 def write_atomically(path: Path | str, write: Callable[[BinaryIO], Any]) -> None:
     """Call `write(binary_file)`; the file appears at `path` only when it is whole and on disk.
 
-    Raises FileError, naming `path`, where it cannot be written (full disk, rights).
+    Raises FileError, naming `path`, if it cannot be written (full disk, rights).
     """
     try:
         with replaced(path) as temporary, open(temporary, "wb") as file:
@@ -70,7 +70,7 @@ def write_cache(path: Path | str, write: Callable[[BinaryIO], Any]) -> None:
 
 
 def append_line(path: Path | str, line: str) -> None:
-    """Append one line of text; FileError where that fails."""
+    """Append one line of text; FileError if that fails."""
     try:
         with open(path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -79,7 +79,7 @@ def append_line(path: Path | str, line: str) -> None:
 
 
 def make_folder(path: Path | str) -> None:
-    """Make a folder and those above it, if they are not there; FileError where that fails."""
+    """Make a folder and those above it, if they are not there; FileError if that fails."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -89,7 +89,7 @@ def make_folder(path: Path | str) -> None:
 def new_folder(path: Path | str) -> Path:
     """Make a folder that was not there, and those above it: `path`, or `path-2`, `path-3`, … where that exists.
 
-    FileError where that fails. Two processes never get the same one.
+    FileError if that fails. Two processes never get the same one.
     """
     path, number = Path(path), 1
     found = path
@@ -115,7 +115,7 @@ def remove_temporaries(folder: Path | str) -> None:
 def locked(path: Path | str, folder: Path | str) -> TextIO:
     """The open file `path`, which locks `folder` until it is closed or its process ends, however it ends.
 
-    Raises LockedError, which names the process that holds it, and FileError where `path` cannot be opened.
+    Raises LockedError, which names the process that holds it, and FileError if `path` cannot be opened.
     """
     import fcntl  # Windows has none: training runs on Linux and macOS, the environments everywhere
 

@@ -26,8 +26,8 @@ def check_choice_or_class(what: str, name: str, choices: tuple[str, ...]) -> Non
 def load_class(name: str, kind: str, methods: tuple[str, ...], protocol: type | None = None) -> Any:
     """The class `module:Class`; the module is looked for where Python looks, and in the current folder.
 
-    It is called without arguments. Raises ConfigError, one line, where the module or the class is missing or cannot be
-    imported, or where the class lacks one of `methods`, those of the protocol of this `kind`, or one of them does not
+    It is called without arguments. Raises ConfigError, one line, if the module or the class is missing or cannot be
+    imported, or if the class lacks one of `methods`, those of the protocol of this `kind`, or one of them does not
     take the arguments that it has in the class `protocol`.
     """
     module, _, attribute = name.partition(":")
@@ -70,7 +70,7 @@ def load_class(name: str, kind: str, methods: tuple[str, ...], protocol: type | 
 
 
 def make_named(name: str, kind: str, methods: tuple[str, ...], protocol: type | None = None) -> Any:
-    """An instance of `load_class`; ConfigError where it cannot be made without arguments."""
+    """An instance of `load_class`; ConfigError if it cannot be made without arguments."""
     made = load_class(name, kind, methods, protocol)
     try:
         return made()

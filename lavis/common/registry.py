@@ -150,7 +150,7 @@ class Registry:
         return node
 
     def unregister(self, name: str) -> Any:
-        """Take a top-level value out of the tree and return it (`None` where there is none)."""
+        """Take a top-level value out of the tree and return it (`None` if there is none)."""
         return self._state.pop(name, None)
 
 

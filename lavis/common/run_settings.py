@@ -101,13 +101,13 @@ class RunSettings(Section, section="run"):
 
     @property
     def splits(self) -> list[str]:
-        """The splits that the run needs; an evaluation takes `valid_splits` where there are no `test_splits`."""
+        """The splits that the run needs; an evaluation takes `valid_splits` if there are no `test_splits`."""
         if self.evaluate:
             return self.test_splits or self.valid_splits
         return [*self.train_splits, *self.valid_splits, *self.test_splits]
 
     def require_splits(self, known: Collection[str]) -> None:
-        """ConfigError where the run needs a split that is not among the `known` ones."""
+        """ConfigError if the run needs a split that is not among the `known` ones."""
         for split in self.splits:
             if split not in known:
                 raise ConfigError(

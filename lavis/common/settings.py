@@ -64,18 +64,18 @@ DEVICE = Rule("one of auto, cpu, cuda, cuda:<index>", lambda value: bool(re.full
 
 
 def check(key: str, value: object, valid: bool, rule: str) -> None:
-    """ConfigError where `value` is not `valid`; `rule` ends the sentence "`key`: `value` is not …"."""
+    """ConfigError if `value` is not `valid`; `rule` ends the sentence "`key`: `value` is not …"."""
     if not valid:
         raise ConfigError(f"{key}: {value!r} is not {rule}")
 
 
 def check_rule(key: str, value: object, rule: Rule) -> None:
-    """ConfigError where `value` breaks `rule`."""
+    """ConfigError if `value` breaks `rule`."""
     check(key, value, rule.holds(value), rule.text)
 
 
 def check_has_effect(key: str, value: object, valid: bool, condition: str) -> None:
-    """ConfigError where `value` is not `valid`; `condition` ends "`key`: `value` has no effect unless …"."""
+    """ConfigError if `value` is not `valid`; `condition` ends "`key`: `value` has no effect unless …"."""
     if not valid:
         raise ConfigError(f"{key}: {value!r} has no effect unless {condition}")
 
@@ -138,7 +138,7 @@ class Section:
         self.check_combinations()
 
     def check_combinations(self) -> None:
-        """ConfigError where settings that are each possible cannot be used together."""
+        """ConfigError if settings that are each possible cannot be used together."""
 
 
 def settings_of(schema: Section | type[Section]) -> dict[str, Setting]:

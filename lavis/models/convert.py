@@ -222,7 +222,7 @@ def _write_hub(
 def hub_config(*, source: str, llm: str = "", model: str = "") -> InstructBlipConfig:
     """The configuration of the hub's class.
 
-    It is `source`'s own, where that is a folder or hub id with one; else the vision encoder's and Q-Former's sizes come
+    It is `source`'s own if that is a folder or hub id with one; else the vision encoder's and Q-Former's sizes come
     from `model` (a type or a yaml; without it EVA-CLIP-g and BERT base), and the language model's from its folder
     `llm`, if one is given. ConfigError if the language model's sizes are not known.
     """

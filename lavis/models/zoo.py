@@ -67,7 +67,7 @@ def load_model_and_preprocess(
 
 
 def load_preprocess(config: Mapping[str, Mapping]) -> tuple[Processors, Processors]:
-    """Image and text processors of a `preprocess:` section; where it names none, items pass unchanged."""
+    """Image and text processors of a `preprocess:` section; if it names none, items pass unchanged."""
 
     def built(kind: str) -> Processors:
         section = config.get(kind) or {}

@@ -95,7 +95,7 @@ class Replicas(Generic[ModelT]):
 
     @contextmanager
     def evaluated(self) -> Iterator[Any]:
-        """What evaluation calls: the model, or where it is sharded a proxy that gathers it before every call."""
+        """What evaluation calls: the model, or if it is sharded a proxy that gathers it before every call."""
         if not self.fsdp:
             yield self.model
             return
@@ -188,7 +188,7 @@ class _Gathering:
 
 
 def check_shardable(model: BaseModel, key: str = "run.fsdp") -> None:
-    """ConfigError, which names the setting `key`, where FSDP cannot shard `model`."""
+    """ConfigError, which names the setting `key`, if FSDP cannot shard `model`."""
     if not isinstance(model, StudentModel):
         # Evaluation gathers the weights before each of a student's methods; what others call is not known.
         raise ConfigError(

@@ -35,7 +35,7 @@ class AlfworldActionTask(CaptionTask):
         }
 
     def _compared(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Each result with its comparisons: True, False, or None where the label has no such part."""
+        """Each result with its comparisons: True, False, or None if the label has no such part."""
         captions = [self.normalise(row["caption"]) for row in results]
         labels = [self.normalise(row["label"]) for row in results]
         # The labels' words are the lookup table's vocabulary; predictions may hold anything.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lavis.common.errors import missing_extra
 
-# ALFWorld's commands: verb, and the word that parts object and receptacle ("" where there is one argument only).
+# ALFWorld's commands: verb, and the word that parts object and receptacle ("" if there is one argument only).
 _SPLIT_BY = {"take": "from", "put": "in/on", "heat": "with", "cool": "with", "clean": "with", "slice": "with"}
 _PLACES = ("go to", "open", "close")  # their argument is a receptacle
 _IRREGULAR = {
@@ -18,7 +18,7 @@ _ARTICLES = frozenset(("a", "an", "the", "some"))
 
 
 class Command(NamedTuple):
-    """A command's parts; "" where it has none. What is no command at all has its first word as verb."""
+    """A command's parts; "" if it has none. What is no command at all has its first word as verb."""
 
     verb: str
     object: str = ""
@@ -42,7 +42,7 @@ def parse(command: str) -> Command:
 class Lemmatizer:
     """Texts word by word in their base forms, without articles, with spaCy.
 
-    With the model `en_core_web_sm` where it is installed. Else with spaCy's lookup lemmatizer over a table of the
+    With the model `en_core_web_sm` if it is installed. Else with spaCy's lookup lemmatizer over a table of the
     regular forms of `vocabulary` (the labels' words) and a few irregular ones: enough to see that `puts the plates …`
     means `put plate …`, and no more. `name` says which.
     """

@@ -156,5 +156,5 @@ class LabelCheck:
 
 
 def plain(text: str) -> str:
-    """Lower case and single blanks: how texts are compared where no better `normalise` is registered."""
+    """Lower case and single blanks: how texts are compared if no better `normalise` is registered."""
     return " ".join(text.lower().split())

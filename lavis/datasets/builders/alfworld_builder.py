@@ -33,7 +33,7 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
     DATASET_CONFIG_DICT = {"default": "configs/datasets/alfworld/defaults_cap.yaml"}
 
     def build_split(self, split: str, info: Mapping[str, Any]) -> AlfworldDataset:
-        """The dataset of one split; ConfigError where it is empty."""
+        """The dataset of one split; ConfigError if it is empty."""
         is_train = split == TRAIN_SPLIT
         phase = "train" if is_train else "eval"
         paths = located(info)

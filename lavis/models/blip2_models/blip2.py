@@ -60,7 +60,7 @@ def dtype_named(name: str, key: str) -> torch.dtype:
 
 @contextmanager
 def _naming(key: str) -> Iterator[None]:
-    """ConfigError or MissingFileError, naming the config key, where Transformers refuses its value."""
+    """ConfigError or MissingFileError, naming the config key, if Transformers refuses its value."""
     try:
         yield
     except OSError as error:

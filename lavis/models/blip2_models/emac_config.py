@@ -36,7 +36,7 @@ BASE_PARTS = ("Qformer", "query_tokens", "ln_vision", "llm_proj")  # of which `b
 def model_section(name: str) -> dict[str, Any]:
     """The whole `model:` section of a yaml file (its keys over its type's), or of the model type `name`.
 
-    Raises MissingFileError or ConfigError where there is none.
+    Raises MissingFileError or ConfigError if there is none.
     """
     own: Mapping[str, Any] = {}
     if Path(name).suffix in (".yaml", ".yml"):
@@ -123,7 +123,7 @@ def _checked_file(
 
 @contextmanager
 def key_named(key: str, options: Mapping[str, Any]) -> Iterator[None]:
-    """Puts `model.<key>` in front of the messages about its file, and a URL behind where the file is missing."""
+    """Puts `model.<key>` in front of the messages about its file, and a URL behind if the file is missing."""
     try:
         yield
     except MissingFileError as error:
@@ -136,7 +136,7 @@ def key_named(key: str, options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def check_llm(options: Mapping[str, Any]) -> int | None:
-    """The width of the language model, None where that is not known yet; ConfigError where it cannot be used.
+    """The width of the language model, None if that is not known yet; ConfigError if it cannot be used.
 
     Compares its config.json with `llm_expects` and looks whether a folder's files are whole.
     """

@@ -150,10 +150,10 @@ class FastTokenizer:
 
 
 def load_llm_tokenizer(name_or_path: str, key: str = "model.llm_model") -> LlmTokenizer:
-    """The tokenizer in a folder (or hub id): sentencepiece where there is a `tokenizer.model`, else Transformers'.
+    """The tokenizer in a folder (or hub id): sentencepiece if there is a `tokenizer.model`, else Transformers'.
 
     `key` is the setting that messages name. Raises ConfigError for an empty name or an unusable tokenizer,
-    MissingFileError where there is none.
+    MissingFileError if there is none.
     """
     if not name_or_path:
         raise ConfigError(f"{key} is empty: name the folder or hub id of a language model")

@@ -89,7 +89,7 @@ def _renamed(name: str, rules: Iterable[tuple[str, str]]) -> str:
 
 
 def format_of(state: Mapping[str, Tensor]) -> str:
-    """The naming scheme of the state dict: "LAVIS", "hub", "EVA-CLIP", or "native" (also where no name tells)."""
+    """The naming scheme of the state dict: "LAVIS", "hub", "EVA-CLIP", or "native" (also if no name tells)."""
     # EVA-CLIP's own file holds the encoder alone, so its names have no prefix.
     if {"cls_token", "pos_embed"} <= state.keys():
         return "EVA-CLIP"
@@ -104,7 +104,7 @@ def format_of(state: Mapping[str, Tensor]) -> str:
 def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state dict under native names, from any of the schemes, with or without `ref_`; drops unused keys.
 
-    WeightsError where one half of LAVIS's attention bias is missing.
+    WeightsError if one half of LAVIS's attention bias is missing.
     """
     native: dict[str, Tensor] = {}
     if format_of(state) == "EVA-CLIP":
@@ -204,7 +204,7 @@ def read_shapes(path: str | Path) -> dict[str, Tensor]:
 def weight_files(path: str | Path) -> list[Path]:
     """The file itself, a URL's in the cache, or the weight files of a folder, or of a hub id's folder in the cache.
 
-    Downloads what is not there yet; MissingFileError where that fails or there is no such file.
+    Downloads what is not there yet; MissingFileError if that fails or there is no such file.
     """
     if download.is_url(path):
         return [download.fetched(str(path))]
@@ -292,7 +292,7 @@ def require_match(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], s
 
 
 def mismatch(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> str | None:
-    """What differs between two state dicts by name and shape, as one line; `None` where they agree.
+    """What differs between two state dicts by name and shape, as one line; `None` if they agree.
 
     Lists the first three of each kind: missing, unexpected, other shape.
     """

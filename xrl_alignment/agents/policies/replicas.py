@@ -32,7 +32,7 @@ class ReplicatedPolicy:
     """`first`, and a replica of it on each of `devices` (one may be named several times).
 
     Replicas take the weights of `first`'s model when they have changed: a learner trains that one alone. A device that
-    is lost is left out, its observations go to the others; InferenceEngineFault where none is left.
+    is lost is left out, its observations go to the others; InferenceEngineFault if none is left.
     """
 
     def __init__(self, first: InProcessPolicy, devices: Sequence[torch.device | str]) -> None:

@@ -2,7 +2,7 @@
 
     image, prompt -> Blip2Emac.prompt_embeds -> vLLM (`--enable-prompt-embeds`) -> token ids -> text
 
-The language model is frozen. Where only the layers before it train, a vLLM server never needs new weights: the effect
+The language model is frozen. If only the layers before it train, a vLLM server never needs new weights: the effect
 of training is in the prompt embeddings of every request. LoRA adapters are handed over whenever they have changed
 (`handover`). `docs/vllm.md` says how to start servers, and why they belong on a trusted network.
 
