@@ -188,6 +188,7 @@ class RunLog:
 
     def curves(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """A point for every number in `values`."""
+        # Figures such as those of each task type are dictionaries, which are no points of a curve.
         numbers = {f"{split}/{key}": value for key, value in values.items() if isinstance(value, (int, float))}
         if self._writer:
             for name, value in numbers.items():

@@ -88,6 +88,7 @@ class SourceChain:
 
     def part(self, index: int) -> int:
         """Number of the source that holds the record."""
+        # The first running sum above the index; `right`, because a sum is the first index of the next source.
         return bisect_right(self._ends, index)
 
     def read(self, index: int) -> Record:

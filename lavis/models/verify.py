@@ -228,6 +228,7 @@ def check_dpo(case: Case, model: Blip2Emac, variant: str, batch: str) -> Iterato
         model.avg_log_probs, model.mix_ratio = average == "True", float(mix)
         with torch.no_grad():
             policy = model.sequence_logps(samples, "text_output_pos", "text_output_neg")
+        # The case's weights have brought the reference policy, too (names with `ref_`).
         reference = model.reference_logps(samples)
         for who, logps in (("policy", policy), ("ref", reference)):
             for side, values in zip(("chosen", "rejected"), logps, strict=True):
@@ -242,6 +243,7 @@ def check_dpo(case: Case, model: Blip2Emac, variant: str, batch: str) -> Iterato
 
 def check_intermediates(case: Case, model: Blip2Emac, variant: str, batch: str) -> Iterator[Check]:
     """The recorded intermediate tensors of a batch, as many as there are."""
+    # If a check of losses fails, these tell from which part on the numbers differ.
     samples, prefix = case.samples(batch), f"{variant}/{batch}/mid/"
     recorded = {k.removeprefix(prefix): v for k, v in case.arrays.items() if k.startswith(prefix)}
     with torch.no_grad():
@@ -258,6 +260,7 @@ def check_intermediates(case: Case, model: Blip2Emac, variant: str, batch: str) 
             yield close(prefix + key, values[key], recorded[key])
         if "forward_logits" in recorded:
             rows = rows_of(model, samples["text_input"], samples["text_output"])
+            # The row that the language model reads: [image tokens][prompt][answer][pads], (N, Q + L, H).
             embeds = torch.cat([tokens, model.llm_model.get_input_embeddings()(rows.ids)], dim=1)
             # Only real positions: what a model computes at pads depends on how it masks them.
             seen = torch.cat([torch.ones(tokens.shape[:2], dtype=torch.bool), rows.mask.bool()], dim=1).numpy()

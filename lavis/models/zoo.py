@@ -100,6 +100,7 @@ class ModelZoo:
     """Which models and types there are; `print(model_zoo)` shows a table. A model with two names is listed once."""
 
     def __iter__(self) -> Iterator[tuple[str, list[str]]]:
+        # Blip2Emac is registered under EMMA's name, too.
         listed = set()
         for name in registry.list_models():
             kind = registry.get_model_class(name)

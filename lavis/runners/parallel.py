@@ -182,6 +182,7 @@ class _Gathering:
         self._replicas = replicas
 
     def __getattr__(self, name: str) -> Any:
+        # Only what computes: all processes must gather together, and an attribute may be read by one of them alone.
         if name in self._METHODS:
             self._replicas.gather()
         return getattr(self._replicas.model, name)

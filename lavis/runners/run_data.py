@@ -158,6 +158,7 @@ class RunData:
         places = []
         for index in samples["instance_id"]:
             path, number = source.place(index)
+            # Files of two storages may have the same name.
             part = f"{source.part(index)}/" if isinstance(source, SourceChain) else ""
             places.append((part + Path(path).name, number))
         return places

@@ -119,6 +119,7 @@ class StudentTask(BaseTask):
             raise ConfigError(f"split {split_name}: no sample could be evaluated; {skipped[0] if skipped else ''}")
         if is_main_process():
             write_json(Path(result_dir or registry.get_path("result_dir")) / f"{split_name}_epoch{epoch}.json", results)
+        # What was skipped is told beside the figures, which are over fewer samples than the split has.
         figures = {"samples": len(results), **self.report(results)}
         return {**figures, "skipped": skipped} if skipped else figures
 

@@ -75,6 +75,7 @@ class ChildEngine:
                 names.append(f"{number}-{place}")
                 self.engine.add_request(names[-1], prompt, parameters, lora_request=adapter)
         except Exception:
+            # Those that were added already would be computed for nobody.
             self.engine.abort_request(names)
             raise
         self.answers[number] = [None] * len(names)
@@ -102,6 +103,7 @@ class ChildEngine:
 
 def main() -> None:
     """Serve until the parent's end is closed."""
+    # The descriptor of the pipe's end that the parent has passed on (`pass_fds`).
     connection = Connection(int(sys.argv[1]))
     arguments = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(sys.argv[2:])
     engine = ChildEngine(connection, LLMEngine.from_engine_args(EngineArgs.from_cli_args(arguments)))
