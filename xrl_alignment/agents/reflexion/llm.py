@@ -35,13 +35,9 @@ class LLMReflector:
 
     def __init__(self, writer: Teacher, examples: str) -> None:
         self.writer = writer
+        self.pool: Executor = writer.pool  # runs `reflect` for many episodes at the same time
         self.examples = examples
         self._fallback = RuleReflector()
-
-    @property
-    def pool(self) -> Executor:
-        """Runs `reflect` for many episodes at the same time."""
-        return self.writer.pool
 
     def reflect(self, trace: EpisodeTrace, memories: Sequence[str]) -> str:
         """See `Reflector`. Raises EndpointFault, BudgetSpent."""
