@@ -196,8 +196,7 @@ class Account:
         """Calls, tokens and US dollars of a round, or of all rounds; the dollars are None if no price is known."""
         usage = self.total if round is None else self._by_round.get(round, Usage())
         tokens = {f"{name}_tokens": value for name, value in asdict(usage).items() if name != "calls"}
-        # To a millionth: no floating-point noise, and a single call still shows.
-        cost = round(self.prices.cost(usage), 6) if self.prices else None
+        cost = round_cents(self.prices.cost(usage)) if self.prices else None
         return {"calls": usage.calls, **tokens, "cost_usd": cost}
 
     def events(self, round: int) -> dict[str, int]:
@@ -306,6 +305,12 @@ def _line(content: dict[str, object]) -> bytes:
 def _money(figures: dict[str, float | None]) -> str:
     cost = figures["cost_usd"]
     return "cost unknown (no prices are set)" if cost is None else f"{cost:.4f} USD"
+
+
+# A function of its own because `round` is a round's number in `Account`.
+def round_cents(usd: float) -> float:
+    """US dollars, rounded to a millionth: no floating-point noise, and a single call still shows."""
+    return round(usd, 6)
 
 
 class Pace:
