@@ -13,7 +13,6 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from lavis.common.registry import registry
@@ -24,16 +23,6 @@ NEEDED = ("numpy", "omegaconf", "torch", "transformers")  # by every program but
 # The first reports what is missing; the others need no extra.
 LIGHT_PROGRAMS = ("xrl_alignment.doctor", "xrl_alignment.environments", "xrl_alignment.play", "alfworld_native")
 _CACHE_ROOT = re.compile(r"^ +cache_root: *([^#\s][^#\n]*)", re.MULTILINE)
-
-
-def other_providers(distributions: Iterable[importlib.metadata.Distribution]) -> list[str]:
-    """Names of installed distributions, other than ours, whose top-level packages include `lavis`."""
-    names = set()
-    for distribution in distributions:
-        top_level = (distribution.read_text("top_level.txt") or "").split()
-        if "lavis" in top_level and (name := distribution.metadata["Name"]) != OWN_DISTRIBUTION:
-            names.add(name)
-    return sorted(names)
 
 
 def cache_root(library_root: Path) -> Path:
@@ -79,22 +68,27 @@ def _check_interpreter() -> None:
 
 
 def _check_alone() -> None:
-    if others := other_providers(importlib.metadata.distributions()):
+    """Refuse to be imported if another installed distribution has a top-level package `lavis`, too."""
+    others = set()
+    for distribution in importlib.metadata.distributions():
+        # Wheels built with setuptools list their top-level packages here; other builders may leave the file out.
+        top_level = (distribution.read_text("top_level.txt") or "").split()
+        if "lavis" in top_level and (name := distribution.metadata["Name"]) != OWN_DISTRIBUTION:
+            others.add(name)
+    if others:
         _refuse(
-            f"another distribution also provides the package 'lavis': {', '.join(others)}. It is left to chance which "
-            f"of the two is imported: remove it (pip uninstall {' '.join(others)}) or use another environment"
+            f"another distribution also provides the package 'lavis': {', '.join(sorted(others))}. It is left to "
+            "chance which of the two is imported: remove it "
+            f"(pip uninstall {' '.join(sorted(others))}) or use another environment"
         )
-
-
-def _register_paths() -> None:
-    library_root = Path(__file__).resolve().parent
-    registry.register_path("library_root", str(library_root))
-    registry.register_path("repo_root", str(library_root.parent))
-    registry.register_path("cache_root", str(cache_root(library_root)))
 
 
 _check_interpreter()
 _check_alone()
-_register_paths()
+# The names under which LAVIS's code asks the registry for its folders and constants.
+_LIBRARY_ROOT = Path(__file__).resolve().parent
+registry.register_path("library_root", str(_LIBRARY_ROOT))
+registry.register_path("repo_root", str(_LIBRARY_ROOT.parent))
+registry.register_path("cache_root", str(cache_root(_LIBRARY_ROOT)))
 registry.register("MAX_INT", sys.maxsize)
 registry.register("SPLIT_NAMES", ["train", "val", "test"])

@@ -37,6 +37,7 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     file is of no use to anyone, and the older one is.
     """
     tensors: list[tuple[str, Tensor]] = list(content["model"].items())
+    # Weights alone are written without an optimiser, as EMAC+'s loop does after a round.
     states = (content["optimizer"] or {}).get("state", {}).values()
     tensors += [("the optimiser", value) for state in states for value in state.values() if torch.is_tensor(value)]
     for name, value in tensors:
@@ -73,11 +74,12 @@ def check_types(
     required: Mapping[str, type | UnionType],
     optional: Mapping[str, type] = {},
 ) -> None:
-    """CheckpointError where `content` lacks what is `required`, or holds a value of another type under one of the keys.
+    """CheckpointError if `content` lacks what is `required`, or holds a value of another type under one of the keys.
 
     For example `required={"epoch": int}`. Below `model` every name must be a text and every value a tensor.
     """
     for name, kind in {**required, **optional}.items():
+        # An optional key may be missing; if it is there, its type counts.
         if name in content:
             found, fits = type(content[name]).__name__, isinstance(content[name], kind)
         else:
@@ -100,6 +102,7 @@ def restore_model(
 
     `load` puts them into a model that is sharded over processes.
     """
+    # The base first: adapters of the right shapes would load beside any base, and mean nothing there.
     require_base(model, content, path)
     try:
         (load or model.load_trainable)(content["model"])

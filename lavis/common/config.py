@@ -38,11 +38,14 @@ class Config:
 
     def __init__(self, args: Namespace, *, texts: Collection[str] = ()) -> None:
         self.args = args
+        # One option at a time, so that an error names the one that cannot be read.
         options = merged({}, *(read_option(option, texts) for option in to_dot_list(args.options)))
         user = load_yaml(args.cfg_path)
         for section in ("run", "model", "datasets"):
             if user.get(section) is None:
                 raise ConfigError(f"{args.cfg_path}: the config has no {section!r} section (docs/offline.md)")
+        # The last layer wins. The model's layer looks at the options only to see which architecture and type they
+        # choose, so the options come on top of it as well.
         self.config: DictConfig = merged(
             self.build_runner_config(user),
             self.build_model_config(user, options),
@@ -77,6 +80,8 @@ class Config:
                 raise ConfigError("the config has no model.model_type")
             model = merged(model, {"model_type": next(iter(kind.PRETRAINED_MODEL_CONFIG_DICT))})
             chosen = merged(model, chosen)
+        # `chosen`, with the option's type, says which yaml is read; the option itself is not merged in here but on top
+        # of all sections, in `__init__`.
         path = kind.default_config_path(chosen.model_type)
         return merged(load_yaml(path), {"model": model})
 
@@ -152,6 +157,7 @@ class ConfigValidator:
             if key not in self.arguments:
                 raise ConfigError(unknown("key", key, self.arguments))
             rules = self.arguments[key]
+            # The type is called for its error alone; the section keeps the value as it was written.
             try:
                 if rules["type"] is not None:
                     rules["type"](value)
@@ -183,7 +189,7 @@ def node_to_dict(node: DictConfig) -> dict[str, Any]:
 
 
 def merged(*layers: Mapping[str, Any] | DictConfig) -> DictConfig:
-    """The layers over one another, the last on top; ConfigError where a section meets a single value.
+    """The layers over one another, the last on top; ConfigError if a section meets a single value.
 
     What a layer replaces in `model:` below it is taken away first, see `beneath`.
     """
@@ -205,6 +211,7 @@ def beneath(config: DictConfig, layer: Mapping[str, Any] | DictConfig) -> DictCo
     - The sizes and weights (`llm_config`, `llm_weights`) of another language model than the layer names (`llm_model`),
       if the layer says nothing of these. A model type's own would beat the folder that a user names.
     """
+    # Unresolved: an interpolation may refer to a key that only a later layer brings.
     raw = plain(layer, resolve=False).get("model")
     below = plain(config, resolve=False).get("model")
     if not isinstance(raw, dict) or not isinstance(below, dict):
@@ -212,14 +219,14 @@ def beneath(config: DictConfig, layer: Mapping[str, Any] | DictConfig) -> DictCo
     replaced = {key for key, value in raw.items() if value == {}}
     if raw.get("llm_model") and below.get("llm_model") not in (None, "", raw["llm_model"]):
         replaced |= {"llm_config", "llm_weights"} - raw.keys()
-    config = copy.deepcopy(config)
+    config = copy.deepcopy(config)  # the caller's layer stays as it is
     for key in replaced & below.keys():
         config.model.pop(key)
     return config
 
 
 def plain(section: Mapping[str, Any] | DictConfig, *, resolve: bool = True) -> dict[str, Any]:
-    """A section as plain containers; ConfigError where it refers to a setting that does not exist."""
+    """A section as plain containers; ConfigError if it refers to a setting that does not exist."""
     config = section if isinstance(section, DictConfig) else OmegaConf.create(dict(section))
     try:
         content = OmegaConf.to_container(config, resolve=resolve)
@@ -232,6 +239,7 @@ def plain(section: Mapping[str, Any] | DictConfig, *, resolve: bool = True) -> d
 def to_dot_list(options: Sequence[str] | None) -> list[str]:
     """`["a.b=1"]` from `["a.b=1"]` or `["a.b", "1"]`; ConfigError for an option without a value."""
     options = list(options or ())
+    # LAVIS tells the two forms apart by the first option alone.
     if not options or "=" in options[0]:
         return options
     if len(options) % 2:
@@ -242,6 +250,7 @@ def to_dot_list(options: Sequence[str] | None) -> list[str]:
 def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
     """`a.b=c` as a configuration; a key in `texts` keeps what was typed, where yaml makes `007` 7 and `on` True."""
     key, _, text = option.partition("=")
+    # The message goes to a terminal, which control characters in an option must not steer.
     shown = option if option.isprintable() else ascii(option)
     if key.startswith("["):  # OmegaConf fails at a bracket that is never closed
         raise ConfigError(f"--options {shown}: write it as section.key=value")
@@ -262,7 +271,7 @@ def is_no_text(value: object) -> bool:
 
 
 def not_a_list(key: str, value: object) -> str:
-    """What to say of the setting `key`, which is a list, where its `value` is none."""
+    """What to say of the setting `key`, which is a list, if its `value` is none."""
     shown = value if isinstance(value, str | int | float) and value != "" else "…"
     return f"{key}: {value!r} is not a list: put it in brackets, [{shown}]"
 

@@ -12,7 +12,7 @@ from lavis.common.dist_utils import local_rank
 from lavis.common.errors import ConfigError
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
-# What a lost device raises, where torch has a class for it. Out of memory is an error of the settings.
+# What a lost device raises, if torch has a class for it. Out of memory is an error of the settings.
 DEVICE_LOST: tuple[type[Exception], ...] = (torch.AcceleratorError,) if hasattr(torch, "AcceleratorError") else ()
 
 
@@ -46,7 +46,7 @@ def cpu_multiplies_bfloat16() -> bool:
 
 
 def half_type(device: torch.device) -> torch.dtype:
-    """Type of mixed precision: bfloat16; float16 (the original's) or float32 where bfloat16 is only emulated.
+    """Type of mixed precision: bfloat16; float16 (the original's) or float32 if bfloat16 is only emulated.
 
     bfloat16 has the range of float32: a language model whose weights are bfloat16 overflows in float16. A CPU with
     instructions for it multiplies up to 5 times as fast as in float32; on other CPUs this is float32.

@@ -72,6 +72,7 @@ def init_distributed_mode(
             f"run.world_size is {world_size}, but {launched} process(es) were started: start "
             f"python -m torch.distributed.run --nproc_per_node={world_size} …, or set run.world_size={launched}"
         )
+    # A second run in the same processes finds the group that the first one made.
     if launched == 1 or is_dist_avail_and_initialized():
         return
     if torch.device(device).type == "cuda":

@@ -39,7 +39,7 @@ class MissingExtraError(EmacError, ImportError):
 
 
 def missing_extra(extra: str, error: ImportError) -> MissingExtraError:
-    """What is raised where the import of a package of `extra` ended in `error`."""
+    """What is raised if the import of a package of `extra` ended in `error`."""
     return MissingExtraError(f"package {error.name} is not installed: run `pip install -e '.[{extra}]'`")
 
 
@@ -68,7 +68,7 @@ def why_unreadable(path: str | os.PathLike[str], error: BaseException) -> str:
 
 
 def unknown(kind: str, name: str, names: Iterable[str], *, prefix: str = "") -> str:
-    """`unknown kind 'nmae': did you mean 'name'?`, or, where nothing is near, a list of what there is.
+    """`unknown kind 'nmae': did you mean 'name'?`, or, if nothing is near, a list of what there is.
 
     `prefix` ("run.") is shown before `name` and before the name that is meant; it plays no part in the comparison.
     """

@@ -25,15 +25,17 @@ def replaced(path: Path | str) -> Iterator[Path]:
 
     The folder is synced as well: without that, a power loss may undo the rename after the file was relied on.
 
-    Where the block raises, or the process is killed in it, an older file at `path` stays as it was.
+    If the block raises, or the process is killed in it, an older file at `path` stays as it was.
     """
     path = Path(path)
     if not path.parent.is_dir():  # asking takes microseconds; mkdir on a busy disk takes milliseconds
         path.parent.mkdir(parents=True, exist_ok=True)
+    # Beside `path`, because a rename is atomic only within one file system; with the process's number, because two
+    # processes may write the same cache.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        sync(temporary)
+        sync(temporary)  # before the rename: else the name may reach the disk before the content
         os.replace(temporary, path)
         sync(path.parent)
     finally:
@@ -43,12 +45,12 @@ def replaced(path: Path | str) -> Iterator[Path]:
 def write_atomically(path: Path | str, write: Callable[[BinaryIO], Any]) -> None:
     """Call `write(binary_file)`; the file appears at `path` only when it is whole and on disk.
 
-    Raises FileError, naming `path`, where it cannot be written (full disk, rights).
+    Raises FileError, naming `path`, if it cannot be written (full disk, rights).
     """
     try:
         with replaced(path) as temporary, open(temporary, "wb") as file:
             write(file)
-    except FileError:
+    except FileError:  # an OSError as well, but its text is complete
         raise
     except OSError as error:
         raise FileError(f"{path} could not be written: {error.strerror or error}") from error
@@ -68,7 +70,7 @@ def write_cache(path: Path | str, write: Callable[[BinaryIO], Any]) -> None:
 
 
 def append_line(path: Path | str, line: str) -> None:
-    """Append one line of text; FileError where that fails."""
+    """Append one line of text; FileError if that fails."""
     try:
         with open(path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -77,7 +79,7 @@ def append_line(path: Path | str, line: str) -> None:
 
 
 def make_folder(path: Path | str) -> None:
-    """Make a folder and those above it, if they are not there; FileError where that fails."""
+    """Make a folder and those above it, if they are not there; FileError if that fails."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -87,14 +89,14 @@ def make_folder(path: Path | str) -> None:
 def new_folder(path: Path | str) -> Path:
     """Make a folder that was not there, and those above it: `path`, or `path-2`, `path-3`, … where that exists.
 
-    FileError where that fails. Two processes never get the same one.
+    FileError if that fails. Two processes never get the same one.
     """
     path, number = Path(path), 1
     found = path
     make_folder(path.parent)
     while True:
         try:
-            found.mkdir()
+            found.mkdir()  # it fails if the folder is there: asking first would let two processes get the same one
             return found
         except FileExistsError:
             number += 1
@@ -113,12 +115,12 @@ def remove_temporaries(folder: Path | str) -> None:
 def locked(path: Path | str, folder: Path | str) -> TextIO:
     """The open file `path`, which locks `folder` until it is closed or its process ends, however it ends.
 
-    Raises LockedError, which names the process that holds it, and FileError where `path` cannot be opened.
+    Raises LockedError, which names the process that holds it, and FileError if `path` cannot be opened.
     """
     import fcntl  # Windows has none: training runs on Linux and macOS, the environments everywhere
 
     try:
-        file = open(path, "a+", encoding="utf-8")
+        file = open(path, "a+", encoding="utf-8")  # "w" would wipe out the holder's number before the lock is had
     except OSError as error:
         raise FileError(f"the lock {path} could not be opened: {error.strerror or error}") from error
     try:

@@ -23,7 +23,7 @@ def setup_logger() -> None:
     logging.basicConfig(
         level=logging.INFO if is_main_process() else logging.WARNING,
         format="%(asctime)s [%(levelname)s] %(message)s",
-        force=True,
+        force=True,  # `basicConfig` does nothing if an imported library has given the root logger a handler
     )
 
 
@@ -71,6 +71,7 @@ class SmoothedValue:
 
     def synchronize_between_processes(self) -> None:
         """Let `global_avg` be that of all processes, each of which must call it; the window stays this process's."""
+        # Counts and totals are added, not means averaged: processes may have seen different numbers of samples.
         parts = gathered((self.count, self.total))
         self.count, self.total = sum(part[0] for part in parts), sum(part[1] for part in parts)
 
@@ -121,6 +122,7 @@ class MetricLogger:
             self.meters[name].update(float(value.detach() if isinstance(value, torch.Tensor) else value))
 
     def __getattr__(self, name: str) -> SmoothedValue:
+        # `copy` and `pickle` ask an object that has no attributes yet: looking for `meters` here would never end.
         if name != "meters" and name in self.meters:
             return self.meters[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -142,6 +144,7 @@ class MetricLogger:
         began = time.monotonic()
         for number, item in enumerate(iterable):
             yield item
+            # The generator goes on when the caller asks for the next item: the time includes what it did with this one.
             if number % print_freq == 0 or number == len(iterable) - 1:
                 seconds = (time.monotonic() - began) / (number + 1)
                 parts = (header, f"[{number}/{len(iterable)}]", str(self), f"time: {seconds:.4f}")
@@ -149,7 +152,11 @@ class MetricLogger:
 
 
 class RunLog:
-    """`log.txt` (one JSON object a line) and TensorBoard curves in `folder`; W&B where a project is named."""
+    """`log.txt` (one JSON object a line) and TensorBoard curves in `folder`; W&B too if a project is named.
+
+    `WANDB_MODE=offline` in the environment keeps W&B's run on the disk. Raises MissingExtraError if W&B is not
+    installed, and ConfigError if it cannot start.
+    """
 
     def __init__(self, folder: Path, *, wandb_project: str = "", config: Mapping[str, Any] | None = None) -> None:
         self._path = folder / "log.txt"
@@ -160,8 +167,19 @@ class RunLog:
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and rank 0 alone writes
 
         self._writer = SummaryWriter(str(folder / "tensorboard"))
-        if wandb_project:
-            self._wandb = _open_wandb(wandb_project, folder, config or {})
+        if not wandb_project:
+            return
+        try:
+            import wandb
+        except ImportError:
+            raise MissingExtraError("run.wandb_project needs the extra 'wandb': pip install -e '.[wandb]'") from None
+        try:
+            # The W&B run has the folder's name as its id, so that a resumed run continues its curves.
+            self._wandb = wandb.init(
+                project=wandb_project, dir=str(folder), config=dict(config or {}), resume="allow", id=folder.name
+            )
+        except wandb.Error as error:
+            raise ConfigError(f"run.wandb_project: {error}; WANDB_MODE=offline writes a file instead") from error
 
     def line(self, **content: Any) -> None:
         """Append one line to `log.txt`."""
@@ -170,6 +188,7 @@ class RunLog:
 
     def curves(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """A point for every number in `values`."""
+        # Figures such as those of each task type are dictionaries, which are no points of a curve.
         numbers = {f"{split}/{key}": value for key, value in values.items() if isinstance(value, (int, float))}
         if self._writer:
             for name, value in numbers.items():
@@ -183,15 +202,3 @@ class RunLog:
             self._writer.close()
         if self._wandb:
             self._wandb.finish()
-
-
-def _open_wandb(project: str, folder: Path, config: Mapping[str, Any]) -> Any:
-    """A W&B run named after the folder, which a resumed run continues; `WANDB_MODE=offline` keeps it on the disk."""
-    try:
-        import wandb
-    except ImportError:
-        raise MissingExtraError("run.wandb_project needs the extra 'wandb': pip install -e '.[wandb]'") from None
-    try:
-        return wandb.init(project=project, dir=str(folder), config=dict(config), resume="allow", id=folder.name)
-    except wandb.Error as error:
-        raise ConfigError(f"run.wandb_project: {error}; WANDB_MODE=offline writes a file instead") from error

@@ -26,11 +26,13 @@ def check_choice_or_class(what: str, name: str, choices: tuple[str, ...]) -> Non
 def load_class(name: str, kind: str, methods: tuple[str, ...], protocol: type | None = None) -> Any:
     """The class `module:Class`; the module is looked for where Python looks, and in the current folder.
 
-    It is called without arguments. Raises ConfigError, one line, where the module or the class is missing or cannot be
-    imported, or where the class lacks one of `methods`, those of the protocol of this `kind`, or one of them does not
+    It is called without arguments. Raises ConfigError, one line, if the module or the class is missing or cannot be
+    imported, or if the class lacks one of `methods`, those of the protocol of this `kind`, or one of them does not
     take the arguments that it has in the class `protocol`.
     """
     module, _, attribute = name.partition(":")
+    # A program that is started as a script has its own folder on the path, not the current one. At the end: a file of
+    # the user must not hide a module that is installed.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -48,37 +50,27 @@ def load_class(name: str, kind: str, methods: tuple[str, ...], protocol: type | 
     if lacking:
         raise ConfigError(f"{kind} {name}: the class lacks {', '.join(lacking)} (docs/architecture.md, Interfaces)")
     for method in methods if protocol else ():
+        try:
+            own = inspect.signature(getattr(made, method))
+        except (TypeError, ValueError):  # written in C, and says nothing of its arguments
+            continue
+        # Would the call that this project makes fit? It passes by name those arguments that only have one.
         wanted = inspect.signature(getattr(protocol, method))
-        if not _takes(getattr(made, method), wanted):
-            how = f"write def {method}{_shown(wanted)}"
-            raise ConfigError(f"{kind} {name}: {method} takes other arguments than it is called with: {how}")
+        parameters = wanted.parameters.values()
+        by_name = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
+        by_place = [None for each in parameters if each.kind is not each.KEYWORD_ONLY]
+        try:
+            own.bind(*by_place, **by_name)
+        except TypeError:
+            # Shown without types, whose names the user's module may not have imported.
+            bare = [each.replace(annotation=each.empty) for each in parameters]
+            how = f"write def {method}{wanted.replace(parameters=bare, return_annotation=wanted.empty)}"
+            raise ConfigError(f"{kind} {name}: {method} takes other arguments than it is called with: {how}") from None
     return made
 
 
-def _takes(method: Any, wanted: inspect.Signature) -> bool:
-    """Whether a call with all of `wanted`'s parameters, by name those that only have one, fits `method`."""
-    try:
-        own = inspect.signature(method)
-    except (TypeError, ValueError):  # written in C, and says nothing
-        return True
-    parameters = wanted.parameters.values()
-    by_name = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
-    by_place = [None for each in parameters if each.kind is not each.KEYWORD_ONLY]
-    try:
-        own.bind(*by_place, **by_name)
-    except TypeError:
-        return False
-    return True
-
-
-def _shown(wanted: inspect.Signature) -> str:
-    """A signature without its types."""
-    bare = [each.replace(annotation=each.empty) for each in wanted.parameters.values()]
-    return str(wanted.replace(parameters=bare, return_annotation=wanted.empty))
-
-
 def make_named(name: str, kind: str, methods: tuple[str, ...], protocol: type | None = None) -> Any:
-    """An instance of `load_class`; ConfigError where it cannot be made without arguments."""
+    """An instance of `load_class`; ConfigError if it cannot be made without arguments."""
     made = load_class(name, kind, methods, protocol)
     try:
         return made()

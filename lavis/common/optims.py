@@ -21,6 +21,7 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 
 def warmup_lr_schedule(optimizer: Optimizer, step: int, max_step: int, init_lr: float, max_lr: float) -> None:
     """Linear from `init_lr` at step 0 to `max_lr` at `max_step`, then constant."""
+    # `max_step` may be 0: no warm-up, and the rate is `max_lr` from step 1 on.
     set_lr(optimizer, min(max_lr, init_lr + (max_lr - init_lr) * step / max(max_step, 1)))
 
 
@@ -59,6 +60,7 @@ class _LinearWarmup:
 
     def step(self, cur_epoch: int, cur_step: int) -> None:
         """Set the rate for step `cur_step` of epoch `cur_epoch` (both from 0)."""
+        # LAVIS warms up in the first epoch alone, even if that has fewer than `warmup_steps` steps.
         if cur_epoch == 0:
             warmup_lr_schedule(self.optimizer, cur_step, self.warmup_steps, self.warmup_start_lr, self.init_lr)
         else:
@@ -113,6 +115,7 @@ class ConstantLRScheduler(_LinearWarmup):
         warmup_steps: int = 0,
         **kwargs: object,
     ) -> None:
+        # Neither the number of epochs nor a smallest rate matters to a constant.
         super().__init__(optimizer, 0, init_lr, init_lr, warmup_steps, warmup_start_lr)
 
     def after_warmup(self, epoch: int) -> None:

@@ -70,6 +70,7 @@ def run_program(main: Callable[[], int | None]) -> None:
     """
     before, hook = signal.signal(signal.SIGTERM, _unwind), threading.excepthook
     threading.excepthook = _tell_of_thread
+    # Taken out of the environment: a program that this one starts must not take the descriptor for its own lifeline.
     if descriptor := os.environ.pop(LIFELINE, ""):
         threading.Thread(target=_end_with_starter, args=(int(descriptor),), name="lifeline", daemon=True).start()
     try:
@@ -78,7 +79,7 @@ def run_program(main: Callable[[], int | None]) -> None:
         code = _tell(error)
     except KeyboardInterrupt as stop:
         print(f"interrupted: {stop}" if str(stop) else "interrupted", file=sys.stderr)
-        code = 130
+        code = 130  # what shells give a program that Ctrl-C has ended: 128 and the number of SIGINT
     finally:
         signal.signal(signal.SIGTERM, before)
         threading.excepthook = hook
@@ -146,8 +147,9 @@ def lifeline() -> Iterator[int]:
 def _end_with_starter(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     os.read(descriptor, 1)  # nothing is ever written: this returns when the other end is closed
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)  # `_unwind` raises in the main thread, and the program closes what it opened
     time.sleep(_GRACE_S)
+    # Still here: something does not come back, for example a call into C. A leader takes its group with it.
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -57,6 +57,7 @@ class Names(Generic[T]):
         return iter(sorted(self.table.items()))
 
     def _fill(self) -> None:
+        # Cleared first: what `fill` imports looks up names itself.
         fill, self.fill = self.fill, None
         if fill is not None:
             fill()
@@ -149,7 +150,7 @@ class Registry:
         return node
 
     def unregister(self, name: str) -> Any:
-        """Take a top-level value out of the tree and return it (`None` where there is none)."""
+        """Take a top-level value out of the tree and return it (`None` if there is none)."""
         return self._state.pop(name, None)
 
 

@@ -21,6 +21,7 @@ DPO_BETA = 0.1  # the original's value
 class RunSettings(Section, section="run"):
     """Offline training and its evaluation. The names down to `log_freq` are LAVIS's."""
 
+    # What is trained, and by which rules: LAVIS's optimiser (AdamW) and schedules.
     task: str = setting("alfworld_action", "name of the registered task")
     runner: str = setting("runner_base", "`runner_base` counts epochs, `runner_iter` batches")
     lr_sched: str = setting("linear_warmup_cosine_lr", "name of the registered schedule of learning rates")
@@ -36,6 +37,7 @@ class RunSettings(Section, section="run"):
     iters_per_inner_epoch: int = setting(
         0, "`runner_iter`: batches, after which there is a validation and a checkpoint", at_least(0)
     )
+    # Batches, and how answers are written in an evaluation.
     batch_size_train: int = setting(8, "samples in a batch of one process", at_least(1))
     batch_size_eval: int = setting(16, "the same in an evaluation", at_least(1))
     num_workers: int = setting(2, "processes that load data, for each training process", at_least(0))
@@ -43,6 +45,7 @@ class RunSettings(Section, section="run"):
     max_len: int = setting(64, "tokens of a generated answer, at most", at_least(2))
     min_len: int = setting(1, "tokens of a generated answer, at least", at_least(0))
     num_beams: int = setting(5, "beams of the search; 1: greedy", at_least(1))
+    # Where the run lies, what it continues, what it evaluates.
     seed: int = setting(42, "seed of everything random", at_least(0))
     output_dir: str = setting("output/finetune", "folder of the run's folders")
     amp: bool = setting(True, "compute in the model's mixed precision (`model.amp`)")
@@ -55,12 +58,14 @@ class RunSettings(Section, section="run"):
     train_splits: list[str] = setting(["train"], "splits to train on")
     valid_splits: list[str] = setting([], "splits to validate on; an evaluation takes them if `test_splits` is empty")
     test_splits: list[str] = setting([], "splits to evaluate on at the end")
+    # Devices and processes.
     device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one")
     world_size: int = setting(0, "processes; 0: as many as were started", at_least(0))
     dist_url: str = setting("env://", "where the processes meet")
     distributed: bool = setting(True, "train with all processes that were started")
     find_unused_parameters: bool = setting(False, "of torch's DistributedDataParallel")
     log_freq: int = setting(50, "batches between two lines of the log", at_least(1))
+    # From here on ours.
     objective: str = setting(
         "bc",
         "`bc`: the expert's command alone; `dpo`: it over `text_output_neg`, needs `model.ref_pretrained`",
@@ -96,13 +101,13 @@ class RunSettings(Section, section="run"):
 
     @property
     def splits(self) -> list[str]:
-        """The splits that the run needs; an evaluation takes `valid_splits` where there are no `test_splits`."""
+        """The splits that the run needs; an evaluation takes `valid_splits` if there are no `test_splits`."""
         if self.evaluate:
             return self.test_splits or self.valid_splits
         return [*self.train_splits, *self.valid_splits, *self.test_splits]
 
     def require_splits(self, known: Collection[str]) -> None:
-        """ConfigError where the run needs a split that is not among the `known` ones."""
+        """ConfigError if the run needs a split that is not among the `known` ones."""
         for split in self.splits:
             if split not in known:
                 raise ConfigError(
@@ -132,10 +137,12 @@ def read_settings(run: DictConfig, *, own_keys: bool = False) -> RunSettings:
     for key in map(str, run):
         if key not in names:
             raise ConfigError(unknown("key", f"run.{key}", [f"run.{name}" for name in names]))
+        # Before OmegaConf converts it: the text of the number 7 would be "7" where the file says 007.
         if f"run.{key}" in TEXTS and is_no_text(run[key]):
             raise ConfigError(f"run.{key}: yaml reads {run[key]!r} here; put the text in quotes")
         if key in LISTS and not isinstance(run[key], ListConfig):
             raise ConfigError(not_a_list(f"run.{key}", run[key]))
+    # A structured config holds every key to the type of its field, and `to_object` calls the class, which checks rules.
     try:
         settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunSettings), run))
     except OmegaConfBaseException as error:

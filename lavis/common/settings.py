@@ -64,18 +64,18 @@ DEVICE = Rule("one of auto, cpu, cuda, cuda:<index>", lambda value: bool(re.full
 
 
 def check(key: str, value: object, valid: bool, rule: str) -> None:
-    """ConfigError where `value` is not `valid`; `rule` ends the sentence "`key`: `value` is not …"."""
+    """ConfigError if `value` is not `valid`; `rule` ends the sentence "`key`: `value` is not …"."""
     if not valid:
         raise ConfigError(f"{key}: {value!r} is not {rule}")
 
 
 def check_rule(key: str, value: object, rule: Rule) -> None:
-    """ConfigError where `value` breaks `rule`."""
+    """ConfigError if `value` breaks `rule`."""
     check(key, value, rule.holds(value), rule.text)
 
 
 def check_has_effect(key: str, value: object, valid: bool, condition: str) -> None:
-    """ConfigError where `value` is not `valid`; `condition` ends "`key`: `value` has no effect unless …"."""
+    """ConfigError if `value` is not `valid`; `condition` ends "`key`: `value` has no effect unless …"."""
     if not valid:
         raise ConfigError(f"{key}: {value!r} has no effect unless {condition}")
 
@@ -107,6 +107,7 @@ def setting(default: Any, help: str, rule: Rule | None = None, *, may_change: bo
     `may_change`: a resumed run may change it, for it decides where and how fast a run runs, not what comes out.
     """
     metadata = {_KEY: Setting(help, rule, may_change)}
+    # Each instance gets a copy of its own: dataclasses refuse a list or dictionary that instances would share.
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -137,11 +138,12 @@ class Section:
         self.check_combinations()
 
     def check_combinations(self) -> None:
-        """ConfigError where settings that are each possible cannot be used together."""
+        """ConfigError if settings that are each possible cannot be used together."""
 
 
 def settings_of(schema: Section | type[Section]) -> dict[str, Setting]:
     """The settings of a section by name, its own before inherited ones; fields made without `setting` are left out."""
+    # `dataclasses.fields` has the fields of base classes first; the pages of settings show a section's own first.
     own = inspect.get_annotations(schema if isinstance(schema, type) else type(schema))
     place = {name: number for number, name in enumerate(own)}
     fields = sorted(dataclasses.fields(schema), key=lambda field: place.get(field.name, len(place)))
@@ -173,7 +175,7 @@ def checked_keys(schema: type[Section], given: Mapping[str, Any]) -> dict[str, A
         # True and False are whole numbers for Python, and a whole number will do for a number.
         fits = kind not in _FITS or (isinstance(value, _FITS[kind]) and (kind is bool or not isinstance(value, bool)))
         check(key, value, fits, KINDS.get(kind, ""))
-    section = schema(**given)
+    section = schema(**given)  # its `__post_init__` holds the values to their rules
     return {name: getattr(section, name) for name in defaults_of(schema)}
 
 
@@ -195,6 +197,7 @@ def settings_table(schema: type[Section], *, without: Iterable[str] = (), resume
         if name in without:
             continue
         value = described.rule.text if described.rule else KINDS[kinds[name]]
+        # Markdown takes `cuda:<index>` for a tag of HTML and shows nothing.
         cells = [f"`{name}`", defaults[name], value.replace("<", "&lt;"), described.help]
         lines.append(_row(cells + (["may change" if described.may_change else ""] if resumed else [])))
     return "\n".join([*lines, ""])

@@ -78,6 +78,7 @@ class AnnotationFile:
         good[list(bad)] = False
         self._numbers = np.flatnonzero(good)
         self._starts, self._lengths, self._games = index["starts"], index["lengths"], index["games"]
+        # Opened with the first read: a dataset that is pickled for a worker, or forked, opens its own.
         self._file: BinaryIO | None = None
         self._owner = 0
 
@@ -85,7 +86,7 @@ class AnnotationFile:
         return len(self._numbers)
 
     def games(self) -> set[str]:
-        """The games of all entries; one is empty where an entry does not name its game."""
+        """The games of all entries; one is empty if an entry does not name its game."""
         return set(self._games)
 
     def where(self, index: int) -> str:
@@ -97,11 +98,12 @@ class AnnotationFile:
         return str(self.path), int(self._numbers[index])
 
     def entry(self, index: int) -> dict[str, Any]:
-        """The entry as it is in the file; BadSampleError where it is not UTF-8."""
+        """The entry as it is in the file; BadSampleError if it is not UTF-8."""
         number = self._numbers[index]
         # Each process has a file of its own, for a loader's workers are forked.
         if self._file is None or self._owner != os.getpid():
             self._file, self._owner = open(self.path, "rb"), os.getpid()
+        # `pread` moves no file position, so that threads of one process may share the descriptor.
         data = os.pread(self._file.fileno(), int(self._lengths[number]), int(self._starts[number]))
         try:
             return json.loads(data, strict=False)
@@ -163,7 +165,7 @@ def too_many(bad: list[str], allowed: int) -> str:
 
 
 def check_entry(entry: object) -> str:
-    """What is wrong with an entry; empty where nothing is."""
+    """What is wrong with an entry; empty if nothing is."""
     if not isinstance(entry, dict):
         return f"is a {type(entry).__name__}, not an object with {', '.join(REQUIRED)}"
     lacking = [key for key in REQUIRED if key not in entry]
@@ -179,7 +181,7 @@ def scan(path: Path) -> Iterator[tuple[int, int, Any]]:
     """Start, length (bytes) and value of every entry of a JSON array or of JSON lines, reading a little at a time.
 
     The bytes are read as Latin-1, so that characters are bytes; text in the values is therefore wrong where it is not
-    ASCII. AnnotationError where the file is not JSON.
+    ASCII. AnnotationError if the file is not JSON.
     """
     decoder = json.JSONDecoder(strict=False)
     with open(path, "rb") as file:

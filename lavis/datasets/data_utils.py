@@ -17,6 +17,7 @@ TRAIN_SPLIT = "train"
 def to_device(samples: Any, device: torch.device | str) -> Any:
     """`samples` with every tensor in it on `device`; tensors may lie in dictionaries and lists."""
     if isinstance(samples, torch.Tensor):
+        # The copy goes on while the host does; it needs page-locked memory (`RunData.train_batches`), else it waits.
         return samples.to(device, non_blocking=True)
     if isinstance(samples, dict):
         return {key: to_device(value, device) for key, value in samples.items()}

@@ -27,8 +27,8 @@ class BadSampleError(EmacError, ValueError):
 class Record:
     """One transition as stored.
 
-    `image` is a PIL image or uint8 (H, W, 3); `text_output_neg` is empty where nothing was rejected; `task_type` and
-    `game` are empty where the data lacks them. `earlier` has the images of the states right before, oldest first, if
+    `image` is a PIL image or uint8 (H, W, 3); `text_output_neg` is empty if nothing was rejected; `task_type` and
+    `game` are empty if the data lacks them. `earlier` has the images of the states right before, oldest first, if
     the source was asked for them.
     """
 
@@ -54,7 +54,7 @@ class Source(Protocol):
         ...
 
     def read(self, index: int) -> Record:
-        """The record at `index`; BadSampleError where it cannot be used."""
+        """The record at `index`; BadSampleError if it cannot be used."""
         ...
 
     def place(self, index: int) -> tuple[str, int]:
@@ -66,7 +66,7 @@ class Source(Protocol):
         ...
 
     def games(self) -> set[str]:
-        """The ids of all games; one is empty where a record does not name its game."""
+        """The ids of all games; one is empty if a record does not name its game."""
         ...
 
 
@@ -88,10 +88,11 @@ class SourceChain:
 
     def part(self, index: int) -> int:
         """Number of the source that holds the record."""
+        # The first running sum above the index; `right`, because a sum is the first index of the next source.
         return bisect_right(self._ends, index)
 
     def read(self, index: int) -> Record:
-        """The record at `index`; BadSampleError where it cannot be used."""
+        """The record at `index`; BadSampleError if it cannot be used."""
         source, index = self._find(index)
         return source.read(index)
 
@@ -110,6 +111,8 @@ class SourceChain:
         return set().union(*[source.games() for source in self.sources])
 
     def _find(self, index: int) -> tuple[Source, int]:
+        # `_ends` are the running sums of the lengths: source k holds the records from `_ends[k - 1]` to below
+        # `_ends[k]`.
         number = self.part(index)
         return self.sources[number], index - (self._ends[number - 1] if number else 0)
 

@@ -19,7 +19,7 @@ class TrainStream(Sampler[list[Draw]]):
     """This process's part of the global batches `start` to `stop` of `batch_size * world_size` samples.
 
     Each epoch is a new permutation of the data, from which whole batches are taken; what is left over at its end is
-    dropped (LAVIS's drop_last). ConfigError where the data does not fill one batch.
+    dropped (LAVIS's drop_last). ConfigError if the data does not fill one batch.
     """
 
     def __init__(

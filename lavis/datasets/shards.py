@@ -197,10 +197,21 @@ class Shard:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        index, end = _read_index(path)
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            # From the end backwards: the mark, the length of the index, the index.
+            tail = os.pread(file.fileno(), _END.size, max(0, size - _END.size))
+            length, mark = _END.unpack(tail) if len(tail) == _END.size else (0, b"")
+            end = size - _END.size - length  # of HDF5's data, where the index begins
+            if mark != _MARK or end < 0:
+                raise ValueError(
+                    "it has no index at its end (cut short, or not written by this version: collect again)"
+                )
+            index = json.loads(os.pread(file.fileno(), length, end))
         if index["version"] != VERSION:
             raise ShardError(f"{path}: shards of version {index['version']} cannot be read, only {VERSION}")
         self.game: str = index["game"]
+        # Interned: the names are the same in thousands of shards, and JSON makes new texts for each.
         self._fields = {sys.intern(name): _Field(**layout) for name, layout in index["fields"].items()}
         for field in self._fields.values():
             field.check(end)
@@ -247,19 +258,6 @@ class Shard:
 
     def __contains__(self, name: str) -> bool:
         return name in self._fields
-
-
-def _read_index(path: str) -> tuple[dict[str, Any], int]:
-    """The index at the file's end, and where it begins; ValueError if there is none."""
-    with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        # From the end backwards: the mark, the length of the index, the index.
-        end = os.pread(file.fileno(), _END.size, max(0, size - _END.size))
-        length, mark = _END.unpack(end) if len(end) == _END.size else (0, b"")
-        begins = size - _END.size - length
-        if mark != _MARK or begins < 0:
-            raise ValueError("it has no index at its end (cut short, or not written by this version: collect again)")
-        return json.loads(os.pread(file.fileno(), length, begins)), begins
 
 
 def open_shard(path: Path | str) -> Shard:

@@ -186,6 +186,7 @@ def _write_hub(
         config.image_token_index, words = words, words + 1
     text: Any = config.text_config
     text.vocab_size = words or text.vocab_size
+    # Transformers loads a folder in the dtype that its config names.
     config.dtype = text.dtype = next(v.dtype for k, v in native.items() if k.startswith("llm_model."))
     written = weights.to_hub(native)
     # The hub's class, made from this configuration, must have just the weights that are written.
@@ -210,6 +211,7 @@ def _write_hub(
         write_json(target / "model.safetensors.index.json", index)
     config.architectures = ["InstructBlipForConditionalGeneration"]
     config.save_pretrained(target)
+    # `generate` takes the ids that begin, end and pad a text from here.
     GenerationConfig(
         bos_token_id=text.bos_token_id, eos_token_id=text.eos_token_id, pad_token_id=text.pad_token_id
     ).save_pretrained(target)
@@ -220,7 +222,7 @@ def _write_hub(
 def hub_config(*, source: str, llm: str = "", model: str = "") -> InstructBlipConfig:
     """The configuration of the hub's class.
 
-    It is `source`'s own, where that is a folder or hub id with one; else the vision encoder's and Q-Former's sizes come
+    It is `source`'s own if that is a folder or hub id with one; else the vision encoder's and Q-Former's sizes come
     from `model` (a type or a yaml; without it EVA-CLIP-g and BERT base), and the language model's from its folder
     `llm`, if one is given. ConfigError if the language model's sizes are not known.
     """
@@ -342,11 +344,13 @@ def image_tokens(native: Mapping[str, Tensor]) -> Tensor:
         ("Qformer", qformer),
         ("llm_proj", proj),
     ):
+        # The text branch, which image tokens do not need, is left out.
         own = {key.removeprefix(name + "."): value for key, value in state.items() if key.startswith(name + ".")}
         kept = {key: value for key, value in own.items() if key in module.state_dict()}
         weights.require_match(module.state_dict(), kept, name)
         module.load_state_dict(kept)
         module.eval()
+    # The seed makes both calls see the same images.
     image = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     features = ln_vision(encoder(image).last_hidden_state)
     hidden = qformer(input_ids=None, query_embeds=queries.expand(2, -1, -1), encoder_hidden_states=features)

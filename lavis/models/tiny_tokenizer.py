@@ -188,17 +188,6 @@ def _pattern(node: dict[str, dict]) -> str:
     return f"(?:{branches}){'?' if '' in node else ''}" if branches else ""
 
 
-def split_pattern(names: list[str]) -> str:
-    """The regular expression whose matches are the pieces: phrase | name | number | word | blanks | other signs."""
-    # A phrase or name that ends in a letter must not be the beginning of a longer word (" pan" in " panel").
-    after_word = [phrase for phrase in PHRASES if phrase[-1].isalpha()]
-    others = [phrase for phrase in PHRASES if not phrase[-1].isalpha()]
-    return (
-        rf"{any_of(others)}|{any_of(after_word)}(?![A-Za-z])| {any_of(names)}(?![A-Za-z])"
-        r"| ?\d+| ?[^\W\d_]+(?:'[a-z]+)?|[ \t]+|\n+| ?[^\s\w]+|\w|\s"
-    )
-
-
 def build_tokenizer() -> Tokenizer:
     """Make the tokenizer; always the same one for the same alfworld version and source text."""
     names = type_names()
@@ -206,9 +195,18 @@ def build_tokenizer() -> Tokenizer:
     whole = [*PHRASES, *(f" {name}" for name in names), *(f" {n}" for n in range(LARGEST_NUMBER + 1))]
     whole += [*VERBS, *(f" {verb}" for verb in VERBS), *words]
 
+    # 1. The regular expression whose matches are the pieces: phrase | name | number | word | blanks | other signs. A
+    # phrase or name that ends in a letter must not be the beginning of a longer word (" pan" in " panel").
+    after_word = [phrase for phrase in PHRASES if phrase[-1].isalpha()]
+    others = [phrase for phrase in PHRASES if not phrase[-1].isalpha()]
+    pieces = (
+        rf"{any_of(others)}|{any_of(after_word)}(?![A-Za-z])| {any_of(names)}(?![A-Za-z])"
+        r"| ?\d+| ?[^\W\d_]+(?:'[a-z]+)?|[ \t]+|\n+| ?[^\s\w]+|\w|\s"
+    )
+    cut = pre_tokenizers.Split(Regex(pieces), behavior="isolated")
+    # Bytes as printable characters, in GPT-2's way: with these 256 any text can be written.
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    cut = pre_tokenizers.Split(Regex(split_pattern(names)), behavior="isolated")
-    # 1. Merges for what is no whole piece, learnt from the lists by byte-pair encoding (Sennrich et al. 2016).
+    # 2. Merges for what is no whole piece, learnt from the lists by byte-pair encoding (Sennrich et al. 2016).
     merger = Tokenizer(models.BPE())
     merger.pre_tokenizer = pre_tokenizers.Sequence([cut, byte_level])
     trainer = trainers.BpeTrainer(
@@ -221,7 +219,7 @@ def build_tokenizer() -> Tokenizer:
 
     learnt = json.loads(merger.to_str())["model"]  # the section with the vocabulary and merges
     vocabulary: dict[str, int] = dict(sorted(learnt["vocab"].items(), key=lambda item: item[1]))
-    # 2. Each whole piece is a token, whether merges lead to it or not (`ignore_merges` below looks pieces up first).
+    # 3. Each whole piece is a token, whether merges lead to it or not (`ignore_merges` below looks pieces up first).
     for text in whole:
         piece = byte_level.pre_tokenize_str(text)[0][0]
         vocabulary.setdefault(piece, len(vocabulary))

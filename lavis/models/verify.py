@@ -185,6 +185,8 @@ def check_rows(
     queries = model.query_tokens.shape[1]
     width = len(want["llm_input_ids"][0])
     yield exact(f"{name}/llm_input_ids", padded(rows.ids, width, model.llm_tokenizer.pad_id), want["llm_input_ids"])
+    # Image tokens come first: they are always read (mask 1), and nothing is predicted at them (-100, which
+    # cross-entropy ignores).
     masks = [[1] * queries + row for row in padded(rows.mask, width, 0)]
     yield exact(f"{name}/attention_mask", masks, want["attention_mask"])
     labels = [[-100] * queries + row for row in padded(rows.labels, width, -100)]
@@ -226,6 +228,7 @@ def check_dpo(case: Case, model: Blip2Emac, variant: str, batch: str) -> Iterato
         model.avg_log_probs, model.mix_ratio = average == "True", float(mix)
         with torch.no_grad():
             policy = model.sequence_logps(samples, "text_output_pos", "text_output_neg")
+        # The case's weights have brought the reference policy, too (names with `ref_`).
         reference = model.reference_logps(samples)
         for who, logps in (("policy", policy), ("ref", reference)):
             for side, values in zip(("chosen", "rejected"), logps, strict=True):
@@ -240,6 +243,7 @@ def check_dpo(case: Case, model: Blip2Emac, variant: str, batch: str) -> Iterato
 
 def check_intermediates(case: Case, model: Blip2Emac, variant: str, batch: str) -> Iterator[Check]:
     """The recorded intermediate tensors of a batch, as many as there are."""
+    # If a check of losses fails, these tell from which part on the numbers differ.
     samples, prefix = case.samples(batch), f"{variant}/{batch}/mid/"
     recorded = {k.removeprefix(prefix): v for k, v in case.arrays.items() if k.startswith(prefix)}
     with torch.no_grad():
@@ -256,6 +260,7 @@ def check_intermediates(case: Case, model: Blip2Emac, variant: str, batch: str) 
             yield close(prefix + key, values[key], recorded[key])
         if "forward_logits" in recorded:
             rows = rows_of(model, samples["text_input"], samples["text_output"])
+            # The row that the language model reads: [image tokens][prompt][answer][pads], (N, Q + L, H).
             embeds = torch.cat([tokens, model.llm_model.get_input_embeddings()(rows.ids)], dim=1)
             # Only real positions: what a model computes at pads depends on how it masks them.
             seen = torch.cat([torch.ones(tokens.shape[:2], dtype=torch.bool), rows.mask.bool()], dim=1).numpy()
@@ -276,7 +281,7 @@ def check_generate(case: Case, model: Blip2Emac, variant: str, batch: str) -> It
         )
         yield exact(f"{name}/text", model.generate(samples, **options), want["text"])
         made = model.write_ids(questions_of(samples, samples["prompt"]), **options)
-        ids = [[1, *row] for row in made.ids.tolist()]  # the old library's sequences begin with its BOS
+        ids = [[1, *row] for row in made.ids.tolist()]  # sequences of the original's Transformers begin with a BOS
         yield exact(f"{name}/token_ids", ids, want["token_ids"])
         if want.get("beam_scores") is not None:
             yield close(f"{name}/beam_scores", made.scores, want["beam_scores"])
@@ -288,37 +293,26 @@ def check_generate(case: Case, model: Blip2Emac, variant: str, batch: str) -> It
         yield exact(f"{name}/one_at_a_time", alone, [row["text"] for row in want["one_at_a_time"]])
 
 
-def check_prompt_ids(case: Case, model: Blip2Emac) -> Iterator[Check]:
-    """The left-padded prompt ids of generation."""
-    for batch, want in case.prompt_ids.items():
-        prompts = case.samples(batch)["prompt"]
-        rows = prompt_rows(encode_prompts(model.llm_tokenizer, prompts), model.llm_tokenizer.pad_id)
-        yield exact(f"prompt_ids/{batch}", rows.ids.tolist(), want["input_ids"] if isinstance(want, dict) else want)
-
-
-def check_qformer_text(case: Case, model: Blip2Emac, batch: str) -> Iterator[Check]:
-    """The BERT ids and mask that the Q-Former reads, where they are recorded."""
-    want = case.expected["qtext"][batch].get("qformer_text")
-    if want is not None:
-        tokens = model.vision.text_tokens(case.samples(batch)["text_input"])
-        for key in ("input_ids", "attention_mask"):
-            yield exact(f"qtext/{batch}/qformer_text/{key}", tokens[key].tolist(), want[key])
-
-
 def checks(folder: Path) -> Iterator[Check]:
     """Every check of the case in `folder`."""
     case = Case.read(folder)
     for variant in (v for v in VARIANTS if v in case.expected):
         model = case.model(variant)
-        if variant == "plain":
-            yield from check_prompt_ids(case, model)
-        for batch in case.expected[variant]:
+        # The left-padded prompt ids of generation. They do not depend on the Q-Former, so one variant shows them.
+        for batch, ids in case.prompt_ids.items() if variant == "plain" else ():
+            prompts = case.samples(batch)["prompt"]
+            rows = prompt_rows(encode_prompts(model.llm_tokenizer, prompts), model.llm_tokenizer.pad_id)
+            yield exact(f"prompt_ids/{batch}", rows.ids.tolist(), ids["input_ids"] if isinstance(ids, dict) else ids)
+        for batch, recorded in case.expected[variant].items():
             yield from check_forward(case, model, variant, batch)
             yield from check_intermediates(case, model, variant, batch)
             yield from check_dpo(case, model, variant, batch)
             yield from check_generate(case, model, variant, batch)
-            if variant == "qtext":
-                yield from check_qformer_text(case, model, batch)
+            # BERT's ids and mask, which only the Q-Former of this variant reads.
+            if variant == "qtext" and (words := recorded.get("qformer_text")) is not None:
+                tokens = model.vision.text_tokens(case.samples(batch)["text_input"])
+                for key in ("input_ids", "attention_mask"):
+                    yield exact(f"qtext/{batch}/qformer_text/{key}", tokens[key].tolist(), words[key])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

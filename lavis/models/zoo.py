@@ -67,7 +67,7 @@ def load_model_and_preprocess(
 
 
 def load_preprocess(config: Mapping[str, Mapping]) -> tuple[Processors, Processors]:
-    """Image and text processors of a `preprocess:` section; where it names none, items pass unchanged."""
+    """Image and text processors of a `preprocess:` section; if it names none, items pass unchanged."""
 
     def built(kind: str) -> Processors:
         section = config.get(kind) or {}
@@ -91,6 +91,7 @@ def _load(
     if checkpoint is not None:
         model.load_checkpoint(checkpoint)
     if torch.device(device).type == "cpu":
+        # LAVIS's rule, whatever dtype the type's yaml names.
         model = model.float()
     return model.to(device).train(not is_eval)
 
@@ -99,6 +100,7 @@ class ModelZoo:
     """Which models and types there are; `print(model_zoo)` shows a table. A model with two names is listed once."""
 
     def __iter__(self) -> Iterator[tuple[str, list[str]]]:
+        # Blip2Emac is registered under EMMA's name, too.
         listed = set()
         for name in registry.list_models():
             kind = registry.get_model_class(name)

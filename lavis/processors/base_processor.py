@@ -36,6 +36,7 @@ class BaseProcessor:
 
     def always_same(self) -> bool:
         """Whether a processed item may be cached: the class itself, not a base class, sets `deterministic`."""
+        # A subclass may add randomness to a base class that has none, and would inherit its promise.
         return vars(type(self)).get("deterministic", False)
 
     def build(self, **kwargs: object) -> Self:

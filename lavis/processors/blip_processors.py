@@ -20,6 +20,7 @@ from lavis.common.registry import registry
 from lavis.processors.base_processor import BaseProcessor
 
 FRAMES_AROUND = 4  # one for each direction
+# Means and deviations of the images that CLIP was trained on (Radford et al. 2021); LAVIS uses them for EVA-CLIP, too.
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 

@@ -6,7 +6,7 @@ arch, base_hash      the model and the frozen weights that these belong to
 global_batch, accum_grad_iters      what `batches` counts
 random         torch's generator state of every process
 best, averages      best validation so far; means of the current epoch
-references     cached reference log-probabilities per transition, where DPO caches them
+references     cached reference log-probabilities per transition, if DPO caches them
 played         the games that the weights have trained on (`runners.played`); older files lack it
 """
 
@@ -45,6 +45,7 @@ def load(path: Path, *, mmap: bool = False) -> dict[str, Any]:
     With `mmap` a tensor is read when it is used.
     """
     content = read(path, setting="run.resume_ckpt_path", mmap=mmap)
+    # Before the types: a file of weights alone lacks most keys, and its user needs another hint than "damaged".
     lacking = [key for key in TYPES if not isinstance(content, dict) or key not in content]
     if lacking:
         raise CheckpointError(
@@ -56,7 +57,7 @@ def load(path: Path, *, mmap: bool = False) -> dict[str, Any]:
 
 
 def require_fit(content: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> None:
-    """CheckpointError where `content` differs from this run's `own` values: another model, or other batches."""
+    """CheckpointError if `content` differs from this run's `own` values: another model, or other batches."""
     for key, value in own.items():
         if content[key] != value:
             theirs, ours = (str(side)[:24] for side in (content[key], value))
@@ -65,7 +66,7 @@ def require_fit(content: Mapping[str, Any], own: Mapping[str, Any], path: Path) 
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint in `folder` that has seen the most batches; None where there is none.
+    """The checkpoint in `folder` that has seen the most batches; None if there is none.
 
     Files' times do not say it: `cp -r` gives them new ones. Of two checkpoints after as many batches, the numbered one
     was written after `checkpoint_stopped.pth`: its epoch has been validated. CheckpointError for a damaged file.
@@ -98,5 +99,6 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 def restore_random(state: Mapping[str, torch.Tensor], device: torch.device) -> None:
     """Continue from `random_state`."""
     torch.set_rng_state(state["cpu"])
+    # A run on a GPU may be resumed on a CPU, and the other way round.
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)

@@ -69,12 +69,14 @@ class Replicas(Generic[ModelT]):
             check_shardable(model)
         if fsdp and not is_dist_avail_and_initialized():
             raise ConfigError("run.fsdp=True needs processes: python -m torch.distributed.run --nproc_per_node=N …")
-        model.base_hash()  # while the weights are whole; the model keeps it
+        model.base_hash()  # now, because the weights are still whole; the model keeps the result
         self.model = model
         self.fsdp = fsdp
         self.module: nn.Module = Dispatch(model)
         if fsdp:
             # FSDP2: every repeated block is gathered when it is needed, the rest (embeddings, projection) for a call.
+            # `fully_shard` takes inner modules before the ones around them: the outer call leaves out what is sharded
+            # already.
             mesh = torch.distributed.init_device_mesh(model.device.type, (get_world_size(),))
             for child in model.modules():
                 if isinstance(child, nn.ModuleList):
@@ -93,7 +95,7 @@ class Replicas(Generic[ModelT]):
 
     @contextmanager
     def evaluated(self) -> Iterator[Any]:
-        """What evaluation calls: the model, or where it is sharded a proxy that gathers it before every call."""
+        """What evaluation calls: the model, or if it is sharded a proxy that gathers it before every call."""
         if not self.fsdp:
             yield self.model
             return
@@ -127,6 +129,7 @@ class Replicas(Generic[ModelT]):
         """Replace the gradients of plain copies by their mean over the processes; DDP and FSDP have done it."""
         if self.fsdp or isinstance(self.module, DistributedDataParallel) or get_world_size() == 1:
             return
+        # In the same order in every process, or the processes would sum gradients of different parameters.
         for parameter in self.parameters():
             if parameter.grad is not None:
                 torch.distributed.all_reduce(parameter.grad)  # the sum: Gloo, on CPUs, has no mean
@@ -158,6 +161,7 @@ class Replicas(Generic[ModelT]):
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
         """Continue from `optimizer_state`."""
+        # torch copies the state to the parameters' device and type, but whole: shards are cut out below.
         optimizer.load_state_dict(dict(state))
         if not self.fsdp:
             return
@@ -178,13 +182,14 @@ class _Gathering:
         self._replicas = replicas
 
     def __getattr__(self, name: str) -> Any:
+        # Only what computes: all processes must gather together, and an attribute may be read by one of them alone.
         if name in self._METHODS:
             self._replicas.gather()
         return getattr(self._replicas.model, name)
 
 
 def check_shardable(model: BaseModel, key: str = "run.fsdp") -> None:
-    """ConfigError, which names the setting `key`, where FSDP cannot shard `model`."""
+    """ConfigError, which names the setting `key`, if FSDP cannot shard `model`."""
     if not isinstance(model, StudentModel):
         # Evaluation gathers the weights before each of a student's methods; what others call is not known.
         raise ConfigError(

@@ -63,7 +63,7 @@ def played_in(content: Mapping[str, Any]) -> PlayedGames | None:
 
 
 def played_by_file(path: Path | str) -> PlayedGames | None:
-    """What the weights file `path` says of its games; None where it says nothing, for it is no checkpoint of a run.
+    """What the weights file `path` says of its games; None if it says nothing, for it is no checkpoint of a run.
 
     A safetensors file says it in its metadata, as `python -m lavis.models.convert` writes it. A file that ships is
     named as in the model types (`tiny/student.safetensors`).

@@ -49,7 +49,7 @@ class RunData:
     They are a task's `build_datasets`: {dataset: {split: …}}. Of a `RecordDataset` more is known than of another: where
     each sample lies, of which game it is, and what was skipped.
 
-    Raises ConfigError where a run names a split that there is not (unless none is `required`: a task may bring its own
+    Raises ConfigError if a run names a split that there is not (unless none is `required`: a task may bring its own
     games), or more than one to train on.
     """
 
@@ -76,7 +76,7 @@ class RunData:
         return self.splits[self.settings.train_splits[0]]
 
     def train_stream(self) -> TrainStream:
-        """Which samples make which batch of this process; ConfigError where the data does not fill one batch."""
+        """Which samples make which batch of this process; ConfigError if the data does not fill one batch."""
         return TrainStream(
             len(self.train_set),
             batch_size=self.settings.batch_size_train,
@@ -126,11 +126,12 @@ class RunData:
         return list(dataset.source.skipped) if isinstance(dataset, RecordDataset) else []
 
     def count_skipped(self, messages: Iterable[str]) -> None:
-        """Log what any process skipped, once; BadSampleError where it is more than the settings allow.
+        """Log what any process skipped, once; BadSampleError if it is more than the settings allow.
 
         Every process must call it.
         """
         # A sample is drawn again in every epoch, but counts once.
+        # Sorted below: a set's order of texts differs between processes and runs.
         new = {message for part in gathered(list(messages)) for message in part} - self.skipped
         self.skipped |= new
         for message in sorted(new):
@@ -152,10 +153,12 @@ class RunData:
 
         Of several storages the number of the storage comes before the name.
         """
+        # File name and number, not the index: a cache of references stays valid if the storage grows or moves.
         source = self.train_set.source
         places = []
         for index in samples["instance_id"]:
             path, number = source.place(index)
+            # Files of two storages may have the same name.
             part = f"{source.part(index)}/" if isinstance(source, SourceChain) else ""
             places.append((part + Path(path).name, number))
         return places

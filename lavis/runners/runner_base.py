@@ -96,7 +96,7 @@ class RunnerBase:
         self.best: dict[str, Any] = {"agg_metrics": -math.inf, "epoch": -1}
         self.epoch = 0  # the current one; `max_epoch` when training is done
         self.batches = 0  # micro-batches done, this run's place in the training stream
-        self.references: ReferenceLogps | None = None  # caches reference log-probabilities, where DPO can
+        self.references: ReferenceLogps | None = None  # caches reference log-probabilities, if DPO can
         self._last_saved: Path | None = None
         self._loader: Iterator[dict[str, Any]] | None = None
         self.stop = StopSignal(self.device)
@@ -414,7 +414,7 @@ class RunnerBase:
         self.lr_scheduler = make_schedule(self.optimizer, self.settings, self.max_epoch)
 
     def _stop_if_agreed(self) -> None:
-        """Write a checkpoint and leave, where the processes have agreed to. After training the last one serves."""
+        """Write a checkpoint and leave if the processes have agreed to. After training the last one serves."""
         if not self.stop.agreed:
             return
         if self.epoch < self.max_epoch:

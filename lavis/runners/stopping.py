@@ -31,6 +31,8 @@ class StopSignal:
         """While the block runs, SIGTERM only sets `asked`; the old handler comes back after it."""
 
         def ask(number: int, frame: FrameType | None) -> None:
+            # Nothing but a flag: other processes know nothing yet, and a process that left alone would let them wait
+            # for it.
             self.asked = True
 
         old = signal.signal(signal.SIGTERM, ask)
@@ -41,6 +43,7 @@ class StopSignal:
 
     def agree(self) -> bool:
         """Whether any process was asked to stop; every process must call it at the same batch."""
+        # A sum of 0s and 1s is above 0 in every process as soon as one was asked.
         self.agreed = summed([float(self.asked)], self._device)[0] > 0
         return self.agreed
 

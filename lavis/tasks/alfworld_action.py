@@ -35,9 +35,10 @@ class AlfworldActionTask(CaptionTask):
         }
 
     def _compared(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Each result with its comparisons: True, False, or None where the label has no such part."""
+        """Each result with its comparisons: True, False, or None if the label has no such part."""
         captions = [self.normalise(row["caption"]) for row in results]
         labels = [self.normalise(row["label"]) for row in results]
+        # The labels' words are the lookup table's vocabulary; predictions may hold anything.
         lemmatizer = Lemmatizer({word for label in labels for word in label.split()})
         self._lemmatizer = lemmatizer.name
         rows = []
@@ -45,6 +46,7 @@ class AlfworldActionTask(CaptionTask):
             results, captions, labels, lemmatizer(captions), lemmatizer(labels), strict=True
         ):
             said, asked = parse(caption), parse(label)
+            # Compared with their numbers ("apple 1"): another apple is another object in ALFWorld.
             parts = {part: getattr(said, part) == getattr(asked, part) for part in ("object", "receptacle")}
             rows.append(
                 {
@@ -64,6 +66,7 @@ class AlfworldActionTask(CaptionTask):
 
 def _figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
     rates = {key: mean([row[key] for row in rows]) for key in ("exact_match", "lemma_match")}
+    # Every command has a verb; an object or receptacle is compared only if the label has one.
     rates["verb"] = mean([row["verb"] == row["label_verb"] for row in rows])
     for part in ("object", "receptacle"):
         rates[part] = mean([row[part] for row in rows if row[part] is not None])

@@ -95,6 +95,7 @@ class BaseTask:
                 seed=settings.seed,
                 frames=int(cfg.model_cfg.get("images", 1)),  # `hf_vlm` reads several
             )
+        # Before any file is opened: a large one is indexed first.
         settings.require_splits([split for builder in made.values() for split in builder.annotations()])
         return {name: builder.build_datasets() for name, builder in made.items()}
 
@@ -115,6 +116,7 @@ class BaseTask:
         output = model(samples)
         if not isinstance(output, Mapping) or "loss" not in output:
             found = f"the keys {', '.join(map(str, output))}" if isinstance(output, Mapping) else type(output).__name__
+            # Runners pass a stand-in (`Trained`), whose `module` is the model.
             kind = type(getattr(model, "module", model)).__name__
             raise ConfigError(f"forward of {kind} must return a dictionary with 'loss'; it returned {found}")
         return output["loss"], {name: value for name, value in output.items() if "loss" in name}
@@ -241,6 +243,8 @@ class BaseTask:
         """
         rows = [row for part in gathered(result) for row in part]
         if remove_duplicate:
+            # A later key wins in a dictionary, so the rows are gone through from the end for the first one to stay. Ids
+            # may be of any type: JSON makes texts of them.
             rows = list({json.dumps(row[remove_duplicate]): row for row in reversed(rows)}.values())[::-1]
         path = Path(result_dir) / f"{filename}.json"
         if is_main_process():

@@ -28,6 +28,7 @@ class CaptionTask(StudentTask):
             repetition_penalty=settings.repetition_penalty,
             length_penalty=settings.length_penalty,
         )
+        # One forward pass for the labels, beside the search: `nll` compares models whose texts differ.
         (logps,) = model.sequence_logps(samples, "text_output")
         fields = (samples["instance_id"], captions, samples["text_output"], (-logps).tolist())
         rows = zip(*fields, samples["task_type"], samples["game"], strict=True)

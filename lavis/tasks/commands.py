@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lavis.common.errors import missing_extra
 
-# ALFWorld's commands: verb, and the word that parts object and receptacle ("" where there is one argument only).
+# ALFWorld's commands: verb, and the word that parts object and receptacle ("" if there is one argument only).
 _SPLIT_BY = {"take": "from", "put": "in/on", "heat": "with", "cool": "with", "clean": "with", "slice": "with"}
 _PLACES = ("go to", "open", "close")  # their argument is a receptacle
 _IRREGULAR = {
@@ -18,7 +18,7 @@ _ARTICLES = frozenset(("a", "an", "the", "some"))
 
 
 class Command(NamedTuple):
-    """A command's parts; "" where it has none. What is no command at all has its first word as verb."""
+    """A command's parts; "" if it has none. What is no command at all has its first word as verb."""
 
     verb: str
     object: str = ""
@@ -28,6 +28,7 @@ class Command(NamedTuple):
 def parse(command: str) -> Command:
     """The parts of a normalised command: `put apple 1 in/on fridge 1` -> ("put", "apple 1", "fridge 1")."""
     verb, _, rest = command.partition(" ")
+    # The only verb of two words.
     if verb == "go" and rest.startswith("to "):
         verb, rest = "go to", rest[3:]
     if verb in _PLACES:
@@ -38,19 +39,10 @@ def parse(command: str) -> Command:
     return Command(verb, rest)
 
 
-def inflections(word: str) -> set[str]:
-    """Regular English forms of a noun or verb: plural or third person, past, progressive."""
-    stem = word[:-1] if word.endswith("e") else word
-    forms = {f"{word}s", f"{word}es", f"{stem}ed", f"{stem}ing", f"{word}{word[-1:]}ing", f"{word}{word[-1:]}ed"}
-    if word.endswith("y"):
-        forms |= {f"{word[:-1]}ies", f"{word[:-1]}ied"}
-    return forms
-
-
 class Lemmatizer:
     """Texts word by word in their base forms, without articles, with spaCy.
 
-    With the model `en_core_web_sm` where it is installed. Else with spaCy's lookup lemmatizer over a table of the
+    With the model `en_core_web_sm` if it is installed. Else with spaCy's lookup lemmatizer over a table of the
     regular forms of `vocabulary` (the labels' words) and a few irregular ones: enough to see that `puts the plates …`
     means `put plate …`, and no more. `name` says which.
     """
@@ -67,7 +59,16 @@ class Lemmatizer:
             return
         from spacy.lookups import Lookups
 
-        table = {form: word for word in vocabulary if word.isalpha() for form in inflections(word)}
+        # Regular English forms of a noun or verb: plural or third person, past, progressive, with a doubled last letter
+        # ("putting") or without. Forms that no text has do no harm.
+        table = {}
+        for word in filter(str.isalpha, vocabulary):
+            stem, double = word.removesuffix("e"), word + word[-1]
+            forms = [f"{word}s", f"{word}es", f"{stem}ed", f"{stem}ing", f"{double}ing", f"{double}ed"]
+            if word.endswith("y"):
+                forms += [f"{word[:-1]}ies", f"{word[:-1]}ied"]
+            table.update(dict.fromkeys(forms, word))
+        # The last ones win: a word of the labels is its own base form, whatever else it might be a form of.
         lookups = Lookups()
         lookups.add_table("lemma_lookup", {**table, **_IRREGULAR, **{word: word for word in vocabulary}})
         self._pipeline = spacy.blank("en")

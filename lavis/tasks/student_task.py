@@ -71,6 +71,7 @@ class StudentTask(BaseTask):
                     f"run.task={self.settings.task} reads stored transitions (datasets: alfworld_cap), split {split} "
                     f"is a {type(dataset).__name__}: choose another task (docs/lavis.md)"
                 )
+            # Only training on pairs needs a rejected answer; an evaluation compares with the label.
             trains = split in self.settings.train_splits
             dataset.check = LabelCheck(model.encode, model.max_answer_tokens, preferences and trains)
 
@@ -94,6 +95,7 @@ class StudentTask(BaseTask):
         results: list[dict[str, Any]] = []
         quiet = not is_main_process()
         for samples in progress(data_loader, "evaluated", len(data_loader), what="batches", quiet=quiet):
+            # A batch of bad samples alone is empty, and the model takes none.
             if samples["instance_id"]:
                 results += self.valid_step(model, to_device(samples, model.device))
             results += [{"skipped": message} for message in samples["skipped"]]
@@ -117,6 +119,7 @@ class StudentTask(BaseTask):
             raise ConfigError(f"split {split_name}: no sample could be evaluated; {skipped[0] if skipped else ''}")
         if is_main_process():
             write_json(Path(result_dir or registry.get_path("result_dir")) / f"{split_name}_epoch{epoch}.json", results)
+        # What was skipped is told beside the figures, which are over fewer samples than the split has.
         figures = {"samples": len(results), **self.report(results)}
         return {**figures, "skipped": skipped} if skipped else figures
 
@@ -149,9 +152,10 @@ class LabelCheck:
         return ""
 
     def __reduce__(self) -> tuple:
+        # Workers of a loader that are spawned get the dataset pickled, and neither a cache nor a lambda can be.
         return LabelCheck, (self._encode, self._limit, self._preferences)
 
 
 def plain(text: str) -> str:
-    """Lower case and single blanks: how texts are compared where no better `normalise` is registered."""
+    """Lower case and single blanks: how texts are compared if no better `normalise` is registered."""
     return " ".join(text.lower().split())

@@ -57,6 +57,7 @@ MOVED = {
 def name_of_today(name: str) -> str:
     """The module that the name `xrl_alignment.…` of a module leads to now; the same name if it has not moved."""
     words = name.split(".")[1:]
+    # From the longest beginning of the name to the shortest.
     for length in range(len(words), 0, -1):
         if moved := MOVED.get(".".join(words[:length])):
             return ".".join([moved, *words[length:]])

@@ -85,6 +85,8 @@ def build_learner(
     model.dpo_beta = run.dpo_beta
     if run.learner_fsdp:
         check_shardable(model, "run.learner_fsdp")
+    # Without DDP, whose hooks make processes wait for each other in the backward pass: a process that fails alone at a
+    # batch must not leave the others waiting (`Learner._forward`).
     replicas = Replicas(model, fsdp=run.learner_fsdp, ddp=False)
     parameters = replicas.parameters()
     optimizer = torch.optim.AdamW(parameters, lr=run.init_lr, betas=(0.9, 0.999), weight_decay=run.weight_decay)

@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lavis.common.errors import EmacError
 from xrl_alignment.agents.language.history import EpisodeTrace
 from xrl_alignment.dagger.training import TrainingTime
 from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory, round_block
+
+if TYPE_CHECKING:  # a run without a language model as expert needs no account
+    from xrl_alignment.agents.experts.llm.accounting import Account
 
 Memories = dict[str, list[str]]  # of each game, oldest first
 PARTS = ("environment", "policy", "expert", "training", "waiting")  # of a round's time
@@ -47,19 +50,6 @@ class TimeSplit:
         return {**taken, "other": max(0.0, total_s - sum(taken.values()))}
 
 
-class Expenses(Protocol):
-    """What the expert's calls cost (`experts.llm.accounting.Account`)."""
-
-    def start_round(self, round: int) -> None:
-        """Book calls to this round from now on."""
-
-    def report(self, round: int) -> tuple[str, Mapping[str, float]]:
-        """A round and the total in a line for the log; the round's calls, tokens, dollars and events for the curves."""
-
-    def status(self) -> dict[str, object]:
-        """What `/status` shows."""
-
-
 class Rounds:
     """The state of a run of `num_rounds` rounds over `num_envs` games; it follows from the journal.
 
@@ -78,7 +68,7 @@ class Rounds:
         num_rounds: int,
         num_envs: int,
         reflect: Callable[[Sequence[EpisodeTrace], Memories], Memories] | None = None,
-        account: Expenses | None = None,
+        account: Account | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.directory = directory

@@ -41,12 +41,15 @@ class Trainer(Protocol):
 
     The loop calls `restore` once, then `learn` for each episode of the journal in its order, also for those that were
     there before a resume: the trainer counts them, and so knows which of them its restored state has learned already.
+
+    What the methods do here is all that an evaluation needs (`NoTraining`): nothing is stored, nothing is learned.
     """
 
     keeps_transitions: bool  # whether finished episodes are stored as shards, and their labels counted
 
     def status(self) -> dict[str, Any]:
         """Entries for `/status`: `training_step` (batches so far), and others."""
+        return {"training_step": 0}
 
     def restore(self, journaled: int, cut: Collection[int] = ()) -> None:
         """Restore model and learner from the saved state, if there is one, or save the first one.
@@ -62,6 +65,7 @@ class Trainer(Protocol):
 
         The file is whole and on disk when this returns. Training may read it only after the journal names it.
         """
+        return ""
 
     def learn(self, record: EpisodeRecord) -> None:
         """Take in the next episode of the journal and, if training is due, train; keep the state safe."""
@@ -72,6 +76,7 @@ class Trainer(Protocol):
         Returns the staleness of these weights: the updates that they lack for the journal's episodes. None says that
         they can never lack any.
         """
+        return None
 
     def end_round(self, round: int, *, last: bool) -> TrainingTime:
         """All games of `round` are over: write its checkpoint; returns what training has taken of the round.
@@ -80,41 +85,17 @@ class Trainer(Protocol):
         is killed before the round's memories are saved does this again, from the state of before. Memory that the
         round's batches have freed goes back to the system.
         """
+        give_back_freed_memory()  # the policy's batches have freed memory even if nobody trains
+        return TrainingTime()
 
     def finish(self, num_rounds: int) -> None:
         """All `num_rounds` have ended: return when every episode is learned and saved."""
 
 
-class NoTraining:
+class NoTraining(Trainer):
     """The `Trainer` of an evaluation: the policy's weights stay as they are, and no transition is stored."""
 
     keeps_transitions = False
-
-    def status(self) -> dict[str, Any]:
-        """No batch is ever learned."""
-        return {"training_step": 0}
-
-    def restore(self, journaled: int, cut: Collection[int] = ()) -> None:
-        """Nothing is saved, so nothing is restored."""
-
-    def keep(self, episode: LabelledEpisode) -> str:
-        """Nothing is stored."""
-        return ""
-
-    def learn(self, record: EpisodeRecord) -> None:
-        """Nothing is learned."""
-
-    def before_batch(self, answers: int, stopped: Callable[[], bool]) -> int | None:
-        """The weights never lack an update."""
-        return None
-
-    def end_round(self, round: int, *, last: bool) -> TrainingTime:
-        """Training takes no time; the policy's batches have freed memory all the same."""
-        give_back_freed_memory()
-        return TrainingTime()
-
-    def finish(self, num_rounds: int) -> None:
-        """Nothing is left to do."""
 
 
 class TrainingFiles(Protocol):
@@ -207,14 +188,9 @@ class Training:
         self._saved_at = time.monotonic()
         self._restored = 0  # episodes that the restored state had learned
 
-    @property
-    def training_step(self) -> int:
-        """Batches so far."""
-        return self.learner.training_step
-
     def status(self) -> dict[str, Any]:
         """The step of the learner."""
-        return {"training_step": self.training_step}
+        return {"training_step": self.learner.training_step}
 
     def restore(self, journaled: int, cut: Collection[int] = ()) -> None:
         """Restore model and learner, or save the first state of a new run; see `Trainer.restore`.

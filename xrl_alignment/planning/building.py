@@ -121,6 +121,7 @@ def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dic
         changed = dataclasses.replace(
             config,
             planner=planner,
+            # Without DPO every round is one of cloning.
             run=dataclasses.replace(run, bc_rounds=run.num_rounds) if name in ("no_dpo", "cross_entropy") else run,
         )
         with closing(build_loop(changed, folder / "ablations" / name, quiet=quiet, calls=folder / CALLS)) as loop:
@@ -145,7 +146,7 @@ def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False, cal
     """
     run, planner = config.run, config.planner
     device = pick_device(run.device)
-    set_seed(run.seed)
+    set_seed(run.seed)  # before the models are made: untrained weights are drawn
     model, vis_processor = load_student(config.model, device)
     model.dpo_beta = run.dpo_beta
     agent = LearningAgent(
@@ -155,35 +156,35 @@ def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False, cal
         write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects),
         max_batch=run.max_batch,
     )
+    # The language model whose adapter is trained: the planner itself, or one with the same base beside an endpoint.
     trainer = local_planner(planner, run, device) if planner.name == "local" or planner.trainer else None
+    plans: Planner
+    if planner.name == "explorer":
+        plans = ExplorerPlanner()
+    elif planner.name == "local":
+        assert trainer is not None
+        plans = trainer
+    else:
+        from xrl_alignment.agents.experts.llm.tokens import counter_for  # tiktoken and Transformers: only if asked for
+
+        endpoint = build_endpoint(planner, Path(planner.cache) if planner.cache else folder / "planner_answers.sqlite")
+        endpoint.account.keep(calls or folder / CALLS)  # what was spent before a resume counts
+        endpoint.count = counter_for(planner.model, planner.tokenizer, section=planner.section)
+        plans = EndpointPlanner(
+            endpoint,
+            examples=_examples(planner),
+            context_tokens=planner.context_tokens,
+            max_answer_tokens=planner.max_answer_tokens,
+            temperature=planner.temperature,
+        )
     return Loop(
         folder,
         config,
-        planner=_planner(planner, trainer, folder, calls or folder / CALLS),
+        planner=plans,
         trainer=trainer,
         agent=agent,
         make_environment=environment_factory(config.environment, run.max_steps),
         quiet=quiet,
-    )
-
-
-def _planner(settings: PlannerConfig, trainer: LocalPlanner | None, folder: Path, calls: Path) -> Planner:
-    if settings.name == "explorer":
-        return ExplorerPlanner()
-    if settings.name == "local":
-        assert trainer is not None
-        return trainer
-    from xrl_alignment.agents.experts.llm.tokens import counter_for
-
-    endpoint = build_endpoint(settings, Path(settings.cache) if settings.cache else folder / "planner_answers.sqlite")
-    endpoint.account.keep(calls)
-    endpoint.count = counter_for(settings.model, settings.tokenizer, section=settings.section)
-    return EndpointPlanner(
-        endpoint,
-        examples=_examples(settings),
-        context_tokens=settings.context_tokens,
-        max_answer_tokens=settings.max_answer_tokens,
-        temperature=settings.temperature,
     )
 
 

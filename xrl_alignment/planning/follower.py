@@ -105,6 +105,7 @@ class PlanFollower:
         self._waiting: list[HighLevelAction] = []
         self._now: _Current | None = None
         self._due = START
+        self._asks_planner = rules.feedback == "questions"  # whether the planner judges its plan, and not the triggers
         self._judges = False  # whether the answer that is due is a judgement, not a plan
         self._refused = False  # whether the newest action of the history was not carried out
         self._steps = 0  # since the last plan
@@ -192,7 +193,7 @@ class PlanFollower:
             # If the agent did something else than the plan asks for, the plan is not at fault.
             planned = command == self.command
             if planned and feedback.startswith(NOTHING_HAPPENS):
-                if self._judged_by_planner:
+                if self._asks_planner:
                     self._fail(REJECTED)
                     if not self._judge():
                         self._advance()
@@ -219,7 +220,7 @@ class PlanFollower:
                 self._controller.start()
             step = self._controller.next(self._now.action)
             if isinstance(step, Refusal):
-                if self._judged_by_planner:
+                if self._asks_planner:
                     self._fail(step)
                     if self._judge():
                         return
@@ -233,7 +234,7 @@ class PlanFollower:
                 return
             else:
                 self._end()
-                if self._judged_by_planner:
+                if self._asks_planner:
                     if self._judge():
                         return
                     continue
@@ -251,10 +252,6 @@ class PlanFollower:
             if self._ask("rejected"):
                 return
         self._ask("exhausted")
-
-    @property
-    def _judged_by_planner(self) -> bool:
-        return self.rules.feedback == "questions"
 
     def _judge(self) -> bool:
         """Have the planner judge what is left of its plan; False if nothing is left, or no plan could follow."""

@@ -91,7 +91,14 @@ class Loop:
         for round in range(self.config.run.num_rounds):
             chosen = [games[i % len(games)] for i in range(round * number, (round + 1) * number)]
             if self.config.run.skip_solved:
-                solved = self._solved(before=round)
+                # Won by the agent itself in an earlier round: a game in which the plan's commands were executed in its
+                # place says nothing of what it can do.
+                solved = set()
+                for path in self.folder.glob("round_*/game_*.json"):
+                    one = json.loads(path.read_text(encoding="utf-8"))
+                    earlier = int(path.parent.name.removeprefix("round_")) < round
+                    if earlier and one["result"]["won"] and not one["assisted"]:
+                        solved.add(one["result"]["game"])
                 chosen = [game for game in chosen if game.id not in solved]
             self._collect(round, chosen)  # -> round_<n>/ and buffer/
             self._train_agent(round)  # -> agent_<n>.pth
@@ -178,15 +185,6 @@ class Loop:
                 rules = self.config.planner
                 found += examples_of(record, targets=rules.targets, learn_feedback=rules.learn_feedback)
         return found
-
-    def _solved(self, *, before: int) -> set[str]:
-        """The games that were won by the agent itself in the rounds before."""
-        results = [
-            json.loads(path.read_text(encoding="utf-8"))
-            for path in self.folder.glob("round_*/game_*.json")
-            if int(path.parent.name.removeprefix("round_")) < before
-        ]
-        return {one["result"]["game"] for one in results if one["result"]["won"] and not one["assisted"]}
 
     def _record(self, round: int, number: int) -> Path:
         return self.folder / f"round_{round:03d}" / f"game_{number:04d}.json"

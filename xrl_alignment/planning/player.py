@@ -118,6 +118,7 @@ class PlanningPlayer:
         self.store = store
         self.preferences = preferences
         self.count = count
+        # Lent for one game each: starting an engine is slow, resetting it is not.
         self._environments = ReusedEnvironments(make_environment)
 
     def __call__(self, game: Game) -> Generator[Any, Any, PlannedGame]:

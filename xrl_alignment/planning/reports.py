@@ -92,5 +92,6 @@ def write_report(report: str, heard: Sequence[str], seen: Sequence[str] | None, 
 
 
 def _listing(text: str) -> re.Match[str] | None:
+    # What lies on a surface, or in what was opened: ALFWorld's two sentences that list objects.
     told = whole_sentences(text)
     return SURFACE.search(told) or OPEN.search(told)

@@ -20,6 +20,7 @@ SEVERITY = between(0, 4)
 class EnvironmentConfig(Section, section="environment"):
     """Which games, on which engine, and what the model is shown of them."""
 
+    # Which games: the same section gives the same list on the server and on its clients.
     name: str = setting(
         "native",
         "engine: ours, TextWorld's, or AI2-THOR; `household` generates new games and plays them on ours; "
@@ -46,6 +47,7 @@ class EnvironmentConfig(Section, section="environment"):
         "let clients play another engine, split or game list than this section says; else such a client is refused",
         may_change=True,
     )
+    # What the model is told and shown of them (docs/information.md names the combinations).
     name_by: str = setting(
         "number",
         "how texts and commands name objects: by `number` (`mug 2`), or by `type`: `take mug from countertop 1` takes "
@@ -70,6 +72,7 @@ class EnvironmentConfig(Section, section="environment"):
         "from game to game (`close`; docs/frames.md)",
         one_of(*CAMERAS),
     )
+    # Disturbances, for the robustness figures.
     image_noise: str = setting(
         "gaussian",
         "kind of noise on the frames: normal noise on every pixel, a grey rectangle (`occlusion`), black frames "

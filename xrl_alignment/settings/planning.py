@@ -73,6 +73,7 @@ class AgentTraining(Section, section="run"):
 class LoopRunConfig(AgentTraining):
     """Rounds, what is learned from them, and what is evaluated."""
 
+    # What is played in a round, and in an evaluation.
     num_envs: int = setting(60, "games of a round", at_least(1))
     num_train_games: int = setting(
         0, "games from which the rounds take theirs in turn; 0: `num_envs` × `num_rounds` different ones", at_least(0)
@@ -85,6 +86,7 @@ class LoopRunConfig(AgentTraining):
     valid_seen: bool = setting(
         False, "evaluate the result on ALFWorld's official `valid_seen` games, too", may_change=True
     )
+    # What is measured besides; a resume may add to it.
     ablations: list[str] = setting(
         [],
         "loops to run besides, each with one thing switched off or changed: " + ", ".join(f"`{n}`" for n in ABLATIONS),
@@ -104,6 +106,7 @@ class LoopRunConfig(AgentTraining):
         may_change=True,
     )
     report_noise: bool = setting(False, "evaluate the result at report noise of severity 1 to 4, too", may_change=True)
+    # How the agent is trained, and where.
     beta: list[float] = setting(
         [1.0, 0.3, 0.0],
         "for each round, the probability that the command that the plan asks for is executed, not the agent's own "
@@ -136,6 +139,7 @@ class PlannedEnvironmentConfig(EnvironmentConfig):
 class PlanRules(Section, section="planner"):
     """What the planner is told, and when it is asked again: `replan_<trigger>` switches each trigger on."""
 
+    # What the planner is told.
     report: str = setting(
         "text",
         "what the planner is told after an action: the engine's words, the agent's description of its image, both, or "
@@ -152,6 +156,7 @@ class PlanRules(Section, section="planner"):
     memory: int = setting(
         3, "with `feedback=questions`: the planner's newest feedbacks that it reads, at most", between(0, 3)
     )
+    # The triggers, each of which can be switched off: the ablations of docs/emac_plus.md.
     replan_rejected: bool = setting(True, "plan again when an action is rejected, or the plan has one that is none")
     replan_not_found: bool = setting(True, "plan again when something was not found where it was expected")
     replan_seen: bool = setting(True, "plan again when what the plan searches for has come into view elsewhere")
@@ -166,6 +171,7 @@ class PlanRules(Section, section="planner"):
 class PlannerTraining(Section, section="planner"):
     """How the planner is trained after a round: passes over the examples, supervised and with DPO."""
 
+    # Supervised passes, then DPO, over the plans of played games (`planners.learning`).
     epochs: int = setting(3, "supervised passes over the plans of all rounds so far", at_least(0))
     dpo_epochs: int = setting(1, "passes of DPO over the failed plans and their corrections", at_least(0))
     targets: str = setting(
@@ -179,6 +185,7 @@ class PlannerTraining(Section, section="planner"):
         False,
         "with `feedback=questions`: the supervised passes learn the true answers to both, too (ours)",
     )
+    # The optimiser: AdamW without weight decay (`planners.learning`).
     warmup_steps: int = setting(0, "updates of linear warm-up of the supervised passes", at_least(0))
     lr: float = setting(2e-3, "learning rate of the supervised passes", at_least(0))
     dpo_lr: float = setting(2e-4, "learning rate of DPO", at_least(0))

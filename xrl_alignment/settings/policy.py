@@ -28,6 +28,7 @@ URLS = list_of("http(s)://host:port/v1", lambda url: url.startswith(("http://", 
 class PolicyConfig(Section, section="policy"):
     """How the model answers, and where its language model runs (docs/vllm.md)."""
 
+    # How an answer is found.
     decode: str = setting(
         "free",
         "the model writes the command (`free`), or scores the commands that the engine accepts (`admissible`)",
@@ -48,6 +49,7 @@ class PolicyConfig(Section, section="policy"):
         "a place where it has been since it last took, put or changed an object is not gone to again, unless it was "
         "closed and is still: the next best answer is given; only with `decode=free` and `name=in_process`",
     )
+    # Where the model is; a resumed run may have it elsewhere.
     name: str = setting(
         "in_process",
         "where the model runs: in this process; its language model in `vllm`; all of it in a policy server (`http`, "

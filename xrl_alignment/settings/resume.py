@@ -61,6 +61,7 @@ def refuse_changes(saved: SettingsT, wanted: SettingsT, run_dir: Path) -> None:
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    # Sections inside sections (`model.llm_config`) count key by key, so that the message names the one that differs.
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, dict):

@@ -48,6 +48,7 @@ REPEATS = Rule("0 (off) or at least 2", lambda value: value == 0 or value >= 2)
 class RunConfig(Section, section="run"):
     """The training run: rounds, optimiser, output. The names down to `output_dir` are the original's and LAVIS's."""
 
+    # What is played and learned. Optimiser and schedule are the original's (`dagger.learner`).
     num_rounds: int = setting(2, "rounds; in each round every game that is not solved yet is played once", at_least(1))
     num_envs: int = setting(3, "games", at_least(1))
     enable_dpo: bool = setting(
@@ -68,6 +69,7 @@ class RunConfig(Section, section="run"):
     output_dir: str = setting(
         "output/dagger", "folder in which each run makes its run directory", named("a folder's path"), may_change=True
     )
+    # The names are ours from here on: how episodes are played, and which of their transitions are learned.
     max_steps: int = setting(50, "steps after which an episode ends", at_least(1))
     beta: list[float] = setting(
         [0.0],
@@ -88,6 +90,7 @@ class RunConfig(Section, section="run"):
         one_of(*LEARN_FROM),
     )
     repeat_limit: int = setting(0, "the same action this often in a row ends the episode as stuck; 0: never", REPEATS)
+    # Where and how fast the run runs.
     device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one", DEVICE, may_change=True)
     max_batch: int = setting(
         32, "observations that the policy answers in one call, at most", at_least(1), may_change=True
@@ -106,6 +109,7 @@ class RunConfig(Section, section="run"):
     train_every: int = setting(
         1, "the learner runs after so many episodes, and once for what is left at the run's end", at_least(1)
     )
+    # The learner: in the server's loop, or beside it.
     learner: str = setting(
         "inline",
         "where the learner runs: between two batches of the policy, so that the games wait (`inline`: the original's "
@@ -152,8 +156,10 @@ class RunConfig(Section, section="run"):
         valid = self.learner_processes > 1 or not self.learner_fsdp
         condition = "run.learner=decoupled and run.learner_processes above 1"
         check_has_effect("run.learner_fsdp", self.learner_fsdp, valid, condition)
+        # Each process takes every k-th row of a batch (`Learner._forward`), so there must be a row for each.
         rule = f"at most run.batch_size ({self.batch_size})"
         check("run.learner_processes", self.learner_processes, self.learner_processes <= self.batch_size, rule)
+        # `cuda:1` names one GPU for all processes; `cuda` is each process's own.
         device = self.learner_device or self.device
         rule = f"1 with one device ({device}): give run.learner_device=cuda, one GPU a process"
         check("run.learner_processes", self.learner_processes, self.learner_processes == 1 or ":" not in device, rule)
@@ -163,6 +169,7 @@ class RunConfig(Section, section="run"):
 class EvaluateRunConfig(Section, section="run"):
     """An evaluation: who plays how many games, where environments run, where the figures go."""
 
+    # Who plays what, how often.
     actor: str = setting(
         "policy", "who plays: the model, the expert alone, or nobody (`random` admissible commands)", one_of(*ACTORS)
     )
@@ -190,6 +197,7 @@ class EvaluateRunConfig(Section, section="run"):
     device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one", DEVICE)
     max_batch: int = setting(32, "observations that the policy answers in one call, at most", at_least(1))
     num_threads: int = setting(0, "threads of torch; 0 leaves the number to torch", at_least(0))
+    # Where the environments are.
     executor: str = setting(
         "sequential",
         "where environments run: in this process, in processes of this machine (`local`), in Ray actors (`ray`)",

@@ -235,6 +235,7 @@ class SessionAdmission:
                 if len(self._sessions) >= MAX_SESSIONS:
                     raise RequestRefused(503, f"{MAX_SESSIONS} sessions are open already", {"Retry-After": "10"})
                 return self._admit(message, digest)
+            # Also a request that is refused below shows that the client lives.
             known.heard_at = self._clock()
             # A retry, which gets the answer of the first; a number of the past; a new one, after its answer or at once.
             if message.seq == known.seq:

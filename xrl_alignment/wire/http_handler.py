@@ -169,7 +169,18 @@ class RequestHandler(BaseHTTPRequestHandler):
         admission = self.context.admission
         self._held = 0
         if admission is None:
-            self._post_to_pages()
+            # What this server's own page sends goes to the pages. No form of another site can send JSON.
+            pages = self.context.pages
+            if not isinstance(pages, ActivePages):
+                raise RequestRefused(405, "this server shows a run, it does not play one: it takes no messages")
+            self._check_own_page()
+            if self.headers.get_content_type() != "application/json":
+                raise RequestRefused(415, "this server takes no messages, only JSON from its own page")
+            try:
+                body = self._read_body()
+                self._send(pages.post(self.path.partition("?")[0], body), PAGE_HEADERS)
+            finally:
+                self._settle(0)
             return
         try:
             pending = self._receive(admission)
@@ -182,20 +193,6 @@ class RequestHandler(BaseHTTPRequestHandler):
             self._settle(0)
         self._send(response, {"MD5": md5_hex(response.body)})
         self.context.connections.idle(self.connection)
-
-    def _post_to_pages(self) -> None:
-        """Hand what this server's own page sends to the pages. No form of another site can send JSON."""
-        pages = self.context.pages
-        if not isinstance(pages, ActivePages):
-            raise RequestRefused(405, "this server shows a run, it does not play one: it takes no messages")
-        self._check_own_page()
-        if self.headers.get_content_type() != "application/json":
-            raise RequestRefused(415, "this server takes no messages, only JSON from its own page")
-        try:
-            body = self._read_body()
-            self._send(pages.post(self.path.partition("?")[0], body), PAGE_HEADERS)
-        finally:
-            self._settle(0)
 
     def _receive(self, admission: SessionAdmission) -> PendingRequest:
         """Read, check and queue a message; from then on the request holds the bytes of the decoded message."""

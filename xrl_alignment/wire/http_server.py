@@ -129,6 +129,7 @@ class DaggerHTTPServer(PageServer):
     ) -> None:
         self._queue = RequestQueue(queue_limit)
         self._admission = SessionAdmission(self._queue, session_timeout_s)
+        # While the loop waits for requests, a silent session is found at most a quarter of its timeout late.
         self._silence_check_s = session_timeout_s / 4
         self._run_status = status
         super().__init__(host, port, token, self.status, limits=limits, admission=self._admission)

@@ -106,6 +106,7 @@ def decode(body: bytes) -> Message:
                 raise ProtocolError(
                     f"field games must be a list of at most {MAX_GAMES} game ids of at most {MAX_NAME} characters"
                 )
+            # Cut, not refused: these are names for people, and are compared with the run's settings.
             environment, split = (_get(header, name, str)[:MAX_NAME] for name in ("environment", "split"))
             return Hello(session, seq, tuple(games), environment, split)
         case "next":

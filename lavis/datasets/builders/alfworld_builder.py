@@ -33,7 +33,7 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
     DATASET_CONFIG_DICT = {"default": "configs/datasets/alfworld/defaults_cap.yaml"}
 
     def build_split(self, split: str, info: Mapping[str, Any]) -> AlfworldDataset:
-        """The dataset of one split; ConfigError where it is empty."""
+        """The dataset of one split; ConfigError if it is empty."""
         is_train = split == TRAIN_SPLIT
         phase = "train" if is_train else "eval"
         paths = located(info)
@@ -60,6 +60,7 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
     def open_source(self, storage: Path) -> Source:
         """The records in a JSON file or in a folder."""
         blank = bool(self.config.get("blank_images", False))
+        # `collect` fills a folder either way; only the LAVIS format has the annotation file.
         if storage.is_dir() and not (storage / ANNOTATION_NAME).is_file():
             return ShardFolder(storage, blank_images=blank, frames=self.frames)
         path = storage / ANNOTATION_NAME if storage.is_dir() else storage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ class BaseDatasetBuilder:
     """Builds the datasets of one section; a subclass names its classes, and the yaml of its defaults.
 
     `cfg` is the section, the path of a yaml with one, or None for the defaults. `run` is what a run adds (`configure`).
+    ConfigError names a key of the section that has no meaning, and the nearest one that has.
     As in LAVIS, "train" processors go with the split `train` alone, and of a relative path that is not in the current
     folder the rest is below the cache.
     """
@@ -36,7 +37,11 @@ class BaseDatasetBuilder:
         self.config = own
         if cfg is not None and self.DATASET_CONFIG_DICT:
             defaults = load_dataset_config(self.default_config_path(self.config.get("type", "default")))
-            refuse_unknown_keys(self.config, [*defaults, "type", "data_type", "vis_processor", "text_processor"])
+            # A misspelt key would otherwise be ignored in silence.
+            known = [*defaults, "type", "data_type", "vis_processor", "text_processor"]
+            for key in self.config:
+                if key not in known:
+                    raise ConfigError(unknown("key of a dataset's section", str(key), known))
         self.data_type = str(self.config.get("data_type", "images"))
         self.configure(**run)
 
@@ -114,13 +119,6 @@ class BaseDatasetBuilder:
             ann_paths=[str(path) for path in located(info, Path(get_cache_path("")))],
             vis_root=str(below(storage, Path(get_cache_path("")))) if storage else "",
         )
-
-
-def refuse_unknown_keys(config: DictConfig, known: Sequence[str]) -> None:
-    """ConfigError names a key of a dataset's section that has no meaning, and the nearest one."""
-    for key in config:
-        if key not in known:
-            raise ConfigError(unknown("key of a dataset's section", str(key), known))
 
 
 def load_dataset_config(path: str) -> DictConfig:

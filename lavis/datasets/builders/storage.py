@@ -46,6 +46,7 @@ def located(info: Mapping[str, Any], folder: Path | None = None) -> list[Path]:
     if isinstance(storage, list):
         return [below(part, folder) for part in storage]
     path = below(storage, folder) if storage else Path()
+    # A file that is there is taken as it is: `md5` is compared once, when the file is downloaded.
     if not url or (storage and path.is_file()):
         return [path]
     if not download.is_url(url):

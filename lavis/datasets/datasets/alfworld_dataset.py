@@ -40,9 +40,11 @@ class AlfworldDataset(RecordDataset):
         `prompt` and `text_output_pos` are `text_input` and `text_output` under the names `generate` and `dpo_forward`
         read.
         """
+        # In an evaluation a bad sample has nothing but its message in `skipped`.
         good = [sample for sample in samples if "image" in sample]
         batch: dict[str, Any] = {key: [sample[key] for sample in good] for key in (*_TEXTS, "instance_id")}
         images = [sample["image"] for sample in good]
+        # An episode's first states have fewer images before them, so samples of several images cannot be stacked.
         several = any(isinstance(image, tuple) for image in images)
         batch["image"] = images if several else default_collate(images) if good else torch.empty(0)
         batch["prompt"], batch["text_output_pos"] = batch["text_input"], batch["text_output"]

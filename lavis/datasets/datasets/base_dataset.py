@@ -81,6 +81,7 @@ class ConcatDataset(data.ConcatDataset):
     def collater(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """A batch, made by the first dataset's `collater`."""
         good = [sample for sample in samples if sample is not None]
+        # `default_collate` takes the keys of the first sample and needs them in all others.
         shared = set.intersection(*(set(sample) for sample in good)) if good else set()
         first: Any = self.datasets[0]
         return first.collater([{key: sample[key] for key in sample if key in shared} for sample in good])

@@ -17,6 +17,7 @@ class CaptionDataset(BaseDataset):
 
     def __init__(self, vis_processor: Any, text_processor: Any, vis_root: str, ann_paths: Iterable[str]) -> None:
         super().__init__(vis_processor, text_processor, vis_root, ann_paths)
+        # Several captions may belong to one image; numbers go by its first appearance, as in LAVIS.
         self.img_ids: dict[Any, int] = {}
         for annotation in self.annotation:
             self.img_ids.setdefault(annotation.get("image_id"), len(self.img_ids))

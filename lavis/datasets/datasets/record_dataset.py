@@ -60,6 +60,7 @@ class RecordDataset(BaseDataset):
                 if not self.skip_bad:
                     raise
                 skipped.append(str(error))
+            # In an evaluation a neighbour would count twice.
             if not self.is_train:
                 return {"skipped": skipped}
         raise BadSampleError(f"{len(skipped)} samples in a row are bad, the first: {skipped[0]}")
@@ -77,6 +78,8 @@ class RecordDataset(BaseDataset):
 
         A tuple, this image last, if the record has earlier ones.
         """
+        # The loader's workers share out the samples in ways that depend on their number, so no generator may run on
+        # from one sample to the next.
         generator = getattr(self.vis_processor, "random", None)
         if isinstance(generator, random.Random):
             generator.seed(f"{self.seed} {epoch} {index}")

@@ -162,7 +162,7 @@ class ActingModel:
 def save(llm: nn.Module, folder: Path) -> None:
     """Write the adapters of `llm` to `folder` as peft does, which vLLM and `PeftModel.from_pretrained` read.
 
-    Raises FileError where that fails.
+    Raises FileError if that fails.
     """
     from peft import get_peft_model_state_dict
 

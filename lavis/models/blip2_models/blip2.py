@@ -60,33 +60,13 @@ def dtype_named(name: str, key: str) -> torch.dtype:
 
 @contextmanager
 def _naming(key: str) -> Iterator[None]:
-    """ConfigError or MissingFileError, naming the config key, where Transformers refuses its value."""
+    """ConfigError or MissingFileError, naming the config key, if Transformers refuses its value."""
     try:
         yield
     except OSError as error:
         raise MissingFileError(f"model.{key}: {first_sentence(error)}") from error
     except (TypeError, ValueError, KeyError, ZeroDivisionError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"model.{key}: {first_sentence(error)}") from error
-
-
-def _pretrained_llm(name: str, dtype: torch.dtype, rows: int) -> PreTrainedModel:
-    """The language model of a folder or hub id; ConfigError where its files lack weights, or words of the tokenizer."""
-    with _naming("llm_model"):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, output_loading_info=True, trust_remote_code=False
-        )
-    llm, report = loaded
-    if missing := sorted(report["missing_keys"]):
-        raise ConfigError(
-            f"model.llm_model: the files of {name} lack {len(missing)} weights that its config.json asks for "
-            f"({missing[0]}, …): download or copy the folder again"
-        )
-    if rows > llm.config.vocab_size + 1:  # one more: [PAD]
-        raise ConfigError(
-            f"model.llm_tokenizer: it has {rows} tokens, the language model {name} knows {llm.config.vocab_size}: take "
-            "the tokenizer that belongs to it"
-        )
-    return llm
 
 
 def init_vision_encoder(
@@ -180,6 +160,7 @@ def disabled_train(self: nn.Module, mode: bool = True) -> nn.Module:
 
 def init_bert_tokenizer(name_or_path: str) -> BertTokenizer:
     """The Q-Former's BERT tokenizer with [DEC] added; cuts on the left, as InstructBLIP does."""
+    # A case directory or a folder of one's own may hold the vocabulary alone, which `from_pretrained` does not take.
     vocabulary = Path(name_or_path) / "vocab.txt"
     if vocabulary.is_file():
         tokenizer = BertTokenizer(vocab=str(vocabulary), do_lower_case=True)
@@ -201,14 +182,29 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
     """A causal language model with at least `rows` embedding rows.
 
     From `sizes` (a Transformers config with its `model_type`) with random weights, or from a folder or hub id.
-    `weights` names a state dict (.safetensors or .pth, plain Transformers names) that is loaded on top.
+    `weights` names a state dict (.safetensors or .pth, plain Transformers names) that is loaded on top. ConfigError if
+    a folder's files lack weights, or words of the tokenizer.
     """
     torch_dtype = dtype_named(dtype, "llm_dtype")
-    from_folder = not sizes and not weights
-    if from_folder:
+    if not sizes and not weights:
         if not name_or_path:
             raise ConfigError("model.llm_model is empty: name a folder or hub id, or give model.llm_config")
-        llm = _pretrained_llm(name_or_path, torch_dtype, rows)
+        with _naming("llm_model"):
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                name_or_path, dtype=torch_dtype, output_loading_info=True, trust_remote_code=False
+            )
+        llm, report = loaded
+        # Transformers warns of weights that the files lack, and leaves them random.
+        if missing := sorted(report["missing_keys"]):
+            raise ConfigError(
+                f"model.llm_model: the files of {name_or_path} lack {len(missing)} weights that its config.json asks "
+                f"for ({missing[0]}, …): download or copy the folder again"
+            )
+        if rows > llm.config.vocab_size + 1:  # one more: [PAD]
+            raise ConfigError(
+                f"model.llm_tokenizer: it has {rows} tokens, the language model {name_or_path} knows "
+                f"{llm.config.vocab_size}: take the tokenizer that belongs to it"
+            )
     else:
         with _naming("llm_config" if sizes else "llm_model"):
             config = (

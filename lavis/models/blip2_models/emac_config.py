@@ -36,7 +36,7 @@ BASE_PARTS = ("Qformer", "query_tokens", "ln_vision", "llm_proj")  # of which `b
 def model_section(name: str) -> dict[str, Any]:
     """The whole `model:` section of a yaml file (its keys over its type's), or of the model type `name`.
 
-    Raises MissingFileError or ConfigError where there is none.
+    Raises MissingFileError or ConfigError if there is none.
     """
     own: Mapping[str, Any] = {}
     if Path(name).suffix in (".yaml", ".yml"):
@@ -50,6 +50,7 @@ def model_section(name: str) -> dict[str, Any]:
 
 def frozen_parts(options: Mapping[str, Any]) -> list[str]:
     """Names of the parts that the config's `freeze_*` keys freeze."""
+    # LAVIS freezes the encoder and leaves `ln_vision` to train; null says that it goes with the encoder.
     freeze_ln = options["freeze_vit"] if options["freeze_ln_vision"] is None else options["freeze_ln_vision"]
     flags = {
         "visual_encoder": options["freeze_vit"],
@@ -69,6 +70,7 @@ def required_parts(options: Mapping[str, Any]) -> list[str]:
     `allow_random`.
     """
     required = set(frozen_parts(options))
+    # They train only in part then, and a random rest would make what they learn worthless.
     if options["adaptor_tuning"]:
         required |= {"Qformer", "query_tokens"}
     if options["load_basemodel"]:
@@ -121,7 +123,7 @@ def _checked_file(
 
 @contextmanager
 def key_named(key: str, options: Mapping[str, Any]) -> Iterator[None]:
-    """Puts `model.<key>` in front of the messages about its file, and a URL behind where the file is missing."""
+    """Puts `model.<key>` in front of the messages about its file, and a URL behind if the file is missing."""
     try:
         yield
     except MissingFileError as error:
@@ -134,7 +136,7 @@ def key_named(key: str, options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def check_llm(options: Mapping[str, Any]) -> int | None:
-    """The width of the language model, None where that is not known yet; ConfigError where it cannot be used.
+    """The width of the language model, None if that is not known yet; ConfigError if it cannot be used.
 
     Compares its config.json with `llm_expects` and looks whether a folder's files are whole.
     """

@@ -34,6 +34,7 @@ NO_LLM = "model.llm_model: there is no folder {}, and it is no hub id (owner/nam
 class Blip2EmacKeys(Section, section="model"):
     """Most are set by the model type. The names down to `freeze_llm` are the original's."""
 
+    # Which model, and its vision side. A size that nobody sets is EVA-CLIP-g's or BERT base's.
     arch: str = setting("blip2_emac", "the architecture's registered name")
     model_type: str = setting("", f"whose file is read first: {', '.join(MODEL_TYPES)}; empty: tiny")
     vit_model: str = setting("eva_clip_g", "vision encoder: `eva_clip_g`, or `conv`, which recognises objects")
@@ -47,6 +48,7 @@ class Blip2EmacKeys(Section, section="model"):
     freeze_proj_layer: bool = setting(False, "the projection does not train")
     qformer_text_input: bool = setting(False, "the Q-Former reads the instruction, too")
     num_query_token: int = setting(32, "queries of the Q-Former: image tokens in the prompt", at_least(1))
+    # Where weights come from, in the order in which they are loaded (`Blip2Emac.from_config`).
     llm_model: str = setting("", "language model: a folder or a hub id")
     load_basemodel: bool = setting(False, "read the vision side from `base_model`")
     base_model: str = setting("", "InstructBLIP's weight file")
@@ -56,6 +58,7 @@ class Blip2EmacKeys(Section, section="model"):
     load_pretrained: bool = setting(True, "read `pretrained`")
     pretrained: str = setting("", "checkpoint of what trains")
     ref_pretrained: str = setting("", "checkpoint of DPO's reference: phase 1's")
+    # What training computes (docs/method.md).
     low_memory: bool = setting(False, "recompute activations in the backward pass")
     avg_log_probs: bool = setting(True, "DPO: mean of an answer's log-probabilities instead of their sum")
     mix_ratio: float = setting(0.5, "weight of the cloning loss beside DPO's (method.md)", at_least(0))
@@ -68,6 +71,7 @@ class Blip2EmacKeys(Section, section="model"):
         "the layer norm behind the vision encoder does not train; null: as `freeze_vit`, false: as the original",
         Rule("true or false", lambda value: value is None or isinstance(value, bool)),
     )
+    # From here on ours: models of other sizes than InstructBLIP's, and their files.
     vit_config: dict[str, Any] = setting({}, "sizes of the vision encoder, in place of a file's")
     qformer_config: dict[str, Any] = setting({}, "sizes of the Q-Former")
     llm_config: dict[str, Any] = setting({}, "sizes of a language model without a folder")
@@ -76,6 +80,7 @@ class Blip2EmacKeys(Section, section="model"):
     llm_tokenizer: str = setting("", "tokenizer, if it is not in `llm_model`")
     llm_expects: dict[str, Any] = setting({}, "what config.json of `llm_model` must say; {}: nothing is compared")
     llm_dtype: str = setting("float32", "number format of the language model's frozen weights")
+    # LoRA (Hu et al. 2021, arXiv:2106.09685) on queries and values alone, as in most of the paper's experiments.
     lora_rank: int = setting(0, "rank of adapters on the language model (LoRA); 0: none", at_least(0))
     lora_alpha: int = setting(16, "adapters count `lora_alpha / lora_rank`", at_least(0))
     lora_dropout: float = setting(0.0, "dropout before the adapters", at_least(0))

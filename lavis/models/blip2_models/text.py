@@ -114,17 +114,12 @@ class FastTokenizer:
         self.eos_id = self._tokenizer.eos_token_id
         self.bos_id = self.eos_id if self._tokenizer.bos_token_id is None else self._tokenizer.bos_token_id
         self.pad_id = self._tokenizer.pad_token_id
-        self.joins_blank = self._joins_blank()
-
-    def _joins_blank(self) -> bool:
-        """Found out by encoding: whether `> ` and an answer, read in one piece, are `>` and the answer with a blank.
-
-        So it is in byte-level BPE (GPT-2's, and most since). In the tiny model's tokenizer the cue is one token.
-        """
+        # Found out by encoding: whether `> ` and an answer, read in one piece, are `>` and the answer with a blank. So
+        # it is in byte-level BPE (GPT-2's, and most since). In the tiny model's tokenizer the cue is one token.
         ids = [(self.encode(f"\n> {word}"), word) for word in ("go to desk 1", "take mug 1 from desk 2", "look")]
         apart = (self.encode("\n> ") + self.encode(word) == whole for whole, word in ids)
         joined = (self.encode("\n>") + self.encode(f" {word}") == whole for whole, word in ids)
-        return all(joined) and not all(apart)
+        self.joins_blank = all(joined) and not all(apart)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, without any special token."""
@@ -145,6 +140,7 @@ class FastTokenizer:
 
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json` and its config; a prompt encoded with them has `encode_prompts`' ids."""
+        # On a copy: this tokenizer goes on without a BOS of its own, which `encode_prompts` puts in front.
         saved = copy.deepcopy(self._tokenizer)
         bos = saved.convert_ids_to_tokens(self.bos_id)
         if saved("a").input_ids[0] != self.bos_id:  # no other program would put it in front
@@ -154,14 +150,15 @@ class FastTokenizer:
 
 
 def load_llm_tokenizer(name_or_path: str, key: str = "model.llm_model") -> LlmTokenizer:
-    """The tokenizer in a folder (or hub id): sentencepiece where there is a `tokenizer.model`, else Transformers'.
+    """The tokenizer in a folder (or hub id): sentencepiece if there is a `tokenizer.model`, else Transformers'.
 
     `key` is the setting that messages name. Raises ConfigError for an empty name or an unusable tokenizer,
-    MissingFileError where there is none.
+    MissingFileError if there is none.
     """
     if not name_or_path:
         raise ConfigError(f"{key} is empty: name the folder or hub id of a language model")
     try:
+        # sentencepiece first, as InstructBLIP used Vicuna (`use_fast=False`).
         model_file = cached_file(name_or_path, "tokenizer.model", _raise_exceptions_for_missing_entries=False)
         return FastTokenizer(name_or_path) if model_file is None else SentencePieceTokenizer(Path(model_file))
     except OSError as error:

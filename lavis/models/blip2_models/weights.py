@@ -89,7 +89,7 @@ def _renamed(name: str, rules: Iterable[tuple[str, str]]) -> str:
 
 
 def format_of(state: Mapping[str, Tensor]) -> str:
-    """The naming scheme of the state dict: "LAVIS", "hub", "EVA-CLIP", or "native" (also where no name tells)."""
+    """The naming scheme of the state dict: "LAVIS", "hub", "EVA-CLIP", or "native" (also if no name tells)."""
     # EVA-CLIP's own file holds the encoder alone, so its names have no prefix.
     if {"cls_token", "pos_embed"} <= state.keys():
         return "EVA-CLIP"
@@ -104,7 +104,7 @@ def format_of(state: Mapping[str, Tensor]) -> str:
 def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state dict under native names, from any of the schemes, with or without `ref_`; drops unused keys.
 
-    WeightsError where one half of LAVIS's attention bias is missing.
+    WeightsError if one half of LAVIS's attention bias is missing.
     """
     native: dict[str, Tensor] = {}
     if format_of(state) == "EVA-CLIP":
@@ -204,7 +204,7 @@ def read_shapes(path: str | Path) -> dict[str, Tensor]:
 def weight_files(path: str | Path) -> list[Path]:
     """The file itself, a URL's in the cache, or the weight files of a folder, or of a hub id's folder in the cache.
 
-    Downloads what is not there yet; MissingFileError where that fails or there is no such file.
+    Downloads what is not there yet; MissingFileError if that fails or there is no such file.
     """
     if download.is_url(path):
         return [download.fetched(str(path))]
@@ -212,7 +212,16 @@ def weight_files(path: str | Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        path = _hub_folder(given)
+        # A hub id such as Salesforce/instructblip-vicuna-7b: its folder in the cache, fetched if it is not there yet.
+        if not download.is_hub_id(given):
+            raise MissingFileError(f"no weight file {given}")
+        from huggingface_hub import snapshot_download  # only here: most settings name files
+
+        try:
+            path = Path(snapshot_download(given, allow_patterns=["*.safetensors", "*.safetensors.index.json"]))
+        except Exception as error:  # the hub's client, and the network below it, raise many kinds
+            message = f"no weight file {given}, and no such folder on the hub that can be read"
+            raise MissingFileError(message) from error
     for pattern in ("*.safetensors", "*.bin", "*.pth"):
         if index := sorted(path.glob(f"{pattern}.index.json")):
             names = _shards_of(index[0])
@@ -240,18 +249,6 @@ def _shards_of(index: Path) -> list[str]:
             raise
         raise WeightsError(f"{index} is no list of shards ({type(error).__name__}): download it again") from error
     return names
-
-
-def _hub_folder(name: str) -> Path:
-    """The local folder of a hub id such as Salesforce/instructblip-vicuna-7b, fetched if it is not there yet."""
-    if not download.is_hub_id(name):
-        raise MissingFileError(f"no weight file {name}")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=["*.safetensors", "*.safetensors.index.json"]))
-    except Exception as error:  # the hub's client, and the network below it, raise many kinds
-        raise MissingFileError(f"no weight file {name}, and no such folder on the hub that can be read") from error
 
 
 def _read_file(path: Path, *, shapes_only: bool = False) -> dict[str, Tensor]:
@@ -295,7 +292,7 @@ def require_match(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], s
 
 
 def mismatch(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> str | None:
-    """What differs between two state dicts by name and shape, as one line; `None` where they agree.
+    """What differs between two state dicts by name and shape, as one line; `None` if they agree.
 
     Lists the first three of each kind: missing, unexpected, other shape.
     """

@@ -47,6 +47,7 @@ def with_adapters(
     adapted = get_peft_model(vlm, config)
     order_sets(adapted.peft_config["default"])
     for name, parameter in adapted.named_parameters():
+        # In float32, because an update is often smaller than the steps between numbers of bfloat16.
         if is_adapter(name):
             parameter.data = parameter.data.float()
     return adapted

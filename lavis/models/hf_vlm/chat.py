@@ -42,6 +42,8 @@ class Chat:
         self.images, self.longest = images, longest
         self.image_token, self.image_id = image_token(processor), image_token_id(config)
         self.has_template = bool(getattr(processor, "chat_template", None) or self.tokenizer.chat_template)
+        # Longest first: `<|im_start|>` may contain another special token, which must not be broken up before it. Single
+        # characters are left alone, because the text may need them.
         special = {str(token) for token in (*self.tokenizer.all_special_tokens, self.image_token)}
         special |= {str(t) for t in self.tokenizer.added_tokens_decoder.values() if getattr(t, "special", False)}
         self._special = sorted((token for token in special if len(token) > 1), key=len, reverse=True)
@@ -165,6 +167,8 @@ class Chat:
             raise ConfigError(
                 "model.path: the chat template has no place for an image: take the model's own chat_template.jinja"
             )
+        # The same exchange with an answer: what stands between the prompt and it, and what follows it, is the
+        # template's.
         whole = self._write("x", self.images, _PROBE)
         begin = whole.rindex(_PROBE) if _PROBE in whole else len(whole)
         joint = whole[len(asked) : begin] if whole.startswith(asked) else ""
@@ -217,20 +221,18 @@ def joined(
             pads = row.new_full((length - len(row),), filling)
             rows.append(torch.cat([row, pads] if tails is not None else [pads, row]))
         batch[key] = torch.stack(rows)
+    # What the images became has no row for each token: the questions' tensors come behind one another in dimension 0.
+    # The other dimensions (as many tiles as an image has) are filled up with zeros, which models take for padding.
     for key in [key for key in parts[0] if key not in ALIGNED]:
-        batch[key] = _stacked([part[key] for part in parts])
+        values = [part[key] for part in parts]
+        sizes = [max(value.shape[d] for value in values) for d in range(1, values[0].dim())]
+        filled = []
+        for value in values:
+            whole = value.new_zeros((value.shape[0], *sizes))
+            whole[tuple(slice(size) for size in value.shape)] = value
+            filled.append(whole)
+        batch[key] = torch.cat(filled)
     return batch
-
-
-def _stacked(values: Sequence[Tensor]) -> Tensor:
-    """Tensors behind one another in dimension 0; the others are filled up with zeros, which models take for padding."""
-    sizes = [max(value.shape[d] for value in values) for d in range(1, values[0].dim())]
-    filled = []
-    for value in values:
-        whole = value.new_zeros((value.shape[0], *sizes))
-        whole[tuple(slice(size) for size in value.shape)] = value
-        filled.append(whole)
-    return torch.cat(filled)
 
 
 def on(inputs: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> Inputs:

@@ -122,8 +122,9 @@ class HfVlm(StudentModel):
         vlm, sources = loading.load_model(path, config, options)
         check_image_tokens(vlm, chat, path)
         amp = options["amp"] or ("bfloat16" if options["dtype"] == "bfloat16" else "")
+        # The adapters' first values come from a seed of their own, so that the run's generator stays where it was.
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(options["init_seed"])  # of the adapters
+            torch.manual_seed(options["init_seed"])
             model = cls(
                 vlm=vlm,
                 chat=chat,
@@ -206,6 +207,7 @@ class HfVlm(StudentModel):
         """Summed log-probability of each candidate and its end; the prompt is computed once for all of them."""
         if len(candidates) != len(questions):
             raise ValueError(f"score: {len(candidates)} lists of candidates for {len(questions)} samples")
+        # Questions may have different numbers of candidates: one flat list, cut again into its groups.
         flat = self._summed(questions, candidates).tolist()
         ends = [sum(map(len, candidates[: n + 1])) for n in range(len(candidates))]
         return [flat[end - len(group) : end] for end, group in zip(ends, candidates, strict=True)]
@@ -282,7 +284,6 @@ class HfVlm(StudentModel):
             adapted: Any = self.vlm
             with adapted.disable_adapter():
                 yield
-            # peft switches adapters back on as if all of them trained.
             return
         # The weights change places with the reference's: no second model, no copy of the frozen part.
         own = {name: weight.data for name, weight in self._trained().items()}
@@ -388,6 +389,7 @@ class HfVlm(StudentModel):
                 "policy.replica_devices: a model with model.quantization cannot be copied to other devices: leave "
                 "policy.replica_devices empty, or set model.quantization=none"
             )
+        # A replica only acts: the reference would be copied with it for nothing.
         kept, self._reference = self._reference, None
         try:
             return super().replica(device)

@@ -77,6 +77,7 @@ def load_processor(path: str, config: PretrainedConfig, *, download: bool = True
             f"model.path: {path} has no processor (processor_config.json or preprocessor_config.json): copy it from "
             "the model's page, or write it with processor.save_pretrained"
         )
+    # `AutoProcessor` would fall back to a tokenizer alone for such a model.
     if type(config) not in PROCESSOR_MAPPING:
         raise ConfigError(f"model.path: Transformers has no processor for a {config.model_type}")
     try:
@@ -92,6 +93,8 @@ def load_processor(path: str, config: PretrainedConfig, *, download: bool = True
             "page that are no weights"
         ) from error
     token, number = image_token(processor), image_token_id(config)
+    # The model puts an image's features in the places of this token. If tokenizer and config mean different ones, it
+    # finds none or too many.
     known = processor.tokenizer.convert_tokens_to_ids(token)
     if (
         known is None
@@ -144,9 +147,12 @@ def without_videos(kind: type[ProcessorMixin]) -> type[ProcessorMixin]:
         @classmethod
         def validate_init_kwargs(cls, processor_config: dict, valid_kwargs: Any) -> Any:
             """Which settings the original class takes (this one's signature does not say)."""
+            # Names of the original's arguments without `self`; Transformers would read them off this class's
+            # `__init__`.
             arguments = kind.__init__.__code__
             return super().validate_init_kwargs(processor_config, arguments.co_varnames[: arguments.co_argcount][1:])
 
+    # `save_pretrained` writes the class's name, by which the folder is loaded again.
     ImagesAndTexts.__name__ = kind.__name__
     return ImagesAndTexts
 
@@ -187,21 +193,18 @@ def load_model(
         for module in model.modules():
             if getattr(module, "support_avx512bf16_for_cpu", False):
                 module.support_avx512bf16_for_cpu = False  # an attribute of `bnb.nn.Linear4bit`
-    lacking = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
-    gaps = {part_of(model, name): name for name in reversed(lacking)}
+    # Transformers warns of weights that are missing or of another shape, and leaves them random.
+    lacking = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
+    gaps = {part_of(model, name) for name in lacking}
     return model, {part: path for part in ("vision", "language") if part not in gaps}
 
 
 def part_of(model: PreTrainedModel, name: str) -> str:
     """Whether the weight `name` belongs to the "language" model or to the "vision" side."""
-    return "language" if name.startswith(_language_prefixes(model)) else "vision"
-
-
-def _language_prefixes(model: PreTrainedModel) -> tuple[str, ...]:
-    """How the names of the language model's weights begin."""
-    known = [module for module in (model.get_decoder(), model.get_output_embeddings()) if module is not None]
-    ids = {id(module) for module in known}
-    return tuple(f"{name}." for name, module in model.named_modules() if name and id(module) in ids)
+    # The language model's two ends are found as modules, because families give them different names.
+    ends = {id(end) for end in (model.get_decoder(), model.get_output_embeddings()) if end is not None}
+    prefixes = tuple(f"{owner}." for owner, module in model.named_modules() if owner and id(module) in ends)
+    return "language" if name.startswith(prefixes) else "vision"
 
 
 def linear_layers(model: PreTrainedModel, part: str) -> list[str]:
@@ -216,6 +219,7 @@ def linear_layers(model: PreTrainedModel, part: str) -> list[str]:
 
 def require_memory(path: str, config: PretrainedConfig, dtype: torch.dtype, quantization: str) -> None:
     """ConfigError if the weights alone need more than the machine's free memory; nothing if that is not known."""
+    # Counted on the meta device, before a byte is read: loading would otherwise end with the process killed.
     free = free_memory()
     with torch.device("meta"):
         count = sum(p.numel() for p in AutoModelForImageTextToText.from_config(config).parameters())

@@ -83,18 +83,27 @@ def summed_logps(
     sums = []
     for start in range(0, len(rows), chunk):
         index = torch.tensor(rows[start : start + chunk], device=model.device)
-        ids, mask = _padded(answers[start : start + chunk], pad_id, model.device)  # (R, T)
+        read = answers[start : start + chunk]
+        length = max(map(len, read))  # ids and mask (R, T), pads on the right
+        ids = torch.tensor([[*answer, *[pad_id] * (length - len(answer))] for answer in read], device=model.device)
+        mask = torch.tensor([[1] * len(one) + [0] * (length - len(one)) for one in read], device=model.device)
         logps = [first[index].gather(1, ids[:, :1])]  # (R, 1)
         if ids.shape[1] > 1:
             whole = torch.cat([prompt_mask[index], mask[:, :-1]], dim=1)  # (R, L + T - 1)
             places = (whole.cumsum(1) - 1)[:, prompt_mask.shape[1] :]  # (R, T - 1)
             if shift is not None:
-                places = (places + shift[index]).expand(3, -1, -1)
+                places = (places + shift[index]).expand(3, -1, -1)  # time, height, width: equal for a text
+            # Each answer reads the keys of its prompt. The layers are copies, because the forward pass appends to them
+            # and the next chunk needs the prompt's alone. Gradients reach the prompt's tensors through the index.
+            keys: Any = copy.copy(out.past_key_values)
+            keys.layers = [copy.copy(layer) for layer in keys.layers]
+            for layer in keys.layers:
+                layer.keys, layer.values = layer.keys[index], layer.values[index]
             logits = model(
                 input_ids=ids[:, :-1],
                 attention_mask=whole,
                 position_ids=places,
-                past_key_values=_of_rows(out.past_key_values, index),
+                past_key_values=keys,
                 use_cache=True,
             ).logits
             logps.append(_picked(logits, ids[:, 1:]))
@@ -128,23 +137,6 @@ def answer_logits(
 def _picked(logits: Tensor, ids: Tensor) -> Tensor:
     """Log-probabilities of `ids` (R, T) under `logits` (R, T, V): (R, T), in float32."""
     return -torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), ids, reduction="none")
-
-
-def _padded(answers: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids (R, T) with pads on the right, and their mask."""
-    length = max(map(len, answers))
-    ids = torch.tensor([[*answer, *[pad_id] * (length - len(answer))] for answer in answers], device=device)
-    mask = torch.tensor([[1] * len(answer) + [0] * (length - len(answer)) for answer in answers], device=device)
-    return ids, mask
-
-
-def _of_rows(cache: Any, rows: Tensor) -> Any:
-    """The cache of prompts `rows`; what is added to it does not reach `cache`, and gradients reach its tensors."""
-    chosen = copy.copy(cache)
-    chosen.layers = [copy.copy(layer) for layer in cache.layers]
-    for layer in chosen.layers:
-        layer.keys, layer.values = layer.keys[rows], layer.values[rows]
-    return chosen
 
 
 @torch.no_grad()
@@ -183,8 +175,13 @@ def check_image_tokens(vlm: PreTrainedModel, chat: Chat, path: str) -> None:
                 f"({_reason(error)}): set model.dtype=float32"
             ) from error
         # Families word a mismatch differently, and some not at all (InstructBLIP: a shape error), so it is counted.
+        # One feature of the vision side takes the place of each image token.
         try:
-            features = _image_features(vlm, batch)
+            images = {name: value for name, value in batch.items() if name not in ALIGNED}
+            made: Any = vlm.get_image_features(**images)  # type: ignore[operator]
+            made = getattr(made, "pooler_output", made)  # a tensor (…, H), or one for each image
+            parts = made if isinstance(made, list | tuple) else [made]
+            features = sum(part.numel() // part.shape[-1] for part in parts)
         except (ValueError, RuntimeError, IndexError, KeyError) as fault:
             raise ConfigError(
                 f"{asked}: the model's vision side cannot read the images ({_reason(fault)}): its processor belongs to "
@@ -196,15 +193,6 @@ def check_image_tokens(vlm: PreTrainedModel, chat: Chat, path: str) -> None:
             f"{asked}: images and image tokens do not match: {features} features of the vision side for {tokens} "
             "tokens of the prompt: take the processor that belongs to the model"
         ) from error
-
-
-def _image_features(vlm: PreTrainedModel, batch: Inputs) -> int:
-    """How many features the vision side makes of the images in `batch`: one takes the place of each image token."""
-    images = {name: value for name, value in batch.items() if name not in ALIGNED}
-    made: Any = vlm.get_image_features(**images)  # type: ignore[operator]
-    made = getattr(made, "pooler_output", made)  # a tensor (…, H), or one for each image
-    parts = made if isinstance(made, list | tuple) else [made]
-    return sum(part.numel() // part.shape[-1] for part in parts)
 
 
 def _reason(error: Exception) -> str:

@@ -26,6 +26,7 @@ class HfVlmKeys(Section, section="model"):
 
     arch: str = setting("hf_vlm", "the architecture's registered name")
     model_type: str = setting("default", "there is only one")
+    # The frozen model, and the formats of its numbers.
     path: str = setting("", "the model: a folder, or a hub id")
     images: int = setting(1, "frames in a prompt: the current one, and earlier ones if there are", at_least(1))
     dtype: str = setting(
@@ -40,6 +41,7 @@ class HfVlmKeys(Section, section="model"):
         "computes in float32",
         Rule(f"one of {', '.join(DTYPES)}", ("", *DTYPES).__contains__),
     )
+    # What trains (LoRA, arXiv:2106.09685).
     lora_rank: int = setting(
         16, "rank of the adapters (LoRA); 0: none, and what `freeze` does not name trains whole", at_least(0)
     )
@@ -61,6 +63,7 @@ class HfVlmKeys(Section, section="model"):
     low_memory: bool = setting(
         False, "recompute activations in the backward pass; prompts are then computed once for each answer"
     )
+    # What it begins with, how long texts may be, and DPO's loss; the names are those of `blip2_emac`.
     pretrained: str = setting("", "a run's checkpoint, or a folder that peft wrote")
     ref_pretrained: str = setting("", "the same, of DPO's reference: phase 1's")
     load_pretrained: bool = setting(True, "read `pretrained`")
@@ -81,6 +84,7 @@ class HfVlmKeys(Section, section="model"):
             raise ConfigError(
                 "model.path is empty: name the model's folder or hub id (HuggingFaceTB/SmolVLM-500M-Instruct)"
             )
+        # Numbers of 4 or 8 bits have no gradients. QLoRA (arXiv:2305.14314) trains adapters beside them.
         if self.quantization != "none" and not self.lora_rank:
             raise ConfigError("model.quantization: quantised weights do not train; set model.lora_rank above 0")
         if not self.lora_rank and set(self.freeze) >= set(PARTS):

@@ -15,7 +15,7 @@ from when an operator makes it to when nothing refers to it any more, once with 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -78,20 +78,27 @@ class Bytes(TorchDispatchMode):
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         taken = {id(leaf.meta): leaf for leaf in given if isinstance(leaf, Shadow)}
         # A result in an argument's storage (a view, or the argument changed in place) is nothing new.
-        old = {_storage(leaf)._cdata for leaf in given}
+        old = {(leaf.meta if isinstance(leaf, Shadow) else leaf).untyped_storage()._cdata for leaf in given}
         if not taken:
             made = func(*args, **kwargs)
             for leaf in tree_leaves(made):
                 self._count(leaf, old)
             return made
         name = func._schema.name
+        # The two operators that answer with a number: which attention is taken, and what a tensor of one number holds.
         if name == "aten::_fused_sdp_choice":
             dropout = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
             return 0 if dropout else FUSED
         if name == "aten::_local_scalar_dense":
             return torch.zeros((), dtype=args[0].dtype).item()
-        if name in _INDEXING:  # how many rows a mask takes stands in the mask alone, which is no shadow
-            args = (args[0], _without_masks(args[1]), *args[2:])
+        if name in _INDEXING:
+            # How many rows a mask takes stands in the mask, which is no shadow and has no numbers on the meta device:
+            # the places that it takes go there instead.
+            indices: list[Any] = []
+            for index in args[1]:
+                is_mask = isinstance(index, Tensor) and not isinstance(index, Shadow) and index.dtype == torch.bool
+                indices += index.nonzero().unbind(1) if is_mask else [index]
+            args = (args[0], indices, *args[2:])
         made = func(*tree_map(_on_meta, args), **tree_map(_on_meta, kwargs))
 
         def shadow(result: Any) -> Any:
@@ -141,10 +148,6 @@ def without_numbers(network: nn.Module) -> None:
                 owned[name] = known[id(value)]  # type: ignore[assignment]
 
 
-def _storage(given: Tensor) -> torch.UntypedStorage:
-    return (given.meta if isinstance(given, Shadow) else given).untyped_storage()
-
-
 def _on_meta(given: Any) -> Any:
     """An operator's argument for the meta device."""
     if isinstance(given, Shadow):
@@ -152,12 +155,3 @@ def _on_meta(given: Any) -> Any:
     if isinstance(given, Tensor):
         return given.to("meta")
     return torch.device("meta") if isinstance(given, torch.device) else given
-
-
-def _without_masks(indices: Sequence[Any]) -> list[Any]:
-    """Indices with the places of each mask that is no shadow instead of the mask."""
-    plain: list[Any] = []
-    for index in indices:
-        is_mask = isinstance(index, Tensor) and not isinstance(index, Shadow) and index.dtype == torch.bool
-        plain += index.nonzero().unbind(1) if is_mask else [index]
-    return plain

@@ -54,8 +54,8 @@ from transformers import AutoModelForImageTextToText, PretrainedConfig, PreTrain
 from lavis.common.errors import EmacError, FileError
 from lavis.models.hf_vlm.loading import without_videos
 
-SIDE = 56  # of an image, pixels
-WIDTH = 32  # of all hidden states
+SIDE = 56  # of an image, pixels: 4 x 4 patches of 14, of which the families join up to four in one token
+WIDTH = 32  # of all hidden states; the language model's have four heads of 8
 _OWN_TOKENIZER = Path(__file__).parents[1] / "tiny" / "tokenizer.json"
 # Chat templates in the form of the families' own: turns, a mark for each image, and the place of the answer.
 _CHATML = (
@@ -118,6 +118,7 @@ def save_processor(processor: Any, folder: Path) -> None:
     processor.save_pretrained(folder)
     path = folder / "processor_config.json"
     content = json.loads(path.read_text()) if path.is_file() else {}
+    # Without a video processor, which `from_pretrained` would look for; `AutoProcessor` finds the class by this name.
     content["processor_class"] = type(processor).__name__
     content.pop("video_processor", None)
     path.write_text(json.dumps(content, indent=2) + "\n")
@@ -168,6 +169,8 @@ def _qwen(kind: str) -> Parts:
             ("vision_end", "<|vision_end|>"),
         )
     }
+    # M-RoPE turns a head's dimensions by a token's time, height and width (Qwen2-VL, arXiv:2409.12191, section 2.1).
+    # The sections are numbers of pairs of dimensions: 2 + 1 + 1 pairs are a head of 8.
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
     text = _text(len(words), rope_parameters=rope, pad_token_id=words.pad_token_id, bos_token_id=1, eos_token_id=2)
     vision: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 14, "spatial_merge_size": 2}
@@ -177,6 +180,7 @@ def _qwen(kind: str) -> Parts:
         processor: Any = transformers.Qwen2VLProcessor
     elif kind == "qwen2_5_vl":
         vision |= {"hidden_size": WIDTH, "out_hidden_size": WIDTH, "intermediate_size": 64, "window_size": 56}
+        # One layer attends in windows, the other to the whole image: both kinds of the real model.
         vision |= {"fullatt_block_indexes": [1]}
         config, processor = transformers.Qwen2_5_VLConfig, transformers.Qwen2_5_VLProcessor
     else:
@@ -184,14 +188,17 @@ def _qwen(kind: str) -> Parts:
         vision |= {"num_position_embeddings": 64}
         processor = transformers.Qwen3VLProcessor
         if kind == "qwen3_vl":
+            # The layer whose features go into an early layer of the language model, too (DeepStack).
             vision |= {"deepstack_visual_indexes": [0]}
             text |= {"head_dim": 8}
             config = transformers.Qwen3VLConfig
         else:
+            # One layer of each kind. The linear one keeps no key for each token, so prompts cannot be shared (`logps`).
             text |= {"head_dim": 16, "layer_types": ["linear_attention", "full_attention"]}
             text |= {"linear_num_key_heads": 2, "linear_num_value_heads": 2}
             text |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
             config = transformers.Qwen3_5Config
+    # Bounds of an image's area in pixels: the processor scales images to a size between them.
     images = transformers.Qwen2VLImageProcessorPil(
         patch_size=14, merge_size=2, size={"shortest_edge": SIDE * SIDE, "longest_edge": 2 * SIDE * SIDE}
     )
@@ -201,6 +208,7 @@ def _qwen(kind: str) -> Parts:
 
 def _idefics(kind: str) -> Parts:
     more = ["<|im_start|>", "<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>"]
+    # The names of the tiles into which the real processor splits large images.
     more += [f"<row_{row}_col_{col}>" for row in (1, 2) for col in (1, 2)]
     words = tokenizer(more, eos="<end_of_utterance>", bos=None)
     image_id = words.convert_tokens_to_ids("<image>")
@@ -216,6 +224,7 @@ def _idefics(kind: str) -> Parts:
             size={"longest_edge": SIDE}, max_image_size={"longest_edge": SIDE}, do_image_splitting=False
         ),
         tokenizer=words,
+        # 16 patches, of which pixel shuffle (`scale_factor` 2) joins four in one token.
         image_seq_len=4,
         chat_template=_IDEFICS,
     )
@@ -240,6 +249,7 @@ def _llava(kind: str) -> Parts:
     words = tokenizer(["<image>"])
     text = _text(len(words), model_type="llama", pad_token_id=words.pad_token_id)
     settings: dict[str, Any] = {"image_token_index": words.convert_tokens_to_ids("<image>"), "text_config": text}
+    # "default" leaves out the class token, which processor and model must agree on: the one additional token below.
     settings |= {"vision_config": _clip_vision(), "vision_feature_select_strategy": "default"}
     square = {"height": SIDE, "width": SIDE}
     reading: dict[str, Any] = {
@@ -251,6 +261,7 @@ def _llava(kind: str) -> Parts:
         images: Any = transformers.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=square)
         made: Any = transformers.LlavaProcessor(images, words, chat_template=_LLAVA, **reading)
         return Parts(transformers.LlavaConfig(**settings), made)
+    # LLaVA-NeXT cuts an image into tiles of the encoder's side, in the one of these grids that fits it best.
     pinpoints = [[SIDE, 2 * SIDE], [2 * SIDE, SIDE], [2 * SIDE, 2 * SIDE]]
     images = transformers.LlavaNextImageProcessorPil(
         size={"shortest_edge": SIDE}, crop_size=square, image_grid_pinpoints=pinpoints
@@ -260,6 +271,7 @@ def _llava(kind: str) -> Parts:
 
 
 def _siglip_vision() -> dict[str, Any]:
+    # SigLIP has CLIP's sizes, but no projection, and no head that joins its patches to one vector.
     kept = {key: value for key, value in _clip_vision().items() if key != "projection_dim"}
     return {**kept, "model_type": "siglip_vision_model", "vision_use_head": False}
 
@@ -272,6 +284,7 @@ def _gemma3() -> Parts:
     }
     words: Any = tokenizer(["<start_of_turn>", "<end_of_turn>"], **marks)
     images = transformers.Gemma3ImageProcessorPil(size={"height": SIDE, "width": SIDE})
+    # Four image tokens: the model pools the encoder's 4 x 4 patches to 2 x 2.
     made = transformers.Gemma3Processor(images, words, chat_template=_GEMMA, image_seq_length=4)
     text = _text(len(words), head_dim=8, sliding_window=64, pad_token_id=words.pad_token_id)
     text |= {"layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 8}
@@ -289,9 +302,11 @@ def _gemma3() -> Parts:
 def _paligemma() -> Parts:
     words = tokenizer(["<image>"])
     images: Any = transformers.SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE})
+    # All patches are image tokens: PaliGemma pools none.
     images.image_seq_length = 16
     made = transformers.PaliGemmaProcessor(images, words)
     text = _text(words.vocab_size, model_type="gemma", head_dim=8, pad_token_id=words.pad_token_id)
+    # The processor has added tokens for places in an image (<loc0000> …) and for segments.
     text["vocab_size"] = len(made.tokenizer)
     vision = {**_siglip_vision(), "projection_dim": WIDTH, "num_image_tokens": 16}
     config = transformers.PaliGemmaConfig(
@@ -306,6 +321,7 @@ def _paligemma() -> Parts:
 def _instructblip() -> Parts:
     words = tokenizer(["<image>"])
     images = transformers.BlipImageProcessorPil(size={"height": SIDE, "width": SIDE})
+    # The second tokenizer is the Q-Former's.
     made = transformers.InstructBlipProcessor(images, words, tokenizer([]), num_query_tokens=4)
     vision = {"hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     qformer = {"hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -50,8 +50,22 @@ def build_prompt(
     shown = [f"Memory: {' '.join(memory.split())}\n" for memory in memories[-MEMORIES_SHOWN:]]
     turns = [_turn(action, feedback if tell_objects else without_objects(feedback)) for action, feedback in steps]
     if budget is not None:  # else the model may have to cut what is too long for it
-        brief = [_turn(action, "") for action, _ in steps]
-        shown, turns = _shortened(shown, turns, brief, budget - count(head) - count(_CUE), count)
+        room, sizes = budget - count(head) - count(_CUE), [count(turn) for turn in turns]
+        # A memory is worth less than the steps of this attempt: the oldest one goes first.
+        while shown:
+            left = room - sum(map(count, shown))
+            if left >= 0 and newest_that_fit(sizes, left, count(GAP)) >= min(len(turns), WHOLE_STEPS):
+                break
+            shown = shown[1:]
+        room -= sum(map(count, shown))
+        # As few steps as possible lose their feedback; if that is not enough, the oldest steps are left out.
+        total = sum(sizes)
+        for i in range(len(turns) - WHOLE_STEPS):
+            if total <= room:
+                break
+            turns[i] = _turn(steps[i][0], "")
+            total, sizes[i] = total - sizes[i] + count(turns[i]), count(turns[i])
+        turns = turns[-max(newest_that_fit(sizes, room, count(GAP)), 1) :]
     gap = GAP if len(turns) < len(steps) else ""
     return "".join((*shown, head, gap, _CUE, *turns))
 
@@ -92,31 +106,6 @@ def _turn(action: str, feedback: str) -> str:
     feedback = process_ob(feedback).strip()
     answer = f"{feedback}\n" if feedback else ""
     return f"{' '.join(action.split())}\n{answer}{_CUE}"
-
-
-def _shortened(
-    memories: list[str], turns: list[str], brief: list[str], room: int, count: Callable[[str], int]
-) -> tuple[list[str], list[str]]:
-    """The memory lines and turns that fit into `room`, as `build_prompt` promises.
-
-    `brief` are the turns without feedback.
-    """
-    sizes = [count(turn) for turn in turns]
-    # A memory is worth less than the steps of this attempt: the oldest one goes first.
-    while memories:
-        left = room - sum(map(count, memories))
-        if left >= 0 and newest_that_fit(sizes, left, count(GAP)) >= min(len(turns), WHOLE_STEPS):
-            break
-        memories = memories[1:]
-    room -= sum(map(count, memories))
-    # As few steps as possible lose their feedback; if that is not enough, the oldest steps are left out.
-    total, turns = sum(sizes), list(turns)
-    for i in range(len(turns) - WHOLE_STEPS):
-        if total <= room:
-            break
-        turns[i] = brief[i]
-        total, sizes[i] = total - sizes[i] + count(brief[i]), count(brief[i])
-    return memories, turns[-max(newest_that_fit(sizes, room, count(GAP)), 1) :]
 
 
 def newest_that_fit(sizes: Sequence[int], room: int, gap: int) -> int:

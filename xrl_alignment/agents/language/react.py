@@ -23,6 +23,7 @@ PREFIXES = {  # beginning of an ALFWorld task type -> its name in the prompts fi
     "look_at_obj": "examine",
     "pick_two_obj": "puttwo",
 }
+# As many as ReAct's prompts for ALFWorld have, under the keys that its file uses (`react_put_0` to `react_put_2`).
 EXAMPLES_PER_TYPE = 3
 CUE = "> "  # ends a prompt: the model continues with its action
 _REFLECT = (

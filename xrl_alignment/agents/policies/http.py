@@ -33,13 +33,9 @@ class HttpPolicy:
 
     def __init__(self, url: str, *, decode: str = "free", timeout_s: float = 300.0) -> None:
         self.decode = decode
+        self.reads = model_reads(decode)  # see `Policy`
         self._client = QwenPolicyClient(url, timeout=timeout_s, image_format="png", http=_BoundedHttp())
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="policy")
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """See `Policy`."""
-        return model_reads(self.decode)
 
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:
         """One canonical action for each input.

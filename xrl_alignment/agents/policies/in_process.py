@@ -44,17 +44,13 @@ class InProcessPolicy:
         self.model = model
         self.vis_processor = vis_processor
         self.decode = decode
+        self.reads = model_reads(decode)  # see `Policy`
         self.num_beams = num_beams
         self.max_length = max_length
         self.min_length = min_length
         self.max_batch = max_batch
         self.skip_rejected = skip_rejected
         self.skip_visited = skip_visited
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """See `Policy`."""
-        return model_reads(self.decode)
 
     @property
     def frames(self) -> int:

@@ -32,20 +32,16 @@ class ReplicatedPolicy:
     """`first`, and a replica of it on each of `devices` (one may be named several times).
 
     Replicas take the weights of `first`'s model when they have changed: a learner trains that one alone. A device that
-    is lost is left out, its observations go to the others; InferenceEngineFault where none is left.
+    is lost is left out, its observations go to the others; InferenceEngineFault if none is left.
     """
 
     def __init__(self, first: InProcessPolicy, devices: Sequence[torch.device | str]) -> None:
         self.first = first
+        self.reads = first.reads  # see `Policy`
         replicas = [first, *(replica_of(first, torch.device(device)) for device in devices)]
         self._replicas = {f"replica {n} on {p.model.device}": _Replica(p) for n, p in enumerate(replicas)}
         self._given = self._changes()
         self.pool = ServerPool(list(self._replicas), call=self._call, check=self._check)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """See `Policy`."""
-        return self.first.reads
 
     @property
     def frames(self) -> int:

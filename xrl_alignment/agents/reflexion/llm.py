@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from xrl_alignment.agents.language.answers import without_reasoning
 from xrl_alignment.agents.language.history import EpisodeTrace
 from xrl_alignment.agents.language.react import reflection_query
 from xrl_alignment.agents.reflexion.rule import RuleReflector
+
+if TYPE_CHECKING:  # the client library below it takes a second to import
+    from xrl_alignment.agents.experts.llm.teacher import Teacher
 
 _SYSTEM = (
     "You help an agent that failed a household task in a text game and will try it again. Reply with its new plan "
@@ -19,32 +22,6 @@ _SYSTEM = (
 )
 _PLAN_HEADING = re.compile(r"^[*#\s]*(?:new plan|plan|reflection)[*\s]*:[*\s]*", re.IGNORECASE)
 _PLAN_WORDS = 150  # the student's prompt contains three memories
-
-
-class PlanWriter(Protocol):
-    """What `LLMReflector` needs of a language model; `experts.llm.teacher.Teacher` is one."""
-
-    @property
-    def budget(self) -> int:
-        """The number of tokens that a prompt may have."""
-        ...
-
-    @property
-    def pool(self) -> Executor:
-        """Runs calls to `write` at the same time."""
-        ...
-
-    def count_tokens(self, text: str) -> int:
-        """The number of tokens of `text`."""
-        ...
-
-    def write(self, prompt: str, *, system: str) -> str:
-        """The model's text for `prompt`; empty if it gives none."""
-        ...
-
-    def count_event(self, name: str) -> None:
-        """Count one event for the run's status."""
-        ...
 
 
 class LLMReflector:
@@ -56,15 +33,11 @@ class LLMReflector:
 
     name = "llm"
 
-    def __init__(self, writer: PlanWriter, examples: str) -> None:
+    def __init__(self, writer: Teacher, examples: str) -> None:
         self.writer = writer
+        self.pool: Executor = writer.pool  # runs `reflect` for many episodes at the same time
         self.examples = examples
         self._fallback = RuleReflector()
-
-    @property
-    def pool(self) -> Executor:
-        """Runs `reflect` for many episodes at the same time."""
-        return self.writer.pool
 
     def reflect(self, trace: EpisodeTrace, memories: Sequence[str]) -> str:
         """See `Reflector`. Raises EndpointFault, BudgetSpent."""

@@ -39,6 +39,7 @@ class LearnerDirectory(RunPaths):
         if is_main_process():
             self._open.append(_locked(self, patience_s))
             cut_half_line(self.learned)
+            # Line by line, so that the server hears of each at once.
             self._open.append(open(self.learned, "a", buffering=1, encoding="utf-8"))
         self.logger = logging.Logger("learner", logging.INFO)
         self.logger.addHandler(_LineHandler(self))

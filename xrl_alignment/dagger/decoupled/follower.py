@@ -80,7 +80,7 @@ class Follower:
             todo = "learn"
         todo, save = gathered((todo, self.training.save_is_due))[0]
 
-        round, step, trained_s = self.training.round, self.training.training_step, dict(self.training.seconds)
+        round, step, trained_s = self.training.round, self.training.learner.training_step, dict(self.training.seconds)
         if todo == "learn":
             while not self._waiting:  # another process has seen the episode already
                 time.sleep(LOOK_S)
@@ -90,7 +90,7 @@ class Follower:
             self._tell(self.training.seconds[record.round] - trained_s.get(record.round, 0.0))
         elif todo == "end":
             self.training.end_round(round, last=round == self.num_rounds - 1)
-            if self.training.training_step != step:  # the last round's rest was learned
+            if self.training.learner.training_step != step:  # the last round's rest was learned
                 self._tell(self.training.seconds[round] - trained_s.get(round, 0.0))
             self.training.save()
         if save and self.training.saved != (self.training.round, self.training.episodes):
@@ -121,7 +121,7 @@ class Follower:
 
     @property
     def _version(self) -> Version:
-        return Version(self.training.episodes, self.training.training_step)
+        return Version(self.training.episodes, self.training.learner.training_step)
 
     def _publish(self) -> None:
         began = time.monotonic()

@@ -29,6 +29,7 @@ def learn(config: DaggerConfig, paths: RunPaths) -> None:
 
     Raises LearnerMemoryError, LearnerDeviceError, and what `Follower.run` raises.
     """
+    # First, because libraries read these limits with their first operation.
     bound_kernel_cache()
     keep_freed_memory()
     set_threads(config.run.num_threads)

@@ -36,7 +36,9 @@ def publish(path: Path, weights: Mapping[str, Tensor], version: Version) -> None
 
     Raises FileError if it cannot be written.
     """
+    # Copies: safetensors refuses tied weights, which are two tensors of one storage.
     tensors = {name: value.detach().cpu().clone().contiguous() for name, value in weights.items()}
+    # A safetensors file's metadata are texts.
     facts = {name: str(number) for name, number in version._asdict().items()}
     try:
         with replaced(path) as temporary:

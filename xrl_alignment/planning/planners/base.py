@@ -116,6 +116,7 @@ MAX_JUDGEMENT = 500  # characters that are read of an answer
 
 def read_judgement(text: str) -> Judgement:
     """The answer to `QUESTIONS`: its first two words that are yes or no, and what follows them."""
+    # A reasoning model's block may hold any number of "yes" and "no" before the answer.
     line = " ".join(without_reasoning(text)[:MAX_JUDGEMENT].split())
     found = list(itertools.islice(_ANSWER.finditer(line), 2))
     said: list[bool | None] = [one[1].lower() == "yes" for one in found]
@@ -134,6 +135,7 @@ def plan_prompt(
     `QUESTIONS`. With a `budget` (in units of `count`) the oldest steps are left out.
     """
     head = f"{examples.strip()}\n\n" if examples.strip() else ""
+    # The examples always stay; what is left out are steps of this game.
     room = None if budget is None else budget - (count(head) if head else 0)
     judged = [(f"plan: {question.plan}", QUESTIONS)] if question.plan else []
     steps = [*question.history, *judged]

@@ -3,7 +3,7 @@
 - Supervised: the planner's own plans in games that were won, as far as they led to what they searched for or to the
   end of the game, and the explorer's plan for the same state in place of every other one; or, as in EMAC+'s eq. 3
   (arXiv:2505.19905), what was carried out from the plan on in a game that was won (`targets=hindsight`).
-- DPO (Rafailov et al. 2023, arXiv:2305.18290): where the planner's own plan failed (it was given up or did not suffice,
+- DPO (Rafailov et al. 2023, arXiv:2305.18290): if the planner's own plan failed (it was given up or did not suffice,
   or the game was lost), the explorer's plan is chosen and its own is rejected; the reference is the adapter as it was
   before.
 
@@ -151,6 +151,7 @@ def _train(
         mean = 0.0
         for batch in _batches(examples, settings.batch_size, draw):
             for group in optimizer.param_groups:
+                # The warm-up's factor climbs to 1 within `warmup_steps`, the other falls to 0 at the end of the stage.
                 group["lr"] = stage.lr * min(1.0, (done + 1) / (stage.warmup_steps + 1)) * (1 - done / total)
             loss = loss_of(planner, batch)
             updater.add(loss, loss.item(), where)

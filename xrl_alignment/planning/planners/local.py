@@ -89,12 +89,31 @@ class LocalPlanner(Planner):
 
     # ---- planning ---------------------------------------------------------------------------------------------------
 
+    @torch.no_grad()
     def plan_all(self, questions: Sequence[PlanQuestion]) -> list[PlanAnswer]:
         """See `Planner`."""
         prompts = [self.encode(self.prompt(question)) for question in questions]
         answers: list[list[int]] = []
+        eos, pad, device = self.tokenizer.eos_id, self.tokenizer.pad_id, self.model.device
         for start in range(0, len(prompts), self.max_batch):
-            answers += self._generate(prompts[start : start + self.max_batch])  # B prompts, T tokens after padding
+            batch = prompts[start : start + self.max_batch]
+            longest = max(map(len, batch))
+            ids = torch.full((len(batch), longest), pad)  # (B, T)
+            mask = torch.zeros_like(ids)
+            for row, prompt in enumerate(batch):  # padded on the left: what is generated follows the prompt at once
+                ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+                mask[row, longest - len(prompt) :] = 1
+            # Greedy: the same state gets the same plan, in whatever batch it is asked.
+            made = self.model.generate(
+                input_ids=ids.to(device),
+                attention_mask=mask.to(device),
+                do_sample=False,
+                max_new_tokens=self.max_answer_tokens,
+                eos_token_id=eos,
+                pad_token_id=pad,
+            )[:, longest:].tolist()
+            # Behind a row's EOS stand pads, while other rows went on; a row without one was cut by `max_new_tokens`.
+            answers += [row[: row.index(eos)] if eos in row else row for row in made]
         return [
             PlanAnswer(self.tokenizer.decode(answer).strip(), self.identity, len(prompt), len(answer))
             for prompt, answer in zip(prompts, answers, strict=True)
@@ -116,28 +135,6 @@ class LocalPlanner(Planner):
     def encode_plan(self, plan: str) -> list[int]:
         """Token ids of a plan, EOS behind."""
         return encode_output(self.tokenizer, plan, 4 * len(plan) + 4)  # a token has at least a byte: no plan is cut
-
-    @torch.no_grad()
-    def _generate(self, prompts: Sequence[list[int]]) -> list[list[int]]:
-        """The new ids of each prompt up to and without EOS; greedy."""
-        longest = max(map(len, prompts))
-        eos, pad = self.tokenizer.eos_id, self.tokenizer.pad_id
-        ids = torch.full((len(prompts), longest), pad)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):  # padded on the left: what is generated follows the prompt at once
-            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-            mask[row, longest - len(prompt) :] = 1
-        device = self.model.device
-        made = self.model.generate(
-            input_ids=ids.to(device),
-            attention_mask=mask.to(device),
-            do_sample=False,
-            max_new_tokens=self.max_answer_tokens,
-            eos_token_id=eos,
-            pad_token_id=pad,
-        )[:, longest:].tolist()
-        # What stands behind a row's EOS are pads, while other rows went on; without one `max_new_tokens` cut it.
-        return [row[: row.index(eos)] if eos in row else row for row in made]
 
     # ---- adapters ---------------------------------------------------------------------------------------------------
 

@@ -102,8 +102,10 @@ class _Cluster:
         self._ray = ray
         self._num_workers = num_workers
         self._report = report
+        # Sent to each node once, not with every client.
         self._job = ray.put(dict(job))
         self._local = is_loopback(urlsplit(job["server_url"]).hostname or "")
+        # Ray would start a lost client again by itself, where and when it likes; `_start` counts processors first.
         self._client = ray.remote(max_retries=0)(client_program)
         self._clients: dict[Any, NodeClient] = {}
         self._losses = 0

@@ -149,6 +149,7 @@ class RetryingConnection:
         retrying = Retrying(
             retry=retry_if_exception_type(_NoAnswer),
             wait=pause,
+            # Ends before a pause that would last longer than the patience.
             stop=stop_before_delay(patience),
             sleep=sleep_using_event(self._stop),
             before_sleep=report_waiting,

@@ -85,6 +85,7 @@ def play(
         workers = [
             ClientWorker(
                 connection=RetryingConnection(server_url, token=token, patience_s=patience_s, report=progress),
+                # No retry here: a game that is played again must begin at the server, which hands it out anew.
                 executor=make_executor(executor, retries=0, step_timeout_s=step_timeout_s),
                 player=ClientPlayer(
                     ReusedEnvironments(environment_factory), expert, blank_frames, write_history=wire == "v1"

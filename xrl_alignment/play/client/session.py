@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,29 +24,30 @@ class ClientSession:
         self.name = uuid.uuid4().hex
         self._connection = connection
         self._image_format = image_format
-        self._seq = 0
+        self._numbers = itertools.count(1)  # `seq` of the next message
 
     def hello(self, games: Sequence[str], environment: str = "", split: str = "") -> dict[str, Any]:
         """Offer `games` (their ids); returns the server's `welcome`."""
-        return self._send(Hello(self.name, self._next_seq(), tuple(games), environment, split))
+        return self._send(Hello(self.name, next(self._numbers), tuple(games), environment, split))
 
     def ask_for_work(self) -> dict[str, Any]:
         """A game to play (`work`), or `wait`, or `finished`."""
-        return self._send(Next(self.name, self._next_seq()))
+        return self._send(Next(self.name, next(self._numbers)))
 
     def ask_for_action(self, observation: Observation, *, env: int, round: int) -> dict[str, Any]:
         """The `action` after `observation`, None when the episode is over; with a `reason` if the server gave it up.
 
         `env` and `round` are those of the work.
         """
-        return self._send(replace(observation, session=self.name, seq=self._next_seq(), env=env, round=round))
+        return self._send(replace(observation, session=self.name, seq=next(self._numbers), env=env, round=round))
 
     def bye(self) -> None:
         """Leave, whatever state the connection is in."""
-        body = v2.encode(Bye(self.name, self._next_seq()))
+        body = v2.encode(Bye(self.name, next(self._numbers)))
         self._connection.say_once(body, v2.CONTENT_TYPE)
 
     def _send(self, message: Message) -> dict[str, Any]:
+        # Encoded once: the connection sends the very same bytes again, by which the server knows a retry.
         body = v2.encode(message, self._image_format)
         try:
             reply = v2.decode_reply(self._connection.exchange(body, v2.CONTENT_TYPE))
@@ -55,7 +57,3 @@ class ClientSession:
             reason = reply.get("reason", "no reason given")
             raise ClientError(f"the server at {self._connection.url} refuses: {reason}")
         return reply
-
-    def _next_seq(self) -> int:
-        self._seq += 1
-        return self._seq

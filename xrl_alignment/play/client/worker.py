@@ -50,6 +50,7 @@ class ClientWorker:
     def work_v2(self) -> None:
         """Ask for work until the server has none; start a new session when the server has lost the old one."""
         try:
+            # An environment's process may be lost while it starts, as later in a game: it is replaced and asked again.
             about: EnvironmentDescription | None = None
             while about is None:
                 with contextlib.suppress(EnvironmentLost):

@@ -59,6 +59,7 @@ class CollectionJournal:
     def __init__(self, out: Path) -> None:
         self._episodes = out / "episodes.jsonl"
         self._annotations = out / ".annotations.jsonl"
+        # A last line without its end was being written when the machine stopped.
         content = self._episodes.read_bytes() if self._episodes.is_file() else b""
         whole = content[: content.rfind(b"\n") + 1]
         self.done, at = parse_episodes(whole, self._episodes)

@@ -90,17 +90,13 @@ def card(row: Row) -> str:
     if row["by_slot"]:
         counted = f"{row['by_slot']['solved']} of {row['by_slot']['games']}"
         lines += ["", f"Counted by slot, as EMMA's logs are: {counted}, {row['by_slot']['success']:.3f}."]
-    lines += ["", "| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in _facts(row).items())]
-    return "\n".join(lines) + "\n"
-
-
-def _facts(row: Row) -> dict[str, Any]:
-    figures, name = row["first_trial"], row["protocol"]
+    # A table of all that the figures depend on.
+    name = row["protocol"]
     protocol = cell(name)
     if name in PROTOCOLS:  # its name, what it counts, and whether these are its games
         other = "" if row["protocol_games"] else f"; NOT its games, which are {_own_games(name)}"
         protocol = f"{name}: {PROTOCOLS[name].source}; counted there: {PROTOCOLS[name].counted}{other}"
-    facts = {
+    facts: dict[str, Any] = {
         "protocol": protocol,
         "who played": f"{cell(row['who'])} ({row['kind']})",
         "what it sees": row["sees"],
@@ -123,8 +119,10 @@ def _facts(row: Row) -> dict[str, Any]:
         facts["answers from this machine's cache (not paid again), retries"] = (
             f"{events['cache_hits']}, {events['retries']}"
         )
-    versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
-    return facts | {"seconds": row["seconds"], "made": row["date"], "with": versions}
+    versions = ", ".join(f"{package} {version}" for package, version in row["versions"].items())
+    facts |= {"seconds": row["seconds"], "made": row["date"], "with": versions}
+    lines += ["", "| | |", "| --- | --- |", *(f"| {fact} | {value} |" for fact, value in facts.items())]
+    return "\n".join(lines) + "\n"
 
 
 def _own_games(name: str) -> str:

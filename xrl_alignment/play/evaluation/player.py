@@ -59,9 +59,8 @@ class EvaluationPlayer:
             "repeat_limit": self.repeat_limit,
             "thoughts": self.enable_tc,
         }
-        shown: deque[np.ndarray] = deque(
-            maxlen=self.frames - 1
-        )  # frames of earlier states, which the policy sees again
+        # Frames of earlier states, which the policy sees again; with one frame it keeps none.
+        shown: deque[np.ndarray] = deque(maxlen=self.frames - 1)
 
         def ask(turn: Turn) -> Generator[PolicyQuestion, str, str]:
             episode, frame = turn.episode, turn.frame(blank=self.blank_frames)

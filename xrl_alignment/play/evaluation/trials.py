@@ -147,6 +147,7 @@ class Trials:
         """For each game its winning trial, else its last."""
         last: dict[str, EpisodeResult] = {}
         for result in (result for trial in self.results for result in trial):
+            # A game that was won in one trial is not played again, unless slots move: then its win counts all the same.
             if not (result.game in last and last[result.game].won):
                 last[result.game] = result
         return [last[game.id] for game in self.games]

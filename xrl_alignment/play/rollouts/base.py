@@ -175,6 +175,7 @@ class JobBoard:
         while self._due in self._ended:
             outcome = self._ended.pop(self._due)
             self._due += 1
+            # Raised in its turn: the outcomes before it are the same as on any other backend.
             if isinstance(outcome, Exception):
                 raise outcome
             yield outcome

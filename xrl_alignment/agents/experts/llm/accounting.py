@@ -307,6 +307,7 @@ def _money(figures: dict[str, float | None]) -> str:
     return "cost unknown (no prices are set)" if cost is None else f"{cost:.4f} USD"
 
 
+# A function of its own because `round` is a round's number in `Account`.
 def round_cents(usd: float) -> float:
     """US dollars, rounded to a millionth: no floating-point noise, and a single call still shows."""
     return round(usd, 6)

@@ -28,6 +28,10 @@ class LLMExpert:
 
     def __init__(self, teacher: Teacher) -> None:
         self.teacher = teacher
+        self.pool: Executor = teacher.pool  # runs `act` for many episodes at the same time
+        # See `Expert`; the task's type chooses the worked examples.
+        listed = teacher.admissible or teacher.grounding
+        self.reads: tuple[str, ...] = ("text", "task_type", *(("admissible_commands",) if listed else ()))
         self._intro = ""
         self._memories: tuple[str, ...] = ()
         self._examples: Sequence[str] = ()
@@ -35,17 +39,6 @@ class LLMExpert:
         self._admissible: tuple[str, ...] = ()
         self._thoughts: list[str] = []  # since the last executed action
         self._label: Label | None = None
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """See `Expert`; the task's type chooses the worked examples."""
-        listed = self.teacher.admissible or self.teacher.grounding
-        return ("text", "task_type", *(("admissible_commands",) if listed else ()))
-
-    @property
-    def pool(self) -> Executor:
-        """Runs `act` for many episodes at the same time."""
-        return self.teacher.pool
 
     def begin(self, intro: str, *, task_type: str = "", memories: Sequence[str] = ()) -> None:
         """See `Expert`; `task_type` chooses the worked examples, the task sentence does if there is no known type."""
@@ -96,6 +89,7 @@ class LLMExpert:
         text = react_prompt(
             self._examples, self._memories, self._intro, steps, budget=budget, count=teacher.count_tokens
         )
+        # The cue stays last: the model continues behind it.
         return text.removesuffix(CUE) + listed + CUE
 
     def _ask(self) -> str | None:

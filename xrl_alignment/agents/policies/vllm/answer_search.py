@@ -14,15 +14,18 @@ def best_answer(answers: Sequence[Sequence[int]]) -> Generator[tuple[list[int], 
     only fall with more tokens, so the first complete answer is the best, and most tokens of the others are never asked
     for.
     """
+    # Of equal answers the first one counts.
     complete: dict[tuple[int, ...], int] = {}
     for index, answer in enumerate(answers):
         complete.setdefault(tuple(answer), index)
     heap: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     while True:
+        # Costs are negated sums of log-probabilities. No step costs less than 0, which Dijkstra's algorithm needs.
         cost, prefix = heappop(heap)
         if prefix in complete:
             return complete[prefix]
         depth = len(prefix)
+        # Sorted: the search and its questions do not depend on the order of a set.
         tokens = sorted({answer[depth] for answer in complete if answer[:depth] == prefix and len(answer) > depth})
         logprobs = yield list(prefix), tokens
         for token, logprob in zip(tokens, logprobs, strict=True):

@@ -54,6 +54,7 @@ class ChatPolicy(ServedPolicy):
             raise ConfigError("policy.name=vllm: vLLM ignores adapters on the vision side: set model.freeze=[vision]")
         self.model = model
         self.frames = model.frames
+        self.reads = model_reads("free")  # see `Policy`
         self.vis_processor = vis_processor
         # Lengths count a BOS. The server's files may name another end than the template writes.
         self._writing: dict[str, Any] = {"max_tokens": max_length - 1, "min_tokens": max(min_length - 1, 0)}
@@ -66,11 +67,6 @@ class ChatPolicy(ServedPolicy):
             save_adapters=model.save_adapter,
             **options,
         )
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """See `Policy`."""
-        return model_reads("free")
 
     def _answer(self, batch: Sequence[PolicyInput]) -> list[str]:
         turns = []

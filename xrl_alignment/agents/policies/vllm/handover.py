@@ -60,18 +60,13 @@ class AdapterHandover:
         if before.number:
             shutil.rmtree(before.folder, ignore_errors=True)
 
-    def give(self, url: str) -> None:
-        """Let the engine at `url` answer with the newest adapters."""
+    def give(self, url: str, *, again: bool = False) -> None:
+        """Let the engine at `url` answer with the newest adapters; `again` if it may have been started anew."""
         # Several threads ask one engine at once; one of them hands over, the others wait for it.
         with self._locks[url]:
-            if self._given.get(url) != self._adapter:
+            if again or self._given.get(url) != self._adapter:
                 self._client.use_adapter(url, self._adapter)
                 self._given[url] = self._adapter
-
-    def give_again(self, url: str) -> None:
-        """As `give`, to an engine that may have been started anew."""
-        self._given.pop(url, None)
-        self.give(url)
 
     def close(self) -> None:
         """Remove the folder."""

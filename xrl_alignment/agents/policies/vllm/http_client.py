@@ -56,8 +56,14 @@ class VllmHttpClient:
 
     def complete(self, url: str, prompts: Sequence[Tensor], **options: Any) -> list[list[WrittenToken]]:
         """See `InferenceClient.complete`."""
+        # As vLLM reads tensors: `torch.save`, then base64.
+        encoded = []
+        for prompt in prompts:
+            buffer = io.BytesIO()
+            torch.save(prompt.detach().cpu().clone(), buffer)  # without `clone` a view saves the whole tensor under it
+            encoded.append(base64.b64encode(buffer.getvalue()).decode("ascii"))
         body = {
-            "prompt_embeds": [encode_tensor(prompt) for prompt in prompts],
+            "prompt_embeds": encoded,
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
             **options,
@@ -172,13 +178,6 @@ class VllmHttpClient:
             raise ServerUnavailable(f"no connection ({one_line(str(cause)) or type(cause).__name__})") from error
         except (UnusableAnswer, ConnectionAbortedError) as error:
             raise ServerUnavailable(str(error)) from error
-
-
-def encode_tensor(value: Tensor) -> str:
-    """`value` as vLLM reads tensors: `torch.save`, then base64."""
-    buffer = io.BytesIO()
-    torch.save(value.detach().cpu().clone(), buffer)  # without `clone` a view saves the whole tensor under it
-    return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
     image, prompt -> Blip2Emac.prompt_embeds -> vLLM (`--enable-prompt-embeds`) -> token ids -> text
 
-The language model is frozen. Where only the layers before it train, a vLLM server never needs new weights: the effect
+The language model is frozen. If only the layers before it train, a vLLM server never needs new weights: the effect
 of training is in the prompt embeddings of every request. LoRA adapters are handed over whenever they have changed
 (`handover`). `docs/vllm.md` says how to start servers, and why they belong on a trusted network.
 
@@ -65,6 +65,7 @@ class VllmPolicy(ServedPolicy):
         self.model = model
         self.vis_processor = vis_processor
         self.decode = decode
+        self.reads = model_reads(decode)  # see `Policy`
         self.max_length = max_length
         self.min_length = min_length
         self.prompts_per_call = prompts_per_call
@@ -76,11 +77,6 @@ class VllmPolicy(ServedPolicy):
             save_adapters=partial(adapters.save, model.llm_model),
             **options,
         )
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """See `Policy`."""
-        return model_reads(self.decode)
 
     def close(self) -> None:
         """See `ServedPolicy.close`."""

@@ -90,5 +90,5 @@ class ServedPolicy:
 
     def _check(self, url: str) -> None:
         if self._handover:
-            self._handover.give_again(url)
+            self._handover.give(url, again=True)
         self._model_check.check(self._client, url)

@@ -35,15 +35,6 @@ def read(connection: Connection, questions: queue.SimpleQueue[tuple[dict[str, An
         questions.put(None)
 
 
-def written_tokens(output: Any) -> list[list[Any]]:
-    """For each written token: its id, and the log-probabilities that were asked for as (id, value)."""
-    tops = output.logprobs or [{}] * len(output.token_ids)
-    return [
-        [token, [(other, top.logprob) for other, top in row.items()]]
-        for token, row in zip(output.token_ids, tops, strict=True)
-    ]
-
-
 class ChildEngine:
     """The engine and its requests in progress, by vLLM's names for them: a question's number and the place in it."""
 
@@ -84,6 +75,7 @@ class ChildEngine:
                 names.append(f"{number}-{place}")
                 self.engine.add_request(names[-1], prompt, parameters, lora_request=adapter)
         except Exception:
+            # Those that were added already would be computed for nobody.
             self.engine.abort_request(names)
             raise
         self.answers[number] = [None] * len(names)
@@ -94,7 +86,13 @@ class ChildEngine:
         for output in self.engine.step():
             if output.finished:
                 number, place = self.waiting.pop(output.request_id)
-                self.answers[number][place] = written_tokens(output.outputs[0])
+                # For each written token its id, and the log-probabilities that were asked for as (id, value).
+                written = output.outputs[0]
+                tops = written.logprobs or [{}] * len(written.token_ids)
+                self.answers[number][place] = [
+                    [token, [(other, top.logprob) for other, top in row.items()]]
+                    for token, row in zip(written.token_ids, tops, strict=True)
+                ]
                 if all(answer is not None for answer in self.answers[number]):
                     self.tell({"number": number, "answers": self.answers.pop(number)})
 
@@ -105,6 +103,7 @@ class ChildEngine:
 
 def main() -> None:
     """Serve until the parent's end is closed."""
+    # The descriptor of the pipe's end that the parent has passed on (`pass_fds`).
     connection = Connection(int(sys.argv[1]))
     arguments = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(sys.argv[2:])
     engine = ChildEngine(connection, LLMEngine.from_engine_args(EngineArgs.from_cli_args(arguments)))
