@@ -76,7 +76,7 @@ def shortest_way(state: GameState) -> list[str] | None:
     """
     task = task_of(state.world)
     best: list[Stop] | None = None
-    least = 10**9
+    least = 10**9  # longer than any way
     ways = _lamp_ways(state, task) if task.held is not None else _bringing_ways(state, task)
     for stops in ways:
         # Branch and bound: a way is counted no further than the best one so far is long.
