@@ -96,14 +96,16 @@ def prove(versions: dict[Path, str], told: set[Path], proof: Proof, options: arg
             proof.add(game, versions[game], transcript, mismatch is not None, game in told)
             if mismatch is not None:
                 print(f"MISMATCH {describe(mismatch, transcript)}", flush=True)
-            bar.show(proof.games, len(versions), f"compared, {proof.mismatches} mismatches")
-    print(f"{proof.games} games, {proof.steps} steps compared, {proof.mismatches} mismatches")
+            total = proof.total()
+            bar.show(total["games"], len(versions), f"compared, {total['mismatches']} mismatches")
+    total = proof.total()
+    print(f"{total['games']} games, {total['steps']} steps compared, {total['mismatches']} mismatches")
     for reason, number in proof.refused.items():
         print(f"{number} not played: {reason}")
     if options.out:
         page = report(proof)
         write_atomically(options.out, lambda file: file.write(page.encode()))
-    return 1 if proof.mismatches else 0
+    return 1 if total["mismatches"] else 0
 
 
 if __name__ == "__main__":

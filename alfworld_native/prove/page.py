@@ -72,23 +72,9 @@ class Proof:
         for row in rows:
             row.update(games=1, steps=len(transcript.rows), mismatches=int(wrong))
 
-    @property
-    def games(self) -> int:
-        """Games that were compared."""
-        return self._sum("games")
-
-    @property
-    def steps(self) -> int:
-        """Answers that were compared."""
-        return self._sum("steps")
-
-    @property
-    def mismatches(self) -> int:
-        """Games with a mismatch."""
-        return self._sum("mismatches")
-
-    def _sum(self, what: str) -> int:
-        return sum(row[what] for row in self.versions.values())
+    def total(self) -> Counter[str]:
+        """Of all versions: `games` that were compared, `steps` (answers) in them, `mismatches` (games with one)."""
+        return sum(self.versions.values(), Counter())
 
 
 def report(proof: Proof) -> str:
@@ -96,7 +82,7 @@ def report(proof: Proof) -> str:
     versions = {(name, dialect_of(name)): Counter[str]() for name in known_texts()} | proof.versions
     own: Counter[str] = sum(proof.splits.values(), Counter())
     others = "Each game was played in the texts of its file."
-    if again := proof.games - own["games"]:
+    if again := proof.total()["games"] - own["games"]:
         others = f"Beside the games above, {again:,} were played that are some of these in another version's texts."
     return PAGE.format(
         date=datetime.date.today().isoformat(),
