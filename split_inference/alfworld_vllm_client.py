@@ -107,6 +107,7 @@ def _positive(text: str) -> int:
 
 def draw_games(games: Sequence[dict[str, str]], number: int, seed: int) -> list[dict[str, str]]:
     """`number` of the games (0: all), drawn by `seed`; a larger number with the same seed continues the draw."""
+    # By name: the draw depends on the seed alone, not on the order of the server's list.
     drawn = sorted(games, key=lambda game: game["game"])
     random.Random(f"games {seed}").shuffle(drawn)
     if number > len(drawn):
@@ -121,6 +122,7 @@ def main(argv: list[str] | None = None) -> int:
         instructions = arguments.instructions.read_text(encoding="utf-8") if arguments.instructions else INSTRUCTIONS
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"--instructions {arguments.instructions} cannot be read: {error}") from error
+    # One connection first: what is wrong with server or games is told before the model is loaded.
     connections = [connect(arguments)]
     try:
         games = draw_games(list_games(connections[0], arguments), arguments.num_samples, arguments.seed)
@@ -129,6 +131,7 @@ def main(argv: list[str] | None = None) -> int:
         # Each connection is an environment of its own at the server: no more of them than there are games to play.
         while len(connections) < min(arguments.num_envs, len(left)):
             connections.append(connect(arguments))
+        # Without a game that is left the model, which takes minutes to load, is not needed.
         failed = play(arguments, instructions, connections, trajectories, left) if left else {}
         print(trajectories.summarise([game["game"] for game in games]))
     finally:

@@ -133,6 +133,7 @@ class TrajectoryFolder:
                 (partial / recorded.image_name(number)).write_bytes(image)
             write_json(partial / "trajectory.json", recorded.record())
             folder.parent.mkdir(parents=True, exist_ok=True)
+            # A folder that exists is complete: that is how `finished` knows.
             os.replace(partial, folder)
         except FileError:
             raise
@@ -156,6 +157,7 @@ class TrajectoryFolder:
 
     def _game_folder(self, game: str) -> Path:
         parts = PurePosixPath(game).parts
+        # The name comes from a server: it must not lead out of the output folder, nor into `.partial`.
         if not parts or parts[0] == "/" or ".." in parts or parts[0].startswith("."):
             raise ConfigError(f"the server lists a game {game!r}, which cannot be a folder's name")
         return self._folder.joinpath(*parts)

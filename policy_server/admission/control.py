@@ -165,6 +165,7 @@ class AdmissionControl:
 
     def admit(self, caller: str) -> None:
         """Check rate limit and queue before the request's body is read; RequestRefused 429 or 503."""
+        # The rate first: a caller that asks too often is told so, also while the queue is full.
         self.limiter.take(caller)
         self.queue.check_room()
 
@@ -249,10 +250,12 @@ class AdmissionControl:
         result.seconds = {"decode": decode_s, **result.seconds}
         # Only now: a step that was refused is no part of the history that the next prompt shows.
         self.sessions.add(caller, query.session, f"{query.step}: {result.parsed.summary}")
+        # Without the encoded image: the page shows the thumbnail, and megabytes of each step would stay in memory.
         self.recent.append(RecentStep(caller, replace(query, image=b""), result, thumbnail, time.time()))
         return result
 
     async def _chat(self, query: ChatQuery) -> ChatResult:
+        # An answer without a wanted length gets OpenAI's way: as long as it may be, here up to CHAT_TOKENS.
         most = self.pool.settings(query.model).max_tokens
         longest = self._check_length(query.model, query.max_tokens or min(CHAT_TOKENS, most))
         started = time.monotonic()

@@ -118,30 +118,28 @@ def _wanted(found: dict[str, Any]) -> dict[Any, Any]:
 def _find_object(text: str) -> dict[str, Any] | None:
     """The first `{…}` in `text` that parses as a dictionary; adds the closing bracket if the answer was cut off."""
     decoder = json.JSONDecoder()
+    python = {"true": "True", "false": "False", "null": "None"}
     # A few tries: each may cost a look at the rest of the text, and a model that repeats itself writes hundreds.
     for match in islice(re.finditer(r"\{", text), 8):
         start = match.start()
         try:
             value, _ = decoder.raw_decode(text, start)
+            candidates = []
         except (ValueError, RecursionError):
-            value = _as_literal(text[start:])
-        if isinstance(value, dict) and value:
-            return value
-    return None
-
-
-def _as_literal(text: str) -> Any:
-    """`text` up to one of its last closing brackets as a Python literal: single quotes, True, trailing commas."""
-    python = {"true": "True", "false": "False", "null": "None"}
-    # Four brackets at most: Python's parser reads the whole candidate each time. The last is tried first, because the
-    # outermost object ends there.
-    ends = [match.end() for match in re.finditer(r"\}", text[:4000])][-4:]
-    for end in reversed(ends):
-        for candidate in (text[:end], text[:end] + "}"):  # the second: `max_tokens` cut the outer bracket off
+            # Not JSON: up to one of the last closing brackets it may be a Python literal (single quotes, True, trailing
+            # commas). Four brackets at most: Python's parser reads the whole candidate each time. The last is tried
+            # first, because the outermost object ends there; then with one bracket more, which `max_tokens` cut off.
+            value, rest = None, text[start:]
+            ends = [end.end() for end in re.finditer(r"\}", rest[:4000])][-4:]
+            candidates = [candidate for end in reversed(ends) for candidate in (rest[:end], rest[:end] + "}")]
+        for candidate in candidates:
             try:
-                return ast.literal_eval(re.sub(r"\b(true|false|null)\b", lambda word: python[word.group()], candidate))
+                value = ast.literal_eval(re.sub(r"\b(true|false|null)\b", lambda word: python[word.group()], candidate))
+                break
             except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # TypeError: a set of dicts
                 continue
+        if isinstance(value, dict) and value:
+            return value
     return None
 
 

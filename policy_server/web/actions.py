@@ -99,6 +99,7 @@ async def unless_gone(request: Request, answer: Coroutine[Any, Any, ResultT]) ->
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
+            # nginx's code for it; it appears in log and metrics only, for nobody reads the response.
             raise RequestRefused(499, "client_gone", "the client has closed the connection")
         return work.result()
     finally:

@@ -175,6 +175,7 @@ def _parts(message: ChatMessage) -> tuple[str | bytes, ...]:
 
 
 def _model(name: str) -> dict[str, Any]:
+    # All fields that OpenAI's schema of a model requires; a folder of weights has no date.
     return {"id": name, "object": "model", "created": 0, "owned_by": "emac-plus"}
 
 
@@ -207,6 +208,7 @@ def _events(head: dict[str, Any], result: ChatResult, usage: bool) -> Iterator[s
 
     def chunk(index: int, delta: dict[str, str], end: str | None = None) -> str:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": end}
+        # OpenAI's stream with `include_usage` has `usage: null` in every chunk but the last.
         return event([choice], **({"usage": None} if usage else {}))
 
     for index, answer in enumerate(result.answers):
