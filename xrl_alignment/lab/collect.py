@@ -71,6 +71,7 @@ def collect(
     """
     make_folder(out)
     with closing(locked(out / ".lock", out)):
+        # Under the lock: the half-written files of a killed collection are nobody's then.
         remove_temporaries(out)
         _claim(plan, out)
         # The card is written last, and then the list of entries is no longer needed: nothing is left to do.
@@ -182,6 +183,7 @@ def _teacher(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]
     try:
         settings = load_config(EvaluateConfig, None, [*given, f"expert.name={LANGUAGE_MODEL}"]).expert
     except ConfigError as error:
+        # The settings are checked as those of a file's section `expert`; here they are named without it.
         text = str(error).replace("--options", "--expert-options", 1)
         raise ConfigError(text.replace("expert.", "")) from error
     with closing(build_teacher(settings, ReflexionConfig(enabled=False))) as teacher:

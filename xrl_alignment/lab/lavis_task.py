@@ -103,6 +103,7 @@ class AlfworldEpisodeTask(StudentTask):
         names = ("game", "task_type", "won", "actions", "rejected")
         summary = summarise([EpisodeResult(**{name: row[name] for name in names}) for row in results])
         facts = {"engine": self.environment.name, "split": self.environment.split, "decode": self.policy.decode}
+        # The hash is that of the whole list, of which this process has played a share.
         return {"agg_metrics": summary["success"], **summary, **facts, "games_hash": games_hash(self.games)}
 
 
