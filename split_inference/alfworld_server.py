@@ -913,7 +913,8 @@ class ForkingServer:
         self._options = options
         self._listener = listen(options.host, options.port)
         self._listener.setblocking(False)
-        # The self-pipe trick (D. J. Bernstein): a signal handler or a client's process writes a byte, and `select` ends.
+        # The self-pipe trick (D. J. Bernstein): a signal handler, or a client's process, writes a byte, which ends the
+        # server's `select`.
         self._stop_reader, self._stop_writer = os.pipe()
         # Nothing is ever written to this pipe. When the server ends, the clients' processes read its end, and end too.
         self._lifeline_reader, self._lifeline_writer = os.pipe()

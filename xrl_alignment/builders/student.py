@@ -45,6 +45,7 @@ def load_student(settings: dict[str, Any], device: torch.device | str) -> tuple[
     assert isinstance(model, StudentModel)
     # Random weights in a frozen part would never train, and nothing would say so.
     model.require_sources()
+    # A run's checkpoint holds what trained and nothing else: beside another frozen base it would be another model.
     for key in ("pretrained", "ref_pretrained"):
         if settings.get(key) and settings.get("load_pretrained", True):
             check_base(model, settings[key])
@@ -137,6 +138,7 @@ def _vllm_policy(settings: PolicyConfig, student: Student, vis_processor: ImageP
         own = VllmProcess(
             model, python=settings.vllm_python, arguments=settings.vllm_args, timeout_s=settings.timeout_s
         )
+        # Until it answers: the address is of use only then.
         own.wait()
         base_urls = [own.url]
     return VllmPolicy(

@@ -48,7 +48,6 @@ def to_lavis(shards: Path, out: Path, image_format: str = "png") -> int:
                     save_image(out / name, item)
                     count += 1
                     # A shard has the field `step` only if some state of the episode has no transition.
-                    # each other.
                     turn = int(shard.read(step, (STEP,))[STEP]) if STEP in shard else step
                     entry = {"image": name, **annotation(item, shard.game, turn), "episode": path.stem}
                     yield json.dumps(entry, ensure_ascii=False).encode()

@@ -74,6 +74,7 @@ def save_checkpoint(
         "random": random or {},
         "config": config or {},
         "references": references or {},
+        # Left out if nobody knows: an absent key reads as unknown.
         **({"played": played} if played is not None else {}),
     }
     write(path, content)
@@ -88,6 +89,7 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
     """
     content = read(Path(path))
     if not isinstance(content, dict) or content.get("format") != FORMAT:
+        # What it holds instead, for whoever has named the wrong file.
         keys = [key[:40] for key in content if isinstance(key, str)][:5] if isinstance(content, dict) else []
         held = ", ".join(keys) or type(content).__name__
         raise CheckpointError(f"{path} is not an EMAC+ run checkpoint; it holds: {held}")

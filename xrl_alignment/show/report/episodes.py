@@ -112,6 +112,7 @@ def types_table(episodes: Sequence[FinishedEpisode]) -> Table:
     """Success by task type, over the episodes that the policy played alone."""
     types: dict[str, list[FinishedEpisode]] = {}
     for episode in episodes:
+        # Where the expert drove, a success says nothing of the policy.
         if not episode.assisted:
             types.setdefault(episode.game.split("-", 1)[0] or "unknown", []).append(episode)
     rows = [[kind, *_rate(part)] for kind, part in sorted(types.items())]
@@ -158,6 +159,7 @@ def memories_table(run: Path, episodes: Sequence[FinishedEpisode]) -> Table:
         groups = [[e for e in again if bool(told.get(e.game)) == having] for having in (True, False)]
         if again:
             rows.append([str(round + 1), *(cell for group in groups for cell in _rate(group))])
+        # In this order: a game that was both failed and won in one round counts as won.
         failed |= {episode.game for episode in part if not episode.won}
         failed -= {episode.game for episode in part if episode.won}
     figures = ["played again", "solved", "success", "95 % interval"]

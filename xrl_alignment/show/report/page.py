@@ -83,6 +83,7 @@ def write_report(run_dir: Path | str, summary: dict[str, Any], *others: Path, ou
         if not folder.is_dir():
             raise MissingFileError(f"no run directory {folder}")
         found = find_runs(folder)
+        # Two folders may hold runs of equal names; a folder that is a run itself is named by its own name.
         prefix = f"{folder.resolve().name}/" if others and folder not in found.values() else ""
         runs |= {_unused(f"{prefix}{name}", runs): path for name, path in found.items()}
         if not found and (place := log_folder(folder)):
@@ -101,6 +102,7 @@ def render(title: str, runs: dict[str, Path], summary: dict[str, Any], logs: Map
     facts = {name: entry for name, entry in summary.items() if name not in evaluations}
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
+        # What a client or a model has written becomes text on the page, never markup.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
