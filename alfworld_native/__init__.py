@@ -57,6 +57,8 @@ def make_environment(
     name or a combination that does not exist, ConfigError for a noise that does not exist, or a camera that the
     environment does not have.
     """
+    # From the inside outwards: engine, names and camera, another game's frames, noise. Noise is last, so that it
+    # falls on what the agent gets, whatever that is made of.
     environment = _shown(_engine(name, max_steps, show_ids, expert), name_by, camera, seed)
     if other_frames:
         from alfworld_native.other_frames import OtherGamesFrames  # here, as below

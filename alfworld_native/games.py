@@ -67,6 +67,7 @@ def find_games(
     if not ids:
         raise EnvironmentFault(_no_games(split, folder, data))
     if seed is not None:
+        # All are shuffled, whatever `num` is: so a larger number continues the same draw.
         random.Random(f"games {seed}").shuffle(ids)
     return [Game(id, folder / id / "game.tw-pddl", split) for id in ids[: num or None]]
 

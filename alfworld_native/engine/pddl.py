@@ -87,6 +87,7 @@ Goal = tuple[tuple[Level, ...], ...]  # one search per `exists`
 def sections(problem: str) -> tuple[str, str]:
     """The texts of the `(:init …)` and `(:goal …)` parts of a PDDL problem, in lower case."""
     text = problem.lower()
+    # `find` gives -1 for a part that is not there, which the comparison refuses, too.
     start, end = text.find("(:init"), text.find("(:goal")
     if not 0 <= start < end:
         raise EnvironmentFault("its PDDL problem has no (:init …) followed by (:goal …)")
@@ -140,6 +141,7 @@ def parse_goal(text: str) -> tuple[Exists, ...]:
         variables: dict[str, str] = {}
         literals: list[Literal] = []
         _collect(part, variables, literals)
+        # `prepare_goal` decides a condition when its last variable is bound: one without any would never be decided.
         if any(not literal.variables or literal.variables - variables.keys() for literal in literals):
             raise EnvironmentFault("its PDDL goal has a condition outside the (exists …) of its variables")
         blocks.append(Exists(variables, tuple(literals)))
@@ -163,6 +165,7 @@ def _nested(text: str) -> list:
 
 
 def _conjuncts(tree: list) -> list:
+    # Nested `and`s are one conjunction.
     return [part for child in tree[1:] for part in _conjuncts(child)] if tree[:1] == ["and"] else [tree]
 
 
@@ -237,6 +240,7 @@ def _having(literal: Literal, facts: Facts) -> frozenset[str]:
     """The ids that can stand for the one variable of a literal that never changes, its sign left aside."""
     if len(literal.arguments) == 1:
         return frozenset(facts.get(literal.predicate, ()))
+    # Of two arguments one is the variable, or both are the same one.
     first, second = literal.arguments
     found = pairs(facts, literal.predicate)
     if not first.startswith("?"):
