@@ -145,6 +145,7 @@ def main() -> None:
     run = config.run
     set_threads(run.num_threads)
     set_seed(run.seed)
+    # What can be wrong is told before games are generated and a model is loaded.
     output = writable(Path(run.output))
     check_expert(config)
     games = games_of(config.environment, run.num_envs)
@@ -284,6 +285,7 @@ def play_trials(trials: Trials, number: int, teacher: TeacherParts) -> tuple[str
             if teacher.account:
                 teacher.account.start_round(trial)
             if teacher.endpoint:
+                # Answers are cached: without another number a second trial would get those of the first.
                 teacher.endpoint.draw = trial
             trials.play(lambda result, trace: progress.advance(result.won))
             before, solved = solved, len(trials.solved)

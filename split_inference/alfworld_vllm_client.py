@@ -126,6 +126,7 @@ def main(argv: list[str] | None = None) -> int:
     connections = [connect(arguments)]
     try:
         games = draw_games(list_games(connections[0], arguments), arguments.num_samples, arguments.seed)
+        # A folder with another run is refused here, before the model is loaded.
         trajectories = TrajectoryFolder(arguments.output_dir, run_settings(arguments, instructions))
         left = [game for game in games if not trajectories.finished(game["game"])]
         # Each connection is an environment of its own at the server: no more of them than there are games to play.
@@ -162,6 +163,7 @@ def list_games(connection: SocketConnection, arguments: argparse.Namespace) -> l
 
 def run_settings(arguments: argparse.Namespace, instructions: str) -> dict[str, Any]:
     """The settings that trajectories depend on; a run that continues another must have the same."""
+    # Without those that change how fast it plays (--num-envs, --dtype, --timeout …): a run may go on with others.
     names = "model_path base_url model_name cfg_path options temperature max_new_tokens seed"
     names += " max_turns prompt_chars show_commands"
     return {name: getattr(arguments, name) for name in names.split()} | {"instructions": instructions}

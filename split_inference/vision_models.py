@@ -153,6 +153,7 @@ class ServedModel:
         )
         # openai's time limit begins anew with each byte. This one ends a call, its retries and their pauses included.
         self._deadline_s = (arguments.timeout + _PAUSE_S) * (arguments.max_retries + 1)
+        # One call for each game: they wait for the server at the same time, and it batches them.
         self._pool = CallPool(arguments.num_envs)
         self._name = arguments.model_name
         if not self._name:
@@ -231,6 +232,7 @@ class EmacPolicyModel:
 
         from xrl_alignment.agents.policies.base import PolicyInput
 
+        # The environment's frame as the run's own client sends it: RGB, uint8 (H, W, 3).
         frames = [np.asarray(Image.open(io.BytesIO(turn.image)).convert("RGB")) for turn in turns]
         return self._policy.act(
             [PolicyInput(turn.prompt, frame, turn.commands) for turn, frame in zip(turns, frames, strict=True)]

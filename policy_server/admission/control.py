@@ -123,6 +123,7 @@ class AdmissionControl:
         self.draining = False
         self._websockets = 0  # open ones
         self._in_hand = 0  # accepted requests without a response yet
+        # Set while no accepted request waits for its response: `drained` waits for it.
         self._idle = asyncio.Event()
         self._idle.set()
         self._helpers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="helper")
@@ -244,6 +245,7 @@ class AdmissionControl:
         else:
             job = ModelJob(image, prompt, query.temperature, query.max_tokens)
             answer = await self.queue.ask(model, job, self.settings.queue.deadline_s)
+            # In a thread: to find the nearest of many commands takes quadratic time (`games.alfworld`).
             parsed = await self._in_thread(space.parse, answer.output, query.commands)
             result = ActionResult(parsed, model, seconds={"queue": answer.queue_s, "model": answer.model_s})
             self.cache.put(key, fingerprint, parsed)

@@ -137,6 +137,7 @@ def query_from(body: ChatRequest) -> ChatQuery:
     if body.messages[-1].role != "user":
         raise RequestRefused(400, "invalid_request", "the last message must be the user's", param="messages")
     parts = [part for message in body.messages if not isinstance(message.content, str) for part in message.content]
+    # A message's content is a text, or a list of parts.
     texts = [message.content for message in body.messages if isinstance(message.content, str)]
     # Before any image is decoded or any text written as tokens, both of which take time for a conversation too long.
     if sum(map(len, texts)) + sum(len(part.text) for part in parts if isinstance(part, TextPart)) > MAX_TEXT:

@@ -159,5 +159,6 @@ def _vllm_policy(settings: PolicyConfig, student: Student, vis_processor: ImageP
 
 def prompt_writer(model: Student, *, tell_objects: bool = True) -> Callable[..., str]:
     """`language.prompt.build_prompt` for this model: counts with its tokens, so that it never has to cut."""
+    # The budget of an empty question: what the model itself puts around a prompt is taken off already.
     count, budget = token_counter(model.encode), model.budget(Question("", ()))
     return partial(build_prompt, tell_objects=tell_objects, budget=budget, count=count)

@@ -79,12 +79,14 @@ def collect(
             path = out / "episodes.jsonl"
             return parse_episodes(path.read_bytes(), path)[0]
         journal = CollectionJournal(out)
+        # By number in the list: the plan holds the list's hash, so the same number is the same game.
         known = {episode.env for episode in journal.done}
         jobs = [(env, game) for env, game in enumerate(games) if env not in known]
         play_all = (executor or SequentialExecutor()).run
         results = play_all(
             CollectingPlayer(plan, out, expert_options),
             jobs,
+            # Experts that ask a model are asked together: their calls wait at the same time.
             answer=lambda asked: act_all([one.expert for one in asked], [one.information for one in asked]),
             key=lambda job: job[1].id,
         )

@@ -110,6 +110,7 @@ class AlfworldEpisodeTask(StudentTask):
 def section(schema: type[SectionT], given: Mapping[str, Any], name: str) -> SectionT:
     """A settings dataclass from a plain section; ConfigError names an unknown key or a value of the wrong type."""
     try:
+        # A structured config refuses a key that the schema does not have, and a value of another type.
         settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(given)))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}") from error

@@ -83,6 +83,8 @@ def loop_figure() -> bytes:
         axes.text(x, y, text, ha="center", va="center", fontsize=11, bbox=style)
     for start, end, text, above in _ARROWS:
         (_, x0, y0), (_, x1, y1) = _BOXES[start], _BOXES[end]
+        # Arrows run from middle to middle and are shortened at both ends, in points, so that they stay outside the
+        # boxes.
         line = {"arrowstyle": "-|>", "color": "#444444", "shrinkA": 48, "shrinkB": 46}
         axes.annotate("", (x1, y1), (x0, y0), arrowprops=line)
         axes.text((x0 + x1) / 2, (y0 + y1) / 2 + above, text, ha="center", va="center", fontsize=9, color="#444444")

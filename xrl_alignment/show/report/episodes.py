@@ -175,6 +175,7 @@ def best_and_worst(episodes: Sequence[FinishedEpisode], each: int) -> list[tuple
     # A later episode of a game replaces an earlier one: the journal is in the order of time.
     newest = {episode.game: episode for episode in episodes if episode.shard}
     own = [episode for episode in newest.values() if not episode.assisted] or list(newest.values())
+    # By name, too: a page that is made again shows the same episodes.
     best = sorted((e for e in own if e.won), key=lambda e: (e.actions, e.game))[:each]
     failed: dict[str, list[FinishedEpisode]] = {}
     for episode in sorted((e for e in own if not e.won), key=lambda e: (-e.actions, e.game)):

@@ -200,6 +200,7 @@ def log_parts(name: str, logs: Logs) -> LogParts:
     rows = []
     for c in recount(logs.trials):  # "–" for what the logs do not tell
         counts = map(number, (c.logged, c.slots, c.games, c.met, c.total))
+        # The results say it best; without them the log's own count is shown.
         slots = c.logged if c.slots is None else c.slots
         rows.append([str(c.trial), *counts, _rate(slots, c.total), _rate(c.games, c.met), number(c.seconds, 0)])
     head = ["trial", "solved, world.log", "slots solved", "games solved", "games met", "slots", "share of slots"]
@@ -272,6 +273,7 @@ def _cost_table(costs: list[RoundCost]) -> Table:
 
 
 def _total_usd(costs: Sequence[RoundCost]) -> str:
+    # Rounds without prices add nothing; if no round has any, the sum is not 0 but unknown.
     known = [cost.usd for cost in costs if cost.usd is not None]
     return number(sum(known) if known else None, 4)
 
