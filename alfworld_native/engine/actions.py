@@ -22,7 +22,7 @@ def make_menu(state: GameState) -> Menu:
     # What needs only the receptacle in front, what is in it, and the hand.
     for receptacle in here:
         name = names[receptacle]
-        actions[f"examine {name}"] = (_examine_receptacle, receptacle)
+        actions[f"examine {name}"] = (_examine, receptacle)
         within_reach = True
         if receptacle in able["openable"]:
             within_reach = receptacle in state.opened
@@ -42,7 +42,7 @@ def make_menu(state: GameState) -> Menu:
     # What can be done with the thing in the hand.
     if held is not None:
         # Things that lie around are not offered: alfred.pddl's condition for them is misspelt (`?l - location,`).
-        actions[f"examine {names[held]}"] = (_examine_object, held)
+        actions[f"examine {names[held]}"] = (_examine, held)
         for receptacle in here:
             # Not asked for: that a microwave or a fridge is open.
             if receptacle in world.cleaning and held in able["cleanable"]:
@@ -193,14 +193,10 @@ def _help(state: GameState) -> str:
     return HELP
 
 
-def _examine_object(state: GameState, thing: str) -> str:
-    state.traces.add(("checked", thing))
-    return object_text(state, thing)
-
-
-def _examine_receptacle(state: GameState, receptacle: str) -> str:
-    state.traces.add(("checked", receptacle))
-    return contents_text(state, receptacle)
+def _examine(state: GameState, name: str) -> str:
+    """A receptacle, or the thing in the hand."""
+    state.traces.add(("checked", name))
+    return contents_text(state, name) if name in state.world.location_of else object_text(state, name)
 
 
 _ALWAYS = {"look": (_look,), "inventory": (_inventory,)}

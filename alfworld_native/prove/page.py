@@ -84,9 +84,15 @@ def report(proof: Proof) -> str:
     others = "Each game was played in the texts of its file."
     if again := proof.total()["games"] - own["games"]:
         others = f"Beside the games above, {again:,} were played that are some of these in another version's texts."
+    # What the page's command gives for the native engine's files: the SHA-256 of their sorted lines of `sha256sum`.
+    lines = []
+    for path in Path(native.__path__[0]).glob("*.py"):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        lines.append(f"{digest}  {path.relative_to(REPO_ROOT).as_posix()}\n")
+    fingerprint = hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:12]
     return PAGE.format(
         date=datetime.date.today().isoformat(),
-        engine=engine_fingerprint(),
+        engine=fingerprint,
         packages=", ".join(f"{name} {metadata.version(name)}" for name in ("textworld", "alfworld")),
         played=_played(own["games"], proof),
         table=_rows(sorted(proof.splits.items())),
@@ -95,15 +101,6 @@ def report(proof: Proof) -> str:
         others=others,
         versions=_rows(versions.items()),
     )
-
-
-def engine_fingerprint() -> str:
-    """12 hexadecimal digits for the native engine's files: the SHA-256 of what the page's command gives to the last."""
-    lines = []  # in the form of `sha256sum`
-    for path in Path(native.__path__[0]).glob("*.py"):
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        lines.append(f"{digest}  {path.relative_to(REPO_ROOT).as_posix()}\n")
-    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:12]
 
 
 def _played(games: int, proof: Proof) -> str:

@@ -63,6 +63,8 @@ _BY_LOWER_NAME = {name.lower(): name for name in (*BUTTONS, *HOTBAR, "ESC")} | {
     **{f"hotbar_{slot}": f"hotbar.{slot}" for slot in range(1, 10)},
 }
 _PAIR = re.compile(r"[\"']?([A-Za-z][\w.]*)[\"']?\s*[:=]\s*(\[[^\]]*\]|\([^)]*\)|[-+]?[\d.]+|true|false|True|False)")
+_ACTION = ("action", "actions")
+_PROSE = ("reasoning", "thought", "reason", *_ACTION)
 _SHOWN = 40  # characters of an unknown key or value that a note repeats
 
 
@@ -88,7 +90,19 @@ def parse(text: str, commands: Sequence[str] = ()) -> ParsedAction:
         reason = "no action found in the model's answer" if text.strip() else "the model said nothing"
         return ParsedAction(no_op(), with_notes(text, [f"{reason}: doing nothing"]), "nothing")
     reasoning = next((str(found[key]) for key in ("reasoning", "thought", "reason") if found.get(key)), "")
-    action, notes = _valid(_wanted(found))
+    # The part of the answer that is the action: under a key of its own, else all that is not prose. Button names
+    # without values mean that these are pressed.
+    wanted: dict[Any, Any] = {key: value for key, value in found.items() if key not in _PROSE}
+    for key in _ACTION:
+        value = found.get(key)
+        if isinstance(value, str):
+            value = re.split(r"[\s,+]+", value.strip())
+        if isinstance(value, list):
+            value = dict.fromkeys((str(name) for name in value if name), 1)
+        if isinstance(value, dict):
+            wanted = value
+            break
+    action, notes = _valid(wanted)
     if action == no_op() and (notes or not any(key in found for key in _ACTION)):
         notes.append("no usable action in the model's answer: doing nothing")
     # One line for the history: `forward jump camera 5 -10`.
@@ -96,23 +110,6 @@ def parse(text: str, commands: Sequence[str] = ()) -> ParsedAction:
     pitch, yaw = action["camera"]
     turn = [f"camera {pitch:g} {yaw:g}"] if pitch or yaw else []
     return ParsedAction(action, with_notes(reasoning, notes), " ".join(pressed + turn) or "nothing")
-
-
-_ACTION = ("action", "actions")
-_PROSE = ("reasoning", "thought", "reason", *_ACTION)
-
-
-def _wanted(found: dict[str, Any]) -> dict[Any, Any]:
-    """The part of the answer that is the action. Button names without values mean that these are pressed."""
-    for key in _ACTION:
-        value = found.get(key)
-        if isinstance(value, str):
-            value = re.split(r"[\s,+]+", value.strip())
-        if isinstance(value, list):
-            return dict.fromkeys((str(name) for name in value if name), 1)
-        if isinstance(value, dict):
-            return value
-    return {key: value for key, value in found.items() if key not in _PROSE}
 
 
 def _find_object(text: str) -> dict[str, Any] | None:
