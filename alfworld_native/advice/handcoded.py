@@ -58,6 +58,7 @@ class HandcodedExpert:
     def after(self, command: str, feedback: str, game: NativeGame) -> str | None:
         """Its next command in the game's own dialect, `look` where it has no admissible one; None if it fails."""
         own = game.own_dialect
+        # alfworld's expert speaks the dialect of the game's file.
         admissible = sorted(to_dialect(each, own) for each in game.admissible_commands())
         facts = [_Fact(name, tuple(names)) for name, *names in game.named_facts() if name in _READ]
         state = {"feedback": feedback, "facts": facts, "admissible_commands": admissible}

@@ -75,6 +75,7 @@ def plan(layout: Layout) -> list[str]:
             walk.enter(layout.places[object_])
             walk.commands.append(f"take {name[object_]} from {name[layout.places[object_].id]}")
             if appliance:
+                # Any one of them: the layout was drawn with at least one for each task.
                 station = next(r for r in layout.receptacles if r.type == appliance)
                 walk.go(station)
                 walk.commands.append(f"{verb} {name[object_]} with {name[station.id]}")

@@ -68,6 +68,7 @@ def render(results: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # The template's own words for figures, such as `{{ row.success | rate }}`.
     environment.filters |= {
         "rate": rate,
         "span": span,

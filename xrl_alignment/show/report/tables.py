@@ -124,6 +124,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def differing_settings(settings: Mapping[str, Mapping[str, Any]]) -> Table:
     """The settings in which runs differ: a row for each key, a column for each run."""
     # Settings of another version may lack a key: then the row shows that, too.
+    # As texts: values of any type are compared as the page shows them.
     flat = {name: {key: str(value) for key, value in _leaves(content)} for name, content in settings.items()}
     keys = sorted({key for values in flat.values() for key in values})
     rows = [[key, *(values.get(key, "–") for values in flat.values())] for key in keys]
