@@ -172,7 +172,7 @@ def main() -> int:
         text_noise=arguments.text_noise,
         seed=arguments.seed,
     )
-    # An expert beside each environment; none where the environment itself has ALFWorld's, or none is asked for.
+    # An expert beside each environment; none if the environment itself has ALFWorld's, or if none is asked for.
     expert: ExpertFactory | None = None
     if arguments.expert is not None and arguments.expert not in CLIENT_EXPERTS:
         make_expert(arguments.expert)  # a class that cannot be used is an error now, not in a worker

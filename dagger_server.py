@@ -205,7 +205,7 @@ def advice(config: DaggerConfig, directory: RunDirectory, expected: ExpectedGame
 
 
 def check_student(config: DaggerConfig, model: StudentModel) -> None:
-    """ConfigError where the model cannot be trained as the settings ask."""
+    """ConfigError if the model cannot be trained as the settings ask."""
     run = config.run
     if run.run_training and not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("every part of the model is frozen: set one of model.freeze_* to false, or run.run_training")
@@ -232,7 +232,7 @@ def build_trainer(
     progress: RoundProgress,
     cleanup: contextlib.ExitStack,
 ) -> Trainer | None:
-    """Who trains `model`, None where nobody does; `cleanup` stops the learner's process."""
+    """Who trains `model`, None if nobody does; `cleanup` stops the learner's process."""
     run = config.run
     if not run.run_training:
         return None

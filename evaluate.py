@@ -255,13 +255,13 @@ def trained_on(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
 
 
 def pretrained(config: EvaluateConfig) -> str:
-    """The checkpoint that the model's settings name, those of its type included; empty where none is loaded."""
+    """The checkpoint that the model's settings name, those of its type included; empty if none is loaded."""
     section = model_section(config.model)
     return str(section.get("pretrained") or "") if section.get("load_pretrained", True) else ""
 
 
 def contamination(result: dict[str, Any]) -> str:
-    """The sentence about `trained_on`, empty where the games are held out."""
+    """The sentence about `trained_on`, empty if the games are held out."""
     number, total = result["trained_on"]["games"], result["first_trial"]["games"]
     if number is None and result["pretrained"]:
         return "whether the weights have trained on these games is unknown: their file does not name them"
@@ -276,7 +276,7 @@ def contamination(result: dict[str, Any]) -> str:
 def play_trials(trials: Trials, number: int, teacher: TeacherParts) -> tuple[str, list[float]]:
     """Play all trials; returns the log and the seconds of each trial.
 
-    The log is what `world.log` says of each, and what it cost where a language model was asked.
+    The log is what `world.log` says of each, and what it cost if a language model was asked.
     """
     log, solved, seconds = "", 0, []
     with GameProgress(len(trials.games)) as progress:

@@ -197,7 +197,7 @@ class ALFWorldVectorEnv(VectorEnv):
         camera: str = "front",
         render_mode: str | None = None,
     ) -> None:
-        """Arguments as `ALFWorldEnv`. All games are read at once (from a cache where there is one)."""
+        """Arguments as `ALFWorldEnv`. All games are read at once (from a cache if there is one)."""
         if num_envs < 1:
             raise EnvironmentFault(f"num_envs is {num_envs}; at least 1 environment is needed")
         self.num_envs, self.render_mode = num_envs, render_mode
@@ -252,7 +252,7 @@ class ALFWorldVectorEnv(VectorEnv):
 
     def _replace(self, steps: list[TimeStep], done: np.ndarray) -> dict:
         """Begin new games in place of those that are done: changes `steps`; returns how the old ones ended."""
-        # gymnasium's form: arrays of objects, with None where no game has ended.
+        # gymnasium's form: arrays of objects, with None for each game that goes on.
         final_obs = np.full(self.num_envs, None, dtype=object)
         for i in np.flatnonzero(done):
             final_obs[i] = {"text": self._told(steps[i])}

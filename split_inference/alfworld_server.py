@@ -220,7 +220,7 @@ def solvable(path: str) -> bool:
 
 
 def text_card(text: str, size: int) -> Any:
-    """`text` on a white image of `size` x `size` pixels: the frame where nothing can render the room."""
+    """`text` on a white image of `size` x `size` pixels: the frame if nothing can render the room."""
     from PIL import Image, ImageDraw
 
     card = Image.new("RGB", (size, size), (250, 250, 246))
@@ -418,7 +418,7 @@ class ThorBackend:
             ) from error
 
     def reset(self, game: GameFiles) -> EngineState:
-        """Build the room of `game`; RequestError for one without object poses and where the simulator stops."""
+        """Build the room of `game`; RequestError for one without object poses, and if the simulator stops."""
         if "object_poses" not in read_json(game.trajectory).get("scene", {}):
             raise RequestError(f"{game.trajectory} has no object poses: get ALFWorld's full data (alfworld-download)")
         if self._alfred is None:
@@ -510,7 +510,7 @@ class ClientSession:
         self._turns = 0
 
     def process_request(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        """The answer to a request; `success: false` and `error` where it cannot be done. It never raises."""
+        """The answer to a request; `success: false` and `error` if it cannot be done. It never raises."""
         try:
             command = _string_field(request, "command")
             if command not in self.COMMANDS:
@@ -547,7 +547,7 @@ class ClientSession:
         )
 
     def cmd_step(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        """Carry out `action`; `action_success` is false where the engine answers only that nothing happens."""
+        """Carry out `action`; `action_success` is false if the engine answers only that nothing happens."""
         action = _string_field(request, "action", empty=True)  # a model may write nothing; then nothing happens
         if len(action) > MAX_ACTION_CHARS:
             raise RequestError(f"action has {len(action)} characters, {MAX_ACTION_CHARS} are allowed")
@@ -1029,7 +1029,7 @@ class ForkingServer:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; OSError, which says how to fix it, where the address is taken or unknown."""
+    """A listening socket; OSError, which says how to fix it, if the address is taken or unknown."""
     try:
         found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]

@@ -153,7 +153,7 @@ def connect(arguments: argparse.Namespace) -> SocketConnection:
 
 
 def list_games(connection: SocketConnection, arguments: argparse.Namespace) -> list[dict[str, str]]:
-    """The games that the server can play; ConfigError, with the server's reason, where there are none."""
+    """The games that the server can play; ConfigError, with the server's reason, if there are none."""
     request = {"command": "list_games", "data_dir": arguments.data_dir, "traj_dir": arguments.traj_dir}
     try:
         return connection.send_request(request)["games"]

@@ -129,7 +129,7 @@ class VllmModel:
 class ServedModel:
     """A model behind an OpenAI-compatible server, which batches the turns that are sent at the same time.
 
-    Raises ServerUnreachable, with the server's words, where it cannot be reached or does not answer.
+    Raises ServerUnreachable, with the server's words, if it cannot be reached or does not answer.
     """
 
     def __init__(self, arguments: argparse.Namespace, instructions: str) -> None:

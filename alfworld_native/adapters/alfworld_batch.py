@@ -123,7 +123,7 @@ class AlfworldBatch:
         return self.obs, _by_key(answers)
 
     def step(self, commands: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...], tuple[bool, ...], Infos]:
-        """One command for each game: texts, scores (1 where the goal is reached), whether they are done, infos."""
+        """One command for each game: texts, scores (1 if the goal is reached), whether they are done, infos."""
         if not isinstance(commands, (list, tuple)) or len(commands) != self.batch_size:
             raise EnvironmentFault(f"step takes a list of {self.batch_size} commands, one for each game")
         with self._alone():
@@ -227,7 +227,7 @@ def _experts(apart: bool) -> Experts:
     """alfworld's handcoded experts, one game after the other: alfworld 0.4.2 uses it whatever `env.expert_type` says.
 
     As in alfworld they draw from Python's global generator; with `apart` from a copy of it. Raises MissingExtraError
-    where alfworld is not installed.
+    if alfworld is not installed.
     """
     from alfworld_native.advice.handcoded import HandcodedExpert
 
@@ -272,7 +272,7 @@ def propositions(game: NativeGame) -> list[Proposition]:
     kinds: dict[str, str] = {}
     for predicate, *ids in facts:
         kinds |= dict(zip(ids, _KINDS.get(predicate, ()), strict=False))
-    # alfworld's Demangler writes a blank between word and number, also where there is no number: "desktype ".
+    # alfworld's Demangler writes a blank between word and number, also if there is no number: "desktype ".
     made = [
         Proposition(predicate, [Variable(names.get(id_, f"{id_} "), kinds.get(id_, "object")) for id_ in ids])
         for predicate, *ids in facts

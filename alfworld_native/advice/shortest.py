@@ -169,7 +169,7 @@ def _bringing_ways(state: GameState, task: HouseholdGoal) -> Iterator[list[Stop]
                 if not in_the_way:
                     yield stops
                     continue
-                # The thing in the hand goes first, where it costs no detour or where it can be put at all.
+                # The thing in the hand is put down first: where that costs no detour, else where it can be put at all.
                 near = {location_of[stop.receptacle] for stop in stops}
                 yield from ([*clearing, *stops] for clearing in _clearings(state, near))
 

@@ -55,7 +55,7 @@ def save_checkpoint(
     """Write a checkpoint of `model.trainable_state_dict()` and what a resume needs; returns the path.
 
     Of a model that is sharded over processes take `weights`, and the optimiser's state dictionary, with whole tensors.
-    FileError where it cannot be written, CheckpointError where a weight or a state of the optimiser is not finite; an
+    FileError if it cannot be written, CheckpointError if a weight or a state of the optimiser is not finite; an
     older file there is untouched.
     """
     path = Path(path)
