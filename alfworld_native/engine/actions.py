@@ -17,7 +17,7 @@ def make_menu(state: GameState) -> Menu:
     world, held = state.world, state.held
     names, able = world.names, world.able
     here = world.here.get(state.location, ())
-    actions = _ALWAYS_AND_HELP.copy() if world.rules.help else _ALWAYS.copy()
+    actions: dict[str, tuple] = _ALWAYS_AND_HELP.copy() if world.rules.help else _ALWAYS.copy()
 
     # What needs only the receptacle in front, what is in it, and the hand.
     for receptacle in here:
