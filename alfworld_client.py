@@ -172,20 +172,30 @@ def main() -> int:
         text_noise=arguments.text_noise,
         seed=arguments.seed,
     )
+    # An expert beside each environment; none if the environment itself has ALFWorld's, or if none is asked for.
+    expert: ExpertFactory | None = None
+    if arguments.expert is not None and arguments.expert not in CLIENT_EXPERTS:
+        make_expert(arguments.expert)  # a class that cannot be used is an error now, not in a worker
+        expert = partial(expert_beside, arguments.expert)
+    # The executor of each client: the one on the command line, or for `auto` and `ray` the faster one. Processes of
+    # their own pay only for engines whose steps take long.
+    executor = arguments.executor
+    if executor in ("auto", "ray"):
+        executor = "local" if arguments.num_workers > 1 and arguments.env in SLOW else "sequential"
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host  # an IPv6 address (RFC 3986, 3.2.2)
     job: dict[str, Any] = {
         "server_url": f"http://{host}:{arguments.port}",
         "environment_factory": factory,
         "games": games,
         "wire": arguments.wire,
-        "expert": expert_factory(arguments.expert),
+        "expert": expert,
         "token": arguments.token or os.environ.get("EMAC_TOKEN", ""),
         "image_format": arguments.image_format,
         "blank_frames": arguments.blank_frames,
         "num_rounds": arguments.num_rounds,
         "split": split,
         "patience_s": arguments.patience,
-        "executor": executor_of(arguments),
+        "executor": executor,
         "step_timeout_s": arguments.step_timeout,
     }
     if arguments.executor == "ray":
@@ -201,21 +211,6 @@ def expert_name(name: str) -> str:
     if name not in EXPERTS and not is_class_name(name):
         raise argparse.ArgumentTypeError(f"{unknown('expert', name, EXPERTS)}, or give module:Class")
     return name
-
-
-def expert_factory(name: str | None) -> ExpertFactory | None:
-    """Makes an expert beside each environment; None where the environment itself has ALFWorld's, or there is none."""
-    if name is None or name in CLIENT_EXPERTS:
-        return None
-    make_expert(name)  # a class that cannot be used is an error now, not in a worker
-    return partial(expert_beside, name)
-
-
-def executor_of(arguments: argparse.Namespace) -> str:
-    """The executor of each client: the one on the command line, or for `auto` and `ray` the faster one."""
-    if arguments.executor not in ("auto", "ray"):
-        return arguments.executor
-    return "local" if arguments.num_workers > 1 and arguments.env in SLOW else "sequential"
 
 
 if __name__ == "__main__":

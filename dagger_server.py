@@ -107,6 +107,8 @@ def main(command_line: tuple[argparse.Namespace, DaggerConfig] | None = None) ->
     set_threads(run.num_threads)
     set_seed(run.seed)
     expected = expected_games(config)
+    # It opens its port here, before a model is loaded: if the port is taken, that is told at once. It answers nobody
+    # before `start`, and by then `loop`, which its status asks, is built.
     server = DaggerHTTPServer(
         config.server.host,
         config.server.port,
@@ -127,12 +129,14 @@ def main(command_line: tuple[argparse.Namespace, DaggerConfig] | None = None) ->
         directory = open_directory(arguments, config)
         cleanup.callback(directory.close)
         if teacher.account:
+            # A resumed run goes on counting: what the calls before it have cost stands in this file.
             teacher.account.keep(directory.expert_calls)
         progress = cleanup.enter_context(RoundProgress())
         training = build_trainer(config, directory, model, vis_processor, progress, cleanup)
         loop = build_loop(config, server, directory, model, policy, training, teacher, progress, expected)
         if config.server.dashboard:
             server.mount(Dashboard(directory.path, status=server.status, in_progress=loop.front.in_progress))
+        # From here on clients are answered; what follows tells how to start one.
         server.start()
         if arguments.resume:
             print(found(directory, config), flush=True)
@@ -165,7 +169,9 @@ def open_directory(arguments: argparse.Namespace, config: DaggerConfig) -> RunDi
 def client_command(config: DaggerConfig, port: int) -> str:
     """The command line of the client that plays what `config` asks for."""
     host = config.server.host
+    # "0.0.0.0" and "::" mean all addresses of this machine: a client elsewhere needs a name of it.
     there = [] if is_loopback(host) else ["--host", socket.gethostname() if host in ("0.0.0.0", "::") else host]
+    # Never the token itself: the line is printed, and every user of a machine can read command lines.
     token = ["--token", "TOKEN"] if config.server.token else []
     return shlex.join(["python", "alfworld_client.py", *there, "--port", str(port), *token, *client_arguments(config)])
 
@@ -199,7 +205,7 @@ def advice(config: DaggerConfig, directory: RunDirectory, expected: ExpectedGame
 
 
 def check_student(config: DaggerConfig, model: StudentModel) -> None:
-    """ConfigError where the model cannot be trained as the settings ask."""
+    """ConfigError if the model cannot be trained as the settings ask."""
     run = config.run
     if run.run_training and not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("every part of the model is frozen: set one of model.freeze_* to false, or run.run_training")
@@ -226,7 +232,7 @@ def build_trainer(
     progress: RoundProgress,
     cleanup: contextlib.ExitStack,
 ) -> Trainer | None:
-    """Who trains `model`, None where nobody does; `cleanup` stops the learner's process."""
+    """Who trains `model`, None if nobody does; `cleanup` stops the learner's process."""
     run = config.run
     if not run.run_training:
         return None

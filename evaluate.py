@@ -145,6 +145,7 @@ def main() -> None:
     run = config.run
     set_threads(run.num_threads)
     set_seed(run.seed)
+    # What can be wrong is told before games are generated and a model is loaded.
     output = writable(Path(run.output))
     check_expert(config)
     games = games_of(config.environment, run.num_envs)
@@ -189,7 +190,10 @@ def main() -> None:
         first = teacher.account.figures(0)
         result["expert"] = {"model": config.expert.model, "first_trial": first, **teacher.account.status()}
     result["episodes"] = [[vars(episode) for episode in trial] for trial in trials.results]
-    write(output, table_file(config), result, log)
+    # The table to which the result is appended: a bare name lies beside `run.output`, without a name there is none.
+    path = Path(run.table)
+    scores = path if path.parent != Path() else output.with_name(path.name) if path.name else None
+    write(output, scores, result, log)
     print(f"{report(result, log)}; written to {run.output}")
 
 
@@ -251,21 +255,13 @@ def trained_on(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
 
 
 def pretrained(config: EvaluateConfig) -> str:
-    """The checkpoint that the model's settings name, those of its type included; empty where none is loaded."""
+    """The checkpoint that the model's settings name, those of its type included; empty if none is loaded."""
     section = model_section(config.model)
     return str(section.get("pretrained") or "") if section.get("load_pretrained", True) else ""
 
 
-def _model_name(section: dict[str, Any]) -> str:
-    """The model's type, or of a model of the hub its folder's name or its id."""
-    if section.get("arch") == "hf_vlm":
-        path = str(section.get("path", ""))
-        return Path(path).name if Path(path).is_dir() else path
-    return str(section.get("model_type", "tiny"))
-
-
 def contamination(result: dict[str, Any]) -> str:
-    """The sentence about `trained_on`, empty where the games are held out."""
+    """The sentence about `trained_on`, empty if the games are held out."""
     number, total = result["trained_on"]["games"], result["first_trial"]["games"]
     if number is None and result["pretrained"]:
         return "whether the weights have trained on these games is unknown: their file does not name them"
@@ -280,7 +276,7 @@ def contamination(result: dict[str, Any]) -> str:
 def play_trials(trials: Trials, number: int, teacher: TeacherParts) -> tuple[str, list[float]]:
     """Play all trials; returns the log and the seconds of each trial.
 
-    The log is what `world.log` says of each, and what it cost where a language model was asked.
+    The log is what `world.log` says of each, and what it cost if a language model was asked.
     """
     log, solved, seconds = "", 0, []
     with GameProgress(len(trials.games)) as progress:
@@ -289,6 +285,7 @@ def play_trials(trials: Trials, number: int, teacher: TeacherParts) -> tuple[str
             if teacher.account:
                 teacher.account.start_round(trial)
             if teacher.endpoint:
+                # Answers are cached: without another number a second trial would get those of the first.
                 teacher.endpoint.draw = trial
             trials.play(lambda result, trace: progress.advance(result.won))
             before, solved = solved, len(trials.solved)
@@ -337,12 +334,6 @@ def writable(output: Path) -> Path:
     if output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise ConfigError(f"run.output={output} cannot be written: give a file's path in a folder of yours")
     return output
-
-
-def table_file(config: EvaluateConfig) -> Path | None:
-    """The table to which the result is appended; a bare name lies beside `run.output`."""
-    path = Path(config.run.table)
-    return path if path.parent != Path() else Path(config.run.output).with_name(path.name) if path.name else None
 
 
 def build_actor(config: EvaluateConfig, teacher: TeacherParts, cleanup: contextlib.ExitStack) -> Actor:
@@ -433,7 +424,13 @@ def player(config: EvaluateConfig, reads: Sequence[str]) -> Scored:
     if run.actor == "expert":
         return Scored("expert", expert.name, decode, given)
     weights = config.model.get("pretrained", "") if config.model.get("load_pretrained", True) else ""
-    who = policy.name if is_class_name(policy.name) else _model_name(config.model)
+    if is_class_name(policy.name):
+        who = policy.name
+    elif config.model.get("arch") == "hf_vlm":  # a model of the hub: its folder's name, or its id
+        path = str(config.model.get("path", ""))
+        who = Path(path).name if Path(path).is_dir() else path
+    else:
+        who = str(config.model.get("model_type", "tiny"))
     who += f" {Path(weights).name}" if weights and not is_class_name(policy.name) else ""
     who += ", no rejected command again" if policy.skip_rejected else ""
     who += ", not again where nothing can be new" if policy.skip_visited else ""

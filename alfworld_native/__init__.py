@@ -57,6 +57,8 @@ def make_environment(
     name or a combination that does not exist, ConfigError for a noise that does not exist, or a camera that the
     environment does not have.
     """
+    # From the inside outwards: engine, names and camera, another game's frames, noise. Noise is last, so that it
+    # falls on what the agent gets, whatever that is made of.
     environment = _shown(_engine(name, max_steps, show_ids, expert), name_by, camera, seed)
     if other_frames:
         from alfworld_native.other_frames import OtherGamesFrames  # here, as below
@@ -133,7 +135,7 @@ def choose_games(
     if name == "household" and (level := level_of(split)):
         from alfworld_native.household.frozen import make_test_set
 
-        data = data or _frozen_cache()
+        data = data or _generated_cache(split, num_train, num_heldout, seed, levels)
         make_test_set(level, data)
     elif name == "household":
         if split not in HOUSEHOLD_SPLITS and not data:  # told before minutes go into generating games
@@ -144,7 +146,7 @@ def choose_games(
         from alfworld_native.household.generator import generate
 
         own = not data  # the cache is ours to remake (for another version of the generator), a user's folder is not
-        data = data or _household_cache(num_train, num_heldout, seed, levels)
+        data = data or _generated_cache(split, num_train, num_heldout, seed, levels)
         generate(data, num_train, num_heldout, seed, levels=levels, replace=own)
     games = find_games(split, data=data, num=num, seed=seed)
     if num and len(games) < num:
@@ -177,7 +179,7 @@ def known_games(
 ) -> list[str] | None:
     """Ids of the games that `choose_games` gives; None if they are not (yet) on this machine. Generates nothing."""
     if name == "household" and not data:
-        data = _frozen_cache() if level_of(split) else _household_cache(num_train, num_heldout, seed, levels)
+        data = _generated_cache(split, num_train, num_heldout, seed, levels)
     try:
         return [game.id for game in find_games(split, data=data, num=num, seed=seed)]
     except EnvironmentFault:
@@ -191,11 +193,13 @@ def engine_name(name: str) -> str:
     return "native" if ENVIRONMENTS[name] == _NATIVE else name
 
 
-def _frozen_cache() -> str:
-    return str(cache_root() / "household-levels")
-
-
-def _household_cache(num_train: int, num_heldout: int, seed: int, levels: Mapping[str, float] | None) -> str:
+def _generated_cache(
+    split: str, num_train: int, num_heldout: int, seed: int, levels: Mapping[str, float] | None
+) -> str:
+    """The cache folder of generated games: one for all frozen test sets, one for each request of other games."""
+    if level_of(split):
+        return str(cache_root() / "household-levels")
+    # All that decides the games is in the name, so that two requests never overwrite each other's games.
     mixture = "".join(f"-{level}{weight:g}" for level, weight in (levels or {}).items())
     return str(cache_root() / f"household-{num_train}-{num_heldout}-{seed}{mixture}")
 

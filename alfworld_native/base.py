@@ -84,6 +84,7 @@ class WrappedEnvironment:
         self.name = environment.name
 
     def __getattr__(self, name: str) -> Any:
+        # Called only for names that are not found otherwise, so a wrapper has all that the environment has.
         if name == "_environment":  # while it is unpickled
             raise AttributeError(name)
         return getattr(self._environment, name)

@@ -19,6 +19,7 @@ from alfworld_native.drawing.state import RoomState
 from lavis.common.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+# One warning for each type and process: a run begins thousands of games.
 _told: set[str] = set()  # types without a drawing that this process has told of
 
 
@@ -45,6 +46,7 @@ class CloseEnvironment(WrappedEnvironment):
 
     def reset(self, game: Game) -> TimeStep:
         """See `Environment`."""
+        # A checksum and not `hash`, which differs in each Python process: a game looks the same in all of them.
         self._looks = crc32(f"{self._seed} {game.id}".encode())
         self._held_out = "train" not in game.split
         self._drawn = None
@@ -66,6 +68,7 @@ class CloseEnvironment(WrappedEnvironment):
     def view(self, size: int) -> np.ndarray:
         """The same view, `size` pixels wide and high."""
         state = self.room_state()
+        # A rejected command changes nothing, and to draw a close view again takes longer than a step.
         if self._drawn is None or self._drawn[0] != state or len(self._drawn[1]) != size:
             frame = render_close(state, size=size, show_ids=self.show_ids, seed=self._looks, held_out=self._held_out)
             self._drawn = state, frame

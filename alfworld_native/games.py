@@ -65,8 +65,23 @@ def find_games(
     folder = data_root(data) / RELEASE / split
     ids = _scan_cached(folder) if folder.is_dir() else []
     if not ids:
-        raise EnvironmentFault(_no_games(split, folder, data))
+        # Where it looked, what is there instead, and the one thing to do that fits best.
+        others = find_splits(data)
+        there = f"splits there: {', '.join(others)}" if others else "nothing there"
+        known = (*OFFICIAL_SPLITS, *HOUSEHOLD_SPLITS)
+        generated = bool(others) and all(other.startswith("household") for other in others)
+        near = difflib.get_close_matches(split, known, n=1)
+        if others and (generated or split not in known):
+            how = "choose one of those, or give the folder (data, ALFWORLD_DATA) that holds this one"
+        elif near and near[0] != split:
+            how = f"did you mean {near[0]!r}?"
+        elif split.startswith("household"):
+            how = "make them with `python -m alfworld_native.household --out DIR`, then give that DIR as data"
+        else:
+            how = HOW_TO_GET_GAMES
+        raise EnvironmentFault(f"no games of split {split!r} in {folder} ({there}): {how}")
     if seed is not None:
+        # All are shuffled, whatever `num` is: so a larger number continues the same draw.
         random.Random(f"games {seed}").shuffle(ids)
     return [Game(id, folder / id / "game.tw-pddl", split) for id in ids[: num or None]]
 
@@ -79,22 +94,6 @@ def games_hash(games: Iterable[Game]) -> str:
 def ids_hash(ids: Iterable[str]) -> str:
     """`games_hash` of games of which only the ids are known."""
     return hashlib.sha256("\n".join(ids).encode("utf-8", "replace")).hexdigest()[:12]
-
-
-def _no_games(split: str, folder: Path, data: str | Path | None) -> str:
-    others = find_splits(data)
-    there = f"splits there: {', '.join(others)}" if others else "nothing there"
-    generated = bool(others) and all(other.startswith("household") for other in others)
-    near = difflib.get_close_matches(split, (*OFFICIAL_SPLITS, *HOUSEHOLD_SPLITS), n=1)
-    if others and (generated or split not in (*OFFICIAL_SPLITS, *HOUSEHOLD_SPLITS)):
-        how = "choose one of those, or give the folder (data, ALFWORLD_DATA) that holds this one"
-    elif near and near[0] != split:
-        how = f"did you mean {near[0]!r}?"
-    elif split.startswith("household"):
-        how = "make them with `python -m alfworld_native.household --out DIR`, then give that DIR as data"
-    else:
-        how = HOW_TO_GET_GAMES
-    return f"no games of split {split!r} in {folder} ({there}): {how}"
 
 
 def _scan_cached(folder: Path) -> list[str]:

@@ -44,6 +44,7 @@ from lavis.common.errors import unknown
 
 GENERATED = 100  # games of each generated split
 MAX_TEXT, MAX_COMMAND = 8192, 256  # characters; the longest official observation has about 2,000
+# gymnasium's default character set has letters and digits only.
 _TEXT = spaces.Text(min_length=0, max_length=MAX_TEXT, charset=string.printable)
 _COMMAND = spaces.Text(min_length=0, max_length=MAX_COMMAND, charset=string.printable)
 
@@ -86,6 +87,7 @@ class _Games:
             if wanted not in self._by_id:
                 raise EnvironmentFault(f"game {wanted!r} is none of the {len(self.games)} games of this environment")
             return self._by_id[wanted]
+        # By gymnasium's generator, so that `reset(seed=…)` decides the games, too.
         if self._shuffle:
             return self.games[int(rng.integers(len(self.games)))]
         game = self.games[self._next % len(self.games)]
@@ -146,6 +148,7 @@ class ALFWorldEnv(gymnasium.Env):
         """Carry out a command; truncated at the step limit."""
         step = self._engine.step(action)
         observation, info = self._seen(step)
+        # gymnasium's two ends: `terminated` by the task itself, `truncated` by the step limit.
         return observation, float(step.won), step.won, step.done and not step.won, info
 
     def render(self) -> np.ndarray | str | None:
@@ -194,7 +197,7 @@ class ALFWorldVectorEnv(VectorEnv):
         camera: str = "front",
         render_mode: str | None = None,
     ) -> None:
-        """Arguments as `ALFWorldEnv`. All games are read at once (from a cache where there is one)."""
+        """Arguments as `ALFWorldEnv`. All games are read at once (from a cache if there is one)."""
         if num_envs < 1:
             raise EnvironmentFault(f"num_envs is {num_envs}; at least 1 environment is needed")
         self.num_envs, self.render_mode = num_envs, render_mode
@@ -249,6 +252,7 @@ class ALFWorldVectorEnv(VectorEnv):
 
     def _replace(self, steps: list[TimeStep], done: np.ndarray) -> dict:
         """Begin new games in place of those that are done: changes `steps`; returns how the old ones ended."""
+        # gymnasium's form: arrays of objects, with None for each game that goes on.
         final_obs = np.full(self.num_envs, None, dtype=object)
         for i in np.flatnonzero(done):
             final_obs[i] = {"text": self._told(steps[i])}
@@ -256,6 +260,7 @@ class ALFWorldVectorEnv(VectorEnv):
                 final_obs[i]["image"] = _frame(self._engines[i], self._size)
         infos = self._infos(steps)
         final_info: dict[str, Any] = {key: np.where(done, value, None) for key, value in infos.items() if key[0] != "_"}
+        # To each entry belongs a mask that says in which environments it counts.
         final_info |= {f"_{key}": done.copy() for key in final_info}
         for i in np.flatnonzero(done):
             self._playing[i] = self._games.choose(self.np_random)
@@ -290,6 +295,7 @@ def _shown(engine: NativeEnvironment, name_by: str, camera: str) -> Environment:
 
 
 def _frame(engine: Any, size: int) -> np.ndarray:
+    # A copy: the environment keeps its last frame, and an observation belongs to whoever gets it.
     if isinstance(engine, CloseEnvironment):
         return engine.view(size).copy()
     return frames.render(engine.room_state(), size=size, show_ids=engine.show_ids)

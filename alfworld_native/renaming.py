@@ -76,6 +76,7 @@ class RenamedEnvironment(WrappedEnvironment):
     def step(self, action: str) -> TimeStep:
         """Carry out `action`, whose names are the new ones; an old one names nothing in this game."""
         if isinstance(action, str):
+            # First the old names go: else one that a player happens to know would work in spite of the new ones.
             action = self._any_old.sub("nothing", action)
             action = self._any_new.sub(lambda match: self._old[match[1]], action)
         return self._renamed(self._environment.step(action))

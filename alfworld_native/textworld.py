@@ -65,6 +65,7 @@ class _Expert(AlfredExpert):
         super().load(gamefile)
         self._draws = own_draws(gamefile)
         if self.expert_type == "planner":
+            # alfworld builds and resets its handcoded expert whichever was asked for.
             self._handcoded_expert = _NoHandcodedExpert()
 
     def _gather_infos(self) -> None:
@@ -118,6 +119,7 @@ class TextWorldEnvironment:
         self._state = None  # of the game before
         try:
             with _turn():
+                # Only now, and kept for the next game: an engine loads a private copy of the planner's library.
                 self._engine = self._engine or self._start()
                 self._engine.load(str(game.path))
                 self._state = self._engine.reset()

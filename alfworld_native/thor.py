@@ -53,6 +53,7 @@ def thor_config(data_path: str, max_steps: int = MAX_STEPS) -> dict:
             },
         },
         "controller": {"type": "oracle", "debug": False, "load_receps": False},
+        # alfworld knows two methods; this one reads its step limit from the section below.
         "general": {"training_method": "dagger"},
         "dagger": {"training": {"max_nb_steps_per_episode": max_steps}},
     }
@@ -88,6 +89,7 @@ def display_fault(display: str, sockets: Path = X_SOCKETS) -> str:
 
     A display of another machine (`host:0`) is not looked at.
     """
+    # `host:number.screen`; without a host it is a socket of this machine.
     host, _, screen = display.rpartition(":")
     number = screen.split(".")[0]
     if not display:
@@ -150,6 +152,7 @@ class ThorEnvironment:
         if self._alfred is None:
             # "train" makes alfworld compute its expert and draw from the list of games, which holds just this one.
             self._alfred = self._start(thor_config(str(game.path.parent), self.max_steps), "train")
+            # The thread's own setting decides whether an expert is asked at each step, which takes time.
             self._thread.train_eval = "train" if self.expert else "eval"
             _name_put(self._thread.expert)
         self._alfred.json_file_list = [str(trajectory)]
@@ -212,6 +215,8 @@ class ThorEnvironment:
         Without the check alfworld would return old results, or wait forever.
         """
         if self._thread.is_alive():
+            # alfworld's thread makes a new object of results at each command: the same one means that it has not
+            # answered.
             before = self._thread.get_results()
             answer = call()
             if self._thread.get_results() is not before:
@@ -262,6 +267,7 @@ def write_names(frame: np.ndarray, segmentation: np.ndarray, names: Mapping[tupl
         rows, columns = np.nonzero(codes == int(np.array(colour, dtype=np.int64) @ weights))
         if len(rows) < 40:
             continue
+        # The median lies within most things; the mean of a bent one may lie outside.
         middle = (float(np.median(columns)), float(np.median(rows)))
         box = draw.textbbox(middle, name, anchor="mm")
         draw.rectangle(box, fill=(0, 0, 0))

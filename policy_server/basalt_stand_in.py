@@ -62,6 +62,7 @@ class BasaltStandIn(gymnasium.Env[Observation, Action]):
         right = int(action["right"]) - int(action["left"])
         angle = math.radians(self.yaw)
         ahead, aside = np.array([math.sin(angle), math.cos(angle)]), np.array([math.cos(angle), -math.sin(angle)])
+        # Minecraft's player sprints 1.3 times as fast as it walks.
         self.position += SPEED * (1.3 if action["sprint"] else 1.0) * (forward * ahead + right * aside)
         truncated = self.steps >= self.max_steps
         return self._observation(), 0.0, bool(action["ESC"]), truncated, {"distance": self._distance()}

@@ -62,6 +62,7 @@ def settings_from(
     `cfg_path` replaces the file. Raises ConfigError for a setting that cannot be used.
     """
     try:
+        # As a shell splits words: a value with blanks stands in quotes.
         given = shlex.split(environment.get(OPTIONS_VARIABLE, ""))
     except ValueError as error:
         raise ConfigError(f"{OPTIONS_VARIABLE}: {error}; write key=value, separated by blanks") from error
@@ -96,6 +97,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s:%(name)s:%(message)s", stream=sys.stderr)
     server = settings.server
     keys = api_keys(server, os.environ)
+    # Whatever can fail at once comes before the model, which takes seconds or minutes to load.
     allow_open_files(server.connections + SPARE_FILES)
     listener = open_port(server.host, server.port)
     admission = build(settings)
@@ -118,6 +120,7 @@ def api_keys(settings: ServerSettings, environment: Mapping[str, str]) -> ApiKey
 
 def build(settings: PolicyServerSettings) -> AdmissionControl:
     """Admission control with its models; loads the default model."""
+    # Both are settings of the process that have an effect only before the first tensor.
     bound_kernel_cache()
     keep_freed_memory()
     metrics = Metrics()

@@ -123,6 +123,7 @@ class ModelSettings(Section, section="model"):
     @property
     def student(self) -> tuple[str, str]:
         """Kind and name of a model of this project: ("blip2_emac", model type), ("hf_vlm", path); ("", "") if none."""
+        # `blip2_emac:tiny` names its kind; a path with another colon in it (a drive, a port) does not.
         kind, colon, rest = self.path.partition(":")
         if self.kind in ("auto", kind) and colon and kind in STUDENT_KINDS:
             return kind, rest

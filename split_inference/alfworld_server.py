@@ -200,6 +200,7 @@ def _game_in(folder: str, trajectory: str) -> GameFiles:
 def trial_folders(data_dir: str) -> Iterator[str]:
     """Every folder under `data_dir` that holds a game, sorted, without the games that ALFWorld itself leaves out."""
     for folder, inner, files in os.walk(data_dir):
+        # In place: `os.walk` then goes into these folders only, in this order.
         inner[:] = sorted(name for name in inner if "movable" not in name and "Sliced" not in name)
         if GAME_FILE in files or TRAJECTORY_FILE in files:
             yield folder
@@ -219,7 +220,7 @@ def solvable(path: str) -> bool:
 
 
 def text_card(text: str, size: int) -> Any:
-    """`text` on a white image of `size` x `size` pixels: the frame where nothing can render the room."""
+    """`text` on a white image of `size` x `size` pixels: the frame if nothing can render the room."""
     from PIL import Image, ImageDraw
 
     card = Image.new("RGB", (size, size), (250, 250, 246))
@@ -239,6 +240,7 @@ def encode_image(image: Any, image_format: str, quality: int) -> str:
 
 
 # ---- engines -------------------------------------------------------------------------------------------------------
+# Each imports its packages in its methods: an interpreter needs to have those of one engine only.
 
 
 class TextWorldBackend:
@@ -285,6 +287,7 @@ class TextWorldBackend:
 
     def step(self, action: str) -> EngineState:
         """Carry out `action`, in either dialect."""
+        # The engine accepts the dialect of its game alone.
         self._state, _, _ = self._engine.step(to_move(action) if self._moves else canonical(action))
         return self._read_state()
 
@@ -415,7 +418,7 @@ class ThorBackend:
             ) from error
 
     def reset(self, game: GameFiles) -> EngineState:
-        """Build the room of `game`; RequestError for one without object poses and where the simulator stops."""
+        """Build the room of `game`; RequestError for one without object poses, and if the simulator stops."""
         if "object_poses" not in read_json(game.trajectory).get("scene", {}):
             raise RequestError(f"{game.trajectory} has no object poses: get ALFWorld's full data (alfworld-download)")
         if self._alfred is None:
@@ -507,7 +510,7 @@ class ClientSession:
         self._turns = 0
 
     def process_request(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        """The answer to a request; `success: false` and `error` where it cannot be done. It never raises."""
+        """The answer to a request; `success: false` and `error` if it cannot be done. It never raises."""
         try:
             command = _string_field(request, "command")
             if command not in self.COMMANDS:
@@ -526,6 +529,7 @@ class ClientSession:
         image_format = request.get("image_format", self._options.image_format)
         if image_format not in ("jpeg", "png"):
             raise RequestError(f"image_format is {image_format!r}: use jpeg or png")
+        # First: if the new game cannot be loaded, no later request may go to the old one.
         self._clear_game()
         game = find_game(traj_file, self._folders)
         self._engine_state = self._backend.reset(game)
@@ -543,13 +547,14 @@ class ClientSession:
         )
 
     def cmd_step(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        """Carry out `action`; `action_success` is false where the engine answers only that nothing happens."""
+        """Carry out `action`; `action_success` is false if the engine answers only that nothing happens."""
         action = _string_field(request, "action", empty=True)  # a model may write nothing; then nothing happens
         if len(action) > MAX_ACTION_CHARS:
             raise RequestError(f"action has {len(action)} characters, {MAX_ACTION_CHARS} are allowed")
         self._require_game()
         if self._episode_over():
             raise RequestError(f"the episode is over after {self._turns} actions: init the next game")
+        # A model writes line breaks and several blanks; the engines know commands with single ones.
         words = " ".join(action.split())
         self._engine_state = self._backend.step(words)
         self._turns += 1
@@ -690,6 +695,7 @@ def _refuse_constant(name: str) -> None:
 
 def encode(answer: Dict[str, Any]) -> bytes:
     """An answer as one line."""
+    # `dumps` escapes line ends and all that is not ASCII, so the only line end is the last byte.
     return json.dumps(answer).encode("ascii") + b"\n"
 
 
@@ -730,21 +736,19 @@ class LineReader:
             if self._searched > self._limit:
                 self._skipping = True
                 self._check(self._searched)
-            self._buffer += self._receive(deadline - time.monotonic())
+            # Wait for the client, or for the end of the server: then the lifeline is ready, too.
+            sources = [self._connection, self._lifeline]  # type: List[Any]
+            ready, _, _ = select.select(sources, [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise IdleTimeout()
+            piece = self._connection.recv(_CHUNK) if self._lifeline not in ready else b""
+            if not piece:
+                raise EOFError()
+            self._buffer += piece
 
     def _check(self, length: int) -> None:
         if length > self._limit:
             raise RequestError(f"the message is longer than {self._limit} bytes")
-
-    def _receive(self, seconds: float) -> bytes:
-        sources = [self._connection, self._lifeline]  # type: List[Any]
-        ready, _, _ = select.select(sources, [], [], max(0.0, seconds))
-        if not ready:
-            raise IdleTimeout()
-        piece = self._connection.recv(_CHUNK) if self._lifeline not in ready else b""
-        if not piece:
-            raise EOFError()
-        return piece
 
 
 def serve_client(connection: socket.socket, options: argparse.Namespace, lifeline: int, received: bytes = b"") -> bool:
@@ -756,7 +760,13 @@ def serve_client(connection: socket.socket, options: argparse.Namespace, lifelin
         request = admit(lines.next(), options.token)
         lines.idle_s = options.idle_timeout
         with contextlib.closing(ClientSession(options)) as session:
-            answer_requests(connection, session, request, lines)
+            connection.sendall(encode(session.process_request(request)))
+            while not session.shutdown:
+                try:
+                    answer = session.process_request(decode(lines.next()))
+                except RequestError as error:  # a line that is no request: the connection stays
+                    answer = failure(str(error))
+                connection.sendall(encode(answer))
             return session.shutdown
     except RequestError as error:  # of `admit`
         log(f"Client refused: {error}")
@@ -766,19 +776,6 @@ def serve_client(connection: socket.socket, options: argparse.Namespace, lifelin
     except EOFError:
         log("Client left")
     return False
-
-
-def answer_requests(
-    connection: socket.socket, session: ClientSession, request: Dict[str, Any], lines: LineReader
-) -> None:
-    """Answer `request` and those that follow, until one asks for the end."""
-    connection.sendall(encode(session.process_request(request)))
-    while not session.shutdown:
-        try:
-            answer = session.process_request(decode(lines.next()))
-        except RequestError as error:
-            answer = failure(str(error))
-        connection.sendall(encode(answer))
 
 
 def admit(line: bytes, token: str) -> Dict[str, Any]:
@@ -916,6 +913,8 @@ class ForkingServer:
         self._options = options
         self._listener = listen(options.host, options.port)
         self._listener.setblocking(False)
+        # The self-pipe trick (D. J. Bernstein): a signal handler, or a client's process, writes a byte, which ends the
+        # server's `select`.
         self._stop_reader, self._stop_writer = os.pipe()
         # Nothing is ever written to this pipe. When the server ends, the clients' processes read its end, and end too.
         self._lifeline_reader, self._lifeline_writer = os.pipe()
@@ -956,10 +955,12 @@ class ForkingServer:
     def _turn(self) -> bool:
         """Wait for something to do, and do it; False if the server shall stop."""
         sources = [self._listener, self._stop_reader]  # type: List[Any]
+        # A second at most, so that processes that have ended are collected even if nobody connects.
         ready, _, _ = select.select(sources + self._room.connections(), [], [], min(1.0, self._room.seconds_left()))
         self._forget_ended_clients()
         if self._stop_reader in ready:
             return False
+        # Those who wait come before newcomers, which could push them out of a full room.
         for visitor in [self._room.read(source) for source in ready if source not in sources]:
             if visitor is not None:
                 self._begin(visitor)
@@ -974,7 +975,7 @@ class ForkingServer:
                 pass
             except OSError as error:  # the client has left already, or there are too many open files
                 log(f"Client refused: {error}")
-                time.sleep(0.05)
+                time.sleep(0.05)  # the listener stays ready meanwhile: without a pause this would take a whole core
         return True
 
     def _full(self) -> str:
@@ -987,7 +988,7 @@ class ForkingServer:
             self._room.refuse(visitor, self._full())
             return
         try:
-            with contextlib.closing(visitor.connection):
+            with contextlib.closing(visitor.connection):  # in this process: the child has a copy of its own
                 child = os.fork()
                 if child == 0:
                     self._in_child(visitor)
@@ -1007,6 +1008,7 @@ class ForkingServer:
             os.close(self._lifeline_writer)
             connection.settimeout(self._options.idle_timeout)  # for a client that reads no answers
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # For a client whose machine is gone: it sends no end, but it answers no probe either.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if serve_client(connection, self._options, self._lifeline_reader, bytes(visitor.received)):
                 os.write(self._stop_writer, b"x")
@@ -1027,7 +1029,7 @@ class ForkingServer:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; OSError, which says how to fix it, where the address is taken or unknown."""
+    """A listening socket; OSError, which says how to fix it, if the address is taken or unknown."""
     try:
         found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -1115,6 +1117,7 @@ def data_folder(options: argparse.Namespace) -> str:
 
 def access_token(address: str) -> str:
     """The token that clients must show (empty: none), taken out of the environment; ValueError if it cannot do."""
+    # Out of the environment: what an engine starts, such as the simulator, need not know it.
     token = os.environ.pop(TOKEN_VARIABLE, "")
     if token and len(token) < MIN_TOKEN_CHARS:
         raise ValueError(f"{TOKEN_VARIABLE} has {len(token)} characters: a token has at least {MIN_TOKEN_CHARS}")
@@ -1133,6 +1136,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     try:
         options.data_dir = data_folder(options)
         options.traj_dir = [os.path.abspath(os.path.expanduser(folder)) for folder in options.traj_dir]
+        # The port before the engine, whose import takes seconds: if the port is taken, that is told at once. The token
+        # after the port: only then it is known which address a host name means.
         server = ForkingServer(options)
         options.token = access_token(server.address())
         BACKENDS[options.env].load()

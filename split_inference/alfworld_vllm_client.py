@@ -107,6 +107,7 @@ def _positive(text: str) -> int:
 
 def draw_games(games: Sequence[dict[str, str]], number: int, seed: int) -> list[dict[str, str]]:
     """`number` of the games (0: all), drawn by `seed`; a larger number with the same seed continues the draw."""
+    # By name: the draw depends on the seed alone, not on the order of the server's list.
     drawn = sorted(games, key=lambda game: game["game"])
     random.Random(f"games {seed}").shuffle(drawn)
     if number > len(drawn):
@@ -121,14 +122,17 @@ def main(argv: list[str] | None = None) -> int:
         instructions = arguments.instructions.read_text(encoding="utf-8") if arguments.instructions else INSTRUCTIONS
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"--instructions {arguments.instructions} cannot be read: {error}") from error
+    # One connection first: what is wrong with server or games is told before the model is loaded.
     connections = [connect(arguments)]
     try:
         games = draw_games(list_games(connections[0], arguments), arguments.num_samples, arguments.seed)
+        # A folder with another run is refused here, before the model is loaded.
         trajectories = TrajectoryFolder(arguments.output_dir, run_settings(arguments, instructions))
         left = [game for game in games if not trajectories.finished(game["game"])]
         # Each connection is an environment of its own at the server: no more of them than there are games to play.
         while len(connections) < min(arguments.num_envs, len(left)):
             connections.append(connect(arguments))
+        # Without a game that is left the model, which takes minutes to load, is not needed.
         failed = play(arguments, instructions, connections, trajectories, left) if left else {}
         print(trajectories.summarise([game["game"] for game in games]))
     finally:
@@ -149,7 +153,7 @@ def connect(arguments: argparse.Namespace) -> SocketConnection:
 
 
 def list_games(connection: SocketConnection, arguments: argparse.Namespace) -> list[dict[str, str]]:
-    """The games that the server can play; ConfigError, with the server's reason, where there are none."""
+    """The games that the server can play; ConfigError, with the server's reason, if there are none."""
     request = {"command": "list_games", "data_dir": arguments.data_dir, "traj_dir": arguments.traj_dir}
     try:
         return connection.send_request(request)["games"]
@@ -159,6 +163,7 @@ def list_games(connection: SocketConnection, arguments: argparse.Namespace) -> l
 
 def run_settings(arguments: argparse.Namespace, instructions: str) -> dict[str, Any]:
     """The settings that trajectories depend on; a run that continues another must have the same."""
+    # Without those that change how fast it plays (--num-envs, --dtype, --timeout …): a run may go on with others.
     names = "model_path base_url model_name cfg_path options temperature max_new_tokens seed"
     names += " max_turns prompt_chars show_commands"
     return {name: getattr(arguments, name) for name in names.split()} | {"instructions": instructions}

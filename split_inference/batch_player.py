@@ -51,9 +51,17 @@ class BatchPlayer:
         waiting = deque(games)
         while waiting or self._playing:
             self._begin(waiting)
+            # No game could be begun: the next ones of `waiting` are tried.
             if not self._playing:
                 continue
-            turns = [self._turn(recorded) for recorded in self._playing.values()]
+            turns = []
+            for recorded in self._playing.values():
+                episode = recorded.episode
+                prompt = self._model.write_prompt(episode.text, (), episode.steps)
+                if self._show_commands:
+                    prompt = f"Possible commands: {'; '.join(recorded.commands)}\n{prompt}"
+                turns.append(Turn(prompt, recorded.images[-1], recorded.image_format, recorded.commands))
+            # One batch for the model, then one step of every game.
             self._step(turns, self._model.answer(turns))
             for connection, recorded in list(self._playing.items()):
                 if recorded.over(self._max_turns):
@@ -75,15 +83,9 @@ class BatchPlayer:
                 self.failed[name] = str(reason)
                 self._free.append(connection)
 
-    def _turn(self, recorded: RecordedEpisode) -> Turn:
-        episode = recorded.episode
-        prompt = self._model.write_prompt(episode.text, (), episode.steps)
-        if self._show_commands:
-            prompt = f"Possible commands: {'; '.join(recorded.commands)}\n{prompt}"
-        return Turn(prompt, recorded.images[-1], recorded.image_format, recorded.commands)
-
     def _step(self, turns: Sequence[Turn], outputs: Sequence[str]) -> None:
         """Carry out the actions; all environments work at the same time."""
+        # First all requests go out, then the answers are read: a server's process works on each meanwhile.
         asked = []
         for (connection, recorded), turn, output in zip(self._playing.items(), turns, outputs, strict=True):
             action = parse_action(output)

@@ -43,6 +43,7 @@ class ChildProgram:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=environment,
+            # A group of its own: signals to it reach all that it starts, and Ctrl-C reaches the manager alone.
             start_new_session=True,
             preexec_fn=_die_with_parent if sys.platform.startswith("linux") else None,
         )
@@ -122,14 +123,23 @@ class Manager:
 
     def _run(self) -> int:
         arguments = self._arguments
+        # `-u`: the output comes line by line as it is written, not when a buffer is full.
         command = [arguments.server_python, "-u", os.path.join(HERE, "alfworld_server.py")]
         command += ["--host", arguments.host, "--port", str(arguments.port), "--env", arguments.env]
         command += self._folders()
         server = self._start("server", (command + arguments.server_args))
-        port = self._wait_until_ready(server)
-        if port is None:
-            return 1
-        arguments = self._arguments
+        # The server's own line says that it listens, and on which port: with --port 0 only the server knows it.
+        port, deadline = "", time.monotonic() + arguments.start_timeout
+        while not port:
+            for program, line in self._forward(_TICK_S):
+                if program is server and READY in line:
+                    port = line.rpartition(b":")[2].decode()
+            if not port and not server.open:
+                say(f"the server ended ({_describe_exit(server.process.wait())}) before it listened")
+                return 1
+            if not port and time.monotonic() >= deadline:
+                say(f"the server does not listen after {arguments.start_timeout:g} seconds (--start-timeout)")
+                return 1
         command = [arguments.client_python, "-u", os.path.join(HERE, "alfworld_vllm_client.py")]
         command += ["--host", arguments.host, "--port", port]
         command += self._folders()
@@ -142,20 +152,7 @@ class Manager:
                 say(f"the server ended ({_describe_exit(server.process.returncode)}) before the client")
                 return 1
             if code is not None:
-                return code if code >= 0 else 128 - code
-
-    def _wait_until_ready(self, server: ChildProgram) -> Optional[str]:
-        """The port that the server listens on; None if the server ended or took too long."""
-        deadline = time.monotonic() + self._arguments.start_timeout
-        while time.monotonic() < deadline:
-            for program, line in self._forward(_TICK_S):
-                if program is server and READY in line:
-                    return line.rpartition(b":")[2].decode()
-            if not server.open:
-                say(f"the server ended ({_describe_exit(server.process.wait())}) before it listened")
-                return None
-        say(f"the server does not listen after {self._arguments.start_timeout:g} seconds (--start-timeout)")
-        return None
+                return code if code >= 0 else 128 - code  # after a signal as a shell says it: 128 + its number
 
     def _folders(self) -> List[str]:
         """The options that name folders of games: the server lets clients name no others."""

@@ -26,7 +26,7 @@ class FailedRequest(EmacError, RuntimeError):
 class SocketConnection:
     """One connection to an `alfworld_server.py`, which is one environment.
 
-    It takes its place at once, and shows the `token` (empty: none); FailedRequest where the server does not take it, or
+    It takes its place at once, and shows the `token` (empty: none); FailedRequest if the server does not take it, or
     is full. All methods but `close` raise ServerUnreachable once the server is gone.
     """
 
@@ -49,7 +49,7 @@ class SocketConnection:
             raise
 
     def send_request(self, request: Message) -> Message:
-        """Send a request and wait for its answer; FailedRequest where the server could not do it."""
+        """Send a request and wait for its answer; FailedRequest if the server could not do it."""
         self.send(request)
         return self.receive()
 
@@ -61,7 +61,7 @@ class SocketConnection:
             raise self._lost(error) from error
 
     def receive(self) -> Message:
-        """Wait for the next answer; FailedRequest where it is `success: false`."""
+        """Wait for the next answer; FailedRequest if it is `success: false`."""
         try:
             line = self._lines.readline(MAX_ANSWER_BYTES)
         except OSError as error:

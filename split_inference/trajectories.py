@@ -33,6 +33,7 @@ class RecordedEpisode:
     """
 
     def __init__(self, game: str, start: Message) -> None:
+        # A server of an older version does not say `done`: then the episode ends when it is won.
         won = bool(start["goal_satisfied"])
         self.episode = Episode(game=game, text=start["intro"], won=won, done=bool(start.get("done", won)))
         self.turns: list[dict[str, Any]] = []
@@ -66,6 +67,7 @@ class RecordedEpisode:
         self._see(answer, "current_image")
 
     def _begin_turn(self, prompt: str, output: str, action: str) -> None:
+        # The newest image is the one that the model has just been shown.
         image = self.image_name(len(self.images) - 1)
         self.turns.append({"prompt": prompt, "image": image, "output": output, "action": action})
 
@@ -133,6 +135,7 @@ class TrajectoryFolder:
                 (partial / recorded.image_name(number)).write_bytes(image)
             write_json(partial / "trajectory.json", recorded.record())
             folder.parent.mkdir(parents=True, exist_ok=True)
+            # A folder that exists is complete: that is how `finished` knows.
             os.replace(partial, folder)
         except FileError:
             raise
@@ -151,11 +154,13 @@ class TrajectoryFolder:
                 EpisodeResult(record["game"], record["task_type"], record["success"], len(actions), rejected)
             )
         summary = summarise(results)
+        # Made of the records on disk, those of earlier calls included: a run that was continued has one table.
         write_json(self._folder / "summary.json", summary)
         return table(summary)
 
     def _game_folder(self, game: str) -> Path:
         parts = PurePosixPath(game).parts
+        # The name comes from a server: it must not lead out of the output folder, nor into `.partial`.
         if not parts or parts[0] == "/" or ".." in parts or parts[0].startswith("."):
             raise ConfigError(f"the server lists a game {game!r}, which cannot be a folder's name")
         return self._folder.joinpath(*parts)

@@ -99,6 +99,7 @@ class VllmModel:
                 seed=arguments.seed,
                 dtype=arguments.dtype,
                 max_model_len=arguments.max_model_len,
+                # There is one turn of each game in progress, so no more come at once.
                 max_num_seqs=arguments.num_envs,
                 tensor_parallel_size=arguments.tensor_parallel_size,
                 gpu_memory_utilization=arguments.gpu_memory_utilization,
@@ -128,19 +129,19 @@ class VllmModel:
 class ServedModel:
     """A model behind an OpenAI-compatible server, which batches the turns that are sent at the same time.
 
-    Raises ServerUnreachable, with the server's words, where it cannot be reached or does not answer.
+    Raises ServerUnreachable, with the server's words, if it cannot be reached or does not answer.
     """
 
     def __init__(self, arguments: argparse.Namespace, instructions: str) -> None:
         import openai
 
-        class Http(
-            BoundedAnswers, openai.DefaultAsyncHttpxClient
-        ):  # here: most installations of the client lack openai
+        # A class inside the method: most installations of the client lack openai.
+        class Http(BoundedAnswers, openai.DefaultAsyncHttpxClient):
             """openai's own HTTP client, with limits."""
 
         self._arguments, self._instructions = arguments, instructions
         self.write_prompt: Callable[..., str] = partial(build_prompt, budget=arguments.prompt_chars)
+        # openai refuses to start without a key; a server on this machine mostly asks for none.
         key = os.environ.get("OPENAI_API_KEY") or "none"
         self._loop = CallLoop()
         self._client = openai.AsyncOpenAI(
@@ -152,8 +153,19 @@ class ServedModel:
         )
         # openai's time limit begins anew with each byte. This one ends a call, its retries and their pauses included.
         self._deadline_s = (arguments.timeout + _PAUSE_S) * (arguments.max_retries + 1)
+        # One call for each game: they wait for the server at the same time, and it batches them.
         self._pool = CallPool(arguments.num_envs)
-        self._name = arguments.model_name or self._only_model()
+        self._name = arguments.model_name
+        if not self._name:
+            # A server that serves a single model leaves no choice.
+            try:
+                names = [model.id for model in self._call(lambda: self._client.models.list()).data]
+            except (AttributeError, TypeError) as error:
+                raise self._unreachable("its list of models holds none") from error
+            if len(names) != 1:
+                served = f"{arguments.base_url} serves {one_line(str(names))}"
+                raise ConfigError(f"{served}: choose one with --model-name")
+            self._name = names[0]
 
     def answer(self, turns: Sequence[Turn]) -> list[str]:
         """One output for each turn."""
@@ -179,15 +191,6 @@ class ServedModel:
             return plain(completion.choices[0].message.content or "")
         except (AttributeError, IndexError, TypeError) as error:  # a server may answer with any JSON
             raise self._unreachable("its answer holds no text") from error
-
-    def _only_model(self) -> str:
-        try:
-            names = [model.id for model in self._call(lambda: self._client.models.list()).data]
-        except (AttributeError, TypeError) as error:
-            raise self._unreachable("its list of models holds none") from error
-        if len(names) != 1:
-            raise ConfigError(f"{self._arguments.base_url} serves {one_line(str(names))}: choose one with --model-name")
-        return names[0]
 
     def _call(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """What the server answers; ServerUnreachable if it does not in time, too long, or with an error."""
@@ -229,6 +232,7 @@ class EmacPolicyModel:
 
         from xrl_alignment.agents.policies.base import PolicyInput
 
+        # The environment's frame as the run's own client sends it: RGB, uint8 (H, W, 3).
         frames = [np.asarray(Image.open(io.BytesIO(turn.image)).convert("RGB")) for turn in turns]
         return self._policy.act(
             [PolicyInput(turn.prompt, frame, turn.commands) for turn, frame in zip(turns, frames, strict=True)]

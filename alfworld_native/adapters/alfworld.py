@@ -103,12 +103,21 @@ class AlfredTWEnv:
             )
         numbers = _setting(self.config, "env", "task_types")
         kinds = {TASK_TYPES[number] for number in numbers if number in TASK_TYPES}
+        found = []
         # alfworld's order: as the file system lists the folders, the deepest first.
-        found = [
-            os.path.join(root, "game.tw-pddl")
-            for root, _, files in os.walk(folder, topdown=False)
-            if "traj_data.json" in files and _is_played(root, kinds)
-        ]
+        for root, _, files in os.walk(folder, topdown=False):
+            # alfworld plays what has one of the task types, no movable receptacle or sliced thing, and is solvable.
+            if "traj_data.json" not in files or "movable" in root or "Sliced" in root:
+                continue
+            # The two values are searched as text: parsing the files would take most of the time.
+            trajectory = Path(root, "traj_data.json").read_bytes()
+            told = _TASK_TYPE.findall(trajectory)
+            kind = told[0].decode() if len(told) == 1 else json.loads(trajectory).get("task_type")
+            game = os.path.join(root, "game.tw-pddl")
+            if kind not in kinds or not os.path.exists(game):
+                continue
+            if _SOLVABLE.findall(Path(game).read_bytes())[-1:] == [b"true"]:
+                found.append(game)
         limit = _setting(self.config, "dataset", number_key)
         self.game_files = found[:limit] if limit > 0 else found
         self.num_games = len(self.game_files)
@@ -172,16 +181,5 @@ def _setting(config: Mapping[str, Any], *keys: str) -> Any:
 
 def _expanded(text: str) -> str:
     """A path of the config; without a variable ALFWORLD_DATA that is alfworld's own default."""
+    # `expandvars` leaves a variable that is not set as it is, so its name is replaced first.
     return os.path.expandvars(str(text).replace("$ALFWORLD_DATA", str(data_root())))
-
-
-def _is_played(root: str, kinds: set[str]) -> bool:
-    """Whether alfworld plays the game in folder `root`: task type, no movable receptacle or sliced thing, solvable."""
-    if "movable" in root or "Sliced" in root:
-        return False
-    trajectory = Path(root, "traj_data.json").read_bytes()
-    found = _TASK_TYPE.findall(trajectory)  # parsing the file would take most of the time
-    kind = found[0].decode() if len(found) == 1 else json.loads(trajectory).get("task_type")
-    if kind not in kinds or not os.path.exists(game := os.path.join(root, "game.tw-pddl")):
-        return False
-    return _SOLVABLE.findall(Path(game).read_bytes())[-1:] == [b"true"]

@@ -89,6 +89,7 @@ class AlfworldBatch:
         self._slots = [_Slot(max_steps, dialect, each, self.request_infos) for each in experts]
         self.obs: tuple[str, ...] = ()  # of the last `reset` or `step`
         self.last_commands: Sequence[str | None] = [None] * batch_size
+        # Held during each call: two threads in one game would leave it in a state that no play reaches.
         self._lock = threading.Lock()
         self.seed(_FIRST_SEED)
 
@@ -122,7 +123,7 @@ class AlfworldBatch:
         return self.obs, _by_key(answers)
 
     def step(self, commands: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...], tuple[bool, ...], Infos]:
-        """One command for each game: texts, scores (1 where the goal is reached), whether they are done, infos."""
+        """One command for each game: texts, scores (1 if the goal is reached), whether they are done, infos."""
         if not isinstance(commands, (list, tuple)) or len(commands) != self.batch_size:
             raise EnvironmentFault(f"step takes a list of {self.batch_size} commands, one for each game")
         with self._alone():
@@ -160,6 +161,7 @@ class AlfworldBatch:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
+        # Not waiting for the lock: a second thread is a mistake of the program, which would be hidden by waiting.
         if not self._lock.acquire(blocking=False):
             raise EnvironmentFault(
                 "two threads use one environment at once: give each thread an environment of its own"
@@ -200,6 +202,7 @@ class _Slot:
             raise EnvironmentFault(f"a command is a string such as 'go to desk 1', not {type(command).__name__}")
         if self._last is None or not self._last.done:
             self._steps += 1
+            # Without `dialect` the command goes to the engine as it is: alfworld understands one form only.
             known = to_dialect(command.strip(), self._dialect) if self._dialect else command
             self._last = self._answer(game, game.step(known), command)
         return self._last
@@ -216,6 +219,7 @@ class _Slot:
             infos["extra.expert_plan"] = [to_dialect(action or "look", self._dialect or game.own_dialect)]
         if self._dialect is not None:
             text = text_in_dialect(text, self._dialect)
+        # A limit of 0 or less is none.
         return Answer(text, int(won), won or 0 < self._max_steps <= self._steps, infos)
 
 
@@ -223,7 +227,7 @@ def _experts(apart: bool) -> Experts:
     """alfworld's handcoded experts, one game after the other: alfworld 0.4.2 uses it whatever `env.expert_type` says.
 
     As in alfworld they draw from Python's global generator; with `apart` from a copy of it. Raises MissingExtraError
-    where alfworld is not installed.
+    if alfworld is not installed.
     """
     from alfworld_native.advice.handcoded import HandcodedExpert
 
@@ -247,6 +251,7 @@ class _Shuffled:
         return self
 
     def __next__(self) -> str:
+        # NumPy's old generator, and the list shuffled in place, again and again: only so it is TextWorld's order.
         if self._next % len(self._files) == 0:
             self._rng.shuffle(self._files)
         file = self._files[self._next % len(self._files)]
@@ -267,7 +272,7 @@ def propositions(game: NativeGame) -> list[Proposition]:
     kinds: dict[str, str] = {}
     for predicate, *ids in facts:
         kinds |= dict(zip(ids, _KINDS.get(predicate, ()), strict=False))
-    # alfworld's Demangler writes a blank between word and number, also where there is no number: "desktype ".
+    # alfworld's Demangler writes a blank between word and number, also if there is no number: "desktype ".
     made = [
         Proposition(predicate, [Variable(names.get(id_, f"{id_} "), kinds.get(id_, "object")) for id_ in ids])
         for predicate, *ids in facts

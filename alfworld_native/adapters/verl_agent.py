@@ -73,12 +73,14 @@ class AlfworldEnvs:
         self.num_processes, self.group_n = env_num * group_n, group_n
         self._environments = [games.init_env(1, expert_plan=expert_plan) for _ in range(self.num_processes)]
         for i, environment in enumerate(self._environments):
+            # GRPO (Shao et al. 2024) compares the rollouts of a group with each other, so they play the same game.
             environment.seed(seed + i // group_n)
         self.prev_admissible_commands: list[list[str] | None] = [None] * self.num_processes
 
     def reset(self) -> tuple[list[str], None, Infos]:
         """Begin the next games: texts, None (there are no images), infos."""
         answers = [environment.reset() for environment in self._environments]
+        # Each environment is a batch of one: its lists are taken apart.
         texts = [text for (text,), _ in answers]
         return texts, None, self._infos(texts, [infos for _, infos in answers])
 
@@ -104,6 +106,7 @@ class AlfworldEnvs:
     def _infos(self, texts: list[str], batches: list[dict[str, list[Any]]]) -> Infos:
         infos = [{key: value[0] for key, value in batch.items()} for batch in batches]
         for info, text in zip(infos, texts, strict=True):
+            # verl-agent's infos hold the text, too.
             info["observation_text"] = text
         self.prev_admissible_commands = [info["admissible_commands"] for info in infos]
         return infos

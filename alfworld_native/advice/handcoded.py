@@ -24,7 +24,7 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("textworld", error) from None
 
-UNDECIDED = "look"  # what it says where it knows nothing to do, and first of all
+UNDECIDED = "look"  # what it says if it knows nothing to do, and first of all
 MAX_STEPS = 200  # alfworld's limit for it
 _READ = ("holds", "inreceptacle", "isclean", "iscool", "ishot")  # the predicates that it reads
 
@@ -56,8 +56,9 @@ class HandcodedExpert:
         self._agent.observe(opening)
 
     def after(self, command: str, feedback: str, game: NativeGame) -> str | None:
-        """Its next command in the game's own dialect, `look` where it has no admissible one; None if it fails."""
+        """Its next command in the game's own dialect, `look` if it has no admissible one; None if it fails."""
         own = game.own_dialect
+        # alfworld's expert speaks the dialect of the game's file.
         admissible = sorted(to_dialect(each, own) for each in game.admissible_commands())
         facts = [_Fact(name, tuple(names)) for name, *names in game.named_facts() if name in _READ]
         state = {"feedback": feedback, "facts": facts, "admissible_commands": admissible}

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from itertools import permutations, product
 from typing import NamedTuple
 
-from alfworld_native.engine.pddl import STATIC, Literal, parse_goal
+from alfworld_native.engine.pddl import STATIC, parse_goal
 from alfworld_native.engine.state import GameState
 from alfworld_native.engine.world import STATES, World
 from alfworld_native.errors import EnvironmentFault
@@ -76,7 +76,7 @@ def shortest_way(state: GameState) -> list[str] | None:
     """
     task = task_of(state.world)
     best: list[Stop] | None = None
-    least = 10**9
+    least = 10**9  # longer than any way
     ways = _lamp_ways(state, task) if task.held is not None else _bringing_ways(state, task)
     for stops in ways:
         # Branch and bound: a way is counted no further than the best one so far is long.
@@ -107,31 +107,27 @@ def task_of(world: World) -> HouseholdGoal:
                 raise EnvironmentFault(_NOT_UNDERSTOOD)
             held = Part(things[changing[0].arguments[1]], ())
         else:
-            errands.append(_errand(changing, things))
+            # One or more different objects in one receptacle.
+            inside = [literal.arguments for literal in changing if literal.predicate == "inreceptacle"]
+            objects, receptacles = [pair[0] for pair in inside], {pair[1] for pair in inside}
+            states: dict[str, list[str]] = {name: [] for name in objects}
+            for literal in changing:
+                if literal.predicate in STATES and literal.arguments[0] in states and literal.positive:
+                    states[literal.arguments[0]].append(STATES[literal.predicate])
+            # Exactly ALFWorld's form: one receptacle, all objects different (each pair has its own inequality,
+            # n (n - 1) / 2 of them), and no condition beyond their states.
+            understood = len(set(objects)) == len(objects) == len(things) - 1 and len(receptacles) == 1
+            apart = sum(literal.predicate == "=" and not literal.positive for literal in changing)
+            understood &= apart == len(objects) * (len(objects) - 1) // 2
+            understood &= len(changing) == apart + len(objects) + sum(map(len, states.values()))
+            understood &= all(_TREATMENTS.keys() >= set(names) for names in states.values())
+            if not understood:
+                raise EnvironmentFault(_NOT_UNDERSTOOD)
+            parts = tuple(Part(things[name], tuple(states[name])) for name in objects)
+            errands.append(Errand(parts, things[receptacles.pop()]))
     if (lamps is None) != (held is None) or (held is not None and errands):
         raise EnvironmentFault(_NOT_UNDERSTOOD)
     return HouseholdGoal(tuple(errands), lamps or (), held)
-
-
-def _errand(changing: list[Literal], things: dict[str, tuple[str, ...]]) -> Errand:
-    """Of conditions that ask for one or more different objects in one receptacle."""
-    inside = [literal.arguments for literal in changing if literal.predicate == "inreceptacle"]
-    objects, receptacles = [pair[0] for pair in inside], {pair[1] for pair in inside}
-    states: dict[str, list[str]] = {name: [] for name in objects}
-    for literal in changing:
-        if literal.predicate in STATES and literal.arguments[0] in states and literal.positive:
-            states[literal.arguments[0]].append(STATES[literal.predicate])
-    # Exactly ALFWorld's form: one receptacle, all objects different (each pair has its own inequality, n (n - 1) / 2 of
-    # them), and no condition beyond their states.
-    understood = len(set(objects)) == len(objects) and len(receptacles) == 1 and len(things) == len(objects) + 1
-    apart = sum(literal.predicate == "=" and not literal.positive for literal in changing)
-    understood &= apart == len(objects) * (len(objects) - 1) // 2
-    understood &= len(changing) == apart + len(objects) + sum(map(len, states.values()))
-    understood &= all(_TREATMENTS.keys() >= set(names) for names in states.values())
-    if not understood:
-        raise EnvironmentFault(_NOT_UNDERSTOOD)
-    parts = tuple(Part(things[name], tuple(states[name])) for name in objects)
-    return Errand(parts, things[receptacles.pop()])
 
 
 def _lamp_ways(state: GameState, task: HouseholdGoal) -> Iterator[list[Stop]]:
@@ -173,7 +169,7 @@ def _bringing_ways(state: GameState, task: HouseholdGoal) -> Iterator[list[Stop]
                 if not in_the_way:
                     yield stops
                     continue
-                # The thing in the hand goes first, where it costs no detour or where it can be put at all.
+                # The thing in the hand is put down first: where that costs no detour, else where it can be put at all.
                 near = {location_of[stop.receptacle] for stop in stops}
                 yield from ([*clearing, *stops] for clearing in _clearings(state, near))
 

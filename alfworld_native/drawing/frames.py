@@ -156,7 +156,7 @@ def _seen(state: RoomState, size: int, seed: int, turn: int = 0) -> tuple[RoomGe
 
 
 class _MappingKey:
-    """A mapping as a cache key: hashed by its keys; comparing is fast where it is the same object."""
+    """A mapping as a cache key: hashed by its keys; comparing is fast if it is the same object."""
 
     __slots__ = ("of",)
 

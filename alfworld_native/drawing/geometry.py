@@ -287,33 +287,27 @@ def _embedded(place: Place, hosts: list[Place]) -> Place:
             if place.kind == "sinkbasin":
                 rim = (x0, body[4], z0, x1, body[4] + 0.02, z1)
                 return replace(place, box=(x0, min(y0, body[4] - 0.15), z0, x1, body[4] + 0.005, z1), face=rim)
-            box = _flush(place, body, body[4] - (0.06 if host.plan.legs else 0.02))
-            if box is not None:
-                return replace(place, box=box, face=None if host.plan.legs else _plate_of(box, place.front))
+            # Anything else moves along its front's direction until it stands just before the host's front, 15 mm
+            # further, so that it is never inside the host. A host that is too far away is not its own.
+            edge = _front_edge(place)
+            front = (body[3] if fx > 0 else body[0]) if fx else (body[5] if fz > 0 else body[2])
+            shift = (front - (edge[0] if fx else edge[2])) * (fx + fz) + 0.015
+            if abs(shift) > 0.45:
+                continue
+            # It may sink by 10 cm to fit under the top of its host.
+            highest = body[4] - (0.06 if host.plan.legs else 0.02)
+            lift = max(min(highest - y1, 0.0), -0.1)
+            moved = _moved(place.box, (shift * fx, lift, shift * fz))
+            box = x0, y0, z0, x1, y1, z1 = (*moved[:4], min(moved[4], highest), moved[5])
+            if host.plan.legs:  # a drawer under a table top shows its whole body
+                return replace(place, box=box)
+            # In a closed host only the front shows, as a thin plate.
+            if fx:
+                face = (x1, y0, z0, x1 + 0.02, y1, z1) if fx > 0 else (x0 - 0.02, y0, z0, x0, y1, z1)
+            else:
+                face = (x0, y0, z1, x1, y1, z1 + 0.02) if fz > 0 else (x0, y0, z0 - 0.02, x1, y1, z0)
+            return replace(place, box=box, face=face)
     return place
-
-
-def _flush(place: Place, body: Box, highest: float) -> Box | None:
-    """`place` moved so that its front stands just before the front of `body`; None if that is too far."""
-    fx, fz = place.front
-    edge = _front_edge(place)
-    face = (body[3] if fx > 0 else body[0]) if fx else (body[5] if fz > 0 else body[2])
-    # Along the front's direction, 15 mm further, so that the front is never inside the host.
-    shift = (face - (edge[0] if fx else edge[2])) * (fx + fz) + 0.015
-    if abs(shift) > 0.45:
-        return None
-    # It may sink by 10 cm to fit under the top of its host.
-    lift = max(min(highest - place.box[4], 0.0), -0.1)
-    box = _moved(place.box, (shift * fx, lift, shift * fz))
-    return (*box[:4], min(box[4], highest), box[5])
-
-
-def _plate_of(box: Box, front: tuple[int, int]) -> Box:
-    """The front of `box` as a thin plate."""
-    x0, y0, z0, x1, y1, z1 = box
-    if front[0]:
-        return (x1, y0, z0, x1 + 0.02, y1, z1) if front[0] > 0 else (x0 - 0.02, y0, z0, x0, y1, z1)
-    return (x0, y0, z1, x1, y1, z1 + 0.02) if front[1] > 0 else (x0, y0, z0 - 0.02, x1, y1, z0)
 
 
 def _moved(box: Box, by: Point) -> Box:

@@ -51,6 +51,7 @@ class Shape(NamedTuple):
 
 
 def _bottle(colour: Colour, cap: Colour) -> tuple[Part, ...]:
+    # Body, shoulder, cap.
     body = Tube(0.5, 0.5, 0.0, 0.5, 0.62, 0.5, colour)
     return (body, Tube(0.5, 0.5, 0.62, 0.4, 0.78, 0.2, colour), Tube(0.5, 0.5, 0.78, 0.2, 1.0, 0.2, cap))
 
@@ -66,6 +67,7 @@ def _cutlery(blade: Colour, handle: Colour, head: float) -> tuple[Part, ...]:
 
 def _pan(depth_colour: Colour, lid: Colour) -> tuple[Part, ...]:
     return (
+        # The vessel, then its handle at the right.
         Tube(0.36, 0.5, 0.0, 0.32, 1.0, 0.36, depth_colour, lid),
         block(BLACK, u0=0.72, u1=1.0, v0=0.7, v1=0.95, w0=0.44, w1=0.56),
     )
@@ -301,12 +303,14 @@ def object_shape(kind: str, sliced: bool = False) -> Shape:
     """What an object of type `kind` looks like; an unknown type is a small block in a colour of its own."""
     shape = OBJECTS.get(kind)
     if shape is None:
+        # A checksum and not `hash`, which differs in each Python process.
         code = crc32(kind.encode())
         shape = Shape((0.14, 0.12, 0.12), (block((90 + code % 130, 90 + code // 130 % 130, 90 + code // 16900 % 130)),))
     if not sliced:
         return shape
     skin, flesh = shape.parts[0].colour, FLESH.get(kind, CREAM)
     slices = []
+    # Three slices beside each other, each with its skin around and its flesh on top.
     for start in (0.0, 0.38, 0.76):
         slices.append(block(skin, u0=start, u1=start + 0.24, v1=0.9))
         slices.append(block(flesh, u0=start + 0.03, u1=start + 0.21, v0=0.9, v1=0.92, w0=0.08, w1=0.92))

@@ -115,15 +115,17 @@ def shaded(colour: Colour, factor: float) -> Colour:
     return (int(colour[0] * factor), int(colour[1] * factor), int(colour[2] * factor))
 
 
-def _faces(camera: Camera, box: Box, inner: bool = False) -> list[tuple[str, list[tuple[float, float, float]], float]]:
-    """The sides of a box that face the camera (`inner`: seen from within, those that face away from it).
+def _paint_sides(
+    camera: Camera, box: Box, colour: Colour, without: str = "", *, inner: bool = False, dim: float = 1.0
+) -> list[Stroke]:
+    """The sides of a box that the camera sees but for one; `dim` is their brightness.
 
-    Each as its name (axis and end, `x0` … `z1`), corners and brightness.
+    With `inner` the box is seen from within: its sides are those that face away from the camera.
     """
     x0, y0, z0, x1, y1, z1 = box
     # A side of an axis-aligned box faces the camera if the eye is beyond its plane.
     ex, ey, ez = camera.eye
-    sides = (
+    sides = (  # name (axis and end), whether it faces the camera, corners, brightness
         ("x0", ex < x0, ((x0, y0, z0), (x0, y0, z1), (x0, y1, z1), (x0, y1, z0)), _SHADES[0]),
         ("x1", ex > x1, ((x1, y0, z0), (x1, y0, z1), (x1, y1, z1), (x1, y1, z0)), _SHADES[0]),
         ("z0", ez < z0, ((x0, y0, z0), (x1, y0, z0), (x1, y1, z0), (x0, y1, z0)), _SHADES[2]),
@@ -131,16 +133,9 @@ def _faces(camera: Camera, box: Box, inner: bool = False) -> list[tuple[str, lis
         ("y0", ey < y0, ((x0, y0, z0), (x1, y0, z0), (x1, y0, z1), (x0, y0, z1)), 0.6),
         ("y1", ey > y1, ((x0, y1, z0), (x1, y1, z0), (x1, y1, z1), (x0, y1, z1)), _SHADES[1]),
     )
-    return [(name, list(corners), light) for name, shown, corners, light in sides if shown != inner]
-
-
-def _paint_sides(
-    camera: Camera, box: Box, colour: Colour, without: str = "", *, inner: bool = False, dim: float = 1.0
-) -> list[Stroke]:
-    """The sides of a box that the camera sees (`inner`: from within) but for one; `dim` is their brightness."""
     strokes = []
-    for name, corners, light in _faces(camera, box, inner):
-        points = camera.polygon(corners) if name != without else []
+    for name, shown, corners, light in sides:
+        points = camera.polygon(list(corners)) if shown != inner and name != without else []
         if len(points) > 2:
             lit = light * dim
             strokes.append(Stroke("polygon", points, shaded(colour, lit), shaded(colour, lit * _INK)))
@@ -291,22 +286,22 @@ def _paint_open(camera: Camera, solid: Solid) -> list[Stroke]:
         strokes += paint(camera, solid.inside[i])
     if "built-in" not in solid.opening:
         strokes += _paint_sides(camera, solid.box, colour, missing)
-    return strokes if from_above else strokes + _paint_door(camera, solid)
-
-
-def _paint_door(camera: Camera, solid: Solid) -> list[Stroke]:
-    """The door, swung out on its left edge."""
+    if from_above:
+        return strokes
+    # The door, swung out on its left edge. (ux, uz) is the unit vector along the front; the door turns from it by its
+    # angle, and is a little narrower.
     corner, across, _ = unit_axes(solid.box, solid.front)
     width = abs(across[0]) + abs(across[1])
-    # The unit vector along the front; the door turns from it by its angle, and is a little narrower.
     ux, uz = across[0] / width, across[1] / width
     swing, out = math.cos(_DOOR_ANGLE) * width * 0.8, math.sin(_DOOR_ANGLE) * width * 0.8
     end = (corner[0] + ux * swing + solid.front[0] * out, corner[1] + uz * swing + solid.front[1] * out)
     low, high = solid.box[1], solid.box[4]
     corners = [(corner[0], low, corner[1]), (end[0], low, end[1]), (end[0], high, end[1]), (corner[0], high, corner[1])]
     points = camera.polygon(corners)
-    colour = shaded(solid.parts[0].colour, 0.95)
-    return [Stroke("polygon", points, colour, shaded(colour, 0.6))] if len(points) > 2 else []
+    if len(points) > 2:
+        door = shaded(colour, 0.95)
+        strokes.append(Stroke("polygon", points, door, shaded(door, 0.6)))
+    return strokes
 
 
 def extent(strokes: list[Stroke]) -> tuple[float, float, float, float]:

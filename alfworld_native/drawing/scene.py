@@ -111,7 +111,20 @@ def _receptacle(room: RoomGeometry, state: RoomState, place: Place, contents: li
     # A closed container hides what it holds, so only its outside is rendered.
     shut = key in state.openable and key not in state.opened
     if plan.kind == "surface":
-        return [*_surface(room, place), *_lying(room, state, place, contents, place.box)]
+        name, box = room.names[key], place.box
+        if plan.legs:
+            # Two solids, because what stands below a table is in front of its legs and behind its top.
+            top = (box[0], max(box[4] - _SLAB, box[1]), *box[2:])
+            under = (*box[:4], top[1], box[5])
+            body = [
+                Solid((key, "legs"), "", under, place.front, plan.legs),
+                Solid((key,), name, top, place.front, plan.parts, receptacle=True),
+            ]
+        else:
+            body = [Solid((key,), name, box, place.front, plan.parts, receptacle=True)]
+            if place.wing is not None:  # the second leg of an L-shaped counter
+                body.append(Solid((key, "wing"), "", place.wing, place.front, plan.parts))
+        return [*body, *_lying(room, state, place, contents, box)]
     if plan.kind == "wall":
         holder = Solid((key,), room.names[key], place.box, place.front, plan.parts, receptacle=True)
         # Things hang side by side, 12 cm apart, their upper edges just above the holder.
@@ -149,21 +162,6 @@ def _receptacle(room: RoomGeometry, state: RoomState, place: Place, contents: li
             None if plan.kind == "drawer" else place.face,
         )
     ]
-
-
-def _surface(room: RoomGeometry, place: Place) -> list[Solid]:
-    """A table as its top and its legs, or a counter with its second leg."""
-    name, plan, box = room.names[place.id], place.plan, place.box
-    if plan.legs:
-        # Two solids, because what stands below a table is in front of its legs and behind its top.
-        top = (box[0], max(box[4] - _SLAB, box[1]), *box[2:])
-        under = (*box[:4], top[1], box[5])
-        legs = Solid((place.id, "legs"), "", under, place.front, plan.legs)
-        return [legs, Solid((place.id,), name, top, place.front, plan.parts, receptacle=True)]
-    found = [Solid((place.id,), name, box, place.front, plan.parts, receptacle=True)]
-    if place.wing is not None:
-        found.append(Solid((place.id, "wing"), "", place.wing, place.front, plan.parts))
-    return found
 
 
 def _closed(room: RoomGeometry, place: Place, running: bool) -> Solid:
@@ -214,30 +212,34 @@ def _lying(room: RoomGeometry, state: RoomState, place: Place, contents: list[st
         point = room.points[key]
         # A thing that was moved has an id that tells where it was, not where it is.
         if room.homes.get(key) == place.id or (key in room.homes and misfit(place, point) < 0.7):
-            base = _settled(place, box, floor, point, object_shape(room.kinds[key]).size)
+            # The point is brought onto the surface or inside the container; on a wing or a lower board it stays.
+            x, y, z = point
+            if place.plan.kind == "surface":
+                base = (x, floor if abs(y - floor) < 0.2 or place.plan.seat < 1.0 else y, z)
+            else:
+                x0, _, z0, x1, y1, z1 = box
+                # Inside a container the walls keep 6 cm, or a third of a narrow one.
+                margin = min(0.06, (x1 - x0) / 3, (z1 - z0) / 3)
+                height = min(max(y - 0.02, floor), max(floor, y1 - object_shape(room.kinds[key]).size[1]))
+                base = (min(max(x, x0 + margin), x1 - margin), height, min(max(z, z0 + margin), z1 - margin))
             taken.append(base)
             found.append(thing(room, state, key, base, front))
         else:
             moved.append(key)
     if moved:
-        free = _slots(room, place, box, floor)
+        slots = _slots(room, place, box, floor)
         for key in sorted(moved):
-            base = _free_slot(free, taken, key)
+            # The slot that is this object's own, or the next one with room around it: 13 cm on the floor (city-block
+            # distance) or 25 cm in height keep two things apart. If none has, things may overlap.
+            start = stable(key, len(slots))
+            base = slots[start]
+            for slot in slots[start:] + slots[:start]:
+                if all(abs(slot[0] - t[0]) + abs(slot[2] - t[2]) > 0.13 or abs(slot[1] - t[1]) > 0.25 for t in taken):
+                    base = slot
+                    break
             taken.append(base)
             found.append(thing(room, state, key, base, front))
     return found
-
-
-def _settled(place: Place, box: Box, floor: float, point: Point, size: tuple[float, float, float]) -> Point:
-    """`point` brought onto the surface or inside the container; on a wing or a lower board it stays."""
-    x, y, z = point
-    if place.plan.kind == "surface":
-        return (x, floor if abs(y - floor) < 0.2 or place.plan.seat < 1.0 else y, z)
-    x0, y0, z0, x1, y1, z1 = box
-    # Inside a container the walls keep 6 cm, or a third of a narrow one.
-    margin = min(0.06, (x1 - x0) / 3, (z1 - z0) / 3)
-    height = min(max(y - 0.02, floor), max(floor, y1 - size[1]))
-    return (min(max(x, x0 + margin), x1 - margin), height, min(max(z, z0 + margin), z1 - margin))
 
 
 def _slots(room: RoomGeometry, place: Place, box: Box, floor: float) -> list[Point]:
@@ -267,16 +269,6 @@ def _slots(room: RoomGeometry, place: Place, box: Box, floor: float) -> list[Poi
                     (corner[0] + u * across[0] + w * depth[0], level, corner[1] + u * across[1] + w * depth[1])
                 )
     return found
-
-
-def _free_slot(slots: list[Point], taken: list[Point], key: str) -> Point:
-    """The slot that is this object's own, or the next one with room around it."""
-    start = stable(key, len(slots))
-    # 13 cm on the floor (city-block distance) or 25 cm in height keep two things apart.
-    for slot in slots[start:] + slots[:start]:
-        if all(abs(slot[0] - t[0]) + abs(slot[2] - t[2]) > 0.13 or abs(slot[1] - t[1]) > 0.25 for t in taken):
-            return slot
-    return slots[start]
 
 
 def unit_axes(box: Box, front: tuple[int, int]) -> tuple[tuple[float, float], tuple[float, float], tuple[float, float]]:

@@ -83,31 +83,27 @@ class RoomView:
         """Far to near: a solid hides those before it in the list."""
         key = tuple(d.solid.key for d in drawings)
         order = self._orders.get(key)
-        if order is None:
+        if order is None and drawings:
             if len(self._orders) >= _ORDERS:
                 self._orders.clear()
-            order = self._orders[key] = _far_to_near(self.camera.eye, drawings)
-        return [drawings[i] for i in order]
+            before = _must_precede(self.camera.eye, drawings)
+            done = [False] * len(drawings)
+            found: list[int] = []
 
+            def visit(index: int) -> None:
+                if done[index]:
+                    return
+                done[index] = True
+                for other in before[index]:
+                    visit(other)
+                found.append(index)
 
-def _far_to_near(eye: tuple[float, float, float], drawings: list[DrawnSolid]) -> list[int]:
-    """Indices in rendering order: a topological sort of "must come before" (depth-first), the farthest first."""
-    if not drawings:
-        return []
-    before = _must_precede(eye, drawings)
-    done, order = [False] * len(drawings), []
-
-    def visit(index: int) -> None:
-        if done[index]:
-            return
-        done[index] = True
-        for other in before[index]:
-            visit(other)
-        order.append(index)
-
-    for index in sorted(range(len(drawings)), key=lambda i: -drawings[i].distance):
-        visit(index)
-    return order
+            # A topological sort of "must come before", depth-first: the farthest solid begins, after all that it hides.
+            # A cycle (three solids that hide each other in turn) is cut where `done` meets it.
+            for index in sorted(range(len(drawings)), key=lambda i: -drawings[i].distance):
+                visit(index)
+            order = self._orders[key] = found
+        return [drawings[i] for i in order or ()]
 
 
 def _must_precede(eye: tuple[float, float, float], drawings: list[DrawnSolid]) -> list[list[int]]:

@@ -14,58 +14,52 @@ from alfworld_native.language.sentences import NOTHING_HAPPENS
 
 def make_menu(state: GameState) -> Menu:
     """The admissible commands of `state`, sorted, and what those that are not `go to …` do."""
-    world = state.world
-    actions = _ALWAYS_AND_HELP.copy() if world.rules.help else _ALWAYS.copy()
-    for receptacle in world.here.get(state.location, ()):
-        _offer_receptacle(state, receptacle, actions)
-    if state.held is not None:
-        _offer_held(state, state.held, actions)
+    world, held = state.world, state.held
+    names, able = world.names, world.able
+    here = world.here.get(state.location, ())
+    actions: dict[str, tuple] = _ALWAYS_AND_HELP.copy() if world.rules.help else _ALWAYS.copy()
+
+    # What needs only the receptacle in front, what is in it, and the hand.
+    for receptacle in here:
+        name = names[receptacle]
+        actions[f"examine {name}"] = (_examine, receptacle)
+        within_reach = True
+        if receptacle in able["openable"]:
+            within_reach = receptacle in state.opened
+            if within_reach:
+                actions[f"close {name}"] = (_close, receptacle)
+            else:
+                actions[f"open {name}"] = (_open, receptacle)
+        for thing in state.contents[receptacle]:
+            if thing in able["toggleable"]:  # not asked for: that the receptacle is open
+                actions[f"use {names[thing]}"] = (_use, thing)
+            if within_reach and held is None and thing in able["pickupable"]:
+                actions[f"take {names[thing]} from {name}"] = (_take, thing, receptacle)
+        if within_reach and held is not None and world.accepts(receptacle, held):
+            command = f"move {names[held]} to {name}" if state.says_move else f"put {names[held]} in/on {name}"
+            actions[command] = (_put, held, receptacle)
+
+    # What can be done with the thing in the hand.
+    if held is not None:
+        # Things that lie around are not offered: alfred.pddl's condition for them is misspelt (`?l - location,`).
+        actions[f"examine {names[held]}"] = (_examine, held)
+        for receptacle in here:
+            # Not asked for: that a microwave or a fridge is open.
+            if receptacle in world.cleaning and held in able["cleanable"]:
+                actions[f"clean {names[held]} with {names[receptacle]}"] = (_clean, held, receptacle)
+            if receptacle in world.heating and held in able["heatable"]:
+                actions[f"heat {names[held]} with {names[receptacle]}"] = (_heat, held, receptacle)
+            if receptacle in world.cooling and held in able["coolable"]:
+                actions[f"cool {names[held]} with {names[receptacle]}"] = (_cool, held, receptacle)
+        if world.type_of.get(held) in KNIVES:
+            # Asked for is the location alone, not the receptacle: what lies in a closed one can be sliced too.
+            for thing in able["sliceable"]:
+                if (thing, state.location) in state.lying:
+                    actions[f"slice {names[thing]} with {names[held]}"] = (_slice, thing, held)
+
     commands = [*world.going_from(state.location), *actions]
     commands.sort()
     return Menu(commands, actions)
-
-
-def _offer_receptacle(state: GameState, receptacle: str, actions: dict[str, tuple]) -> None:
-    """Commands that need only the receptacle in front, what is in it, and the hand."""
-    world, held = state.world, state.held
-    names, able = world.names, world.able
-    name = names[receptacle]
-    actions[f"examine {name}"] = (_examine_receptacle, receptacle)
-    within_reach = True
-    if receptacle in able["openable"]:
-        within_reach = receptacle in state.opened
-        if within_reach:
-            actions[f"close {name}"] = (_close, receptacle)
-        else:
-            actions[f"open {name}"] = (_open, receptacle)
-    for thing in state.contents[receptacle]:
-        if thing in able["toggleable"]:  # not asked for: that the receptacle is open
-            actions[f"use {names[thing]}"] = (_use, thing)
-        if within_reach and held is None and thing in able["pickupable"]:
-            actions[f"take {names[thing]} from {name}"] = (_take, thing, receptacle)
-    if within_reach and held is not None and world.accepts(receptacle, held):
-        command = f"move {names[held]} to {name}" if state.says_move else f"put {names[held]} in/on {name}"
-        actions[command] = (_put, held, receptacle)
-
-
-def _offer_held(state: GameState, held: str, actions: dict[str, tuple]) -> None:
-    """Commands for the thing in the hand."""
-    world = state.world
-    names, able = world.names, world.able
-    # Things that lie around are not offered: alfred.pddl's condition for them is misspelt (`?l - location,`).
-    actions[f"examine {names[held]}"] = (_examine_object, held)
-    for receptacle in world.here.get(state.location, ()):
-        # Not asked for: that a microwave or a fridge is open.
-        if receptacle in world.cleaning and held in able["cleanable"]:
-            actions[f"clean {names[held]} with {names[receptacle]}"] = (_clean, held, receptacle)
-        if receptacle in world.heating and held in able["heatable"]:
-            actions[f"heat {names[held]} with {names[receptacle]}"] = (_heat, held, receptacle)
-        if receptacle in world.cooling and held in able["coolable"]:
-            actions[f"cool {names[held]} with {names[receptacle]}"] = (_cool, held, receptacle)
-    if world.type_of.get(held) in KNIVES:
-        for thing in able["sliceable"]:
-            if (thing, state.location) in state.lying:
-                actions[f"slice {names[thing]} with {names[held]}"] = (_slice, thing, held)
 
 
 def go(state: GameState, receptacle: str) -> str:
@@ -78,6 +72,7 @@ def go(state: GameState, receptacle: str) -> str:
     traces.discard(("not_atlocation", world.agent, place))
     state.location = place
     state.menu = None
+    # Most goals do not ask where the agent is: for them the last answer stays right.
     if state.goal_names_location:
         state.goal_reached = None
     return arrival_text(state, receptacle)
@@ -105,7 +100,10 @@ def _take(state: GameState, thing: str, receptacle: str) -> str:
     state.contents[receptacle] = tuple(other for other in state.contents[receptacle] if other != thing)
     state.parted.add((thing, receptacle))
     spot = (thing, state.location)
-    if spot in state.lying or _can_lie(state, thing):
+    # Fast Downward forgets facts that no play can reach: it knows `thing lies here` only if the thing lies here at the
+    # beginning, or if it can be put here.
+    here = world.here.get(state.location, ())
+    if spot in state.lying or spot in world.lying or any(world.accepts(each, thing) for each in here):
         traces.add(("not_objectatlocation", *spot))
     state.lying.discard(spot)
     state.held = thing
@@ -113,13 +111,6 @@ def _take(state: GameState, thing: str, receptacle: str) -> str:
     traces.discard(("not_holdsany", world.agent))
     state.changed()
     return f"You pick up the {world.names[thing]} from the {world.names[receptacle]}."
-
-
-def _can_lie(state: GameState, thing: str) -> bool:
-    """Whether Fast Downward knows a fact `thing lies here`: it forgets those that no play can reach."""
-    world = state.world
-    here = world.here.get(state.location, ())
-    return (thing, state.location) in world.lying or any(world.accepts(receptacle, thing) for receptacle in here)
 
 
 def _put(state: GameState, thing: str, receptacle: str) -> str:
@@ -132,6 +123,7 @@ def _put(state: GameState, thing: str, receptacle: str) -> str:
     traces.add(("not_holds", world.agent, thing))
     traces.add(("not_holdsany", world.agent))
     state.changed()
+    # The answer is in the dialect of the game file, also if the commands are in the other one.
     if world.wording.dialect == "move":
         return f"You move the {world.names[thing]} to the {world.names[receptacle]}."
     return f"You put the {world.names[thing]} in/on the {world.names[receptacle]}."
@@ -147,6 +139,8 @@ def _heat(state: GameState, thing: str, receptacle: str) -> str:
     world = state.world
     state.hot.add(thing)
     state.traces.discard(("not_ishot", thing))
+    # Heating deletes `isCool`. TextWorld notes the negated fact only if Fast Downward knows the fact: the thing is
+    # cool, or something in this game can cool it. In `_cool` the same holds for `isHot`.
     if thing in state.cool or (world.cooling and thing in world.able["coolable"]):
         state.traces.add(("not_iscool", thing))
     state.cool.discard(thing)
@@ -199,14 +193,10 @@ def _help(state: GameState) -> str:
     return HELP
 
 
-def _examine_object(state: GameState, thing: str) -> str:
-    state.traces.add(("checked", thing))
-    return object_text(state, thing)
-
-
-def _examine_receptacle(state: GameState, receptacle: str) -> str:
-    state.traces.add(("checked", receptacle))
-    return contents_text(state, receptacle)
+def _examine(state: GameState, name: str) -> str:
+    """A receptacle, or the thing in the hand."""
+    state.traces.add(("checked", name))
+    return contents_text(state, name) if name in state.world.location_of else object_text(state, name)
 
 
 _ALWAYS = {"look": (_look,), "inventory": (_inventory,)}

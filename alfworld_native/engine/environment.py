@@ -107,6 +107,7 @@ class NativeEnvironment:
 
     def clone(self) -> NativeEnvironment:
         """An independent environment in the same state."""
+        # Not `type(self)`: the clone of an `AdvisedNativeEnvironment` has no expert.
         other = NativeEnvironment(self.max_steps, self.show_ids, self._games)
         other._game, other._limit = self._playing().clone(), self._limit
         other._steps, other._done = self._steps, self._done

@@ -44,6 +44,7 @@ class NativeGame(GameState):
     def step(self, command: str) -> str:
         """Carry out `command` and return the engine's answer; `Nothing happens.` if the command is not admissible."""
         command = command.strip()
+        # `go to` is looked up first: it can be answered without a menu of what else can be done here.
         target = self.world.going.get(command)
         if target is not None:
             return go(self, target)
@@ -75,6 +76,7 @@ class NativeGame(GameState):
 
     def clone(self) -> NativeGame:
         """An independent game in the same state; what cannot change is shared."""
+        # Without `__init__`, which would only begin the game that `restore` leaves at once.
         other = object.__new__(NativeGame)
         other.__dict__.update(self.__dict__)
         other.restore(self.snapshot())

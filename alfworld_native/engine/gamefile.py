@@ -121,6 +121,7 @@ def read_json(path: Path | str) -> dict:
     """The content of a `game.tw-pddl`: its three texts are there; errors as `read_game`."""
     try:
         with open(path, "rb") as file:
+            # One byte more than allowed: a larger file shows itself without being read to its end.
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise EnvironmentFault(f"game file {path} is larger than {MAX_BYTES} bytes; ALFWorld's have 0.1 MB")
@@ -177,6 +178,7 @@ def read_games(paths: Iterable[Path | str], cache: Path | None = None) -> dict[P
     """
     splits: dict[Path, list[Path]] = {}
     for path in map(Path, paths):
+        # <split>/<task folder>/<trial>/game.tw-pddl
         splits.setdefault(path.parent.parent.parent, []).append(path)
     folder = cache or cache_root() / "native"
     games: dict[Path, GameText] = {}

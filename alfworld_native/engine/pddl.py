@@ -87,6 +87,7 @@ Goal = tuple[tuple[Level, ...], ...]  # one search per `exists`
 def sections(problem: str) -> tuple[str, str]:
     """The texts of the `(:init …)` and `(:goal …)` parts of a PDDL problem, in lower case."""
     text = problem.lower()
+    # `find` gives -1 for a part that is not there, which the comparison refuses, too.
     start, end = text.find("(:init"), text.find("(:goal")
     if not 0 <= start < end:
         raise EnvironmentFault("its PDDL problem has no (:init …) followed by (:goal …)")
@@ -99,6 +100,7 @@ def parse_facts(init: str) -> dict[str, tuple[str, ...]]:
     Raises EnvironmentFault for a predicate that alfred.pddl does not have or a wrong number of arguments.
     """
     found: dict[str, set[Fact]] = defaultdict(set)
+    # `_FACT` matches brackets without brackets inside: exactly the facts.
     for text in set(_FACT.findall(init)):
         predicate, *ids = text.split() or [""]
         types = SIGNATURES.get(predicate)
@@ -139,6 +141,7 @@ def parse_goal(text: str) -> tuple[Exists, ...]:
         variables: dict[str, str] = {}
         literals: list[Literal] = []
         _collect(part, variables, literals)
+        # `prepare_goal` decides a condition when its last variable is bound: one without any would never be decided.
         if any(not literal.variables or literal.variables - variables.keys() for literal in literals):
             raise EnvironmentFault("its PDDL goal has a condition outside the (exists …) of its variables")
         blocks.append(Exists(variables, tuple(literals)))
@@ -156,12 +159,13 @@ def _nested(text: str) -> list:
         elif len(stack) > 1:
             done = stack.pop()
             stack[-1].append(done)
-            if len(stack) == 1:
+            if len(stack) == 1:  # the outermost bracket is closed: what follows belongs to the problem, not to the goal
                 return done
     raise EnvironmentFault("the brackets of its PDDL goal do not match")
 
 
 def _conjuncts(tree: list) -> list:
+    # Nested `and`s are one conjunction.
     return [part for child in tree[1:] for part in _conjuncts(child)] if tree[:1] == ["and"] else [tree]
 
 
@@ -210,33 +214,33 @@ def prepare_goal(goal: Iterable[Exists], domains: Mapping[str, Iterable[str]], f
     The variable with the fewest candidates is bound first (the "minimum remaining values" heuristic for constraint
     satisfaction), and every other condition is tested as soon as its variables are bound.
     """
-    return tuple(_levels(block, domains, facts) for block in goal)
-
-
-def _levels(block: Exists, domains: Mapping[str, Iterable[str]], facts: Facts) -> tuple[Level, ...]:
-    candidates = {name: tuple(domains.get(kind, ())) for name, kind in block.variables.items()}
-    later = []
-    for literal in block.literals:
-        if literal.predicate in STATIC and len(literal.variables) == 1:
-            (name,) = literal.variables
-            having = _having(literal, facts)
-            candidates[name] = tuple(x for x in candidates[name] if (x in having) is literal.positive)
-        else:
-            later.append(literal)
-    # Minimum remaining values: the variable with the fewest candidates is bound first.
-    order = sorted(candidates, key=lambda name: len(candidates[name]))
-    levels = []
-    for i, name in enumerate(order):
-        # A condition is tested at the level that binds the last of its variables.
-        ready = (x for x in later if name in x.variables and x.variables.issubset(order[: i + 1]))
-        levels.append(Level(name, candidates[name], tuple(ready)))
-    return tuple(levels)
+    searches = []
+    for block in goal:
+        candidates = {name: tuple(domains.get(kind, ())) for name, kind in block.variables.items()}
+        later = []
+        for literal in block.literals:
+            if literal.predicate in STATIC and len(literal.variables) == 1:
+                (name,) = literal.variables
+                having = _having(literal, facts)
+                candidates[name] = tuple(x for x in candidates[name] if (x in having) is literal.positive)
+            else:
+                later.append(literal)
+        # Minimum remaining values: the variable with the fewest candidates is bound first.
+        order = sorted(candidates, key=lambda name: len(candidates[name]))
+        levels = []
+        for i, name in enumerate(order):
+            # A condition is tested at the level that binds the last of its variables.
+            ready = (x for x in later if name in x.variables and x.variables.issubset(order[: i + 1]))
+            levels.append(Level(name, candidates[name], tuple(ready)))
+        searches.append(tuple(levels))
+    return tuple(searches)
 
 
 def _having(literal: Literal, facts: Facts) -> frozenset[str]:
     """The ids that can stand for the one variable of a literal that never changes, its sign left aside."""
     if len(literal.arguments) == 1:
         return frozenset(facts.get(literal.predicate, ()))
+    # Of two arguments one is the variable, or both are the same one.
     first, second = literal.arguments
     found = pairs(facts, literal.predicate)
     if not first.startswith("?"):
@@ -258,6 +262,7 @@ def _solve(levels: tuple[Level, ...], depth: int, values: dict[str, str], true: 
     for value in candidates:
         values[name] = value
         for positive, predicate, arguments in literals:
+            # A list inside: CPython builds a tuple faster from a list than from a generator.
             if true(predicate, tuple([values.get(word, word) for word in arguments])) is not positive:
                 break
         else:

@@ -77,6 +77,7 @@ class GameState:
 
     def facts(self) -> frozenset[Fact]:
         """All that TextWorld's `facts` holds at this moment, by PDDL id: also `checked` and `not_…` facts."""
+        # Facts of a static predicate come from the game file; of the changing ones the file tells the beginning only.
         agent = self.world.agent
         facts = {fact for fact in rows(self.world.text.facts) if fact[0] in STATIC}
         facts |= {("atlocation", agent, self.location), *self.traces}
@@ -98,6 +99,7 @@ class GameState:
 
     def restore(self, state: Snapshot) -> None:
         """Go back (or forth) to a state of the same game; EnvironmentFault for one of another game."""
+        # A snapshot of the same game has the same table; then no entry has to be compared.
         if state.names is not self.world.names and state.names != self.world.names:
             raise EnvironmentFault("the snapshot belongs to another game; restore it where that game is loaded")
         self.location, self.held, contents, lying, parted, states, traces, self.goal_reached, _ = state

@@ -88,6 +88,7 @@ def object_text(state: GameState, thing: str) -> str:
     """What `examine` says of an object in the hand."""
     world = state.world
     name = world.names[thing]
+    # The first rule of the grammar that fits decides: of a clean bowl `examine` says what is in it, and no more.
     if thing in world.able["isreceptacleobject"]:
         contained = pairs(world.text.facts, "inreceptacleobject")
         within = listing([f"a {world.names[inner]}" for inner, outer in contained if outer == thing])

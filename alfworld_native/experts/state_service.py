@@ -74,6 +74,7 @@ class StateService:
             raise EnvironmentFault(f"an action is a string such as 'go to desk 1', not {type(action).__name__}")
         command = canonical(action.strip())
         text = self._engine.step(command)
+        # A list that is linked backwards: a bookmark is one reference, and branches share what was before.
         self._told, self._steps = Told(self._told, command, text), self._steps + 1
         return self._now(text)
 
@@ -90,6 +91,7 @@ class StateService:
     def clone(self) -> StateService:
         """An independent service in the same state."""
         # `told` is a linked list, which clones share; nothing changes its entries.
+        # Without `__init__`, which would begin the game anew.
         other = object.__new__(StateService)
         other.__dict__.update(self.__dict__)
         other._engine = self._engine.clone()
@@ -101,6 +103,7 @@ class StateService:
         EnvironmentFault for a game whose goal is of another kind than ALFWorld's.
         """
         way = shortest_way(self._engine)
+        # An empty way is another thing: the goal holds already.
         if way is None:
             return FullKnowledge(None, None)
         return FullKnowledge(way[0] if way else None, len(way))

@@ -32,6 +32,7 @@ _FACT = re.compile(
 def room_kind(receptacle_types: Iterable[str]) -> str:
     """Kitchen, bathroom, bedroom or livingroom, from the receptacle types in the room's listing."""
     types = set(receptacle_types)
+    # Each of these stands in one kind of ALFWorld's rooms only; living rooms have none of them.
     for mark, kind in (("fridge", "kitchen"), ("toilet", "bathroom"), ("bed", "bedroom")):
         if mark in types:
             return kind
@@ -82,6 +83,7 @@ class Statistics:
 
     def accepted_by(self, object_type: str) -> frozenset[str]:
         """The receptacle types that accept such an object; all of them for an object that was never counted."""
+        # An object of another generator's games: any place may take it.
         if object_type not in self.object_types:
             return self.receptacle_types
         return frozenset(self.accepts.get(object_type, "").split())

@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
             }
             level = LEVELS[options.level]
             if knobs.get("goals", 1) > 1 and "goals" not in level.changed():
+                # Several goals need tasks that bring something (`GameLevel`): `compound` has just these.
                 knobs["kinds"] = LEVELS["compound"].kinds
             generate(
                 options.out,
@@ -75,6 +76,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--instances", type=int, help="distractors of one type, at most")
     add("--count", type=int, help="objects that `put two … in …` asks for, 2 to 5")
     add("--goals", type=int, help="goals at once, 1 to 3")
+    # `store_const`, not `store_true`: None says that the flag was not given, and the level's own value stays.
     add("--hidden", action="store_const", const=True, help="what is asked for lies in closed containers")
     add("--new-names", action="store_const", const=True, help="object names that no ALFWorld game has")
     add("--max-steps", type=int, help="steps in which a game can be solved, at most")

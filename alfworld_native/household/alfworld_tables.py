@@ -47,9 +47,20 @@ def alfworld_path() -> Path:
 def extract() -> dict[str, Any]:
     """The tables as the installed alfworld has them; MissingExtraError if it is not installed."""
     root = alfworld_path()
+    import numpy as np
     from alfworld.gen import constants, goal_library
 
-    numbers = sorted({*constants.TRAIN_SCENE_NUMBERS, *constants.TEST_SCENE_NUMBERS})
+    plans = {}
+    for number in sorted({*constants.TRAIN_SCENE_NUMBERS, *constants.TEST_SCENE_NUMBERS}):
+        layouts = root / "gen" / "layouts"
+        layout = np.load(layouts / f"FloorPlan{number}-layout.npy", allow_pickle=False)
+        # ALFWorld gives metres; grid units are whole numbers, which take less room in the file.
+        points = sorted({(round(x / GRID), round(z / GRID)) for x, z in layout.tolist()})
+        plans[str(number)] = {
+            "poses": json.loads((layouts / f"FloorPlan{number}-openable.json").read_text()),
+            "types": sorted(json.loads((layouts / f"FloorPlan{number}-objects.json").read_text())),
+            "points": [value for point in points for value in point],
+        }
     return {
         "alfworld": metadata.version("alfworld"),
         "domain": (root / "data" / "alfred.pddl").read_text(encoding="utf-8"),
@@ -60,19 +71,7 @@ def extract() -> dict[str, Any]:
         "train_rooms": sorted(constants.TRAIN_SCENE_NUMBERS),
         "test_rooms": sorted(constants.TEST_SCENE_NUMBERS),
         "goals": {kind: {key: goal_library.gdict[kind][key] for key in ("pddl", "templates")} for kind in TASK_TYPES},
-        "floor_plans": {str(number): _floor_plan(root / "gen" / "layouts", number) for number in numbers},
-    }
-
-
-def _floor_plan(folder: Path, number: int) -> dict[str, Any]:
-    import numpy as np
-
-    layout = np.load(folder / f"FloorPlan{number}-layout.npy", allow_pickle=False)
-    points = sorted({(round(x / GRID), round(z / GRID)) for x, z in layout.tolist()})
-    return {
-        "poses": json.loads((folder / f"FloorPlan{number}-openable.json").read_text()),
-        "types": sorted(json.loads((folder / f"FloorPlan{number}-objects.json").read_text())),
-        "points": [value for point in points for value in point],
+        "floor_plans": plans,
     }
 
 

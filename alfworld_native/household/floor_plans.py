@@ -237,17 +237,15 @@ def _at_wall(
         for turn, (dx, dz) in enumerate(_DIRECTIONS)
         if (x + dx, z + dz) not in reachable
     ]
-
-    def place(choice: tuple[int, int, int]) -> tuple[float, float]:
-        x, z, turn = choice
+    best = -1.0
+    chosen: tuple[float, float, int, int, int] | None = None
+    for x, z, turn in rng.sample(border, min(8, len(border))):
         dx, dz = _DIRECTIONS[turn]
         # Just beyond the border: two grid steps and a bit.
-        return round(x * GRID + 0.55 * dx, 2), round(z * GRID + 0.55 * dz, 2)
-
-    def room_around(choice: tuple[int, int, int]) -> float:
-        px, pz = place(choice)
-        return min((math.hypot(px - r.position[0], pz - r.position[2]) for r in others), default=1.0)
-
-    x, z, turn = max(rng.sample(border, min(8, len(border))), key=room_around)
-    px, pz = place((x, z, turn))
+        px, pz = round(x * GRID + 0.55 * dx, 2), round(z * GRID + 0.55 * dz, 2)
+        nearest = min((math.hypot(px - r.position[0], pz - r.position[2]) for r in others), default=1.0)
+        if nearest > best:
+            best, chosen = nearest, (px, pz, x, z, turn)
+    assert chosen is not None  # every room has a border
+    px, pz, x, z, turn = chosen
     return _receptacle(thor_name(type_, (px, height, pz)), (px, height, pz), x, z, turn, rng)

@@ -39,8 +39,10 @@ HASHES = {  # level -> `contents_hash`
 def contents_hash(folder: Path) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of all game files below `folder`, with their names."""
     digest = hashlib.sha256()
+    # By the path relative to the folder, with forward slashes: the hash is the same wherever the games lie.
     for path in sorted(folder.glob("*/*/*.*"), key=lambda path: path.relative_to(folder).as_posix()):
         content = path.read_bytes()
+        # The length keeps name and content apart: two files never hash as one with their border moved.
         digest.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode())
         digest.update(content)
     return digest.hexdigest()[:16]
@@ -59,7 +61,15 @@ def make_test_set(level: str, out: Path | str, progress: Progress | None = None)
         split.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(out / ".lock"):
             if not split.is_dir():
-                _make(level, split, progress)
+                # Made aside and moved when all are there: a split that exists is whole.
+                with tempfile.TemporaryDirectory(dir=out, prefix=".making-") as making:
+                    folder = Path(making) / split.name
+                    folder.mkdir()
+                    for index in range(GAMES):
+                        make_game(folder, index, SEED, level_named(level))
+                        if progress:
+                            progress(index + 1, GAMES)
+                    os.replace(folder, split)
     except EmacError:
         raise
     except OSError as error:  # rights, full disk
@@ -67,14 +77,3 @@ def make_test_set(level: str, out: Path | str, progress: Progress | None = None)
     if contents_hash(split) != HASHES[level]:
         raise EnvironmentFault(f"{split} does not hold the frozen test set (hash {HASHES[level]}): remove the folder")
     return find_games(split.name, out)
-
-
-def _make(level: str, split: Path, progress: Progress | None) -> None:
-    with tempfile.TemporaryDirectory(dir=split.parent.parent, prefix=".making-") as making:
-        folder = Path(making) / split.name
-        folder.mkdir()
-        for index in range(GAMES):
-            make_game(folder, index, SEED, level_named(level))
-            if progress:
-                progress(index + 1, GAMES)
-        os.replace(folder, split)

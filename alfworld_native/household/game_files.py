@@ -75,6 +75,7 @@ def plan(layout: Layout) -> list[str]:
             walk.enter(layout.places[object_])
             walk.commands.append(f"take {name[object_]} from {name[layout.places[object_].id]}")
             if appliance:
+                # Any one of them: the layout was drawn with at least one for each task.
                 station = next(r for r in layout.receptacles if r.type == appliance)
                 walk.go(station)
                 walk.commands.append(f"{verb} {name[object_]} with {name[station.id]}")
@@ -156,9 +157,20 @@ def _goal(layout: Layout) -> str:
     """ALFWorld's goals for the tasks in one, with the bracket that closes the problem."""
     goals = []
     for task in layout.tasks:
+        # ALFWorld's library writes `?r # receptacle` for PDDL's `?r - receptacle`.
         text = tables()["goals"][task.type]["pddl"].replace("#", "-")
         if task.count > 2:
-            text = f"\n    (:goal\n        (and\n            {_bring_several(task.count)}\n        )\n    )\n)\n"
+            # ALFWorld's condition that two objects are in one receptacle, for `count` different ones. From the
+            # innermost `exists` outwards: each object is different from all that stand further out.
+            objects = [f"?o{i + 1}" for i in range(task.count)]
+            several = ""
+            for i in reversed(range(task.count)):
+                apart = "".join(f"(not (= {other} {objects[i]})) " for other in objects[:i])
+                kinds = f"(objectType {objects[i]} {{obj}}Type) (receptacleType ?r {{recep}}Type)"
+                here = f"{kinds} (inReceptacle {objects[i]} ?r)"
+                several = f"(exists ({objects[i]} - object) (and {apart}{here}{several and ' ' + several}))"
+            condition = f"(exists (?r - receptacle) {several})"
+            text = f"\n    (:goal\n        (and\n            {condition}\n        )\n    )\n)\n"
         goals.append(text.format(obj=layout.called(task.object), recep=task.target, toggle="DeskLamp"))
     if len(goals) == 1:
         return goals[0]
@@ -167,34 +179,18 @@ def _goal(layout: Layout) -> str:
     return f"\n    (:goal\n        (and{indent}{indent.join(conditions)}\n        )\n    )\n)\n"
 
 
-def _bring_several(count: int) -> str:
-    """ALFWorld's condition that two objects are in one receptacle, for `count` different ones."""
-    objects = [f"?o{i + 1}" for i in range(count)]
-    # From the innermost `exists` outwards: each object is different from all that stand further out.
-    text = ""
-    for i in reversed(range(count)):
-        apart = "".join(f"(not (= {other} {objects[i]})) " for other in objects[:i])
-        here = f"(objectType {objects[i]} {{obj}}Type) (receptacleType ?r {{recep}}Type) (inReceptacle {objects[i]} ?r)"
-        text = f"(exists ({objects[i]} - object) (and {apart}{here}{text and ' ' + text}))"
-    return f"(exists (?r - receptacle) {text})"
-
-
-def _sentence(layout: Layout, rng: random.Random) -> str:
-    """ALFWorld's template sentences for the tasks, in lower case, without the full stop."""
-    sentences = []
-    for task in layout.tasks:
-        template = rng.choice(tables()["goals"][task.type]["templates"]).replace(" two ", f" {NUMBERS[task.count]} ")
-        called = layout.called(task.object).lower()
-        sentences.append(template.format(obj=called, recep=task.target.lower(), toggle="desklamp"))
-    return TASK_JOINT.join(sentences)
-
-
 def write_game(split: Path, layout: Layout, trial: str, rng: random.Random) -> Game:
     """Write the game's two files below `split`, as ALFWorld lays them out."""
     task, room = layout.task, layout.room
+    # ALFWorld's template sentences for the tasks, in lower case, without the full stop.
+    sentences = []
+    for each in layout.tasks:
+        template = rng.choice(tables()["goals"][each.type]["templates"]).replace(" two ", f" {NUMBERS[each.count]} ")
+        called = layout.called(each.object).lower()
+        sentences.append(template.format(obj=called, recep=each.target.lower(), toggle="desklamp"))
     game = {
         "pddl_domain": official_domain(),
-        "grammar": official_grammar().replace("UNKNOWN GOAL", _sentence(layout, rng)),
+        "grammar": official_grammar().replace("UNKNOWN GOAL", TASK_JOINT.join(sentences)),
         "pddl_problem": problem(layout, trial),
         "solvable": True,
         "walkthrough": plan(layout),

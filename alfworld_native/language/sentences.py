@@ -195,8 +195,10 @@ def parse_tasks(
 
 def _by_template(sentence: str) -> Task | None:
     for pattern, treatment, count in _TEMPLATES:
+        # The first template that fits decides: `put a hot …` stands before `put a …`.
         match = pattern.fullmatch(sentence)
         if match and not any(" " in match[name] for name in ("object", "target")):
+            # `put a hot mug in cabinet` names the state where the other templates name the verb.
             treatment = _VERBS.get(match.groupdict().get("treated", ""), treatment)
             return Task(match["object"], match["target"], treatment, count)
     return None

@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     random.Random(options.seed).shuffle(paths)  # so that the first ones are a fair sample
     proof.found = len(paths)
     versions = playable(paths if options.all else paths[: options.games], proof)
+    # Games in other versions' texts exist only while they are compared.
     with tempfile.TemporaryDirectory() as written:
         told = list(in_other_versions(list(versions.items())[: options.other_versions], Path(written)))
         versions |= {path: version_of(read_game(path)) for path in told}
@@ -44,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    # Those that this process may use: a container or taskset gives fewer than the machine has.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser = argparse.ArgumentParser(prog="python -m alfworld_native.prove", description=__doc__)
     parser.add_argument("--data", help="any folder with games (default: $ALFWORLD_DATA, else ~/.cache/alfworld)")
@@ -74,6 +76,7 @@ def playable(paths: list[Path], proof: Proof) -> dict[Path, str]:
         try:
             versions[path] = version_of(read_game(path))
         except EnvironmentFault as error:
+            # Counted by reason, without the path: one line for thousands of games of an unknown version.
             proof.refused[str(error).removeprefix(f"game file {path}").lstrip(": ")] += 1
     if not versions:
         raise EnvironmentFault(f"none of {len(paths)} games can be played: {', '.join(proof.refused)}")
@@ -87,6 +90,7 @@ def prove(versions: dict[Path, str], told: set[Path], proof: Proof, options: arg
     """
     cache = None
     if not options.no_cache and not options.plain_oracle:
+        # `--plain-oracle` plays without any shortcut, and a cache of transcripts is one.
         cache = transcripts_file(options.cache or cache_root() / "prove", options.steps)
     jobs = ((str(path), options.steps, options.plain_oracle) for path in versions)
     with Bar("games", sys.stderr) as bar:
@@ -96,14 +100,16 @@ def prove(versions: dict[Path, str], told: set[Path], proof: Proof, options: arg
             proof.add(game, versions[game], transcript, mismatch is not None, game in told)
             if mismatch is not None:
                 print(f"MISMATCH {describe(mismatch, transcript)}", flush=True)
-            bar.show(proof.games, len(versions), f"compared, {proof.mismatches} mismatches")
-    print(f"{proof.games} games, {proof.steps} steps compared, {proof.mismatches} mismatches")
+            total = proof.total()
+            bar.show(total["games"], len(versions), f"compared, {total['mismatches']} mismatches")
+    total = proof.total()
+    print(f"{total['games']} games, {total['steps']} steps compared, {total['mismatches']} mismatches")
     for reason, number in proof.refused.items():
         print(f"{number} not played: {reason}")
     if options.out:
         page = report(proof)
         write_atomically(options.out, lambda file: file.write(page.encode()))
-    return 1 if proof.mismatches else 0
+    return 1 if total["mismatches"] else 0
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ class Oracle:
             from alfworld_native.textworld import KnownGamesEnv
         except ImportError as error:
             raise MissingExtraError(f"the proof needs alfworld and textworld[pddl]: {error}") from None
+        # `KnownGamesEnv` also here: TextWorld runs expressions of the grammar as Python code (`gamefile`).
         self._env = AlfredDemangler(KnownGamesEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
 
     def reset(self, path: Path | str) -> EngineAnswer:
@@ -102,12 +103,14 @@ def shortcuts() -> Iterator[None]:
         return {**context, **copies}
 
     replacements = (
+        # A copy for each caller: `derive` writes the context into the symbols that it gets.
         (textgen, "_parse_and_convert", lambda text, **_: copy.deepcopy(remembered_parse(text))),
         (textgen.ContextSensitiveGrammar, "derive", remembered_derive),
         (textgen, "copy_context", shallow),
         (Rule, "parse_conjunctive_query", remembered_query),
         (fast_downward, "pddl2sas", load_translation),
     )
+    # From `__dict__`: `getattr` would bind the classmethod `parse_conjunctive_query`, and that would be put back.
     originals = [(target, name, target.__dict__[name]) for target, name, _ in replacements]
     try:
         for target, name, value in replacements:

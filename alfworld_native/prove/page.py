@@ -72,23 +72,9 @@ class Proof:
         for row in rows:
             row.update(games=1, steps=len(transcript.rows), mismatches=int(wrong))
 
-    @property
-    def games(self) -> int:
-        """Games that were compared."""
-        return self._sum("games")
-
-    @property
-    def steps(self) -> int:
-        """Answers that were compared."""
-        return self._sum("steps")
-
-    @property
-    def mismatches(self) -> int:
-        """Games with a mismatch."""
-        return self._sum("mismatches")
-
-    def _sum(self, what: str) -> int:
-        return sum(row[what] for row in self.versions.values())
+    def total(self) -> Counter[str]:
+        """Of all versions: `games` that were compared, `steps` (answers) in them, `mismatches` (games with one)."""
+        return sum(self.versions.values(), Counter())
 
 
 def report(proof: Proof) -> str:
@@ -96,11 +82,17 @@ def report(proof: Proof) -> str:
     versions = {(name, dialect_of(name)): Counter[str]() for name in known_texts()} | proof.versions
     own: Counter[str] = sum(proof.splits.values(), Counter())
     others = "Each game was played in the texts of its file."
-    if again := proof.games - own["games"]:
+    if again := proof.total()["games"] - own["games"]:
         others = f"Beside the games above, {again:,} were played that are some of these in another version's texts."
+    # What the page's command gives for the native engine's files: the SHA-256 of their sorted lines of `sha256sum`.
+    lines = []
+    for path in Path(native.__path__[0]).glob("*.py"):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        lines.append(f"{digest}  {path.relative_to(REPO_ROOT).as_posix()}\n")
+    fingerprint = hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:12]
     return PAGE.format(
         date=datetime.date.today().isoformat(),
-        engine=engine_fingerprint(),
+        engine=fingerprint,
         packages=", ".join(f"{name} {metadata.version(name)}" for name in ("textworld", "alfworld")),
         played=_played(own["games"], proof),
         table=_rows(sorted(proof.splits.items())),
@@ -109,15 +101,6 @@ def report(proof: Proof) -> str:
         others=others,
         versions=_rows(versions.items()),
     )
-
-
-def engine_fingerprint() -> str:
-    """12 hexadecimal digits for the native engine's files: the SHA-256 of what the page's command gives to the last."""
-    lines = []  # in the form of `sha256sum`
-    for path in Path(native.__path__[0]).glob("*.py"):
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        lines.append(f"{digest}  {path.relative_to(REPO_ROOT).as_posix()}\n")
-    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:12]
 
 
 def _played(games: int, proof: Proof) -> str:

@@ -42,6 +42,7 @@ def known_texts() -> dict[str, Texts]:
     return {
         "0.4, official games": Texts(official_domain(), official_grammar()),
         "0.4.0 to 0.4.2, package": Texts(domain, grammar),
+        # The domain ends before the action `help`; the bracket closes it.
         "0.2.2 to 0.3.5, package": Texts(domain[: domain.index("(:action help")] + ")\n", old),
     }
 
@@ -68,6 +69,7 @@ def in_version(game: dict[str, Any], version: str) -> dict[str, Any]:
     domain, grammar = known_texts()[version]
     sentence = TASK.findall(game["grammar"])[0][1]
     dialect = dialect_of(version)
+    # The walkthrough speaks the dialect of its texts.
     walkthrough = [to_dialect(canonical(command), dialect) for command in game.get("walkthrough") or ()]
     grammar = TASK.sub(lambda match: match[1] + sentence + match[3], grammar)
     return {**game, "pddl_domain": domain, "grammar": grammar, "walkthrough": walkthrough}

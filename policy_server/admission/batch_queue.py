@@ -160,6 +160,7 @@ class BatchQueue(Generic[JobT, OutputT]):
                 fits = len(batch) < self.max_batch and (not batch or waiting.model == batch[0].model)
                 (batch if fits else rest).append(waiting)
             self._waiting = rest
+            # Answered already: refused while the queue drains, or given up by its caller. The model need not see it.
             batch = [waiting for waiting in batch if not waiting.answer.done()]
             if not batch:
                 continue
@@ -189,6 +190,7 @@ class BatchQueue(Generic[JobT, OutputT]):
             return [error] * len(jobs)
 
     async def _next_arrival(self, timeout_s: float | None) -> None:
+        # An event of arrivals before this call says nothing: whoever calls has just looked at the queue.
         self._arrived.clear()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._arrived.wait(), timeout_s)

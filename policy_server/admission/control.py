@@ -123,6 +123,7 @@ class AdmissionControl:
         self.draining = False
         self._websockets = 0  # open ones
         self._in_hand = 0  # accepted requests without a response yet
+        # Set while no accepted request waits for its response: `drained` waits for it.
         self._idle = asyncio.Event()
         self._idle.set()
         self._helpers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="helper")
@@ -165,6 +166,7 @@ class AdmissionControl:
 
     def admit(self, caller: str) -> None:
         """Check rate limit and queue before the request's body is read; RequestRefused 429 or 503."""
+        # The rate first: a caller that asks too often is told so, also while the queue is full.
         self.limiter.take(caller)
         self.queue.check_room()
 
@@ -243,16 +245,19 @@ class AdmissionControl:
         else:
             job = ModelJob(image, prompt, query.temperature, query.max_tokens)
             answer = await self.queue.ask(model, job, self.settings.queue.deadline_s)
+            # In a thread: to find the nearest of many commands takes quadratic time (`games.alfworld`).
             parsed = await self._in_thread(space.parse, answer.output, query.commands)
             result = ActionResult(parsed, model, seconds={"queue": answer.queue_s, "model": answer.model_s})
             self.cache.put(key, fingerprint, parsed)
         result.seconds = {"decode": decode_s, **result.seconds}
         # Only now: a step that was refused is no part of the history that the next prompt shows.
         self.sessions.add(caller, query.session, f"{query.step}: {result.parsed.summary}")
+        # Without the encoded image: the page shows the thumbnail, and megabytes of each step would stay in memory.
         self.recent.append(RecentStep(caller, replace(query, image=b""), result, thumbnail, time.time()))
         return result
 
     async def _chat(self, query: ChatQuery) -> ChatResult:
+        # An answer without a wanted length gets OpenAI's way: as long as it may be, here up to CHAT_TOKENS.
         most = self.pool.settings(query.model).max_tokens
         longest = self._check_length(query.model, query.max_tokens or min(CHAT_TOKENS, most))
         started = time.monotonic()

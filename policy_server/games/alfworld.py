@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from alfworld_native.language.commands import canonical, normalise
@@ -53,18 +53,16 @@ def parse(text: str, commands: Sequence[str]) -> ParsedAction:
     if not command:
         command, notes = FALLBACK, [f"no command found in the model's answer: {FALLBACK}"]
     elif commands:
-        command, notes = _nearest(command, {canonical(name): name for name in commands})
+        # Compared in the canonical form, answered in the client's own.
+        known = {canonical(name): name for name in commands}
+        chosen = known.get(command)
+        if chosen is None:
+            compared = islice((name for name in known if len(name) <= MAX_NEAR), MAX_COMPARED)
+            near = difflib.get_close_matches(command, compared, n=1, cutoff=0.8) if len(command) <= MAX_NEAR else []
+            chosen = known[near[0]] if near else FALLBACK
+            notes = [f"{command[:80]!r} is not possible now: {chosen}"]
+        command = chosen
     return ParsedAction({"command": command}, with_notes(text, notes), command)
-
-
-def _nearest(command: str, known: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The entry of `known` (canonical form -> the client's form) nearest to `command`, and a note if they differ."""
-    if command in known:
-        return known[command], []
-    compared = islice((name for name in known if len(name) <= MAX_NEAR), MAX_COMPARED)
-    near = difflib.get_close_matches(command, compared, n=1, cutoff=0.8) if len(command) <= MAX_NEAR else []
-    chosen = known[near[0]] if near else FALLBACK
-    return chosen, [f"{command[:80]!r} is not possible now: {chosen}"]
 
 
 def episode_text(turns: Sequence[tuple[str, str]], write: Callable[..., str]) -> str:

@@ -63,6 +63,8 @@ _BY_LOWER_NAME = {name.lower(): name for name in (*BUTTONS, *HOTBAR, "ESC")} | {
     **{f"hotbar_{slot}": f"hotbar.{slot}" for slot in range(1, 10)},
 }
 _PAIR = re.compile(r"[\"']?([A-Za-z][\w.]*)[\"']?\s*[:=]\s*(\[[^\]]*\]|\([^)]*\)|[-+]?[\d.]+|true|false|True|False)")
+_ACTION = ("action", "actions")
+_PROSE = ("reasoning", "thought", "reason", *_ACTION)
 _SHOWN = 40  # characters of an unknown key or value that a note repeats
 
 
@@ -88,7 +90,19 @@ def parse(text: str, commands: Sequence[str] = ()) -> ParsedAction:
         reason = "no action found in the model's answer" if text.strip() else "the model said nothing"
         return ParsedAction(no_op(), with_notes(text, [f"{reason}: doing nothing"]), "nothing")
     reasoning = next((str(found[key]) for key in ("reasoning", "thought", "reason") if found.get(key)), "")
-    action, notes = _valid(_wanted(found))
+    # The part of the answer that is the action: under a key of its own, else all that is not prose. Button names
+    # without values mean that these are pressed.
+    wanted: dict[Any, Any] = {key: value for key, value in found.items() if key not in _PROSE}
+    for key in _ACTION:
+        value = found.get(key)
+        if isinstance(value, str):
+            value = re.split(r"[\s,+]+", value.strip())
+        if isinstance(value, list):
+            value = dict.fromkeys((str(name) for name in value if name), 1)
+        if isinstance(value, dict):
+            wanted = value
+            break
+    action, notes = _valid(wanted)
     if action == no_op() and (notes or not any(key in found for key in _ACTION)):
         notes.append("no usable action in the model's answer: doing nothing")
     # One line for the history: `forward jump camera 5 -10`.
@@ -98,50 +112,31 @@ def parse(text: str, commands: Sequence[str] = ()) -> ParsedAction:
     return ParsedAction(action, with_notes(reasoning, notes), " ".join(pressed + turn) or "nothing")
 
 
-_ACTION = ("action", "actions")
-_PROSE = ("reasoning", "thought", "reason", *_ACTION)
-
-
-def _wanted(found: dict[str, Any]) -> dict[Any, Any]:
-    """The part of the answer that is the action. Button names without values mean that these are pressed."""
-    for key in _ACTION:
-        value = found.get(key)
-        if isinstance(value, str):
-            value = re.split(r"[\s,+]+", value.strip())
-        if isinstance(value, list):
-            return dict.fromkeys((str(name) for name in value if name), 1)
-        if isinstance(value, dict):
-            return value
-    return {key: value for key, value in found.items() if key not in _PROSE}
-
-
 def _find_object(text: str) -> dict[str, Any] | None:
     """The first `{…}` in `text` that parses as a dictionary; adds the closing bracket if the answer was cut off."""
     decoder = json.JSONDecoder()
+    python = {"true": "True", "false": "False", "null": "None"}
     # A few tries: each may cost a look at the rest of the text, and a model that repeats itself writes hundreds.
     for match in islice(re.finditer(r"\{", text), 8):
         start = match.start()
         try:
             value, _ = decoder.raw_decode(text, start)
+            candidates = []
         except (ValueError, RecursionError):
-            value = _as_literal(text[start:])
-        if isinstance(value, dict) and value:
-            return value
-    return None
-
-
-def _as_literal(text: str) -> Any:
-    """`text` up to one of its last closing brackets as a Python literal: single quotes, True, trailing commas."""
-    python = {"true": "True", "false": "False", "null": "None"}
-    # Four brackets at most: Python's parser reads the whole candidate each time. The last is tried first, because the
-    # outermost object ends there.
-    ends = [match.end() for match in re.finditer(r"\}", text[:4000])][-4:]
-    for end in reversed(ends):
-        for candidate in (text[:end], text[:end] + "}"):  # the second: `max_tokens` cut the outer bracket off
+            # Not JSON: up to one of the last closing brackets it may be a Python literal (single quotes, True, trailing
+            # commas). Four brackets at most: Python's parser reads the whole candidate each time. The last is tried
+            # first, because the outermost object ends there; then with one bracket more, which `max_tokens` cut off.
+            value, rest = None, text[start:]
+            ends = [end.end() for end in re.finditer(r"\}", rest[:4000])][-4:]
+            candidates = [candidate for end in reversed(ends) for candidate in (rest[:end], rest[:end] + "}")]
+        for candidate in candidates:
             try:
-                return ast.literal_eval(re.sub(r"\b(true|false|null)\b", lambda word: python[word.group()], candidate))
+                value = ast.literal_eval(re.sub(r"\b(true|false|null)\b", lambda word: python[word.group()], candidate))
+                break
             except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # TypeError: a set of dicts
                 continue
+        if isinstance(value, dict) and value:
+            return value
     return None
 
 

@@ -109,6 +109,7 @@ class ModelPool:
             logger.exception("model %s cannot be loaded", name)
             return [RequestRefused(503, "model_unavailable", f"model {name} cannot be loaded")] * len(jobs)
         try:
+            # Actions and conversations go to different methods; the answers come back in the order of the jobs.
             acting = [job for job in jobs if isinstance(job, ModelJob)]
             chatting = [job for job in jobs if isinstance(job, ChatJob)]
             actions = iter(model.answer(acting) if acting else ())

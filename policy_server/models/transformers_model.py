@@ -192,6 +192,7 @@ def _load(path: str, options: dict[str, Any]) -> tuple[Any, Any]:
 
     try:
         processor = AutoProcessor.from_pretrained(path, trust_remote_code=False)
+        # Safetensors alone: a checkpoint in pickle can run code when it is read.
         return processor, AutoModelForImageTextToText.from_pretrained(
             path, use_safetensors=True, trust_remote_code=False, **options
         )

@@ -85,6 +85,7 @@ class VisionModel(Protocol):
 
 def until_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
     """`text` before the first of the texts in `stop`, and whether there was one."""
+    # The earliest place counts, whichever text of `stop` begins there.
     found = [place for each in stop if (place := text.find(each)) >= 0]
     return (text[: min(found)], True) if found else (text, False)
 

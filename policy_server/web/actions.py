@@ -81,6 +81,7 @@ async def json_only(request: Request) -> None:
 
 
 def _check_type(request: Request, kinds: tuple[str, ...]) -> None:
+    # Parameters (`; charset=utf-8`) say nothing here, and case does not count (RFC 9110, 8.3.1).
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in kinds:
         raise RequestRefused(415, "wrong_content_type", f"Content-Type must be {' or '.join(kinds)}, not {kind[:80]!r}")
@@ -99,6 +100,7 @@ async def unless_gone(request: Request, answer: Coroutine[Any, Any, ResultT]) ->
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
+            # nginx's code for it; it appears in log and metrics only, for nobody reads the response.
             raise RequestRefused(499, "client_gone", "the client has closed the connection")
         return work.result()
     finally:

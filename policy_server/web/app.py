@@ -130,6 +130,7 @@ def create_app(admission: AdmissionControl, keys: ApiKeys) -> FastAPI:
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         return await refused(request, RequestRefused(422, "invalid_request", reasons(error.errors())))
 
+    # Starlette's own refusals: no such path, or another method than the path has.
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> JSONResponse:
         return JSONResponse({"error": "http", "detail": str(error.detail)}, error.status_code, error.headers)

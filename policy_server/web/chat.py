@@ -137,6 +137,7 @@ def query_from(body: ChatRequest) -> ChatQuery:
     if body.messages[-1].role != "user":
         raise RequestRefused(400, "invalid_request", "the last message must be the user's", param="messages")
     parts = [part for message in body.messages if not isinstance(message.content, str) for part in message.content]
+    # A message's content is a text, or a list of parts.
     texts = [message.content for message in body.messages if isinstance(message.content, str)]
     # Before any image is decoded or any text written as tokens, both of which take time for a conversation too long.
     if sum(map(len, texts)) + sum(len(part.text) for part in parts if isinstance(part, TextPart)) > MAX_TEXT:
@@ -175,6 +176,7 @@ def _parts(message: ChatMessage) -> tuple[str | bytes, ...]:
 
 
 def _model(name: str) -> dict[str, Any]:
+    # All fields that OpenAI's schema of a model requires; a folder of weights has no date.
     return {"id": name, "object": "model", "created": 0, "owned_by": "emac-plus"}
 
 
@@ -207,6 +209,7 @@ def _events(head: dict[str, Any], result: ChatResult, usage: bool) -> Iterator[s
 
     def chunk(index: int, delta: dict[str, str], end: str | None = None) -> str:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": end}
+        # OpenAI's stream with `include_usage` has `usage: null` in every chunk but the last.
         return event([choice], **({"usage": None} if usage else {}))
 
     for index, answer in enumerate(result.answers):

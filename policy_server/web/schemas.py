@@ -12,6 +12,7 @@ Command = Annotated[str, StringConstraints(max_length=200)]
 
 
 class _Strict(BaseModel):
+    # A misspelt field would else be ignored without a word; NaN and infinity are no JSON.
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 

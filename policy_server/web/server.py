@@ -43,6 +43,7 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain on SIGTERM or Ctrl-C; a second Ctrl-C ends the server at once."""
         logger.info("%s: answering the accepted requests, then ending", signal.Signals(sig).name)
+        # Python runs a signal handler between any two instructions; this call alone is safe then, and wakes the loop.
         if self.admission.loop is not None:
             self.admission.loop.call_soon_threadsafe(self.admission.drain)
         super().handle_exit(sig, frame)
@@ -51,6 +52,7 @@ class DrainingServer(uvicorn.Server):
         """Listen, then log the address."""
         await super().startup(sockets)
         if self.started and sockets:
+            # From the socket: with `server.port` 0 the system has chosen the port.
             host, port = sockets[0].getsockname()[:2]
             logger.info("%s ready! http://%s:%d", SERVICE, f"[{host}]" if ":" in host else host, port)
 
@@ -92,6 +94,7 @@ def open_port(host: str, port: int) -> socket.socket:
     # asyncio sets TCP_NODELAY only if the socket's protocol is TCP. Without it Nagle's algorithm (RFC 896) holds a
     # response's body back until the client acknowledges the headers, 40 ms later.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # Otherwise a server that is started again must wait until the old connections' TIME_WAIT is over.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

@@ -59,6 +59,7 @@ def play_household(games: Mapping[str, Game], admissible: bool = False, max_step
             state = await generate(state)
             now = environment.step(read_answer(state.output.completion).action)
             steps += 1
+        # The sample's store is where a solver leaves what its scorer reads.
         state.store.set(_WON, now.won)
         state.store.set(_STEPS, steps)
         return state

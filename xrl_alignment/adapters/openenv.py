@@ -78,6 +78,7 @@ class HouseholdSession(OpenEnvironment):
         if game is not None:
             chosen = self._games[game]
         elif seed is not None:
+            # A generator of its own: the same seed draws the same game in every session.
             chosen = random.Random(seed).choice(list(self._games.values()))
         else:
             chosen = self._following()

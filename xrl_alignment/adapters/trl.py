@@ -54,6 +54,8 @@ class Household:
         """1.0 for a won game, else 0.0."""
         return float(self._won)
 
+    # The tools. TRL describes each to the model by its name, its types and its docstring, sections included.
+
     def go_to(self, receptacle: str) -> str:
         """Go to a receptacle, for instance a cabinet or a table.
 
@@ -202,4 +204,5 @@ class Household:
             return _OVER
         now = self._engine.step(command)
         self._over, self._won = now.done, now.won
+        # The last answer says that it is the last: a tool cannot end the conversation itself.
         return f"{now.text} {_OVER}" if now.done else now.text

@@ -60,6 +60,7 @@ class HouseholdTaskset(vf.Taskset[HouseholdTask, HouseholdTasksetConfig]):
     def __init__(self, config: HouseholdTasksetConfig) -> None:
         """Raises EnvironmentFault for a split without games."""
         super().__init__(config)
+        # verifiers' own flag for a taskset without end.
         self.INFINITE = config.data is None and config.split in HOUSEHOLD_SPLITS
         self._games = {} if self.INFINITE else {game.id: game for game in find_games(config.split, config.data)}
 

@@ -35,6 +35,7 @@ def client_arguments(config: DaggerConfig) -> list[str]:
     if config.expert.name in CLIENT_EXPERTS:
         arguments += ["--expert", config.expert.name]
     elif config.expert.name == "client":
+        # These two engines bring ALFWorld's own expert; beside the native one the explorer needs nothing more.
         arguments += ["--expert", "handcoded" if environment.name in ("textworld", "thor") else "explorer"]
     # From here on only what differs from the client's own defaults, so that the command line stays readable.
     if environment.data:

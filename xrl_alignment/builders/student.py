@@ -45,6 +45,7 @@ def load_student(settings: dict[str, Any], device: torch.device | str) -> tuple[
     assert isinstance(model, StudentModel)
     # Random weights in a frozen part would never train, and nothing would say so.
     model.require_sources()
+    # A run's checkpoint holds what trained and nothing else: beside another frozen base it would be another model.
     for key in ("pretrained", "ref_pretrained"):
         if settings.get(key) and settings.get("load_pretrained", True):
             check_base(model, settings[key])
@@ -160,6 +161,7 @@ def _vllm_policy(settings: PolicyConfig, student: Student, vis_processor: ImageP
         own = VllmProcess(
             model, python=settings.vllm_python, arguments=settings.vllm_args, timeout_s=settings.timeout_s
         )
+        # Until it answers: the address is of use only then.
         own.wait()
         options["base_urls"] = [own.url]
     return VllmPolicy(
@@ -172,5 +174,6 @@ def _vllm_policy(settings: PolicyConfig, student: Student, vis_processor: ImageP
 
 def prompt_writer(model: Student, *, tell_objects: bool = True) -> Callable[..., str]:
     """`language.prompt.build_prompt` for this model: counts with its tokens, so that it never has to cut."""
+    # The budget of an empty question: what the model itself puts around a prompt is taken off already.
     count, budget = token_counter(model.encode), model.budget(Question("", ()))
     return partial(build_prompt, tell_objects=tell_objects, budget=budget, count=count)

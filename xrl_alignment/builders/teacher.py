@@ -73,6 +73,7 @@ def build_teacher(expert: ExpertConfig, reflexion: ReflexionConfig, *, thinking:
     if reflexion.enabled:
         examples = expert.reflection_examples or PROMPTS / "reflexion_few_shot_examples.txt"
         reflector = LLMReflector(teacher, load_reflection_examples(examples)) if by_model else RuleReflector()
+    # A teacher that only reflects labels nothing: the expert has its own name then.
     options = {"teacher": teacher} if expert.name == "openai" else {}
     return TeacherParts(reflector, options, teacher.endpoint.account, teacher.endpoint)
 

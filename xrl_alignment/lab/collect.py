@@ -71,6 +71,7 @@ def collect(
     """
     make_folder(out)
     with closing(locked(out / ".lock", out)):
+        # Under the lock: the half-written files of a killed collection are nobody's then.
         remove_temporaries(out)
         _claim(plan, out)
         # The card is written last, and then the list of entries is no longer needed: nothing is left to do.
@@ -78,12 +79,14 @@ def collect(
             path = out / "episodes.jsonl"
             return parse_episodes(path.read_bytes(), path)[0]
         journal = CollectionJournal(out)
+        # By number in the list: the plan holds the list's hash, so the same number is the same game.
         known = {episode.env for episode in journal.done}
         jobs = [(env, game) for env, game in enumerate(games) if env not in known]
         play_all = (executor or SequentialExecutor()).run
         results = play_all(
             CollectingPlayer(plan, out, expert_options),
             jobs,
+            # Experts that ask a model are asked together: their calls wait at the same time.
             answer=lambda asked: act_all([one.expert for one in asked], [one.information for one in asked]),
             key=lambda job: job[1].id,
         )
@@ -182,6 +185,7 @@ def _teacher(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]
     try:
         settings = load_config(EvaluateConfig, None, [*given, f"expert.name={LANGUAGE_MODEL}"]).expert
     except ConfigError as error:
+        # The settings are checked as those of a file's section `expert`; here they are named without it.
         text = str(error).replace("--options", "--expert-options", 1)
         raise ConfigError(text.replace("expert.", "")) from error
     with closing(build_teacher(settings, ReflexionConfig(enabled=False))) as teacher:

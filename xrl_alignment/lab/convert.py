@@ -47,6 +47,7 @@ def to_lavis(shards: Path, out: Path, image_format: str = "png") -> int:
                     name = f"images/{path.stem}_{step:03d}.{image_format}"
                     save_image(out / name, item)
                     count += 1
+                    # A shard has the field `step` only if some state of the episode has no transition.
                     turn = int(shard.read(step, (STEP,))[STEP]) if STEP in shard else step
                     entry = {"image": name, **annotation(item, shard.game, turn), "episode": path.stem}
                     yield json.dumps(entry, ensure_ascii=False).encode()
@@ -64,6 +65,7 @@ def to_shards(annotations: Path, out: Path, images: Path | None = None) -> int:
 
     def episode_of(index: int) -> tuple[Any, ...]:
         entry = source.entry(index)
+        # Without a name, blocks of LONGEST_SHARD entries count as episodes.
         named = entry.get("episode") or entry.get("game")
         return entry.get("episode", ""), entry.get("game", ""), 0 if named else index // LONGEST_SHARD
 
@@ -84,6 +86,7 @@ def to_shards(annotations: Path, out: Path, images: Path | None = None) -> int:
                         feedback=entry.get("feedback", ""),
                     )
                 )
+            # A shard keeps the images of an episode as one array, so they need one size.
             sizes = {item.image.shape for item in transitions}
             if len(sizes) > 1:
                 raise ConfigError(f"{source.where(indices[0])}: the images of one episode have several sizes: {sizes}")

@@ -197,6 +197,8 @@ class Evaluator:
 
 
 def _begin_second_process(threads: int) -> None:
+    # A function of the module: a spawned process is told its name and imports it. Nothing that this process has set
+    # reaches that one, so it sets the same.
     bound_kernel_cache()
     keep_freed_memory()
     set_threads(threads)
@@ -219,14 +221,6 @@ def second_process(threads: int) -> Iterator[ProcessPoolExecutor]:
             raise
 
 
-def official_games(seed: int) -> list[Game]:
-    """`OFFICIAL_GAMES` of ALFWorld's `valid_seen` games, or none if they are not installed."""
-    try:
-        return find_games("valid_seen", num=OFFICIAL_GAMES, seed=seed)
-    except EnvironmentFault:
-        return []
-
-
 def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]) -> dict[str, Any]:
     """Train and evaluate; returns what `summary.json` holds."""
     options = [*options, "server.port=0"]  # any free port: a demo must not collide with a run
@@ -236,7 +230,10 @@ def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]
     started = time.monotonic()
     environment = EnvironmentConfig(**{**vars(config.environment), "split": "household_heldout"})
     heldout, fewer = games_of(environment, HELDOUT_GAMES), games_of(environment, HOPELESS_GAMES)
-    official = official_games(config.run.seed)
+    try:
+        official = find_games("valid_seen", num=OFFICIAL_GAMES, seed=config.run.seed)
+    except EnvironmentFault:  # not installed: the demo needs nothing but generated games
+        official = []
     status = PhaseStatus(PHASES)
     evaluator = Evaluator(config)
     status.begin("baselines and the untrained policy")

@@ -68,6 +68,7 @@ def evaluate_command(config: DaggerConfig, checkpoint: Path) -> str:
             options[f"environment.{field.name}"] = value
     for name, described in settings_of(PolicyConfig).items():
         value = getattr(config.policy, name)
+        # Settings that may change (addresses, waiting times) belong to the machine, not to how the policy acts.
         if not described.may_change and value != getattr(base.policy, name):
             options[f"policy.{name}"] = value
     if config.environment.name == "household":

@@ -80,6 +80,7 @@ def play_entry(entry: Entry) -> tuple[int, GameInProgress]:
     player = POLICY if entry.cfg_path else EXPERT
     path = REPO_ROOT / entry.cfg_path if entry.cfg_path else None
     with closing(set_up(split=entry.split, cfg_path=path, options=entry.options)) as setup:
+        # A number of the whole split, so that `--game` of the play command shows the same game.
         fitting = [number for number, game in enumerate(setup.games, 1) if entry.type in game.id]
         for number in fitting[:MOST_GAMES]:
             playing = setup.new_game(number)
@@ -101,6 +102,7 @@ def ending(playing: GameInProgress) -> str:
     steps = sum(not is_thought(move.action) for move in playing.moves)
     if playing.won:
         return f"won in {steps} commands"
+    # The second part of an id names the objects, joined by `_` if the game has several goals.
     if playing.game.id.split("-")[1].count("_"):
         return f"failed after {steps} commands"  # the causes are those of a task with one goal
     told = tuple((move.action, move.feedback) for move in playing.moves)

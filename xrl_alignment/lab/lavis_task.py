@@ -103,12 +103,14 @@ class AlfworldEpisodeTask(StudentTask):
         names = ("game", "task_type", "won", "actions", "rejected")
         summary = summarise([EpisodeResult(**{name: row[name] for name in names}) for row in results])
         facts = {"engine": self.environment.name, "split": self.environment.split, "decode": self.policy.decode}
+        # The hash is that of the whole list, of which this process has played a share.
         return {"agg_metrics": summary["success"], **summary, **facts, "games_hash": games_hash(self.games)}
 
 
 def section(schema: type[SectionT], given: Mapping[str, Any], name: str) -> SectionT:
     """A settings dataclass from a plain section; ConfigError names an unknown key or a value of the wrong type."""
     try:
+        # A structured config refuses a key that the schema does not have, and a value of another type.
         settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(given)))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}") from error

@@ -213,6 +213,7 @@ def play(player: Player, chosen: GameSet, out: Path) -> dict[str, Any]:
     asked |= {"games": len(chosen.games), **player.identity}
     if path.is_file():
         known = json.loads(path.read_text(encoding="utf-8"))
+        # A subset of the file's entries: it also holds the figures.
         if asked.items() <= known.items():
             return known
     with GameProgress(len(chosen.games)) as progress, ExitStack() as cleanup:

@@ -16,10 +16,8 @@ import argparse
 import re
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from html import escape
 from pathlib import Path
-from typing import BinaryIO
 
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import read_first, run_program
@@ -44,7 +42,6 @@ if __name__ == "__main__":
     # Above the imports that take seconds: `--help` and mistakes are answered at once.
     read_first(parse_arguments)
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lavis.common.errors import MissingFileError
@@ -69,6 +66,11 @@ _ARROWS = (
     ("policy", "learner", "rejected (DPO)", 0.3),
     ("expert", "learner", "label: chosen", -0.35),
 )
+# Bows back to the environment and the policy: from, to, text, where it stands.
+_BOWS = (
+    ((5.0, 3.55), (1.1, 2.65), "the policy's action is executed", (2.6, 4.1)),
+    ((8.6, 2.65), (5.6, 3.4), "new weights", (7.6, 3.75)),
+)
 
 
 def loop_figure() -> bytes:
@@ -83,11 +85,15 @@ def loop_figure() -> bytes:
         axes.text(x, y, text, ha="center", va="center", fontsize=11, bbox=style)
     for start, end, text, above in _ARROWS:
         (_, x0, y0), (_, x1, y1) = _BOXES[start], _BOXES[end]
+        # Arrows run from middle to middle and are shortened at both ends, in points, so that they stay outside the
+        # boxes.
         line = {"arrowstyle": "-|>", "color": "#444444", "shrinkA": 48, "shrinkB": 46}
         axes.annotate("", (x1, y1), (x0, y0), arrowprops=line)
         axes.text((x0 + x1) / 2, (y0 + y1) / 2 + above, text, ha="center", va="center", fontsize=9, color="#444444")
-    _bow(axes, (5.0, 3.55), (1.1, 2.65), "the policy's action is executed", (2.6, 4.1))
-    _bow(axes, (8.6, 2.65), (5.6, 3.4), "new weights", (7.6, 3.75))
+    for tail, head, said, place in _BOWS:
+        bow = {"arrowstyle": "-|>", "color": "#0b5cad", "connectionstyle": "arc3,rad=0.25"}
+        axes.annotate("", head, tail, arrowprops=bow)
+        axes.text(*place, said, ha="center", fontsize=9, color="#0b5cad")
     axes.text(5.0, 0.25, "between rounds: a memory of each failed game", ha="center", fontsize=9, color="#444444")
     return svg(figure)
 
@@ -133,7 +139,7 @@ def make_figures(
     # Drawings and badges first: they need no model.
     figures = {**badges(), "learning_curve.svg": svg(solved_so_far(runs, (7.6, 3.2))), "loop.svg": loop_figure()}
     for name, content in figures.items():
-        write_atomically(out / name, partial(_write, content))
+        write_atomically(out / name, lambda file, content=content: file.write(content))  # type: ignore[misc]
     lines = [f"{out / name}" for name in figures]
     parts = set_up(environment=environment, split=split, checkpoint=checkpoint, cfg_path=cfg_path, options=options)
     with closing(parts) as setup:
@@ -162,16 +168,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         options=arguments.options,
     )
     print("\n".join(lines))
-
-
-def _bow(axes: Axes, start: tuple, end: tuple, text: str, at: tuple[float, float]) -> None:
-    line = {"arrowstyle": "-|>", "color": "#0b5cad", "connectionstyle": "arc3,rad=0.25"}
-    axes.annotate("", end, start, arrowprops=line)
-    axes.text(*at, text, ha="center", fontsize=9, color="#0b5cad")
-
-
-def _write(content: bytes, file: BinaryIO) -> None:
-    file.write(content)
 
 
 if __name__ == "__main__":

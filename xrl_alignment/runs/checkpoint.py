@@ -55,7 +55,7 @@ def save_checkpoint(
     """Write a checkpoint of `model.trainable_state_dict()` and what a resume needs; returns the path.
 
     Of a model that is sharded over processes take `weights`, and the optimiser's state dictionary, with whole tensors.
-    FileError where it cannot be written, CheckpointError where a weight or a state of the optimiser is not finite; an
+    FileError if it cannot be written, CheckpointError if a weight or a state of the optimiser is not finite; an
     older file there is untouched.
     """
     path = Path(path)
@@ -74,6 +74,7 @@ def save_checkpoint(
         "random": random or {},
         "config": config or {},
         "references": references or {},
+        # Left out if nobody knows: an absent key reads as unknown.
         **({"played": played} if played is not None else {}),
     }
     write(path, content)
@@ -88,6 +89,7 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
     """
     content = read(Path(path))
     if not isinstance(content, dict) or content.get("format") != FORMAT:
+        # What it holds instead, for whoever has named the wrong file.
         keys = [key[:40] for key in content if isinstance(key, str)][:5] if isinstance(content, dict) else []
         held = ", ".join(keys) or type(content).__name__
         raise CheckpointError(f"{path} is not an EMAC+ run checkpoint; it holds: {held}")

@@ -133,6 +133,7 @@ def round_block(round: int, *, solved: int, newly_solved: int, total: int, secon
 
 def newest_checkpoint(directory: Path | str) -> Path | None:
     """The `emma_checkpoint_<round>.pth` of the latest round in a run directory, or None."""
+    # By number: as text, round 10 would come before round 9.
     found = sorted(Path(directory).glob("emma_checkpoint_*.pth"), key=lambda path: int(path.stem.rsplit("_", 1)[1]))
     return found[-1] if found else None
 
@@ -234,6 +235,7 @@ class RunDirectory(RunPaths):
         # A logger for each directory: programs and tests open several runs after each other.
         self.logger = logging.getLogger(f"{LOGGER_NAME}.{id(self)}")
         self.logger.setLevel(logging.INFO)
+        # The run's lines belong into its own log, not into the program's.
         self.logger.propagate = False
         self._handler = logging.FileHandler(self.path / "running_nb01.log", encoding="utf-8")
         self._handler.setFormatter(logging.Formatter(f"%(levelname)s:{LOGGER_NAME}:%(message)s"))
@@ -308,6 +310,7 @@ class RunDirectory(RunPaths):
         if (list(games), list(environments)) == self._saved_games:
             return
         write_json(self.state / "games.json", list(games))
+        # Without any, what an earlier server was told stays.
         if environments:
             content = {"environments": list(environments), "games_hash": ids_hash(games)}
             write_json(self.state / "environment.json", content)

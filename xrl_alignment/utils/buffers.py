@@ -61,6 +61,7 @@ class BaseBuffer:
     @staticmethod
     def swap_and_flatten(arr: np.ndarray) -> np.ndarray:
         """From (steps, environments, …) to (environments · steps, …), one environment after another."""
+        # As Stable-Baselines3's buffers do it: the steps of one environment stay together.
         swapped = arr.swapaxes(0, 1)
         flat = swapped.reshape(swapped.shape[0] * swapped.shape[1], *swapped.shape[2:])
         return flat if arr.ndim > 2 else flat[:, None]  # the original: a number is a row of one

@@ -60,6 +60,7 @@ def read_command_line(arguments: list[str] | None = None) -> tuple[argparse.Name
     parser.add_argument("--scores", type=Path, metavar="FILE", help="write the page of protocols and scores")
     options = parser.parse_args(arguments)
     sizes = QUICK if options.quick else Sizes()
+    # What the command line names takes the place of the size's own value.
     sizes = replace(
         sizes,
         students=tuple(options.students or sizes.students),
@@ -94,6 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     lab = Lab(options.out, jobs=options.jobs, say=lambda text: print(text, flush=True))
     path = options.page.with_suffix(".json") if options.page else options.out / "audit.json"
     with closing(locked(options.out / ".lock", options.out)):
+        # Sections that are not asked for now keep the figures of an earlier call.
         results = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         sections = [name for name in options.sections if name != "logs" or sizes.logs]
 

@@ -36,6 +36,7 @@ def drawn(results: Mapping[str, Any]) -> dict[str, bytes]:
 
 def counted(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The share that a row's protocol counts: of the first trial, of games over all trials, or of slots."""
+    # A row that was played under no protocol counts the first trial.
     way = PROTOCOLS[row["protocol"]].counted if row["protocol"] in PROTOCOLS else ""
     return {BY_SLOT: row["by_slot"] or row["best_of"], BY_GAME: row["best_of"]}.get(way, row["first_trial"])
 
@@ -47,6 +48,7 @@ def players_figure(by_split: Mapping[str, Mapping[str, Any]]) -> Figure:
     for number, (split, rows) in enumerate(by_split.items()):
         there = [place for place, name in enumerate(names) if name in rows]
         shares = [rows[names[place]]["first_trial"] for place in there]
+        # Shifted, so that the error bars of two splits do not lie on each other.
         _points(axes, there, shares, _COLOURS[number], split, 0.12 * number)
     axes.set(xlabel="success in a single trial, 95 % interval", xlim=RATE_LIMITS)
     if len(by_split) > 1:
@@ -76,12 +78,14 @@ def gaps_figure(gaps: Sequence[Mapping[str, Any]]) -> Figure:
         colour = _COLOURS[0] if low > 0 or high < 0 else "#888888"
         error = [[gap["gap"] - low], [high - gap["gap"]]]
         axes.errorbar([gap["gap"]], [row], xerr=error, fmt="o", color=colour, capsize=2, markersize=4)
+    # An interval that crosses this line says nothing of who is better.
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set(xlabel="difference in success, 95 % interval (Newcombe)")
     return figure
 
 
 def _rows(names: Sequence[str], size: int = 8) -> tuple[Figure, Axes]:
+    # A row is as high however many there are; the inch more is for the axis and its label.
     figure = Figure(figsize=(_WIDTH, 1.0 + _ROW * len(names)), layout="constrained", facecolor="white")
     axes = figure.add_subplot()
     axes.set_yticks(range(len(names)), names, fontsize=size)

@@ -14,6 +14,7 @@ from alfworld_native.experts.base import Label
 from alfworld_native.experts.explorer import APPLIANCES, Explorer
 from alfworld_native.language.sentences import Task, parse_opening, parse_task
 
+# Each object is number 1 here: the opening text does not say which numbers there are.
 _VERBS = ("go to {place}", "open {place}", "take {thing} 1 from {place}", "put {thing} 1 in/on {place}", "use {lamp} 1")
 
 
@@ -69,6 +70,7 @@ class ListAlone:
         for verb in self._ORDER:
             if fitting := [command for command in new if command.startswith(verb)]:
                 return Label(fitting[0])
+        # All were tried: the one that was tried least often.
         return Label(min(commands, key=self._tried.count))
 
 
@@ -109,6 +111,7 @@ class ListAndTask:
 
         if not self._held:
             wanted = [command for command in commands if command.startswith(f"take {task.object_type} ")]
+            # What was brought already lies in the target, and could be taken again without end.
             wanted = [command for command in wanted if command[5:].partition(" from ")[0] not in self._brought]
             return Label(wanted[0] if wanted else self._search(commands))
         if task.treatment == "look":
@@ -125,6 +128,7 @@ class ListAndTask:
         """Open what is closed here, else go where it has not been; when it was everywhere, again to the first."""
         closed = [command for command in commands if command.startswith("open ") and command not in self._done]
         places = [command for command in commands if command.startswith("go to ")]
+        # Sorted: of places that were visited equally often, it is always the same one.
         return closed[0] if closed else min(sorted(places), key=self._done.count, default="look")
 
 

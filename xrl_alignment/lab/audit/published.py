@@ -18,7 +18,7 @@ TABLE = Path(__file__).with_name("published.json")
 class Published:
     """A rate that somebody has published.
 
-    `protocol` is None where it is not known; such a rate is listed, and never compared. `against` names the rate that
+    `protocol` is None if it is not known; such a rate is listed, and never compared. `against` names the rate that
     it is set beside in its source. `abstract`: seen in an abstract or a summary, not in the source's own table.
     """
 

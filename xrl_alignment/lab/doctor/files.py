@@ -38,6 +38,7 @@ def check_weights(path: str, what: str = "weights") -> Finding:
     if not place.exists() and _HUB_ID.fullmatch(path) and place.suffix not in _WEIGHT_FILES:
         from huggingface_hub import try_to_load_from_cache
 
+        # It gives a path, None, or an object that stands for "known not to exist".
         if isinstance(try_to_load_from_cache(path, "config.json"), str):
             return Finding("ok", what, f"{path}, in the Hugging Face cache")
         advice = "it is downloaded at the first start; without a network give a folder instead"
@@ -73,6 +74,7 @@ def check_config_weights(cfg_path: str) -> Iterator[Finding]:
             return
     for key in ("llm_model", "base_model", "vit_weights", "pretrained", "ref_pretrained"):
         path = str(model.get(key) or "")
+        # `tiny` is in the package, and an address is downloaded at the first start.
         if path and path != "tiny" and not path.startswith(("https://", "http://")):
             yield check_weights(path, f"model.{key}")
 

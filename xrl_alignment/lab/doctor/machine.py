@@ -17,6 +17,7 @@ from xrl_alignment.common.network import process_on_port
 from xrl_alignment.lab.doctor.finding import Finding
 
 OLDEST_PYTHON = (3, 10)
+# Module -> the distribution that brings it, which may have another name.
 LIBRARIES = {
     "alfworld": "alfworld",
     "filelock": "filelock",
@@ -39,6 +40,7 @@ LIBRARIES = {
     "transformers": "transformers",
     "yaml": "pyyaml",
 }
+# Module -> the extra of this project that brings it, and what it is for.
 EXTRAS = {
     "ray": ("ray", "rollouts on many machines"),
     "vllm": ("vllm", "policy.name=vllm (best in an environment of its own: make vllm-env)"),
@@ -93,6 +95,7 @@ def check_device(*, large: bool = False) -> Finding:
         computes = "bfloat16" if cpu_multiplies_bfloat16() else "float32 (no instructions for bfloat16)"
         text = f"CPU only, computing in {computes}: enough for model tiny; a 7B model needs a GPU"
         return Finding("warn" if large else "ok", "device", text)
+    # Free memory counts: another process may hold most of the card.
     free, total = torch.cuda.mem_get_info()
     text = f"{torch.cuda.get_device_name()}, {free / 1024**3:.0f} of {total / 1024**3:.0f} GiB free"
     if free < LARGE_MODEL:

@@ -13,6 +13,7 @@ _LEVELS = {"found": "ok", "pending": "warn", "random": "ok", "fault": "fail"}
 
 def is_model(name: str) -> bool:
     """Whether `name` is a model type or a yaml with a `model:` section, and no weight file or folder."""
+    # Imports stand in the functions of this module: the doctor has to run even if what they need is missing.
     from lavis.models.blip2_models.emac_config import MODEL_TYPES
 
     return name in MODEL_TYPES or Path(name).suffix in (".yaml", ".yml")

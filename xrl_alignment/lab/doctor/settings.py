@@ -26,6 +26,7 @@ SMALL_MODELS = ("tiny", "demo", "student", "student_levels", "student_looks")  #
 def check_settings(config: DaggerConfig, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Check what a run of `config` needs, `fail` if it could not end well."""
     from alfworld_native import choose_games
+    from xrl_alignment.builders.teacher import asks_model
 
     settings, number = config.environment, config.run.num_envs
     if settings.name == "household":
@@ -44,7 +45,25 @@ def check_settings(config: DaggerConfig, environ: Mapping[str, str] = os.environ
         if given.get(key):
             yield check_weights(str(given[key]), f"model.{key}")
     yield check_device(large=name not in SMALL_MODELS)
-    yield from _check_teacher(config, environ)
+    # The language model that labels or writes memories: its name, key and address. It is not asked.
+    if asks_model(config.expert, config.reflexion):
+        from xrl_alignment.agents.experts.llm.endpoint import Endpoint  # here: the client library takes a second
+
+        expert = config.expert
+        try:
+            endpoint = Endpoint(
+                model=expert.model,
+                base_url=expert.base_url,
+                api=expert.api,
+                api_version=expert.api_version,
+                key_variable=expert.key_variable,
+                environ=environ,
+            )
+            endpoint.close()
+        except EmacError as error:
+            yield Finding("fail", "teacher", str(error))
+        else:
+            yield Finding("ok", "teacher", f"{expert.model} at {endpoint.address}, not asked")
     if config.environment.name == "thor":
         # Packages, build, display, object poses. Without the packages nobody knows which build they want.
         packages = check_simulator()
@@ -53,28 +72,3 @@ def check_settings(config: DaggerConfig, environ: Mapping[str, str] = os.environ
             yield check_build(Path.home())
         yield check_display(environ, started=True)
         yield check_poses(settings.data or None, settings.split)
-
-
-def _check_teacher(config: DaggerConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """The language model that labels or writes memories: its name, key and address. It is not asked."""
-    from xrl_alignment.builders.teacher import asks_model
-
-    if not asks_model(config.expert, config.reflexion):
-        return
-    from xrl_alignment.agents.experts.llm.endpoint import Endpoint  # here: the client library takes a second to import
-
-    expert = config.expert
-    try:
-        endpoint = Endpoint(
-            model=expert.model,
-            base_url=expert.base_url,
-            api=expert.api,
-            api_version=expert.api_version,
-            key_variable=expert.key_variable,
-            environ=environ,
-        )
-        endpoint.close()
-    except EmacError as error:
-        yield Finding("fail", "teacher", str(error))
-    else:
-        yield Finding("ok", "teacher", f"{expert.model} at {endpoint.address}, not asked")

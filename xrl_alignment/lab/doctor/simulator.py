@@ -51,6 +51,7 @@ def check_build(home: Path) -> Finding:
     if folder.is_dir():
         return Finding("ok", "thor build", str(folder))
     advice = f"unpack {address} into {folder}"
+    # HEAD asks whether the build is there, without its bytes.
     head = urllib.request.Request(address, method="HEAD")
     try:
         with urllib.request.urlopen(head, timeout=BUILD_TIMEOUT):  # nosec B310  (ai2thor's own address)
@@ -94,27 +95,23 @@ def check_display(environ: Mapping[str, str], sockets: Path | None = None, *, st
     return Finding("ok", "display", f"DISPLAY={display}")
 
 
-def unity_logs(home: Path) -> list[Path]:
-    """Unity's log files below `home`, the newest first: ai2thor's own, then Unity's for Linux and macOS."""
-    patterns = (".ai2thor/log/*.log", ".config/unity3d/Allen Institute*/*/Player.log", "Library/Logs/*/*/Player.log")
-    logs = [path for pattern in patterns for path in home.glob(pattern)]
-    return sorted(logs, key=lambda path: path.stat().st_mtime, reverse=True)
-
-
 def check_unity_log(home: Path) -> Finding:
     """Where Unity's log is, and its last lines that mention an error."""
-    logs = unity_logs(home)
+    # ai2thor's own logs, then Unity's for Linux and macOS; the newest one is that of the last run.
+    patterns = (".ai2thor/log/*.log", ".config/unity3d/Allen Institute*/*/Player.log", "Library/Logs/*/*/Player.log")
+    logs = [path for pattern in patterns for path in home.glob(pattern)]
     if not logs:
         return Finding("ok", "unity log", f"none under {home}: the simulator has not run here")
-    with logs[0].open("rb") as file:
+    log = max(logs, key=lambda path: path.stat().st_mtime)
+    with log.open("rb") as file:
         # The end of the log: a crash stands in its last lines, and the file may be large.
-        file.seek(max(logs[0].stat().st_size - 256 * 1024, 0))
+        file.seek(max(log.stat().st_size - 256 * 1024, 0))
         lines = file.read().decode(errors="replace").splitlines()
     words = ("error", "exception", "fail", "crash", "unable")
     faults = [line.strip()[:160] for line in lines if any(word in line.lower() for word in words)]
     if not faults:
-        return Finding("ok", "unity log", f"{logs[0]}, no errors")
-    return Finding("warn", "unity log", f"{logs[0]}: " + " | ".join(faults[-3:]), "read the lines around them")
+        return Finding("ok", "unity log", f"{log}, no errors")
+    return Finding("warn", "unity log", f"{log}: " + " | ".join(faults[-3:]), "read the lines around them")
 
 
 # AI2-THOR's own folder, which is only read.

@@ -66,7 +66,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from alfworld_native.base import Game, TimeStep
+from alfworld_native.base import Game
 from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.experts.explorer import Explorer
 from alfworld_native.games import find_games
@@ -130,39 +130,36 @@ def wander(environment: NativeEnvironment, game: Game, rng: random.Random, limit
     tried: set[str] = set()
 
     def agent(turn: Turn) -> Generator[Any, Any, str]:
-        reached.append(names_in_reach(environment))
-        action = whim(turn.now, tried, rng)
-        tried.add(action)
         yield from ()  # it asks nobody
+        reached.append(names_in_reach(environment))
+        commands, draw = turn.now.admissible_commands, rng.random()
+        if draw < 0.03:
+            action = rng.choice(("look", "inventory", "go to shelf 9", "take mug 1 from desk 1"))
+        else:
+            # Limits of the same draw: up to 0.35 it treats something if it can, up to 0.45 it takes something if it
+            # can, …; below 0.1, and from 0.95 on, it does anything.
+            action = ""
+            for limit, verbs in (
+                (0.35, ("clean ", "heat ", "cool ", "use ")),
+                (0.45, ("take ",)),
+                (0.50, ("put ",)),
+                (0.70, ("open ",)),
+                (0.95, ("go to ",)),
+            ):
+                some = [command for command in commands if command.startswith(verbs)]
+                if verbs == ("go to ",):
+                    some = [command for command in some if command not in tried]
+                if some and 0.1 < draw < limit:
+                    in_order = some[0].startswith("go to ") and rng.random() < 0.5
+                    action = some[0] if in_order else rng.choice(some)
+                    break
+            action = action or rng.choice(commands)
+        tried.add(action)
         return action
 
     episode = without_questions(play(environment, game, agent, max_steps=limit))
     steps = [Step(reach, done, done, heard) for reach, (done, heard) in zip(reached, episode.steps, strict=True)]
     return episode.text, steps, episode.won
-
-
-def whim(now: TimeStep, tried: set[str], rng: random.Random) -> str:
-    """What a player without a goal does: it looks, treats what it holds, takes, puts, opens, or walks on."""
-    commands = now.admissible_commands
-
-    def starting(*verbs: str) -> list[str]:
-        return [command for command in commands if command.startswith(verbs)]
-
-    draw = rng.random()
-    if draw < 0.03:
-        return rng.choice(("look", "inventory", "go to shelf 9", "take mug 1 from desk 1"))
-    # Limits of the same draw: up to 0.35 it treats something if it can, up to 0.45 it takes something if it can, …
-    choices = (
-        (0.35, starting("clean ", "heat ", "cool ", "use ")),
-        (0.45, starting("take ")),
-        (0.50, starting("put ")),
-        (0.70, starting("open ")),
-        (0.95, [command for command in starting("go to ") if command not in tried]),
-    )
-    for limit, some in choices:
-        if some and 0.1 < draw < limit:
-            return some[0] if some[0].startswith("go to ") and rng.random() < 0.5 else rng.choice(some)
-    return rng.choice(commands)
 
 
 def play_skilled(

@@ -75,6 +75,7 @@ def confusion(features: Tensor, seen: Sequence[Seen]) -> np.ndarray:
     for i, one in enumerate(seen):
         for kind, x, y, width, height, pixels in one.objects.tolist():
             if max(width, height) >= LEAST_LENGTH and pixels >= LEAST_PIXELS:
+                # The middle of a box can lie on the frame's last pixel, and so in a patch that does not exist.
                 counts[kind, best[i, min(y // PATCH, GRID - 1), min(x // PATCH, GRID - 1)]] += 1
     return counts
 
@@ -82,6 +83,7 @@ def confusion(features: Tensor, seen: Sequence[Seen]) -> np.ndarray:
 def picture(counts: np.ndarray) -> Figure:
     """The table of confusions: shares of each row."""
     order = sorted(range(len(TYPES)), key=lambda kind: TYPES[kind])
+    # Rows and columns by name, "nothing" first; a type without an object keeps a row of zeros.
     shares = counts[order][:, [0, *(kind + 1 for kind in order)]] / np.maximum(counts[order].sum(1, keepdims=True), 1)
     names = [TYPES[kind] for kind in order]
     figure = Figure(figsize=(9.6, 9.4), layout="constrained", facecolor="white")
@@ -96,9 +98,11 @@ def picture(counts: np.ndarray) -> Figure:
 
 def measure(model: Blip2Emac, games: Sequence[Game], frames: int, seed: int = 7) -> tuple[dict, np.ndarray]:
     """Precision and recall, over all types and of each, with the table of confusions."""
+    # Nothing is put within reach on purpose: the frames are those that a player meets.
     source = views(games, random.Random(seed), held_out=True, crowding=0.0)
     seen = [next(source) for _ in range(frames)]
     features = findings(model, seen)
+    # The first feature says which types the image shows, near 1 or near 0; named is what lies above 0 here.
     counts = precision_recall(features[:, 0, 1:] - 0.5, seen)
     precision, recall = rates(counts)
     types = {}

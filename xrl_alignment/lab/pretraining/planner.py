@@ -122,7 +122,9 @@ def main() -> None:
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
     random.Random(arguments.seed).shuffle(games)
     examples = hasty_examples(games[: arguments.number], arguments.seed)
+    # LoRA (Hu et al. 2021) of a high rank, merged at the end: the file holds plain weights. alpha / rank is 2.
     planner = LocalPlanner(language_model("tiny"), load_llm_tokenizer(package_path("tiny")), rank=RANK, alpha=2 * RANK)
+    # No DPO: the hasty player's plans have no better ones beside them.
     settings = PlannerTraining(epochs=arguments.epochs, dpo_epochs=0, lr=arguments.lr, max_examples=len(examples))
     with Bar("updates") as bar:
 

@@ -83,6 +83,7 @@ def react_examples(games: Iterable[Game], environment: Environment) -> dict[str,
         if actions in LENGTHS and all(feedback != NOTHING_HAPPENS for _, feedback in trace.steps):
             task = parse_task(parse_opening(trace.opening)[1])
             assert task is not None  # the generator writes ALFWorld's own sentences
+            # The first game of each object, so the examples are of different ones.
             examples.setdefault(task.object_type, react_text(trace.opening, trace.steps))
     for task_type, examples in chosen.items():
         if len(examples) < EXAMPLES_PER_TYPE:
@@ -100,6 +101,7 @@ def reflection_examples(games: Sequence[Game], environment: Environment) -> str:
 
     Raises ConfigError if the games do not suffice.
     """
+    # Without the word "hot" the task reads as one that asks for no treatment.
     hasty = (
         play_aloud(game, environment, ForgetfulExplorer(["hot"]), max_steps=FAILED_STEPS)
         for game in games
@@ -110,6 +112,7 @@ def reflection_examples(games: Sequence[Game], environment: Environment) -> str:
         for game in games
         if game.task_type.startswith("pick_and_place")
     )
+    # The plans are those of `RuleReflector`; these words of theirs name the failure that each agent is to show.
     texts = [_first_failure(hasty, "did not heat it"), _first_failure(slow, "and saw no")]
     return "\n\n".join(texts) + "\n"
 
@@ -126,6 +129,7 @@ def planner_examples(games: Iterable[Game], environment: Environment) -> str:
             if game.task_type in found:
                 continue
             played = executor.run_one(player, game, answer=Answerer(ExplorerPlanner())).value
+            # One plan alone would not show that a plan is made anew after what was seen.
             if played.result.won and len(played.calls) > 1:
                 last = played.calls[-1]
                 found[game.task_type] = plan_prompt(PlanQuestion(played.goal, "", last["history"])) + last["plan"]

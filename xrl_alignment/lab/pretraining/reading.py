@@ -99,6 +99,7 @@ def loss_of(values: Tensor, named: Tensor) -> Tensor:
 
     `named` (N, types): the types that the encoder names, each for its own query; all other values have to be 0.
     """
+    # A query that is not a type's own has to give 0 for it: the projection adds up what all queries say.
     wanted = torch.zeros_like(values)
     wanted[:, OWN_QUERY, torch.arange(len(TYPES))] = named
     entropy = functional.binary_cross_entropy_with_logits(SHARPNESS * (values - 0.5), wanted, reduction="none")
@@ -172,6 +173,7 @@ def student_state(encoder: ConvEncoder, reader: Reader, told: ToldStudent) -> di
     parts["llm_proj.weight"] = change.T @ reader.head.weight
     parts["llm_proj.bias"] = change.T @ reader.head.bias + told.nothing
     llm = told.llm_model.state_dict()
+    # The output layer is the embedding, which stands in the file already.
     return parts | {f"llm_model.{key}": value for key, value in llm.items() if key != "lm_head.weight"}
 
 
@@ -182,6 +184,7 @@ def main() -> None:
     keep_freed_memory()
     trained = new_encoder()
     trained.load_state_dict(torch.load(arguments.encoder / "encoder.pt", weights_only=True)["model"])
+    # Batch norms are folded into the convolutions: the student that ships has none.
     encoder = trained.eval().folded()
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
     games += find_games("train") if arguments.official else []

@@ -310,6 +310,7 @@ def train(
     pool: list[Seen] = []
     started = time.monotonic() - spent * 60
     while (spent := (time.monotonic() - started) / 60) < minutes:
+        # The oldest frames go: each new one replaces one that was learned from REUSE times.
         keep = pool[POOL // REUSE :] if len(pool) == POOL else pool
         begun = time.monotonic()
         pool = keep + [next(source) for _ in range(POOL // REUSE)]

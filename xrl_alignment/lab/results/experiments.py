@@ -324,6 +324,7 @@ def _collections(lab: Lab, sizes: ResultsConfig) -> list[Path]:
     A student that is unsure whether the newest list names what it looks for walks on, and searches the whole room for
     nothing; a wrong `take` costs one step. So states in which something is taken count more.
     """
+    # Seeds differ, so that the ways show different games, in another order.
     told = partial(_collection, lab, noise=sizes.noise)
     taken = told("taken", sizes.taken_games, 6, "--no-show-ids", "--only", "take")
     return [

@@ -108,12 +108,10 @@ class Lab:
             }
         )
         self.step(f"students/{name}", ["train.py", "--cfg-path", str(CONFIGS / "student.yaml"), *_options(given)])
-
-        def epoch(checkpoint: Path) -> int:
-            return int(checkpoint.stem.rpartition("_")[2])
-
-        *older, newest = sorted((self.output / "students" / name).glob("checkpoint_[0-9]*.pth"), key=epoch)
-        for path in older:  # one for each step of the learning rate
+        # One checkpoint for each step of the learning rate, by its number: as text 10 would come before 9.
+        found = (self.output / "students" / name).glob("checkpoint_[0-9]*.pth")
+        *older, newest = sorted(found, key=lambda checkpoint: int(checkpoint.stem.rpartition("_")[2]))
+        for path in older:
             path.unlink(missing_ok=True)
         return newest
 
@@ -170,9 +168,11 @@ class Lab:
                     raise StepError(
                         f"{done} was made by another command ({made['command']}): use another results.output"
                     )
+                # The seconds of the run that made it: a page says what its figures have cost, whenever it is written.
                 self._used[name] = made["seconds"]
                 return
             with self._running:
+                # Another chain has failed while this one waited for its turn.
                 if self._stopped.is_set():
                     raise StepError(f"{name} was not begun")
                 seconds = self._run(name, [*command, *resume()])

@@ -49,6 +49,7 @@ def row(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     values = grid([won_by_game(evaluation) for evaluation in evaluations])  # (seeds, games)
     mean, low, high = mean_and_interval(values)
     episodes = [episode for evaluation in evaluations for episode in evaluation["episodes"][0]]
+    # Steps of won games alone: those of a failed one say only how long it was allowed to go on.
     won = [episode["actions"] for episode in episodes if episode["won"]]
     actions = sum(episode["actions"] for episode in episodes)
     return {

@@ -34,6 +34,7 @@ _KINDS = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+# Addresses hold numbers alone, so none can name a file.
 _NUMBERS = re.compile(r"/(episodes|frames|memories)((?:/[0-9]{1,6}){1,3})", re.ASCII)
 _QUALITY = 90
 
@@ -56,6 +57,7 @@ class Dashboard:
         self._board = Board()
         sessions = LiveSessions(in_progress) if in_progress else None
         self._watcher = Watcher(self._board, self._files, status=status, sessions=sessions)
+        # Read once: no address that a browser names reaches the disk here.
         self._public = {
             f"/dashboard/{file.name}": HttpResponse(200, file.read_bytes(), _KINDS[file.suffix])
             for file in PAGE.iterdir()
@@ -97,6 +99,7 @@ class Dashboard:
 
     def close(self) -> None:
         """Send a last time what is new, and end every stream."""
+        # The watcher first: its last look still goes to the streams that the board then ends.
         self._watcher.close()
         self._board.close()
 

@@ -103,6 +103,7 @@ def replay(record: dict[str, Any], buffer: Path, *, tell_objects: bool = True) -
         notice += f" The expert gave no label in {record['unlabelled']} of its states; there the agent's own stands."
     heard = str(record.get("opening", ""))
     for step in steps:
+        # What the agent had heard when it acted: the opening, then the answer to the step before.
         step["heard"], heard = heard, step["feedback"]
     facts: dict[str, Any] = {}
     for key in ("round", "env", "game", "won", "assisted", "actions", "seconds"):
@@ -120,6 +121,7 @@ def replay(record: dict[str, Any], buffer: Path, *, tell_objects: bool = True) -
 def stored_frame(buffer: Path, name: str, step: int) -> np.ndarray:
     """The frame of a step: uint8 (H, W, 3). ShardError if there is none."""
     shard = find_shard(buffer, name)
+    # Before it is read: a run directory may come from somebody else, with frames of any size.
     if shard.row_size(IMAGE) > 3 * MAX_PIXELS:
         raise ShardError(f"the frames of {name} have more than {MAX_PIXELS} pixels")
     image: np.ndarray = shard.read(step, (IMAGE,))[IMAGE]

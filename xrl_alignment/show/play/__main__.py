@@ -62,10 +62,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(argv)
     if arguments.delay < 0:
         raise ConfigError(f"--delay {arguments.delay:g}: give 0 seconds or more")
+    # Before the game: that a recording cannot be written would else be told when it is over.
     if arguments.record:
         check_recording(arguments.record)
-    console = Console(highlight=False)
+    console = Console(highlight=False)  # rich would colour numbers and quoted words of the game's own text
     frame = show_as(arguments.frame, console, os.environ, lambda: device_attributes(console, sys.stdin))
+    # On stderr: stdout may be a file that is to hold the game alone.
     print("Setting up the games ...", file=sys.stderr, flush=True)
     setup = set_up(
         environment=arguments.env,
@@ -84,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         game = setup.new_game(number)
         if arguments.player not in game.players:
             raise ConfigError(f"--player {arguments.player}: nobody is there to play; give --expert or --checkpoint")
+        # An episode that was left is summed up and recorded, too.
         with contextlib.suppress(Quit):
             TerminalGame(console, frame=frame, delay_s=arguments.delay).play(game, arguments.player)
         print(f"game {number} of {len(setup.games)} (--game {number}), {summary_line(game)}")

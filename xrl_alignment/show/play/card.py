@@ -82,6 +82,7 @@ def _card(game: GameInProgress, moment: Moment, lines: list[Line]) -> Image.Imag
 def wrapped(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int, most: int) -> list[str]:
     """`text` in at most `most` lines of `width` pixels, the last one with `...` if something was left out."""
     lines: list[str] = []
+    # Bounded: each word is measured, and a model may write any amount.
     printable = "".join(sign if sign.isprintable() else " " for sign in text[:2000])
     words = [word for word in printable.split(" ") if word]
     while words and len(lines) < most:

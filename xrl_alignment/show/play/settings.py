@@ -92,6 +92,8 @@ def set_up(
         if new_expert:
             new_expert()  # an unknown name is told before anything is shown
         told = {key: getattr(config.environment, key) for key in _OF_THE_AGENT} if config else {}
+        # What was opened is handed over: it stays open until `Setup.close`. An error before this line closes all of
+        # it.
         return Setup(games, engine, new_expert, suggest, cleanup=cleanup.pop_all(), **told)
 
 
@@ -141,6 +143,7 @@ def settings_of_run(checkpoint: Path) -> list[str]:
     if caution := told(stored):
         print(f"{checkpoint}: {caution}", file=sys.stderr, flush=True)
     return [
+        # As JSON, so that a text stays a text and a list stays a list when the option is read.
         f"{section}.{key}={json.dumps(value)}"
         for section, values in stored.taken.items()
         for key, value in values.items()
@@ -158,6 +161,7 @@ def load_policy(config: EvaluateConfig, cleanup: contextlib.ExitStack) -> Sugges
     actor = PolicyActor(policy=policy, write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects))
 
     def suggest(question: PolicyQuestion) -> str:
+        # A model that reads several frames gets the newest of the earlier ones, too; `[-0:]` would be all of them.
         count = actor.frames - 1
         seen = question._replace(earlier=question.earlier[-count:] if count else ())
         if config.environment.blank_frames:

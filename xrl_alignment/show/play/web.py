@@ -98,6 +98,7 @@ class PlayPages:
             raise RequestRefused(400, "a move is a JSON object") from error
         content = content if isinstance(content, dict) else {}
         step, action, player = (content.get(key) for key in ("step", "action", "player"))
+        # `type`, not `isinstance`: JSON's `true` is an int in Python.
         if type(step) is not int or not (isinstance(action, str) or isinstance(player, str)):
             raise RequestRefused(400, 'a move is {"step": number, "action": text} or {"step": number, "player": name}')
         if isinstance(action, str):
@@ -117,6 +118,7 @@ class PlayPages:
 
     def _state(self) -> HttpResponse:
         game = self.game
+        # The same facts as in a recording, so that one script shows both; frames have addresses of their own.
         told = recorded(game, frames=False)
         moment = game.moment
         suggestions = {player: moment.suggestion(player) for player in (EXPERT, POLICY) if player in game.players}

@@ -112,6 +112,7 @@ def types_table(episodes: Sequence[FinishedEpisode]) -> Table:
     """Success by task type, over the episodes that the policy played alone."""
     types: dict[str, list[FinishedEpisode]] = {}
     for episode in episodes:
+        # Where the expert drove, a success says nothing of the policy.
         if not episode.assisted:
             types.setdefault(episode.game.split("-", 1)[0] or "unknown", []).append(episode)
     rows = [[kind, *_rate(part)] for kind, part in sorted(types.items())]
@@ -158,6 +159,7 @@ def memories_table(run: Path, episodes: Sequence[FinishedEpisode]) -> Table:
         groups = [[e for e in again if bool(told.get(e.game)) == having] for having in (True, False)]
         if again:
             rows.append([str(round + 1), *(cell for group in groups for cell in _rate(group))])
+        # In this order: a game that was both failed and won in one round counts as won.
         failed |= {episode.game for episode in part if not episode.won}
         failed -= {episode.game for episode in part if episode.won}
     figures = ["played again", "solved", "success", "95 % interval"]
@@ -173,6 +175,7 @@ def best_and_worst(episodes: Sequence[FinishedEpisode], each: int) -> list[tuple
     # A later episode of a game replaces an earlier one: the journal is in the order of time.
     newest = {episode.game: episode for episode in episodes if episode.shard}
     own = [episode for episode in newest.values() if not episode.assisted] or list(newest.values())
+    # By name, too: a page that is made again shows the same episodes.
     best = sorted((e for e in own if e.won), key=lambda e: (e.actions, e.game))[:each]
     failed: dict[str, list[FinishedEpisode]] = {}
     for episode in sorted((e for e in own if not e.won), key=lambda e: (-e.actions, e.game)):

@@ -14,7 +14,16 @@ from xrl_alignment.show.report.tables import between
 def lead(runs: Mapping[str, Path], evaluations: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A sentence for each run, then one for its evaluations; a run without episodes has none."""
     sentences = [sentence for name, path in runs.items() if (sentence := _of_run(name, path))]
-    scores = [score for name, entry in evaluations.items() if (score := _score(name, entry))]
+    scores = []
+    for name, entry in evaluations.items():
+        # Free text if it was played so; random play has a success among the admissible commands alone.
+        free, admissible = entry.get("success"), entry.get("success_admissible")
+        kind = ("", "interval") if free is not None else (" among the admissible commands", "interval_admissible")
+        value = free if free is not None else admissible
+        if isinstance(value, float):
+            interval = entry.get(kind[1])
+            score = f"{name.replace('_', ' ')} {value:.2f}{kind[0]}"
+            scores.append(score + (f" ({between(interval)})" if interval else ""))
     if scores:
         sentences.append(f"Success in evaluations, of games that are each played once: {'; '.join(scores)}.")
     return sentences
@@ -46,13 +55,3 @@ def _of_run(name: str, run: Path) -> str:
         outcome = f"the policy alone solved {len(solved)} of these games"
     unfinished = "" if (run / "DONE").exists() else " so far (the run has not ended)"
     return f"{name}: {what}; {amount}{unfinished}; {outcome}."
-
-
-def _score(name: str, entry: Mapping[str, Any]) -> str:
-    free, admissible = entry.get("success"), entry.get("success_admissible")
-    kind = ("", "interval") if free is not None else (" among the admissible commands", "interval_admissible")
-    value = free if free is not None else admissible
-    if not isinstance(value, float):
-        return ""
-    interval = entry.get(kind[1])
-    return f"{name.replace('_', ' ')} {value:.2f}{kind[0]}" + (f" ({between(interval)})" if interval else "")

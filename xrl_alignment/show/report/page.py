@@ -83,6 +83,7 @@ def write_report(run_dir: Path | str, summary: dict[str, Any], *others: Path, ou
         if not folder.is_dir():
             raise MissingFileError(f"no run directory {folder}")
         found = find_runs(folder)
+        # Two folders may hold runs of equal names; a folder that is a run itself is named by its own name.
         prefix = f"{folder.resolve().name}/" if others and folder not in found.values() else ""
         runs |= {_unused(f"{prefix}{name}", runs): path for name, path in found.items()}
         if not found and (place := log_folder(folder)):
@@ -101,6 +102,7 @@ def render(title: str, runs: dict[str, Path], summary: dict[str, Any], logs: Map
     facts = {name: entry for name, entry in summary.items() if name not in evaluations}
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
+        # What a client or a model has written becomes text on the page, never markup.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -198,6 +200,7 @@ def log_parts(name: str, logs: Logs) -> LogParts:
     rows = []
     for c in recount(logs.trials):  # "–" for what the logs do not tell
         counts = map(number, (c.logged, c.slots, c.games, c.met, c.total))
+        # The results say it best; without them the log's own count is shown.
         slots = c.logged if c.slots is None else c.slots
         rows.append([str(c.trial), *counts, _rate(slots, c.total), _rate(c.games, c.met), number(c.seconds, 0)])
     head = ["trial", "solved, world.log", "slots solved", "games solved", "games met", "slots", "share of slots"]
@@ -270,6 +273,7 @@ def _cost_table(costs: list[RoundCost]) -> Table:
 
 
 def _total_usd(costs: Sequence[RoundCost]) -> str:
+    # Rounds without prices add nothing; if no round has any, the sum is not 0 but unknown.
     known = [cost.usd for cost in costs if cost.usd is not None]
     return number(sum(known) if known else None, 4)
 

@@ -51,6 +51,7 @@ def film_strip(run: Path, why: str, episode: FinishedEpisode) -> FilmStrip:
     hides = told is not None and not told.tell_objects
     path = run / "state" / "buffer" / Path(episode.shard).name  # a journal of anyone cannot lead out of the run
     try:
+        # Of a long episode its two halves: how it began, and how it ended.
         count, half = open_shard(path).steps, FRAMES // 2
         steps: list[StripStep | None] = []
         for index in range(count):

@@ -63,6 +63,7 @@ def missing_baselines(evaluations: Mapping[str, Any]) -> list[str]:
         return []
     lacking = [name for name in BASELINES if name not in evaluations]
     phases = [name for name in evaluations if name == "dpo" or name.startswith("dpo_")]
+    # `dpo_valid_seen` is to be compared with `bc_valid_seen`.
     bc = [f"bc{name.removeprefix('dpo')}" for name in phases if not name.endswith(_CONTROL)]
     return [*lacking, *(name for name in bc if name not in evaluations)]
 
@@ -99,6 +100,7 @@ def paired_table(evaluations: Mapping[str, Mapping[str, Any]]) -> Table:
         games = bc.keys() & dpo.keys()
         if not name.startswith("dpo") or not games:
             continue
+        # A table of two by two: each game's result before and after.
         pairs = [(bool(bc[game]), bool(dpo[game])) for game in games]
         both, only_bc, only_dpo, neither = (
             pairs.count(pair) for pair in ((True, True), (True, False), (False, True), (False, False))
@@ -122,6 +124,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def differing_settings(settings: Mapping[str, Mapping[str, Any]]) -> Table:
     """The settings in which runs differ: a row for each key, a column for each run."""
     # Settings of another version may lack a key: then the row shows that, too.
+    # As texts: values of any type are compared as the page shows them.
     flat = {name: {key: str(value) for key, value in _leaves(content)} for name, content in settings.items()}
     keys = sorted({key for values in flat.values() for key in values})
     rows = [[key, *(values.get(key, "–") for values in flat.values())] for key in keys]
