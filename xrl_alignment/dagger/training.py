@@ -59,6 +59,7 @@ class Trainer(Protocol):
         Raises CheckpointError if the state is damaged, of another frozen base, or has learned from more episodes
         than the journal holds.
         """
+        return  # also below: of a protocol's method without a statement mypy says that it is abstract
 
     def keep(self, episode: LabelledEpisode) -> str:
         """Store what is to be learned of a finished episode; returns its file's name, or "" if nothing is stored.
@@ -69,6 +70,7 @@ class Trainer(Protocol):
 
     def learn(self, record: EpisodeRecord) -> None:
         """Take in the next episode of the journal and, if training is due, train; keep the state safe."""
+        return
 
     def before_batch(self, answers: int, stopped: Callable[[], bool]) -> int | None:
         """Bring the policy's weights up to date before it gives so many `answers`; may wait, until `stopped`.
@@ -90,6 +92,7 @@ class Trainer(Protocol):
 
     def finish(self, num_rounds: int) -> None:
         """All `num_rounds` have ended: return when every episode is learned and saved."""
+        return
 
 
 class NoTraining(Trainer):
