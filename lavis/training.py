@@ -1,7 +1,7 @@
 """The one way in which weights are trained here: forward, scale, accumulate, check, clip, step.
 
-The offline runner, the online learner and the planner draw their batches in ways of their own and compute losses of
-their own. What happens to a loss afterwards is `Updater`:
+The offline runner, the online learner, the planner and pretraining draw their batches in ways of their own and compute
+losses of their own. What happens to a loss afterwards is `Updater`:
 
     for each of the n batches of an update:
         loss = …                                the caller's forward pass

@@ -76,10 +76,12 @@ from lavis.common.devices import autocast
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import LlmTokenizer
 from lavis.runners.played import PlayedGames, played_by_file
+from lavis.training import Updater
 from xrl_alignment.agents.language.history import EpisodeTrace
 from xrl_alignment.agents.language.prompt import build_prompt, opening
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.builders.student import load_student
+from xrl_alignment.lab.pretraining.descent import descend, rate_factor
 from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play, without_questions
 
@@ -395,19 +397,14 @@ def train(
     generator = torch.Generator().manual_seed(seed)
     (call,) = tokenizer.encode(CALL)
     optimizer = torch.optim.AdamW(llm.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.02)
+    updater = Updater(optimizer, list(llm.parameters()), max_norm=1.0)
     started, step, read = time.monotonic(), 0, 0
     while read < tokens:
         losses = []
         for rows in batches(writer.rows(POOL), writer.rng):
-            # Linear warm-up, then constant, then linear to zero in the last `DECAY_SHARE` of the tokens.
-            left = (1 - read / tokens) / DECAY_SHARE
-            for group in optimizer.param_groups:
-                group["lr"] = lr * min(1.0, (step + 1) / WARMUP_STEPS, max(0.0, left))
             loss = loss_of(llm, call, rows, tokenizer.pad_id, generator)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(llm.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+            factor = rate_factor(step, 1 - read / tokens, warm_up=WARMUP_STEPS, decay=DECAY_SHARE)
+            descend(updater, loss, lr * factor)
             losses.append(loss.item())
             read += sum(len(row.ids) for row in rows)
             step += 1

@@ -66,6 +66,7 @@ from lavis.models.student import Question
 from lavis.training import Updater
 from xrl_alignment.agents.language.prompt import build_prompt, token_counter
 from xrl_alignment.builders.student import load_student
+from xrl_alignment.lab.pretraining.descent import descend, rate_factor
 from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
 from xrl_alignment.lab.pretraining.vision import LOOKS_FOR, QUERY_OF, TYPES
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play
@@ -222,8 +223,6 @@ def learn(model: ToldStudent, states: Sequence[State], *, batches: int, lr: floa
     losses: list[float] = []
     for step in range(batches):
         # Warm-up over 20 batches, then linear to zero.
-        for group in optimizer.param_groups:
-            group["lr"] = lr * min((step + 1) / 20, 1 - step / batches)
         batch = rng.choices(states, weights, k=BATCH)
         samples = {
             # The explorer knows what lies where. A label that names what the student does not see would teach to guess.
@@ -232,8 +231,7 @@ def learn(model: ToldStudent, states: Sequence[State], *, batches: int, lr: floa
             "text_output": [state.label for state in batch],
         }
         loss = model.losses(samples, "bc").loss
-        updater.add(loss, loss.item(), lambda: "while learning to play by looks: lower --lr")
-        updater.update(lambda: "while learning to play by looks: lower --lr")
+        descend(updater, loss, lr * rate_factor(step, 1 - step / batches, warm_up=20, decay=1.0))
         losses.append(loss.item())
         if step % 25 == 24:
             print(f"  batch {step + 1}, loss {sum(losses[-25:]) / 25:.3f}", flush=True)

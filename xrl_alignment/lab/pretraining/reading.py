@@ -52,7 +52,9 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import autocast
 from lavis.models.blip2_models.blip2 import LN_VISION_EPS, Float32LayerNorm, init_qformer
 from lavis.models.blip2_models.conv_encoder import ConvEncoder
+from lavis.training import Updater
 from xrl_alignment.lab.pretraining.by_looks import ToldStudent, told_student
+from xrl_alignment.lab.pretraining.descent import descend, rate_factor
 from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
 from xrl_alignment.lab.pretraining.recognition import new_encoder, pixels_of, views
 from xrl_alignment.lab.pretraining.vision import LOOKS_FOR, QUERY_OF, SHARPNESS, TYPES
@@ -116,19 +118,15 @@ def learn_to_read(features: Tensor, *, steps: int, lr: float, seed: int) -> Read
     torch.manual_seed(seed)
     reader = Reader(features.shape[2])
     optimizer = torch.optim.AdamW(reader.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+    updater = Updater(optimizer, list(reader.parameters()), max_norm=1.0)
     held = features[-512:]  # only to measure: never trained on
     features = features[:-512]
     for step in range(steps):
-        for group in optimizer.param_groups:  # warm-up, constant for the first third, then along a line to zero
-            group["lr"] = lr * min((step + 1) / 100, 1.5 * (1 - step / steps), 1.0)
         batch = features[torch.randint(len(features), (BATCH,))].float()
         with autocast(torch.device("cpu")):
             values = reader(batch)
         loss = loss_of(values, named_by(batch))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(reader.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        descend(updater, loss, lr * rate_factor(step, 1 - step / steps, warm_up=100, decay=2 / 3))
         if step % 100 == 99 or step + 1 == steps:
             precision, recall = agreement(reader, held)
             print(

@@ -64,6 +64,8 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import autocast
 from lavis.common.files import make_folder
 from lavis.models.blip2_models.conv_encoder import PATCH, ConvEncoder, ConvEncoderConfig
+from lavis.training import Updater
+from xrl_alignment.lab.pretraining.descent import descend, rate_factor
 from xrl_alignment.lab.pretraining.vision import QUERY_OF, TYPES, rearranged
 
 SIZE = 224
@@ -296,6 +298,7 @@ def train(
         first = views(games, random.Random(seed))
         model = started_from(student, pixels_of([next(first) for _ in range(96)]))
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.02)
+    updater = Updater(optimizer, list(model.parameters()), max_norm=2.0)
     spent, step = 0.0, 0
     if (out / "encoder.pt").exists():
         saved = torch.load(out / "encoder.pt", weights_only=True)
@@ -320,10 +323,6 @@ def train(
         order = rng.sample(range(len(pool)), len(pool))
         for start in range(0, len(order) - BATCH + 1, BATCH):
             batch = [pool[i] for i in order[start : start + BATCH]]
-            # Linear warm-up, then constant, then linear to zero in the last `DECAY_SHARE` of the time.
-            left = (1 - (time.monotonic() - started) / 60 / minutes) / DECAY_SHARE
-            for group in optimizer.param_groups:
-                group["lr"] = lr * min(1.0, (step + 1) / WARMUP_STEPS, max(0.0, left))
             pixels, (patches, there, counts) = pixels_of(batch), targets(batch)
             if rng.random() < 0.5:  # mirrored
                 pixels = pixels.flip(3)
@@ -331,10 +330,9 @@ def train(
             with autocast(torch.device("cpu")):
                 scores = model.scores(pixels).float()
             of_patches, of_view = loss_of(scores, patches, there, counts)
-            (of_patches + VIEW_WEIGHT * of_view).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
-            optimizer.step()
-            optimizer.zero_grad()
+            left = 1 - (time.monotonic() - started) / 60 / minutes
+            factor = rate_factor(step, left, warm_up=WARMUP_STEPS, decay=DECAY_SHARE)
+            descend(updater, of_patches + VIEW_WEIGHT * of_view, lr * factor)
             losses.append((of_patches.item(), of_view.item()))
             step += 1
         named = rates(precision_recall(in_view(model, test), test))

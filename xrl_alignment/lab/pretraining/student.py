@@ -107,9 +107,11 @@ from lavis.common.files import locked, make_folder, write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import IGNORE
 from lavis.runners.played import PlayedGames, games_of_weights
+from lavis.training import Updater
 from xrl_alignment.agents.language.prompt import build_prompt, token_counter
 from xrl_alignment.agents.policies.in_process import InProcessPolicy
 from xrl_alignment.builders.student import ImageProcessor, load_student, model_section, prompt_writer
+from xrl_alignment.lab.pretraining.descent import descend, rate_factor
 from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
 from xrl_alignment.lab.pretraining.labelled import DRILL, Pools, Record, draw_jobs, drill, played
 from xrl_alignment.play.evaluation.actors import PolicyActor
@@ -281,6 +283,7 @@ class Trainer:
         """Take up what `out` holds."""
         trained = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.AdamW(trained, lr=0.0, betas=(0.9, 0.98), weight_decay=0.02)
+        self.updater = Updater(self.optimizer, trained, max_norm=1.0)
         if (self.out / "state.pt").is_file():
             state = torch.load(self.out / "state.pt", weights_only=True)
             self.model.load_trainable(state["weights"])
@@ -315,15 +318,10 @@ class Trainer:
             losses: dict[str, list[float]] = defaultdict(list)
             read = self.read
             for group in batches(rows, draw, batch_tokens):
-                # Linear warm-up, then constant, then linear to zero in the last tokens.
-                left = (tokens - self.read) / (DECAY_SHARE * (tokens - first))
-                for parameters in self.optimizer.param_groups:
-                    parameters["lr"] = lr * min(1.0, (step + 1) / WARMUP_STEPS, max(0.0, left))
                 loss, of_rows = loss_of(self.model, self.vis_processor, group)
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(self.optimizer.param_groups[0]["params"], 1.0)
-                self.optimizer.step()
-                self.optimizer.zero_grad()
+                left = (tokens - self.read) / (tokens - first)
+                factor = rate_factor(step, left, warm_up=WARMUP_STEPS, decay=DECAY_SHARE)
+                descend(self.updater, loss, lr * factor)
                 for row, its in zip(group, of_rows, strict=True):
                     losses[row.kind].append(its)
                 self.read += sum(len(row.ids) for row in group)

@@ -60,7 +60,9 @@ from lavis.common.files import make_folder
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.emac_config import VISION
 from lavis.models.blip2_models.text import LlmTokenizer
+from lavis.training import Updater
 from xrl_alignment.builders.student import ImageProcessor, load_student
+from xrl_alignment.lab.pretraining.descent import descend, rate_factor
 from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
 
 # One line a query. Two types share one only if they never lay together in any of 3,300 games.
@@ -256,6 +258,7 @@ def train(
     for weight in weights:
         weight.requires_grad_(True)
     optimizer = torch.optim.AdamW(weights, lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+    updater = Updater(optimizer, weights, max_norm=1.0)
     pool: list[Seen] = []
     started, step = time.monotonic(), 0
     while step < steps:
@@ -268,18 +271,12 @@ def train(
         order = rng.sample(range(len(pool)), len(pool))
         for start in range(0, len(order) - BATCH + 1, BATCH):  # the pool once, in random order
             batch = [pool[i] for i in order[start : start + BATCH]]
-            # Linear warm-up, then constant, then linear to zero in the second half.
-            left = 1 - step / steps
-            for group in optimizer.param_groups:
-                group["lr"] = lr * min(1.0, (step + 1) / WARMUP_STEPS, max(0.0, left) * 2)
             cells, queries = read(model, stacked_images(batch, vis_processor))
             _, kinds, numbers, cell_kinds, cell_numbers = zip(*batch, strict=True)
             of_queries = loss_of(head(queries), torch.stack(kinds), torch.stack(numbers))
             of_cells = loss_of(cell_head(cells), torch.stack(cell_kinds), torch.stack(cell_numbers))
-            (of_queries + of_cells).backward()
-            torch.nn.utils.clip_grad_norm_(weights, 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+            factor = rate_factor(step, 1 - step / steps, warm_up=WARMUP_STEPS, decay=0.5)
+            descend(updater, of_queries + of_cells, lr * factor)
             losses.append((of_queries.item(), of_cells.item()))
             step += 1
         save(model, head, out)
