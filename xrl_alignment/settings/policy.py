@@ -52,8 +52,8 @@ class PolicyConfig(Section, section="policy"):
     # Where the model is; a resumed run may have it elsewhere.
     name: str = setting(
         "in_process",
-        "where the model runs: in this process; its language model (a hub model: all of it) in `vllm`; all of it in a policy server (`http`, "
-        "docs/policy_server.md); `module:Class`: a policy of your own answers instead",
+        "where the model runs: in this process; its language model (a hub model: all of it) in `vllm`; all of it in a "
+        "policy server (`http`, docs/policy_server.md); `module:Class`: a policy of your own answers instead",
         one_of_or_class(*POLICY_NAMES),
         may_change=True,
     )
