@@ -136,8 +136,13 @@ class LlamaRunner:
         if self._named:
             for group in self._groups:
                 for place, row in enumerate(order[group.rows]):
-                    read = [torch.stack([part[place, :, : lengths[row]] for part in pair]) for pair in group.cache]
-                    self._named.kept.keep(self._named.names[row, real_first[row, : lengths[row]]], torch.stack(read))
+                    # Copied once, into one block: they are a large part of what a step moves through memory.
+                    shape = (len(self._layers), 2, self._key_heads, lengths[row], self._width)
+                    states = torch.empty(shape, dtype=self._dtype, device=device)
+                    for layer, pair in enumerate(group.cache):
+                        for which, cached in enumerate(pair):
+                            states[layer, which] = cached[place, :, : lengths[row]]
+                    self._named.kept.keep(self._named.names[row, real_first[row, : lengths[row]]], states)
         return self._logits(torch.cat(last)[self._place])
 
     def read(self, embeds: Tensor, seen: Tensor, positions: Tensor, places: Tensor) -> Tensor:
@@ -233,10 +238,10 @@ class LlamaRunner:
         self._groups.append(group)
         for layer, pair in enumerate(group.cache):
             for which, cached in enumerate(pair):
-                cached.zero_()  # a NaN in a masked column would still reach the result
                 for place, row in enumerate(rows):
                     start, states = found[row]
                     cached[place, :, :start] = states[layer, which]
+                    cached[place, :, start:] = 0  # a NaN in a masked column would still reach the result
         read = []
         for part, written in zip(parts, columns, strict=True):
             at_ends = (ends - starts)[part] - 1  # the last new position's place among the new ones
