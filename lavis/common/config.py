@@ -91,6 +91,7 @@ class Config:
         given = _section(config, "datasets")
         config = OmegaConf.create({"datasets": {}})
         for name in given:
+            # A section without keys asks for the yaml as it is.
             settings = _section(given, str(name)) if given[name] else {}
             path = registry.get_builder_class(str(name)).default_config_path(type=settings.get("type", "default"))
             config = merged(config, load_yaml(path), {"datasets": {name: settings}})
@@ -196,6 +197,7 @@ def merged(*layers: Mapping[str, Any] | DictConfig) -> DictConfig:
     config: Any = OmegaConf.create({})
     try:
         for layer in layers:
+            # A layer at a time: what it replaces depends on all that lies below it.
             config = OmegaConf.merge(beneath(config, layer), layer)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the settings do not fit together: {first_sentence(error)}") from error

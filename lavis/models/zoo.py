@@ -63,6 +63,7 @@ def load_model_and_preprocess(
     Both dicts have the keys "train" and "eval".
     """
     cfg = _type_config(name, model_type, options)
+    # `preprocess:` stands beside `model:` in the type's yaml: images have the size that its weights expect.
     return _load(name, cfg, is_eval, device), *load_preprocess(cfg.get("preprocess") or {})
 
 

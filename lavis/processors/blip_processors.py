@@ -121,6 +121,7 @@ class BlipImageTrainProcessor(Blip2ImageTrainProcessor):
 
     def augment(self, image: Image.Image) -> Image.Image:
         """Two changes drawn with replacement."""
+        # Sorted: which change a number draws must not depend on the table's order.
         for change in self.random.choices(sorted(CHANGES), k=2):
             image = CHANGES[change](image, self.random.choice((-1, 1)))
         return image

@@ -82,6 +82,7 @@ def build_learner(
 ) -> Learner:
     """The original's optimiser and schedule over what trains; ConfigError if that cannot be sharded."""
     run = config.run
+    # The model computes the loss, so the coefficient is its own.
     model.dpo_beta = run.dpo_beta
     if run.learner_fsdp:
         check_shardable(model, "run.learner_fsdp")

@@ -95,9 +95,10 @@ class Loop:
                 # place says nothing of what it can do.
                 solved = set()
                 for path in self.folder.glob("round_*/game_*.json"):
+                    if int(path.parent.name.removeprefix("round_")) >= round:
+                        continue
                     one = json.loads(path.read_text(encoding="utf-8"))
-                    earlier = int(path.parent.name.removeprefix("round_")) < round
-                    if earlier and one["result"]["won"] and not one["assisted"]:
+                    if one["result"]["won"] and not one["assisted"]:
                         solved.add(one["result"]["game"])
                 chosen = [game for game in chosen if game.id not in solved]
             self._collect(round, chosen)  # -> round_<n>/ and buffer/

@@ -76,6 +76,7 @@ class BaseDatasetBuilder:
 
     def build_datasets(self) -> dict[str, BaseDataset]:
         """One dataset for each wanted split of `annotations`; rank 0 first, so that files are indexed once."""
+        # The first process builds, and writes indices; the others wait, and then find these.
         datasets = {}
         if is_main_process():
             self._download_data()
@@ -88,6 +89,7 @@ class BaseDatasetBuilder:
 
     def build_processors(self) -> None:
         """Processors that the section names itself."""
+        # Over the model's own, which `configure` was given: a section may name one phase alone.
         for processors, key in ((self.vis_processors, "vis_processor"), (self.text_processors, "text_processor")):
             for phase, settings in (self.config.get(key) or {}).items():
                 processors[phase] = processor_of(settings, f"{key}.{phase}")
@@ -112,6 +114,7 @@ class BaseDatasetBuilder:
         kind = self.train_dataset_cls if is_train else self.eval_dataset_cls
         if kind is None:
             raise ConfigError(f"{type(self).__name__} has no {phase}_dataset_cls, which the split {split} needs")
+        # Images lie below one folder, which the annotations' own paths continue.
         storage = (self.config.build_info.get(self.data_type) or {}).get("storage") or ""
         return kind(
             vis_processor=self.vis_processors[phase],

@@ -103,6 +103,7 @@ def _checked_file(
     path = package_path(options[key])
     with key_named(key, options):
         state = weights.to_native(weights.read_shapes(path))
+        # A file may also hold the reference policy's parts, under a prefix (EMMA's whole checkpoints).
         found = {name.split(".")[0].removeprefix(weights.REFERENCE_PREFIX) for name in state}
         if parts and not found & {*parts}:
             what = "vision encoder" if parts == VISION[:1] else "Q-Former or projection"
@@ -202,5 +203,6 @@ def lora_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def package_path(name: object) -> str:
     """A path as given, or one of the package's own folders (`tiny` -> lavis/models/tiny)."""
+    # A path that exists wins over a folder of the package with the same name.
     own = LIBRARY_ROOT / "models" / str(name)
     return str(own) if name and not Path(str(name)).exists() and own.exists() else str(name)

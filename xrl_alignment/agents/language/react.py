@@ -35,6 +35,7 @@ _REFLECT = (
 
 def prompt_name(task_type: str) -> str:
     """The prompts file's name for an ALFWorld task type (or a game id): `pick_heat_then_place_in_recep` -> `heat`."""
+    # No prefix begins another one, so their order does not matter.
     for prefix, name in PREFIXES.items():
         if task_type.startswith(prefix):
             return name
@@ -128,6 +129,7 @@ def _fitting(turns: Sequence[str], room: int, count: Callable[[str], int]) -> li
         over = (sizes[-1] if sizes else 0) - room
         message = f"task, examples, memories and last step alone are {over} tokens over the prompt's budget"
         raise PromptTooLong(f"{message}; raise expert.context_tokens")
+    # Here `kept` is 0 only without turns: a slice from -0 would be all of them.
     return list(turns) if kept == len(turns) else [GAP, *turns[-kept:]]
 
 

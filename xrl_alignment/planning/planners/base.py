@@ -120,6 +120,7 @@ def read_judgement(text: str) -> Judgement:
     line = " ".join(without_reasoning(text)[:MAX_JUDGEMENT].split())
     found = list(itertools.islice(_ANSWER.finditer(line), 2))
     said: list[bool | None] = [one[1].lower() == "yes" for one in found]
+    # A single word answers the first question; what was not answered gives up no plan.
     said += [None] * (2 - len(said))
     comment = line[found[-1].end() :].strip(" ,.:;-") if len(found) == 2 else ""
     return Judgement(said[0], said[1], comment)

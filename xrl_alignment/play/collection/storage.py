@@ -27,6 +27,7 @@ def annotation(item: Transition, game: str, step: int) -> dict[str, Any]:
     }
     entry |= {"task_type": game.split("-", 1)[0], "game": game, "executed": item.executed, "feedback": item.feedback}
     kept = {key: value for key, value in entry.items() if value or key in ("text_input", "text_output")}
+    # The step is added last: that of the first turn is 0, and would be left out as empty.
     return {**kept, "step": step}
 
 

@@ -64,7 +64,9 @@ class AdapterHandover:
         """Let the engine at `url` answer with the newest adapters; `again` if it may have been started anew."""
         # Several threads ask one engine at once; one of them hands over, the others wait for it.
         with self._locks[url]:
-            if again or self._given.get(url) != self._adapter:
+            if again:
+                self._given.pop(url, None)  # before the call: if that fails, the next one gives the adapters again
+            if self._given.get(url) != self._adapter:
                 self._client.use_adapter(url, self._adapter)
                 self._given[url] = self._adapter
 
