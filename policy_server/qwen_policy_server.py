@@ -120,7 +120,7 @@ def api_keys(settings: ServerSettings, environment: Mapping[str, str]) -> ApiKey
 
 def build(settings: PolicyServerSettings) -> AdmissionControl:
     """Admission control with its models; loads the default model."""
-    # Both are settings of the process that have an effect only before the first tensor.
+    # Memory settings of the whole process, before its first tensor: oneDNN reads its own only then.
     bound_kernel_cache()
     keep_freed_memory()
     metrics = Metrics()

@@ -131,8 +131,14 @@ def untold(feedback: str) -> list[str]:
 
 def parse_opening(text: str) -> tuple[list[str], str]:
     """Receptacle names in listing order, and the task sentence (lower case, no full stop); empty what is not there."""
-    lines = text.splitlines(keepends=True)
-    room, task = next(filter(None, map(_room, lines)), ""), next(filter(None, map(_task, lines)), "")
+    room = task = ""
+    for line in text.splitlines(keepends=True):
+        if not room and (found := line.find(_ROOM)) >= 0:
+            # The list is what stands after the first `you see ` of a line, up to a full stop; without one it is none.
+            start = found + len(_ROOM)
+            end = _ROOM_END.search(line, start)
+            room = line[start : end.start()] if end else ""
+        task = task or line.partition(_TASK)[2].strip().rstrip(".").strip().lower()
     return names_in(room) if room else [], task
 
 
@@ -140,18 +146,6 @@ def task_sentence(opening: str) -> str:
     """The line that says what is to be done, `Your task is to: …`, else the last one; empty for an empty text."""
     lines = opening[max(0, opening.find(_TASK)) :].splitlines()
     return lines[0 if _TASK in opening else -1] if lines else ""
-
-
-def _room(line: str) -> str:
-    """The list after the first `you see ` of a line; empty if there is none, or no full stop ends it."""
-    # `find` gives -1 if there is none, so that `start` is then below the length of the mark.
-    start = line.find(_ROOM) + len(_ROOM)
-    end = _ROOM_END.search(line, start) if start >= len(_ROOM) else None
-    return line[start : end.start()] if end else ""
-
-
-def _task(line: str) -> str:
-    return line.partition(_TASK)[2].strip().rstrip(".").strip().lower()
 
 
 def parse_task(

@@ -257,7 +257,7 @@ class AdmissionControl:
         return result
 
     async def _chat(self, query: ChatQuery) -> ChatResult:
-        # An answer without a wanted length gets OpenAI's way: as long as it may be, here up to CHAT_TOKENS.
+        # Without `max_tokens` an answer has at most CHAT_TOKENS, or as many as the model gives if these are fewer.
         most = self.pool.settings(query.model).max_tokens
         longest = self._check_length(query.model, query.max_tokens or min(CHAT_TOKENS, most))
         started = time.monotonic()

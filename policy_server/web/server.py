@@ -43,7 +43,7 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain on SIGTERM or Ctrl-C; a second Ctrl-C ends the server at once."""
         logger.info("%s: answering the accepted requests, then ending", signal.Signals(sig).name)
-        # Python runs a signal handler between any two instructions; this call alone is safe then, and wakes the loop.
+        # Python runs a signal handler between any two instructions; this call is safe there, and wakes the loop.
         if self.admission.loop is not None:
             self.admission.loop.call_soon_threadsafe(self.admission.drain)
         super().handle_exit(sig, frame)
