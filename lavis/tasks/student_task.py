@@ -144,7 +144,8 @@ class LabelCheck:
             return "text_output_neg is missing or empty, and run.objective=dpo needs it"
         for field in ("text_output", "text_output_neg"):
             text = getattr(record, field)
-            if len(text) >= self._limit and (length := self._length(text)) > self._limit:
+            # No tokenizer makes more tokens than bytes of a text: most labels need not be encoded.
+            if len(text.encode()) >= self._limit and (length := self._length(text)) > self._limit:
                 return (
                     f"{field} has {length} tokens with its end, over the model's {self._limit} "
                     f"(model.max_output_txt_len - 1): {text[:40]!r}…"
