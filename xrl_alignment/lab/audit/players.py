@@ -122,7 +122,7 @@ class ListAndTask:
             return Label(first(treating) or first(f"go to {appliance} ") or self._search(commands))
         put = first(f"put {self._held} in/on {task.target_type} ")
         at_target = first(f"open {task.target_type} ")  # nothing can be put into what is closed
-        return Label(put or at_target or first(f"go to {task.target_type} ") or self._search(list(here)))
+        return Label(put or at_target or first(f"go to {task.target_type} ") or self._search(sorted(here)))
 
     def _search(self, commands: Sequence[str]) -> str:
         """Open what is closed here, else go where it has not been; when it was everywhere, again to the first."""
