@@ -15,6 +15,7 @@ from alfworld_native.base import Game
 from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.experts.explorer import Explorer
 from lavis.common.errors import ConfigError, FileError, MissingFileError
+from lavis.common.paths import REPO_ROOT
 from lavis.models import fast_llm, load_model, smollm
 from lavis.models.student import questions_of
 
@@ -124,3 +125,26 @@ def test_the_student_learns_and_acts(real_llm: Path, games: Sequence[Game]) -> N
     assert all(
         text.split()[0] in ("go", "take", "put", "open", "look", "examine") for text in model.write(asked, **greedy)
     )
+
+
+@pytest.mark.slow
+def test_the_adapters_that_ship_play(
+    real_llm: Path, tmp_path: Path, household_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six generated games in 30 steps, greedy: it solves most official games (docs/models.md), some of these."""
+    import evaluate
+
+    config = REPO_ROOT / "configs" / "evaluate" / "smollm.yaml"
+    options = {
+        "environment.name": "native",
+        "environment.split": "household_heldout",
+        "environment.data": household_data,
+        "run.num_envs": 6,
+        "run.max_steps": 30,
+        "run.output": tmp_path / "result.json",
+        "model.llm_model": real_llm,
+    }
+    settings = [f"{key}={value}" for key, value in options.items()]
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--cfg-path", str(config), "--options", *settings])
+    evaluate.main()
+    assert json.loads((tmp_path / "result.json").read_text())["first_trial"]["success"] >= 0.5

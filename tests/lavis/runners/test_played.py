@@ -70,6 +70,7 @@ def test_the_students_that_ship_say_which_splits_they_have_read(tmp_path: Path) 
         played = games_of_weights(model_section({"model_type": name}))
         assert played.splits == ("household_train", "train")
         assert played.among(["a/b"], "train") == ["a/b"] and not played.among(["a/b"], "valid_seen")
+    assert played_by_file("tiny/student_smollm.safetensors").splits == ("household_train", "train")
     parts = games_of_weights(model_section({"model_type": "demo"}))  # its frozen parts
     assert parts.splits == ("household_train",)
     convert("lavis/models/tiny/student.safetensors", tmp_path / "again.pth", "lavis")
