@@ -77,7 +77,8 @@ def json_object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise RequestRefused(400, "invalid_request", f"not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise RequestRefused(422, "invalid_request", "a message is a JSON object")  # FastAPI's status for JSON of another form
+        # FastAPI's own status for JSON of another form than the route takes.
+        raise RequestRefused(422, "invalid_request", "a message is a JSON object")
     return value
 
 

@@ -67,6 +67,7 @@ def _naming(key: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise MissingFileError(f"model.{key}: {first_sentence(error)}") from error
+    # ZeroDivisionError comes of 0 heads, RuntimeError of a negative size (torch's).
     except (TypeError, ValueError, KeyError, ZeroDivisionError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"model.{key}: {first_sentence(error)}") from error
 

@@ -147,6 +147,7 @@ class FastTokenizer:
         bos = saved.convert_ids_to_tokens(self.bos_id)
         if saved("a").input_ids[0] != self.bos_id:  # no other program would put it in front
             backend = saved.backend_tokenizer
+            # In tokenizers' notation `$A` is the text.
             backend.post_processor = TemplateProcessing(single=[bos, "$A"], special_tokens=[(bos, self.bos_id)])
         saved.save_pretrained(folder)
 
