@@ -245,7 +245,7 @@ class ALFWorldVectorEnv(VectorEnv):
             return None
         return tuple(_frame(engine, self._size) for engine in self._engines)
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: Any) -> None:  # `VectorEnv.close` calls it, once
         """Forget the games."""
         for engine in self._engines:
             engine.close()

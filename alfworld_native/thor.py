@@ -43,11 +43,11 @@ def thor_config(data_path: str, max_steps: int = MAX_STEPS) -> dict:
         },
         "env": {
             "task_types": [1, 2, 3, 4, 5, 6],
-            "goal_desc_human_anns_prob": 0.0,
+            "goal_desc_human_anns_prob": 0.0,  # goals from ALFWorld's templates, not from ALFRED's annotators
             "thor": {
                 "screen_width": FRAME_SIZE,
                 "screen_height": FRAME_SIZE,
-                "smooth_nav": False,
+                "smooth_nav": False,  # no frames between the agent's poses, which take long
                 "save_frames_to_disk": False,
                 "save_frames_path": "",
             },

@@ -110,7 +110,7 @@ class _ClientBase:
         self.last_reasoning = ""
         key = api_key or os.environ.get("EMAC_POLICY_KEY", "")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # threads may share a client, each with its `env_id`
         self._episodes: dict[EnvId, _Episode] = {}
 
     @property
@@ -152,7 +152,7 @@ class _ClientBase:
             episode.mixed |= newly_mixed
             fields = {"step": episode.step, "session": "" if episode.mixed else episode.session}
         if newly_mixed:
-            warnings.warn(_MIXED, stacklevel=4)
+            warnings.warn(_MIXED, stacklevel=4)  # `get_action`'s caller: contextlib lies between, too
         try:
             yield fields
         finally:

@@ -47,6 +47,7 @@ CHANGING = {
 }
 SIGNATURES = {**STATIC, **CHANGING}
 # `isOn` is left out: after a `use`, TextWorld's facts say less about it than Fast Downward's state knows.
+# `=` belongs to PDDL itself. `holds` is in no `:init`, because every game begins with an empty hand.
 IN_GOALS = {**SIGNATURES, "holds": ("agent", "object"), "=": ("object", "object")}
 del IN_GOALS["ison"]
 _FACT = re.compile(r"\(([^()]*)\)")
@@ -191,6 +192,7 @@ def _typed(words: list[str]) -> dict[str, str]:
     remaining = iter(words)
     for word in remaining:
         if word == "-":
+            # In PDDL a type holds for all names since the last one: `?a ?b - object`.
             result.update(dict.fromkeys(names, next(remaining, "")))
             names = []
         else:
@@ -260,6 +262,7 @@ def _solve(levels: tuple[Level, ...], depth: int, values: dict[str, str], true: 
         return True
     name, candidates, literals = levels[depth]
     for value in candidates:
+        # Overwritten, never removed: no condition of this level has a variable of a later one (`prepare_goal`).
         values[name] = value
         for positive, predicate, arguments in literals:
             # A list inside: CPython builds a tuple faster from a list than from a generator.

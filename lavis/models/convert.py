@@ -87,7 +87,7 @@ from lavis.models.blip2_models.text import encode_prompts
 from lavis.models.memory import BERT_WORDS, KNOWN_LLMS
 from lavis.models.tensor_files import load_tensors
 
-SHARD_SIZE = "5GB"
+SHARD_SIZE = "5GB"  # huggingface_hub's default, too
 _EMBEDDING = "llm_model.model.embed_tokens.weight"
 
 
@@ -158,6 +158,7 @@ def _played(source: str) -> Any:
     if path.suffix == ".safetensors":
         with safe_open(path, "pt") as file:
             return json.loads((file.metadata() or {}).get("played", "null"))
+    # Mapped: the weights beside the record are not read.
     content = load_tensors(path, mmap=True)
     return content.get("played") if isinstance(content, Mapping) else None
 
@@ -209,6 +210,7 @@ def _write_hub(
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         write_json(target / "model.safetensors.index.json", index)
+    # A model would write its class into its config; a config alone does not know it. vLLM finds the class by it.
     config.architectures = ["InstructBlipForConditionalGeneration"]
     config.save_pretrained(target)
     # `generate` takes the ids that begin, end and pad a text from here.

@@ -206,6 +206,7 @@ def check_forward(case: Case, model: Blip2Emac, variant: str, batch: str) -> Ite
     """Rows, loss and gradients of `forward`."""
     name, samples, want = f"{variant}/{batch}/forward", case.samples(batch), case.expected[variant][batch]["forward"]
     yield from check_rows(name, model, samples["text_input"], samples["text_output"], want)
+    # None and not 0: a weight that the loss does not reach is then told from one with a gradient of 0.
     model.zero_grad(set_to_none=True)
     loss = model(samples)["loss"]
     loss.backward()

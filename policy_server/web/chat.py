@@ -79,6 +79,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+# At most four, as OpenAI's interface has it.
 Stops = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=4)]
 
 
@@ -151,7 +152,7 @@ def query_from(body: ChatRequest) -> ChatQuery:
     return ChatQuery(
         turns=tuple(zip(roles, map(_parts, body.messages), strict=True)),
         model=body.model,
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=1.0 if body.temperature is None else body.temperature,  # OpenAI's default
         top_p=body.top_p,
         max_tokens=body.max_completion_tokens or body.max_tokens,
         number=body.n or 1,
@@ -218,5 +219,6 @@ def _events(head: dict[str, Any], result: ChatResult, usage: bool) -> Iterator[s
         yield from (chunk(index, {"content": word}) for word in re.findall(r"\s*\S+|\s+$", answer.text))
         yield chunk(index, {}, "length" if answer.cut else "stop")
     if usage:
-        yield event([], usage=usage_of(result))
+        yield event([], usage=usage_of(result))  # as OpenAI's last chunk: no choices, the usage alone
+    # OpenAI's streams end so: its client reads no further.
     yield "data: [DONE]\n\n"

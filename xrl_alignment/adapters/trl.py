@@ -37,6 +37,7 @@ class Household:
             raise EnvironmentFault("the list of games is empty; give at least one game")
         self._games = {game.id: game for game in games}
         self._engine = NativeEnvironment(max_steps)
+        # No game yet: a tool that is called before `reset` answers `_OVER`.
         self._over, self._won = True, False
         self.playing = ""  # the game's id
 

@@ -131,7 +131,7 @@ class Learner:
                 report(TrainingMetrics(self.training_step, self.optimizer.param_groups[0]["lr"], loss, *rest))
                 self.training_step += 1
         finally:
-            self.updater.discard()
+            self.updater.discard()  # no gradients stay of an update that an error has cut short
             self.model.eval()
 
     def _forward(self) -> tuple[BcParts | DpoParts, float]:

@@ -92,6 +92,7 @@ class DaggerLoop:
                 break
 
             # Who asks: episodes that need an action, and episodes that have ended.
+            # Waiting for more requests than these pays no longer than the policy's last call took (`Front.collect`).
             asking, ended = self.front.collect(longest_s=self._policy_call_s)
 
             # Decide and answer. Whoever answers with a thought is asked again at once.

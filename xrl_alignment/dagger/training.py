@@ -188,7 +188,7 @@ class Training:
         self.seconds: dict[int, float] = defaultdict(float)  # of the learner, by round
         self.round = self.episodes = 0
         self.saved: tuple[int, int] | None = None  # round and episodes of the state on disk; None without one
-        self._saved_at = time.monotonic()
+        self._saved_at = time.monotonic()  # a clock that nobody sets
         self._restored = 0  # episodes that the restored state had learned
 
     def status(self) -> dict[str, Any]:
@@ -288,6 +288,7 @@ class Training:
 
     def _train_rest(self, round: int) -> None:
         """Train once more at the end of the run, if episodes came after the last turn of `train_every`."""
+        # A multiple of `train_every` has had its turn already (`train_on`).
         if self.episodes % self.train_every and len(self.learner.buffer):
             self._train(round)
 

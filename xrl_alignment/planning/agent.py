@@ -48,6 +48,7 @@ class LearningAgent:
             seen = zip(prompts[rows], process_images(self.vis_processor, images[rows]), strict=True)
             questions = [Question(prompt, (image,)) for prompt, image in seen]
             with torch.no_grad(), autocast(self.model.device):
+                # Greedy, and without LAVIS's penalty on repetitions (1.5): a list of objects repeats `a … 1`.
                 texts += self.model.act(
                     questions, num_beams=1, max_length=MAX_DESCRIPTION, repetition_penalty=1.0, length_penalty=0
                 )
@@ -71,6 +72,7 @@ class LearningAgent:
         torch.manual_seed(settings.seed + round)  # so a loop that continues draws as one that was never stopped
         lr = settings.dpo_lr if dpo else settings.init_lr
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        # Its moments begin at zero in each round: the checkpoint of a round holds the weights alone (`save`).
         optimizer = torch.optim.AdamW(trained, lr=lr, betas=(0.9, 0.999), weight_decay=settings.weight_decay)
         # A phase (cloning, then DPO) has a schedule of its own over all of its rounds.
         first, last = (settings.bc_rounds, settings.num_rounds) if dpo else (0, settings.bc_rounds)
@@ -78,6 +80,7 @@ class LearningAgent:
         stored = (DPOReplayBuffer if dpo else ReplayBuffer)(buffer, seed=settings.seed + round, disagreements=dpo)
         for shard in sorted(buffer.glob("round*.h5")):  # in one order on every machine: a draw is a place in the list
             stored.add_shard(shard.name)
+        # Rounded up to whole batches.
         passes = -(-len(stored) * settings.epochs // settings.batch_size)
         learner = Learner(
             replicas=Replicas(self.model),
@@ -86,7 +89,7 @@ class LearningAgent:
             optimizer=optimizer,
             lr_scheduler=LinearWarmupCosineLRScheduler(
                 optimizer=optimizer,
-                max_epoch=max(last - first, 1),
+                max_epoch=max(last - first, 1),  # the cosine divides by it
                 min_lr=0.0,
                 init_lr=lr,
                 warmup_steps=settings.warmup_steps,

@@ -32,6 +32,7 @@ def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
     judged = [feedback for one in played for feedback in one.feedbacks]
     tokens = sum(call["tokens"] for call in [*calls, *judged])
     unclear = sum(None in (one["executed"], one["solves"]) for one in judged)
+    # An unclear answer (None) is never right: the true answers are yes or no.
     right = sum((one["executed"], one["solves"]) == (one["true_executed"], one["true_solves"]) for one in judged)
     return {
         "success": summary["success"],

@@ -149,6 +149,7 @@ class PlanFollower:
         )
         self.counts[self._due] += 1
         self.calls.append(call)
+        # What was in progress belongs to the old plan.
         self._due, self._steps, self._now = "", 0, None
         self._waiting = list(plan.actions)
         self._unknown = plan.unknown
@@ -158,6 +159,7 @@ class PlanFollower:
         self._advance()
 
     def _take_judgement(self, answer: PlanAnswer) -> None:
+        # The question first: it holds the rest of the plan only as long as a judgement is due.
         question, self._judges = self.question(), False
         said, true = read_judgement(answer.text), judge(question, self._explorer.plan())
         self.feedbacks.append(
@@ -176,6 +178,7 @@ class PlanFollower:
         if said.replans:
             # What was well needs no memory: the history says it already.
             self.memory.append(said.sentence(self.history[-1][0]))
+            # The trigger is the first question with a no: the second one if the action was executed, or may have been.
             if self._plan_anew(JUDGED[said.executed is not False]):
                 return
         self._advance()
@@ -203,6 +206,7 @@ class PlanFollower:
                     return
         if self.rules.replan_every and self._steps >= self.rules.replan_every and self._ask("every"):
             if self._now:
+                # Cut short by the number of steps: neither carried out nor refused.
                 self._end(done=False)
             return
         self._advance()

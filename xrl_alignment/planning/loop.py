@@ -114,10 +114,10 @@ class Loop:
         run = self.config.run
         player = PlanningPlayer(
             self.make_environment,
-            replace(self.plans, seed=self.plans.seed + round),
+            replace(self.plans, seed=self.plans.seed + round),  # a game that comes again has other draws
             agent=True,
             write_prompt=self.agent.write_prompt,
-            beta=run.beta[min(round, len(run.beta) - 1)],
+            beta=run.beta[min(round, len(run.beta) - 1)],  # the last one holds for all later rounds
             store=True,
             preferences=run.preferences(round),
             count=self.planner.count,
@@ -180,6 +180,7 @@ class Loop:
     def examples(self, round: int) -> list[PlanExample]:
         """What the planner learns from after `round`: the plans of all rounds so far."""
         found: list[PlanExample] = []
+        # Sorted: a folder lists its files in any order, and training draws examples by their places.
         for path in sorted(self.folder.glob("round_*/game_*.json")):
             if int(path.parent.name.removeprefix("round_")) <= round:
                 record = plain_texts(json.loads(path.read_text(encoding="utf-8")))
@@ -226,4 +227,5 @@ class Loop:
                     played.append(outcome.value)
                     bar.advance(outcome.value.result.won)
             write_json(path, figures(played))
+        # From the file also if it was just written: a loop that goes on returns the same containers (lists, no tuples).
         return json.loads(path.read_text(encoding="utf-8"))

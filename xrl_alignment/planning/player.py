@@ -180,6 +180,7 @@ class PlannedAgent:
     def act(self, turn: Turn) -> Generator[Any, Any, str | None]:
         """Follow the plan, after a new one if that is due; None if the controller leads and has no command."""
         player, episode, follower = self.player, turn.episode, self.follower(turn.episode)
+        # Not once: a judgement that gives the plan up makes a new plan due.
         while follower.due:
             follower.take((yield follower.question()))
         # The command that the plan asks for is the label. With probability beta it is executed, too (DAgger's mixture,
@@ -197,6 +198,7 @@ class PlannedAgent:
         own = ""
         if player.agent and (player.preferences or not assisted):
             own = yield PolicyInput(prompt, image, turn.now.admissible_commands, episode.game, episode.steps)
+        # An empty answer becomes the command that changes nothing: it costs a step, as any other.
         action = (label if assisted else own) or "look"
         if player.store and label is not None:
             self.labelled[len(episode.steps)] = Transition(image, prompt, label, own, action, "")
@@ -231,6 +233,7 @@ class Answerer:
 
     def __call__(self, questions: Sequence[Any]) -> list[Any]:
         """The answers in order: a `PlanAnswer`, an action, or a description."""
+        # Filled in place by place: the questions of all games are mixed, and each kind is answered at once.
         answers: list[Any] = [None] * len(questions)
         # All questions of one kind together, as one batch.
         for kind in (PlanQuestion, PolicyInput, SightQuestion):

@@ -44,6 +44,7 @@ def with_feedback(labelled: Mapping[int, Transition], steps: Sequence[tuple[str,
 
 def shard_name(round: int, env: int, steps: int) -> str:
     """The file name of an episode's shard."""
+    # Numbers of one length: sorted names are in the order of rounds, then of games.
     return f"round{round:03d}_env{env:04d}_steps{steps:03d}.h5"
 
 

@@ -91,6 +91,7 @@ class PageServer:
     def start(self: Started) -> Started:
         """Begin to accept connections, in a thread."""
         if self._thread is None:
+            # `shutdown` waits for the server's next poll: a tenth of a second at most.
             self._thread = threading.Thread(
                 target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True
             )

@@ -40,6 +40,7 @@ def add_lora(llm: nn.Module, *, rank: int, alpha: int, dropout: float, targets: 
         raise ConfigError(
             f"model.lora_targets: the language model has no layer {strange[0]!r}; it has {', '.join(sorted(linear))}"
         )
+    # A list of names: peft would take one string for a regular expression.
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=list(targets))
     inject_adapter_in_model(config, llm)
     order_sets(config)
@@ -85,6 +86,7 @@ def merge(llm: nn.Module) -> None:
 def without(llm: nn.Module) -> nn.Module:
     """`llm` as it is without its adapters; both share all weights."""
     shared = {id(weight): weight for weight in (*llm.parameters(), *llm.buffers())}
+    # What is in deepcopy's memo counts as copied: the modules are new, their weights are not.
     plain = copy.deepcopy(llm, shared)
     _remove(plain)
     return plain
@@ -123,7 +125,9 @@ class ActingModel:
             for layer in layers:
                 base, weight = layer.base_layer, layer.base_layer.weight
                 delta = sum(layer.get_delta_weight(name) for name in layer.active_adapters)  # s B A
+                # On the meta device: no memory for a matrix that is replaced at once.
                 merged = nn.Linear(base.in_features, base.out_features, bias=False, device="meta")
+                # Added in float32, so that the sum is rounded to the matrix's type once.
                 merged.weight = nn.Parameter((weight.float() + delta.float()).to(weight.dtype), requires_grad=False)
                 merged.bias = base.bias
                 memo[id(layer)] = merged
@@ -146,6 +150,7 @@ class ActingModel:
             parts = [image.numpy(force=True).tobytes() for image in read]
             # The Q-Former may read the prompt, too; then its tokens are those of this prompt alone.
             shown.append(hash((*parts, question.prompt if model.qformer_tokenizer else "")))
+        # (N, 1) -> (N, Q): all tokens of an image have its name.
         images = torch.tensor(shown)[:, None].expand(-1, model.query_tokens.shape[1])
         return fast_llm.Named(self._kept, torch.cat([images, rows], dim=1).to(model.device))
 
@@ -168,6 +173,8 @@ def save(llm: nn.Module, folder: Path) -> None:
 
     make_folder(folder)
     weights = get_peft_model_state_dict(llm)
+    # Names as `PeftModel` has them, which keeps the network as `base_model.model`. safetensors refuses tensors that are
+    # not contiguous.
     content = {f"base_model.model.{name}": value.detach().cpu().contiguous() for name, value in weights.items()}
     data = safetensors.torch.save(content)
     write_atomically(folder / "adapter_model.safetensors", lambda file: file.write(data))
@@ -196,5 +203,6 @@ def tune_adaptors(qformer: nn.Module, query_tokens: nn.Parameter) -> None:
     """LAVIS's `adaptor_tuning`: the Q-Former's dense layers and layer norms train, its attention and queries do not."""
     query_tokens.requires_grad_(False)
     for name, parameter in qformer.named_parameters():
+        # Transformers calls the norm of the Q-Former's embeddings `layernorm`, those of its layers `LayerNorm`.
         components = name.split(".")
         parameter.requires_grad_("dense" in components or "LayerNorm" in components or "layernorm" in components)

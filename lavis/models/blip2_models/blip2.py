@@ -39,6 +39,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 # EVA-CLIP-g as InstructBLIP has it (the class's default sizes); from this initializer_range random weights can train.
 VisionEncoder = InstructBlipVisionModel | ConvEncoder
 CONV = "conv"  # the project's own small encoder (`conv_encoder`)
+# `custom`: sizes of one's own, all from `vit_config`.
 VIT_MODELS = {"eva_clip_g": {"initializer_range": 0.02}, "custom": {"initializer_range": 0.02}}
 
 
@@ -47,6 +48,7 @@ class Float32LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension of `x`."""
+        # The weights, too: on a CPU torch refuses weights of another type beside float32 numbers.
         weight, bias = self.weight.float(), self.bias.float()
         return F.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps).type_as(x)
 
@@ -65,6 +67,7 @@ def _naming(key: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise MissingFileError(f"model.{key}: {first_sentence(error)}") from error
+    # ZeroDivisionError comes of 0 heads, RuntimeError of a negative size (torch's).
     except (TypeError, ValueError, KeyError, ZeroDivisionError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"model.{key}: {first_sentence(error)}") from error
 
@@ -113,6 +116,7 @@ def init_qformer(
             layer.intermediate = None
             layer.output = None
     # The queries are what the Q-Former reads of an image: as many vectors as the language model gets image tokens.
+    # As in LAVIS: normal numbers with BERT's `initializer_range` as their deviation, and learned from there.
     queries = nn.Parameter(torch.zeros(1, num_query_token, config.hidden_size))
     nn.init.normal_(queries, std=config.initializer_range)
     return qformer, queries
@@ -148,6 +152,7 @@ class Blip2Base(BaseModel):
 
         Cross attention to images (N, P, `vision_width`) is in every `cross_attention_freq`-th layer.
         """
+        # Every second layer is BLIP-2's choice (Li et al. 2023, arXiv:2301.12597, section 3.1).
         sizes = {"cross_attention_frequency": cross_attention_freq, **sizes}
         qformer, queries = init_qformer(num_query_token, vision_width, sizes, reads_text=True)
         return QFormer(qformer), queries
@@ -190,6 +195,8 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
         if not name_or_path:
             raise ConfigError("model.llm_model is empty: name a folder or hub id, or give model.llm_config")
         with _naming("llm_model"):
+            # `trust_remote_code=False`, not left out: Transformers would ask at the terminal, for 15 s, whether to run
+            # the folder's own Python code.
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 name_or_path, dtype=torch_dtype, output_loading_info=True, trust_remote_code=False
             )

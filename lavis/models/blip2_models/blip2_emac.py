@@ -129,7 +129,7 @@ class Blip2Emac(StudentModel):
         """
         options = checked_options(cfg)
         check_files(options)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):  # the CPU's generator: weights are made on the CPU
             torch.manual_seed(options["init_seed"])
             model = cls(**blip2.parts(options))
             if options["lora_rank"]:  # last, so that the other weights begin as they do without adapters
@@ -147,7 +147,7 @@ class Blip2Emac(StudentModel):
             if options[key] and wanted and not (key == "vit_weights" and "visual_encoder" in model.sources):
                 with key_named(key, options):
                     load(model, package_path(options[key]))
-        if options["ref_pretrained"]:
+        if options["ref_pretrained"]:  # last: it shares what it has like the policy's loaded weights
             with key_named("ref_pretrained", options):
                 path = package_path(options["ref_pretrained"])
                 model.set_reference(weights.read_state(path), source=path)
@@ -304,7 +304,7 @@ class Blip2Emac(StudentModel):
         options = Decoding(**decoding)  # TypeError for an argument that LAVIS does not have
         with self.maybe_autocast():
             embeds, mask = self.prompt_embeds(questions, room=options.max_new)
-            named = self._acting.named(self, questions)
+            named = self._acting.named(self, questions)  # None if no prompts are kept
             return language.generate(self.acting_llm, embeds, mask, options, self.llm_tokenizer.eos_id, named)
 
     @torch.no_grad()

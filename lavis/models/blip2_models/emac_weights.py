@@ -44,6 +44,7 @@ def take(model: nn.Module, state: Mapping[str, Tensor], expected: Mapping[str, T
     weights.require_match(expected, state, source)
     weights.require_finite(state, source)
     inner = {adapters.plain_name(name): name for name in model.state_dict()}
+    # `strict=False`: a part of the weights is enough. `require_match` has compared the names with what is expected.
     model.load_state_dict({inner.get(name, name): value for name, value in state.items()}, strict=False)
 
 
@@ -174,6 +175,7 @@ def _digest(first: str, state: Mapping[str, Tensor], whole: Collection[str]) -> 
     for name, value in state.items():
         digest.update(f"{name} {tuple(value.shape)}\n".encode())
         if name in whole:
+            # The bytes as they lie, for numpy has no bfloat16; flat, because torch views no single number as bytes.
             digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 

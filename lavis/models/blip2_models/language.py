@@ -97,6 +97,7 @@ class TransformersBackend:
             # One answer to each prompt: rows `image tokens, prompt, answer, pads` without a mask. Pads stand on the
             # right, where a causal model's real tokens do not see them; attention kernels are fastest so.
             device = image_tokens.device
+            # Any id serves as pad: no real token sees it, and it has no label.
             rows = training_rows(prompts, [answer for (answer,) in answers], pad_id=0)
             embeds = self.llm.get_input_embeddings()(rows.ids.to(device))
             embeds = torch.cat([image_tokens.to(embeds.dtype), embeds], dim=1)  # (N, Q + L, H)
@@ -104,7 +105,9 @@ class TransformersBackend:
             labels = rows.labels.to(device)
             row, column = torch.nonzero(labels != IGNORE, as_tuple=True)
             # A token is predicted one position earlier. The logits of all other positions are never computed.
+            # In float32, as in Transformers' own losses: bfloat16 has 8 bits for a sum over the whole vocabulary.
             logits = self.llm.get_output_embeddings()(hidden[row, image_tokens.shape[1] + column - 1]).float()
+            # Without a reduction cross-entropy is -log p of each label: (E,) for the E answer tokens of all rows.
             logps = -F.cross_entropy(logits, labels[row, column], reduction="none")
             return logps.new_zeros(len(prompts)).index_add(0, row, logps)[:, None]  # (N, 1)
         # Several answers to a prompt, in one row, so that what they share is computed once.
@@ -135,6 +138,7 @@ def _chunks(budget: dict[str, int], image_tokens: Tensor, prompts: Prompts, answ
 def _in_chunks(logps_of: Any, image_tokens: Tensor, chunks: Sequence[list[int]]) -> Tensor:
     """`logps_of(image_tokens[rows], rows)` of all chunks, in the order of the rows."""
     logps = torch.cat([logps_of(image_tokens[rows], rows) for rows in chunks])
+    # Chunks are sorted by length. The argsort of a permutation is its inverse, which puts the rows back.
     return logps[torch.tensor([row for rows in chunks for row in rows], device=logps.device).argsort()]
 
 
@@ -179,6 +183,7 @@ def generate(
         "repetition_penalty": float(decoding.repetition_penalty),
         "length_penalty": float(decoding.length_penalty),
     }
+    # `fast_llm.greedy` knows no penalty, and there is no second most probable answer without beams.
     if decoding.num_beams == decoding.num_captions == decoding.repetition_penalty == 1 and not sampled:
         return Generated(fast_llm.greedy(llm, embeds, mask, **new, eos_id=eos_id, pad_id=0, named=named), None)
     if decoding.num_beams > 1 and not sampled:
@@ -187,6 +192,7 @@ def generate(
         )
         return Generated(*fast_llm.beam_search(llm, embeds, mask, settings, named))
     engine: Any = llm  # PreTrainedModel's type lacks `generate`
+    # Given embeddings in place of ids, Transformers returns the new tokens alone.
     output = engine.generate(
         inputs_embeds=embeds,
         attention_mask=mask,
@@ -211,6 +217,7 @@ def recompute(llm: Any) -> None:
     """Turn gradient checkpointing on: activations are computed again in the backward pass (Chen et al. 2016)."""
     # Transformers 5 renamed it on the way; the old name goes away in 6, and the first of 5 lack the new one.
     old, new = "gradient_checkpointing_enable", "activation_checkpointing_enable"
+    # The reentrant kind computes no gradient for a layer whose input needs none, as behind frozen embeddings.
     getattr(llm, new if hasattr(llm, new) else old)({"use_reentrant": False})
 
 
@@ -226,6 +233,7 @@ def require_room(llm: PreTrainedModel, image_tokens: Tensor, prompts: Prompts, a
 
     `answers` are the ids of given answers, or the number of tokens of new ones.
     """
+    # Not every config has it: BLOOM's positions (ALiBi) have no limit.
     limit = getattr(llm.config, "max_position_embeddings", None)
     longest = max(range(len(prompts)), key=lambda n: len(prompts[n]))
     answer = answers if isinstance(answers, int) else max(len(ids) for group in answers for ids in group)

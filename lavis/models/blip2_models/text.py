@@ -83,6 +83,7 @@ class SentencePieceTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`; `</s>`, [PAD] and `<unk>` are dropped, `<s>` is a control piece that prints nothing."""
+        # sentencepiece raises IndexError for an id behind its vocabulary, such as [PAD]'s.
         return self._processor.decode([i for i in ids if i not in self._special and i < self.pad_id])
 
     def __len__(self) -> int:
@@ -131,6 +132,7 @@ class FastTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens dropped."""
+        # Without the clean-up, which takes blanks before punctuation away that the model has written.
         text = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)  # a list only for a list of rows
         return text
@@ -145,6 +147,7 @@ class FastTokenizer:
         bos = saved.convert_ids_to_tokens(self.bos_id)
         if saved("a").input_ids[0] != self.bos_id:  # no other program would put it in front
             backend = saved.backend_tokenizer
+            # In tokenizers' notation `$A` is the text.
             backend.post_processor = TemplateProcessing(single=[bos, "$A"], special_tokens=[(bos, self.bos_id)])
         saved.save_pretrained(folder)
 
@@ -159,6 +162,7 @@ def load_llm_tokenizer(name_or_path: str, key: str = "model.llm_model") -> LlmTo
         raise ConfigError(f"{key} is empty: name the folder or hub id of a language model")
     try:
         # sentencepiece first, as InstructBLIP used Vicuna (`use_fast=False`).
+        # None, and no error, if folder or repository lack this file.
         model_file = cached_file(name_or_path, "tokenizer.model", _raise_exceptions_for_missing_entries=False)
         return FastTokenizer(name_or_path) if model_file is None else SentencePieceTokenizer(Path(model_file))
     except OSError as error:

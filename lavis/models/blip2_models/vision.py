@@ -63,8 +63,10 @@ class VisionSide:
             # Queries and text attend to one another; the mask, (N, Q + L), hides the text's pads alone.
             seen = torch.ones(queries.shape[:2], dtype=torch.long, device=features.device)
             text = {"input_ids": tokens.input_ids, "attention_mask": torch.cat([seen, tokens.attention_mask], dim=1)}
+        # The encoder may be in half precision (`vit_precision`); the Q-Former is in float32.
         output = self.qformer(query_embeds=queries, encoder_hidden_states=features.to(queries.dtype), **text)
         hidden = output.last_hidden_state[:, : queries.shape[1]]  # without the text's positions
+        # (N * frames, Q, D) -> (N, frames * Q, D): the frames of a sample lie one behind another.
         return hidden.reshape(len(hidden) // frames, frames * hidden.shape[1], hidden.shape[2])
 
     def text_tokens(self, texts: Sequence[str]) -> BatchEncoding:

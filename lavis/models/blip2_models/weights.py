@@ -81,6 +81,7 @@ class WeightsError(EmacError, ValueError):
 
 
 def _renamed(name: str, rules: Iterable[tuple[str, str]]) -> str:
+    # The first rule that fits, and no other: general rules stand behind the special ones that they would cover.
     for pattern, replacement in rules:
         new, count = re.subn(pattern, replacement, name)
         if count:
@@ -139,6 +140,7 @@ def to_lavis(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         new = prefix + _renamed(name.removeprefix(prefix), _TO_LAVIS)
         if new.endswith(".attn.qkv.bias"):
             stem = new.removesuffix("qkv.bias")
+            # (3 * width,): queries, keys, values.
             lavis[stem + "q_bias"], _, lavis[stem + "v_bias"] = value.chunk(3)
         else:
             lavis[new] = value
@@ -175,6 +177,7 @@ def vision_state(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict
         # A table of another form is left as it is: `require_match` then says what does not fit.
         if side != new_side and table.dim() == 3 and side * side + 1 == table.shape[1]:
             grid = table[:, 1:].float().reshape(1, side, side, -1).permute(0, 3, 1, 2)  # (1, width, side, side)
+            # In float32 and without aligned corners, as LAVIS's `interpolate_pos_embed`.
             grid = F.interpolate(grid, size=(new_side, new_side), mode="bicubic", align_corners=False)
             patches = grid.permute(0, 2, 3, 1).flatten(1, 2)  # (1, new side², width)
             kept[_VIT_POSITIONS] = torch.cat([table[:, :1].float(), patches], dim=1)
@@ -218,10 +221,12 @@ def weight_files(path: str | Path) -> list[Path]:
         from huggingface_hub import snapshot_download  # only here: most settings name files
 
         try:
+            # Folders of the hub often hold the same weights as .bin, too, which would double the download.
             path = Path(snapshot_download(given, allow_patterns=["*.safetensors", "*.safetensors.index.json"]))
         except Exception as error:  # the hub's client, and the network below it, raise many kinds
             message = f"no weight file {given}, and no such folder on the hub that can be read"
             raise MissingFileError(message) from error
+    # safetensors first: it is mapped and holds no pickles, and of several formats one is enough.
     for pattern in ("*.safetensors", "*.bin", "*.pth"):
         if index := sorted(path.glob(f"{pattern}.index.json")):
             names = _shards_of(index[0])

@@ -27,7 +27,7 @@ from lavis.processors.blip_processors import as_image
 Inputs = dict[str, Tensor]
 FRAME = (300, 300)  # of ALFWorld's frames, which a budget without images is computed for
 ALIGNED = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # (1, L) each, as far as there are any
-_PROBE = "go to desk 1"
+_PROBE = "go to desk 1"  # stands for any answer while the template's own words are found out
 _TAIL = 12  # characters before an answer that its first token may depend on
 _TRIES = 8  # to shorten a text: its number of tokens changes a little with where it is cut
 

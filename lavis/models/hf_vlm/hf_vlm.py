@@ -96,6 +96,8 @@ class HfVlm(StudentModel):
         self._base_hash = ""
         vlm.requires_grad_(False)
         if low_memory:
+            # Gradients must reach the adapters through recomputed layers whose own weights are frozen, behind frozen
+            # embeddings: so no reentrant checkpoints, which need an input with gradient, and inputs that have one.
             vlm.gradient_checkpointing_enable({"use_reentrant": False})
             vlm.enable_input_require_grads()
         if lora_rank:
@@ -179,6 +181,8 @@ class HfVlm(StudentModel):
         batch = joined([self._read(question) for question in questions], self.chat.pad_id)
         length = batch["input_ids"].shape[1]
         beams = 1 if options.use_nucleus_sampling else options.num_beams
+        # `top_k=0` is none: with None, Transformers takes its own default, the 50 most probable tokens. The settings of
+        # sampling are None for a search, for which Transformers would warn of them.
         # The folder's own generation_config.json is left out: its temperatures and penalties are a chatbot's.
         settings = GenerationConfig(
             max_new_tokens=options.max_new,
@@ -269,6 +273,7 @@ class HfVlm(StudentModel):
         """
         own = self.trainable_state_dict()
         given = own if state is None else fitting_weights(own, state, "the reference state")
+        # LoRA begins with B = 0 (arXiv:2106.09685, section 4.1), so that B A = 0 whatever A is.
         changes_nothing = all(map(is_adapter, own)) and not any(v.any() for k, v in given.items() if ".lora_B." in k)
         self._reference = {} if changes_nothing else {k: v.detach().clone() for k, v in given.items()}
 
@@ -343,6 +348,7 @@ class HfVlm(StudentModel):
     @torch.no_grad()
     def load_trainable(self, state: Mapping[str, Tensor]) -> None:
         """Load what `trainable_state_dict` gave; WeightsError lists what is missing, extra or does not fit."""
+        # Copied in place: the optimiser holds these very parameters.
         fitting = fitting_weights(self.trainable_state_dict(), state, "the checkpoint's trainable state")
         for name, weight in self._trained().items():
             weight.copy_(fitting[name])

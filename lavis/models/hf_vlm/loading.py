@@ -165,6 +165,7 @@ def image_token(processor: Any) -> str:
 
 def image_token_id(config: Any) -> int:
     """The id of the tokens whose embeddings are the image's features; -1 if the config names none."""
+    # Families name it in one of two ways: Qwen's and Idefics's configs in the first, Gemma 3's in the second.
     for name in ("image_token_id", "image_token_index"):
         if getattr(config, name, None) is not None:
             return int(getattr(config, name))
@@ -223,6 +224,7 @@ def require_memory(path: str, config: PretrainedConfig, dtype: torch.dtype, quan
     free = free_memory()
     with torch.device("meta"):
         count = sum(p.numel() for p in AutoModelForImageTextToText.from_config(config).parameters())
+    # `_BYTES` are shares of a float32 weight, which has 4 bytes.
     needed = int(count * (dtype.itemsize if quantization == "none" else 4 * _BYTES[quantization]))
     if free is not None and needed > free:
         raise ConfigError(
@@ -236,6 +238,7 @@ def free_memory() -> int | None:
     """Bytes that Linux says are available; None on other systems."""
     if not MEMINFO.is_file():
         return None
+    # MemAvailable counts what the kernel would give up, such as cached files; MemFree does not.
     lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines() if ":" in line)
     return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
 

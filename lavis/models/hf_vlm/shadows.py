@@ -88,7 +88,7 @@ class Bytes(TorchDispatchMode):
         # The two operators that answer with a number: which attention is taken, and what a tensor of one number holds.
         if name == "aten::_fused_sdp_choice":
             dropout = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
-            return 0 if dropout else FUSED
+            return 0 if dropout else FUSED  # 0 is `SDPBackend.MATH`, which keeps the scores
         if name == "aten::_local_scalar_dense":
             return torch.zeros((), dtype=args[0].dtype).item()
         if name in _INDEXING:
@@ -120,6 +120,7 @@ class Bytes(TorchDispatchMode):
         if not isinstance(made, Tensor):
             return
         storage = made.untyped_storage()
+        # `_cdata` is the address of torch's own storage, one for all views: several Python objects may stand for it.
         key, size = storage._cdata, storage.nbytes()
         if key in old or key in self._alive:
             return

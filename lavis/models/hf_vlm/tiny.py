@@ -147,7 +147,7 @@ def _text(vocabulary: int, **more: Any) -> dict[str, Any]:
         "intermediate_size": 64,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        "num_key_value_heads": 2,  # fewer than query heads: grouped-query attention
         "vocab_size": vocabulary,
         "max_position_embeddings": 4096,
         **more,

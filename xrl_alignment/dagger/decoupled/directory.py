@@ -41,6 +41,7 @@ class LearnerDirectory(RunPaths):
             cut_half_line(self.learned)
             # Line by line, so that the server hears of each at once.
             self._open.append(open(self.learned, "a", buffering=1, encoding="utf-8"))
+        # Not by `getLogger`: a logger without parents, whose lines go to the server alone.
         self.logger = logging.Logger("learner", logging.INFO)
         self.logger.addHandler(_LineHandler(self))
 
@@ -59,6 +60,7 @@ class LearnerDirectory(RunPaths):
             stat = (self.state / "memories.json").stat()
         except FileNotFoundError:
             return 0
+        # The file is replaced as a whole: a new one has another inode, or an old number again, and then another time.
         if (stat.st_ino, stat.st_mtime_ns) != self._seen:
             self._seen = (stat.st_ino, stat.st_mtime_ns)
             self._over = self.memories()[0]

@@ -263,7 +263,7 @@ def main() -> None:
     done = sum("round" in json.loads(line) for line in log.read_text().splitlines()) if log.exists() else 0
     model = told_student(out / "llm.safetensors" if done else None)
     states = [State(*row) for row in map(json.loads, (out / "states.jsonl").read_text().splitlines())] if done else []
-    states = [state._replace(types=tuple(state.types)) for state in states]
+    states = [state._replace(types=tuple(state.types)) for state in states]  # JSON gives lists
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
     games += find_games("train") if arguments.official else []
 

@@ -46,6 +46,7 @@ class PlanningExplorer(Explorer):
         if task.treatment == "look":
             lamps = [name for name in self._belief.place if type_of(name) == task.target_type]
             search = [] if lamps else self._searches(task.target_type, searches)
+            # The name decides between several lamps, not the order in which they were seen.
             return [*search, HighLevelAction("use", min(lamps, default=task.target_type))]
         treat = [] if self._belief.treated(thing, task.treatment) else [HighLevelAction(task.treatment, thing)]
         return [*treat, HighLevelAction("put", thing, self._target(thing))]
@@ -56,6 +57,7 @@ class PlanningExplorer(Explorer):
         belief, worths = self._belief, self._worths.get(wanted) or self._rate(wanted)
         unseen = [place for place in belief.receptacles if place not in belief.seen] or list(belief.receptacles)
         # What a place is worth for each step of the way there; among equals the place that comes first.
+        # The place at which the agent stands is no step away: it counts as 1, for it is a divisor.
         unseen.sort(key=lambda place: (-worths[place] / (self._distance(place) or 1.0), -self._ranks[place]))
         return [HighLevelAction("go to", place=place) for place in unseen[:number]]
 
@@ -84,6 +86,7 @@ def judge(question: PlanQuestion, right: Sequence[HighLevelAction]) -> Judgement
     The action was executed if its report names no refusal. The rest of the plan can solve the task if it does the same
     with the same things as `right`, wherever it searches for them, and searches for nothing that is known already.
     """
+    # ALFWorld's own sentence, the two of `controller.words_of`, and the follower's for a part that is no action.
     refusals = ("Nothing happens.", "I have seen no ", "There is no ", "I do not know ")
     executed = not any(mark in question.report for mark in refusals)
     rest = read_plan(question.plan).actions
@@ -92,6 +95,7 @@ def judge(question: PlanQuestion, right: Sequence[HighLevelAction]) -> Judgement
         for plan in (rest, right)
     ]
     searches = [bool(plan) and plan[0].verb == "go to" for plan in (rest, right)]
+    # `<=` of truth values: the rest of the plan may search only if the explorer would search, too.
     return Judgement(executed, bool(rest) and deeds[0] == deeds[1] and searches[0] <= searches[1])
 
 

@@ -92,7 +92,7 @@ class Account:
         self._by_round: dict[int, Usage] = {}
         self._total = Usage()
         self._in_progress = 0
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # the lock of all these numbers, too
         self._file: _SyncedLines | None = None
 
     def keep(self, path: Path) -> None:
@@ -272,7 +272,7 @@ class _SyncedLines:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = open(path, "ab", buffering=0)
+        self._file = open(path, "ab", buffering=0)  # without a buffer `write` says how much the disk has taken
         folder = os.open(path.parent, os.O_RDONLY)  # else a power cut may take the new file's name
         try:
             os.fsync(folder)

@@ -48,6 +48,7 @@ class VllmHttpClient:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
+        # Never None: openai's client would then send the user's OPENAI_API_KEY to this server.
         self._key = os.environ.get(KEY_VARIABLE) or "none"
         self._calls = CallLoop()
         self._clients: dict[str, openai.AsyncOpenAI] = {}
@@ -77,6 +78,7 @@ class VllmHttpClient:
 
         reply = self._ask(url, ask, self._timeout_s, " (policy.timeout_s)")
         with _vllms_form(url, len(prompts)):
+            # The interface promises no order: `index` says which prompt a choice answers.
             choices = sorted(reply["choices"], key=lambda choice: choice["index"])
             if len(choices) != len(prompts):
                 raise ValueError(f"{len(choices)} choices")
@@ -88,6 +90,7 @@ class VllmHttpClient:
         `options` are vLLM's sampling parameters; with `logprobs=k` a token comes with the k most probable ones.
         """
         if "logprobs" in options:
+            # OpenAI's completions take one number; its chats take a truth value and the number.
             options |= {"logprobs": True, "top_logprobs": options["logprobs"]}
         # vLLM's defaults are the model's generation_config.json: penalties and temperatures of a chatbot.
         body = {
@@ -250,6 +253,7 @@ def _fault_of(url: str, error: openai.APIStatusError) -> ServerUnavailable | Inf
     if 300 <= error.status_code < 400:
         where = one_line(error.response.headers.get("location", "")).partition("?")[0]
         return InferenceEngineFault(f"{url} redirects to {where or 'nowhere'}: name the server's own address")
+    # 429 speaks of too many requests, not of this one: another server may take it.
     if error.status_code < 500 and error.status_code != 429:
         return InferenceEngineFault(f"{url} refuses a request (HTTP {error.status_code}): {text}")
     return ServerUnavailable(f"HTTP {error.status_code}: {text}")
