@@ -1,5 +1,7 @@
 """Experts by name."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from alfworld_native.experts.alfworld import AlfworldExpert, ClientExpert
@@ -10,7 +12,7 @@ from xrl_alignment.common.choices import EXPERT_NAMES
 
 def test_every_name_builds_an_expert():
     for name in EXPERT_NAMES:
-        options = {"teacher": None} if name == "openai" else {}
+        options = {"teacher": SimpleNamespace(pool=None)} if name == "openai" else {}
         assert make_expert(name, **options).name == name
 
 
