@@ -12,7 +12,7 @@ from xrl_alignment.common.choices import EXPERT_NAMES
 
 def test_every_name_builds_an_expert():
     for name in EXPERT_NAMES:
-        options = {"teacher": SimpleNamespace(pool=None)} if name == "openai" else {}
+        options = {"teacher": SimpleNamespace(pool=None, admissible=False, grounding=False)} if name == "openai" else {}
         assert make_expert(name, **options).name == name
 
 
