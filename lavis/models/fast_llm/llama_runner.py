@@ -118,7 +118,9 @@ class LlamaRunner:
                 grown = sorted((row for (row,) in group_rows), key=lambda row: lengths[row] - found[row][0])
                 last.append(self._go_on(grown, embeds, positions, real_first, lengths, found, len(order), room))
                 order += grown
-        for parts in _alike(_chunked_rows(lengths, [r for r in range(len(embeds)) if r not in found], budget), lengths):
+        others = [row for row in range(len(embeds)) if row not in found]
+        chunks = [[others[i] for i in part] for part in chunked([lengths[row] for row in others], budget)]
+        for parts in _alike(chunks, lengths):
             # A part is read as wide as its longest row; the parts of a group share the cache of the widest.
             columns = [lengths[part[-1]] + -lengths[part[-1]] % multiple for part in parts]
             group = self._new_group(len(order), [lengths[row] for part in parts for row in part], columns[0], room)
@@ -347,11 +349,6 @@ class LlamaRunner:
 def _columns_ahead(beams: int) -> int:
     """How many columns the KV cache grows by: about `AHEAD`, a multiple of the beams."""
     return -(-AHEAD // beams) * beams
-
-
-def _chunked_rows(lengths: Sequence[int], rows: Sequence[int], budget: int) -> list[list[int]]:
-    """`rows` in chunks (`chunked`) by their `lengths`."""
-    return [[rows[place] for place in part] for part in chunked([lengths[row] for row in rows], budget)]
 
 
 def _alike(parts: Sequence[list[int]], lengths: Sequence[int]) -> list[list[list[int]]]:
