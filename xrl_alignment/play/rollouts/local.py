@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing import connection as pipes
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from xrl_alignment.play.rollouts.parallel import ParallelExecutor, WorkerRecord
 from xrl_alignment.play.rollouts.worker import WorkerReply, worker_process
@@ -33,11 +34,16 @@ PRELOAD = [  # modules that most workers need and that load fast: nothing that i
 _HIDING = threading.Lock()  # several threads may use executors, each its own
 
 
-class LocalHandle(NamedTuple):
-    """A worker process and the caller's end of its pipe."""
+@dataclass
+class LocalHandle:
+    """A worker process, the caller's end of its pipe, and how many calls it was told.
+
+    A reply names the call that it answers: one that comes twice would else be taken for the answer to the next call.
+    """
 
     process: BaseProcess
     pipe: pipes.Connection
+    told: int = 0
 
 
 class LocalExecutor(ParallelExecutor[LocalHandle]):
@@ -81,6 +87,7 @@ class LocalExecutor(ParallelExecutor[LocalHandle]):
 
     def tell(self, worker: WorkerRecord[LocalHandle], call: str, *arguments: Any) -> None:
         """See `ParallelExecutor`."""
+        worker.handle.told += 1
         # Dead, or it does not read: `hear` will report it, or its step takes too long.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             worker.handle.pipe.send((call, arguments))
@@ -94,11 +101,11 @@ class LocalExecutor(ParallelExecutor[LocalHandle]):
 
     def receive(self, worker: WorkerRecord[LocalHandle], *, begun: bool = True) -> WorkerReply:
         """The next reply of one worker, which has `begun` to come, or may take as long as it likes to begin."""
-        process, pipe = worker.handle
+        process, pipe = worker.handle.process, worker.handle.pipe
         try:
             if not begun:
                 pipe.poll(None)
-            reply = pipe.recv()
+            said = pipe.recv()
         except BlockingIOError:
             return WorkerReply("broken", detail="stopped in the middle of a reply")
         except (EOFError, OSError):
@@ -113,9 +120,12 @@ class LocalExecutor(ParallelExecutor[LocalHandle]):
         except Exception as error:  # there is none that pickle may not raise for what is no pickle
             # The worker's environment has written to the pipe: what follows may be in the middle of anything.
             return WorkerReply("broken", detail=f"said what is no reply: {type(error).__name__}")
-        if isinstance(reply, WorkerReply):
-            return reply
-        return WorkerReply("broken", detail=f"said what is no reply: {type(reply).__name__}")
+        match said:
+            case (int(call), WorkerReply() as reply):
+                if call == worker.handle.told:
+                    return reply
+                return WorkerReply("broken", detail=f"answered call {call} when call {worker.handle.told} was due")
+        return WorkerReply("broken", detail=f"said what is no reply: {type(said).__name__}")
 
     def end(self, workers: Sequence[WorkerRecord[LocalHandle]], patience_s: float) -> None:
         """See `ParallelExecutor`."""

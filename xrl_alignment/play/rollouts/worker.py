@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import pickle
 import signal
 import time
@@ -73,18 +74,21 @@ class RolloutRunner:
 
 
 def worker_process(pipe: Connection) -> None:
-    """The whole life of a worker process: it carries out the calls that come through `pipe`, until it is closed."""
+    """The whole life of a worker process: it carries out the calls that come through `pipe`, until it is closed.
+
+    It says `(number of the call, its reply)`; that it is ready is number 0.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who closes the pipe
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     runner = RolloutRunner()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        pipe.send(WorkerReply("ready"))
-        while True:
+        pipe.send((0, WorkerReply("ready")))
+        for number in itertools.count(1):
             call, arguments = pipe.recv()
             reply = getattr(runner, call)(*arguments)
             try:
-                pipe.send(reply)
+                pipe.send((number, reply))
             except (pickle.PicklingError, TypeError, AttributeError, ValueError) as error:  # what pickle raises
                 unsendable = TypeError(f"an episode's {reply.kind} cannot leave its worker: {error}")
-                pipe.send(WorkerReply("error", unsendable))
+                pipe.send((number, WorkerReply("error", unsendable)))
     runner.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from alfworld_native.engine import world
+from xrl_alignment.play.rollouts.worker import WorkerReply
 
 
 def answer(questions):
@@ -100,12 +101,19 @@ class Failing(Walking):
 
     def lie(self) -> None:
         """What can be read, but is no reply."""
-        text = pickle.dumps(("done", 17))
-        self.say(struct.pack("!i", len(text)) + text)
+        self.say_object(("done", 17))
+
+    def repeat(self) -> None:
+        """The reply to an earlier call once more."""
+        self.say_object((1, WorkerReply("done", "again")))
 
     def cut(self) -> None:
         """Half a reply, and no more."""
         self.say(struct.pack("!i", 1 << 20) + b"half")
+
+    def say_object(self, message: object) -> None:
+        text = pickle.dumps(message)
+        self.say(struct.pack("!i", len(text)) + text)
 
     def say(self, data: bytes) -> None:
         """Write to the pipe, and hang."""
