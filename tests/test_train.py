@@ -99,7 +99,7 @@ def test_errors_are_one_line(shards: Path, tmp_path: Path) -> None:
     assert errors.splitlines()[-1].startswith("error: no annotation file")
 
 
-@pytest.mark.parametrize("objective", ["bc", "dpo"])
+@pytest.mark.parametrize("objective", [pytest.param("bc", marks=pytest.mark.slow), "dpo"])
 def test_a_model_of_the_hub_trains_on_stored_transitions(tmp_path: Path, objective: str) -> None:
     pytest.importorskip("peft")
     (tmp_path / "shards").mkdir()

@@ -23,7 +23,7 @@ def test_a_few_hostile_messages() -> None:
 
 
 def test_a_few_hostile_files_of_runs() -> None:
-    assert "found {}" in feed("--inputs", 300, "--surface", "StoredSettings", "Scores", "WorldLogs", "--seed", 1)
+    assert "found {}" in feed("--inputs", 100, "--surface", "StoredSettings", "Scores", "WorldLogs", "--seed", 1)
 
 
 @pytest.mark.reliability

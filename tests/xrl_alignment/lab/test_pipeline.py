@@ -154,6 +154,7 @@ def test_a_run_that_a_server_plays_is_left_alone(phases, tmp_path):
     assert not (live / "server.log").exists()
 
 
+@pytest.mark.slow
 def test_a_second_pipeline_with_the_same_file_or_directory_is_refused(phases, tmp_path):
     job = tmp_path / "jobs" / "17"
     command = [sys.executable, "-m", "xrl_alignment.pipeline", "--cfg-path", phases[0], "--remember", str(job)]

@@ -277,9 +277,9 @@ class Endpoint:
         # An endpoint that knows this header does not bill an answer twice if the connection broke during the first.
         options["extra_headers"] = {"Idempotency-Key": request_key(request)}
         if self.api == "completion":
-            return await self._client.completions.with_raw_response.create(
-                model=self.model, prompt=request["prompt"], **options
-            )
+            # Vocabularies have " go" as one token: behind the blank of a cue "> " the model would have to begin with "go".
+            prompt = request["prompt"].removesuffix(" ")
+            return await self._client.completions.with_raw_response.create(model=self.model, prompt=prompt, **options)
         messages: list[Any] = [{"role": "system", "content": request["system"]}] if request["system"] else []
         messages.append({"role": "user", "content": request["prompt"]})
         create = self._client.chat.completions.with_raw_response.create

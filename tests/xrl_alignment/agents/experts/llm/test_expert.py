@@ -75,6 +75,8 @@ def test_legacy_completions_have_no_system_message_and_stop_at_the_line(teach):
     with FakeEndpoint(lambda prompt: " go to desk 1\n") as server:
         assert begin(teach(server, api="completion")).act().action == "go to desk 1"
         assert server.requests[0]["stop"] == ["\n"] and "messages" not in server.requests[0]
+        # SmolLM2 answered a prompt that ends in a blank with nothing but a line's end.
+        assert server.requests[0]["prompt"].endswith("\n>")
 
 
 def test_a_chat_model_is_stopped_before_the_next_turn(teach):
