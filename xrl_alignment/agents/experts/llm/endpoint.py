@@ -277,7 +277,7 @@ class Endpoint:
         # An endpoint that knows this header does not bill an answer twice if the connection broke during the first.
         options["extra_headers"] = {"Idempotency-Key": request_key(request)}
         if self.api == "completion":
-            # Vocabularies have " go" as one token: behind the blank of a cue "> " the model would have to begin with "go".
+            # Vocabularies have " go" as one token: behind a cue "> " the model would have to begin without its blank.
             prompt = request["prompt"].removesuffix(" ")
             return await self._client.completions.with_raw_response.create(model=self.model, prompt=prompt, **options)
         messages: list[Any] = [{"role": "system", "content": request["system"]}] if request["system"] else []
