@@ -22,6 +22,7 @@ from lavis.common.program import run_program
 from lavis.models.blip2_models import adapters, weights
 from lavis.models.blip2_models.emac_config import PARTS
 from lavis.models.hf_vlm import tiny
+from tests import warm
 from tests.xrl_alignment.agents.policies.vllm.small_engine import SmallEngine
 from xrl_alignment.builders import named
 from xrl_alignment.builders.student import load_student
@@ -62,10 +63,9 @@ def start(tmp_path):
     """Starts root programs as processes, their output in a file; kills what is left at the end."""
     running = []
 
-    def starter(program: str, *arguments: object) -> subprocess.Popen:
+    def starter(program: str, *arguments: object) -> warm.Program:
         log = open(tmp_path / f"{program}.log", "a")
-        command = [sys.executable, str(ROOT / program), *map(str, arguments)]
-        running.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT))
+        running.append(warm.Program([ROOT / program, *arguments], stdout=log, stderr=subprocess.STDOUT))
         return running[-1]
 
     yield starter
@@ -75,7 +75,7 @@ def start(tmp_path):
         process.wait()
 
 
-def wait_until(condition, *watched: subprocess.Popen, seconds: float = 150.0):
+def wait_until(condition, *watched: warm.Program, seconds: float = 150.0):
     """Look every twentieth of a second until `condition()` is true (while `watched` run); returns it."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from alfworld_native.games import find_games, games_hash
 from benchmarks._endpoint import FakeEndpoint
 from lavis.common.program import run_program
 from lavis.models.hf_vlm import tiny
+from tests import warm
 from tests.hostile_endpoint import HostileEndpoint
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.play.evaluation.page import page
@@ -195,14 +195,8 @@ def test_an_expert_plays_in_processes_of_their_own(household_data, tmp_path):
     """As a terminal starts it: workers do not import the program, so nothing of it may travel to them."""
     options = ["environment.name=native", "environment.split=household_heldout", f"environment.data={household_data}"]
     options += ["run.num_envs=2", "run.executor=local", "run.num_workers=2", "expert.name=explorer"]
-    command = [
-        sys.executable,
-        str(ROOT / "evaluate.py"),
-        "--cfg-path",
-        str(ROOT / "configs" / "evaluate" / "expert.yaml"),
-    ]
-    command += ["--options", *options, f"run.output={tmp_path / 'result.json'}"]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    command = ["evaluate.py", "--cfg-path", "configs/evaluate/expert.yaml", "--options", *options]
+    warm.run([*command, f"run.output={tmp_path / 'result.json'}"]).check_returncode()
     assert result(tmp_path)["first_trial"]["success"] == 1.0
 
 

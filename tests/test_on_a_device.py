@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from lavis.common.paths import REPO_ROOT
+from tests import warm
 
 
 @pytest.mark.parametrize(
@@ -22,10 +19,8 @@ from lavis.common.paths import REPO_ROOT
 )
 def test_nothing_is_left_on_the_cpu(cases: list[str], tmp_path: Path) -> None:
     """Both kinds of training, what a checkpoint brings back, and all ways of acting give what they give on the CPU."""
-    command = [sys.executable, "-m", "tests.pretended_device", str(tmp_path), *cases]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     # The device is known to a whole process, so to one of its own.
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=REPO_ROOT, env=environment)
+    done = warm.run(["-m", "tests.pretended_device", tmp_path, *cases])
     assert done.returncode == 0, done.stderr[-3000:]
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(results) == 2 * len(cases)

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from lavis.common.paths import REPO_ROOT
 from lavis.models import load_model
 from lavis.models.hf_vlm import tiny
+from tests import warm
 from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 CONFIG = "lavis/projects/instructblip/finetuning/alfworld_ft.yaml"
@@ -39,13 +38,12 @@ def command(*launcher: str, shards: Path, out: Path, **settings: object) -> list
     options = {"run.output_dir": out, "run.job_id": "a", "run.num_workers": 0, "run.log_freq": 1, "run.num_threads": 1}
     options |= {"datasets.alfworld_cap.build_info.annotations.train.storage": shards, "run.batch_size_train": 2}
     options = [f"{key}={value}" for key, value in {**options, **settings}.items()]
-    return [sys.executable, *launcher, "train.py", "--cfg-path", CONFIG, "--options", *options]
+    return [*launcher, "train.py", "--cfg-path", CONFIG, "--options", *options]
 
 
-def start(arguments: list[str], home: Path) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOME": str(home), "CUDA_VISIBLE_DEVICES": ""}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(arguments, cwd=REPO_ROOT, env=environment, **pipes)
+def start(arguments: list[str], home: Path) -> warm.Program:
+    more = {"HOME": str(home), "CUDA_VISIBLE_DEVICES": ""}
+    return warm.Program(arguments, more=more, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def batches(out: Path) -> int:
@@ -53,7 +51,7 @@ def batches(out: Path) -> int:
     return sum("train_batches" in line for line in log.read_text().splitlines()) if log.is_file() else 0
 
 
-def workers(launcher: subprocess.Popen) -> list[int]:
+def workers(launcher: warm.Program) -> list[int]:
     """The processes that a running `torch.distributed.run` started, in any of its threads."""
     lists = Path(f"/proc/{launcher.pid}/task").glob("*/children")
     return sorted(int(child) for text in lists for child in text.read_text().split())

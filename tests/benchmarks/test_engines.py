@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "engines.py"
 
 
 def run(*options: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, PROGRAM, *options], capture_output=True, text=True, timeout=900)
+    return warm.run([PROGRAM, *options], patience_s=900)
 
 
 def test_without_vllm_the_error_is_one_line() -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu.py"
 
 
 def measured(tmp_path: Path, *options: str) -> dict:
     tiny = ["--device", "cpu", "--shape", "nano", "--largest", "2", "--environments", "3"]
-    command = [sys.executable, PROGRAM, *tiny, *options, "--json", tmp_path / "x.json"]
-    subprocess.run(command, check=True, timeout=250, capture_output=True)
+    warm.run([PROGRAM, *tiny, *options, "--json", tmp_path / "x.json"]).check_returncode()
     return json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
 
 

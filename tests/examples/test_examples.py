@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lavis.common.paths import REPO_ROOT
+from tests import warm
 
 EXAMPLES = REPO_ROOT / "examples"
 TESTED_ELSEWHERE = {  # against the real libraries
@@ -21,9 +19,7 @@ TESTED_ELSEWHERE = {  # against the real libraries
 
 def solved(name: str, folder: Path) -> dict[str, tuple[int, int]]:
     """Run an example outside the repository; games and solved games of each row in the table that it prints."""
-    environ = os.environ | {"PYTHONPATH": str(REPO_ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(EXAMPLES / name)]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environ, timeout=120)
+    ended = warm.run([EXAMPLES / name], cwd=folder)
     assert ended.returncode == 0, ended.stderr
     head, *rows = ended.stdout.splitlines()
     assert head.split()[:4] == ["task", "type", "games", "solved"]
@@ -51,9 +47,7 @@ def test_hub_vlm(tmp_path: Path) -> None:
     from lavis.models.hf_vlm import tiny
 
     path = tiny.make("qwen2_5_vl", tmp_path / "vlm")
-    environ = os.environ | {"PYTHONPATH": str(REPO_ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(EXAMPLES / "hub_vlm.py"), str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ, timeout=120)
+    ended = warm.run([EXAMPLES / "hub_vlm.py", path], cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     losses = [float(line.rpartition(" ")[2]) for line in ended.stdout.splitlines()]
     assert len(losses) == 5 and losses[-1] < losses[0]  # three games of six states, in batches of four

@@ -14,7 +14,6 @@ import json
 import queue
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from policy_server.settings import PolicyServerSettings
 from policy_server.web.api_keys import ApiKeys
 from policy_server.web.app import create_app
 from policy_server.web.server import open_port, uvicorn_config
+from tests import warm
 from xrl_alignment.settings.loading import load_config
 
 TINY = "blip2_emac:tiny"
@@ -159,14 +159,13 @@ def wait_until_queued(server: Running, number: int = 1, none: bool = False) -> N
 class ServerProcess:
     """`qwen_policy_server.py` as users start it, on a free port; a thread reads its log line by line."""
 
-    def __init__(self, *arguments: str, python: str = sys.executable, env: dict[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
-            [python, str(REPO_ROOT / "policy_server" / "qwen_policy_server.py"), "--port", "0", *arguments],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=env,
-            cwd=Path("/"),
-        )
+    def __init__(self, *arguments: str, python: str = "") -> None:
+        command = [str(REPO_ROOT / "policy_server" / "qwen_policy_server.py"), "--port", "0", *arguments]
+        self.process: subprocess.Popen | warm.Program
+        if python:
+            self.process = subprocess.Popen([python, *command], stderr=subprocess.PIPE, text=True, cwd="/")
+        else:
+            self.process = warm.Program(command, stderr=subprocess.PIPE, cwd=Path("/"))
         self.lines: list[str] = []
         self._news: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()

@@ -39,6 +39,7 @@ from policy_server.qwen_policy_server import (
 from policy_server.settings import ServerSettings
 from policy_server.web.api_keys import KEYS_VARIABLE
 from policy_server.web.server import open_port
+from tests import warm
 from tests.policy_server.servers import CAVE, TINY, ServerProcess, action_body, encoded_image, noise
 
 VLLM_PYTHON = REPO_ROOT / ".venv-vllm" / "bin" / "python"
@@ -88,7 +89,7 @@ def test_the_log_names_requests_and_holds_no_image(server_process: ServerProcess
 
 def test_a_busy_port_is_named_and_ends_with_two(server_process: ServerProcess):
     port = server_process.url.rpartition(":")[2]
-    done = subprocess.run([sys.executable, PROGRAM, "--model", TINY, "--port", port], capture_output=True, text=True)
+    done = warm.run([PROGRAM, "--model", TINY, "--port", port])
     assert done.returncode == 2
     assert f"error: port {port} is held by" in done.stderr.splitlines()[-1]
     assert "Loading" not in done.stderr  # it is known before the model is loaded
@@ -336,10 +337,8 @@ def test_an_evaluation_through_openais_interface_scores_a_checkpoint_as_in_proce
     episodes = []
     for name, options in (("student", here), ("endpoint", there)):
         out = tmp_path / f"{name}.json"
-        command = [sys.executable, "evaluate.py", "--cfg-path", f"configs/evaluate/{name}.yaml", "--options"]
-        environ = {**os.environ, "OPENAI_API_KEY": "none", "OMP_NUM_THREADS": "1"}
-        arguments = [*command, *where, *options, f"run.output={out}"]
-        done = subprocess.run(arguments, cwd=REPO_ROOT, env=environ, capture_output=True, text=True)
+        command = ["evaluate.py", "--cfg-path", f"configs/evaluate/{name}.yaml", "--options"]
+        done = warm.run([*command, *where, *options, f"run.output={out}"], more={"OPENAI_API_KEY": "none"})
         assert done.returncode == 0, done.stderr
         (trial,) = json.loads(out.read_text())["episodes"]
         episodes.append([(episode["game"], episode["won"], episode["actions"]) for episode in trial])

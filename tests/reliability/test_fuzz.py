@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from lavis.common.paths import REPO_ROOT
+from tests import warm
 
 
 def feed(*arguments: object) -> str:
     """Fuzz in a process of its own; returns what it printed."""
-    command = [sys.executable, "-m", "tests.reliability.fuzz", *map(str, arguments)]
-    ended = subprocess.run(command, cwd=REPO_ROOT, stdout=subprocess.PIPE, text=True, stderr=subprocess.STDOUT)
-    assert ended.returncode == 0, ended.stdout
+    ended = warm.run(["-m", "tests.reliability.fuzz", *arguments], patience_s=14_400)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ import torch
 from lavis.models import load_model
 from lavis.models.blip2_models.emac_config import PARTS
 from lavis.runners.parallel import Replicas
+from tests import warm
 
 REPO_ROOT = Path(__file__).resolve().parents[3]
 STORAGE = "datasets.alfworld_cap.build_info.annotations"
@@ -42,10 +40,9 @@ def two_processes(shard_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     ]
     options = [[f"{key}={value}" for key, value in {**common, **run}.items()] for run in runs]
     (out / "runs.json").write_text(json.dumps(options))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    command += [str(Path(__file__).with_name("many_runs.py")), str(out / "runs.json")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO_ROOT), "HOME": str(out)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    command = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    command += [Path(__file__).with_name("many_runs.py"), out / "runs.json"]
+    done = warm.run(command, more={"PYTHONPATH": str(REPO_ROOT), "HOME": str(out)})
     assert done.returncode == 0, done.stderr[-3000:]
     return out
 

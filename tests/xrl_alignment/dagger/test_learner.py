@@ -1,9 +1,6 @@
 """The student's updates on the real tiny model: what moves, what is reported, what a restore continues."""
 
 import contextlib
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from lavis.common.errors import DivergedError
 from lavis.common.paths import REPO_ROOT
 from lavis.models.blip2_models.emac_config import PARTS
 from lavis.models.student import BcParts
+from tests import warm
 from tests.colour_student import ColourStudent
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.dagger.learner import TrainingMetrics
@@ -354,9 +352,8 @@ GROUP = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone")
 
 def run_script(launcher, *paths):
     """`grouped_learner.py` alone, or in a group."""
-    command = [sys.executable, *launcher, str(Path(__file__).with_name("grouped_learner.py")), *map(str, paths)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO_ROOT)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    command = [*launcher, Path(__file__).with_name("grouped_learner.py"), *paths]
+    return warm.run(command, more={"PYTHONPATH": str(REPO_ROOT)})
 
 
 @pytest.fixture

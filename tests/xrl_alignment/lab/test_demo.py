@@ -15,6 +15,7 @@ import torch
 from alfworld_native.games import find_games
 from lavis.common.errors import FileError
 from lavis.common.paths import REPO_ROOT
+from tests import warm
 from xrl_alignment.lab.demo import (
     Evaluator,
     PeakMemory,
@@ -102,8 +103,7 @@ def test_a_second_demo_in_one_folder_is_refused_and_deletes_nothing(tmp_path: Pa
     """It emptied the folder while the first wrote to it, and both wrote their results there."""
     with prepare_output(tmp_path):
         (tmp_path / "summary.json").touch()
-        command = [sys.executable, "-m", "xrl_alignment.demo", "--output", str(tmp_path)]
-        second = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True)
+        second = warm.run(["-m", "xrl_alignment.demo", "--output", tmp_path])
     assert (second.returncode, second.stdout) == (2, "")
     assert second.stderr == f"error: process {os.getpid()} is writing to {tmp_path}: wait for its end, or stop it\n"
     assert (tmp_path / "summary.json").exists()

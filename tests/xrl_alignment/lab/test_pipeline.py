@@ -21,6 +21,7 @@ from lavis.common.errors import ConfigError
 from lavis.common.files import LockedError
 from lavis.common.paths import REPO_ROOT
 from lavis.models.blip2_models.emac_config import PARTS
+from tests import warm
 from tests.alfworld_native import recorded_thor
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.lab.pipeline import (
@@ -77,7 +78,7 @@ def running(pid: int) -> bool:
         return False
 
 
-def kill_alone(process: subprocess.Popen, children: list[int]) -> None:
+def kill_alone(process: warm.Program, children: list[int]) -> None:
     """SIGKILL for the pipeline alone: it cannot stop its server and client, they end by themselves."""
     process.kill()
     process.wait()
@@ -93,9 +94,8 @@ def scalars(run: Path, tag: str) -> list[float]:
 
 
 def test_bc_is_handed_to_dpo_and_a_pipeline_killed_there_goes_on(phases, tmp_path):
-    command = [sys.executable, "-m", "xrl_alignment.pipeline", "--cfg-path", *phases]
     with open(tmp_path / "printed", "w") as printed:
-        pipeline = subprocess.Popen(command, cwd=REPO_ROOT, stdout=printed)
+        pipeline = warm.Program(["-m", "xrl_alignment.pipeline", "--cfg-path", *phases], stdout=printed)
     deadline = time.monotonic() + 240
     while not (journals := list(tmp_path.glob("out/dpo/*/state/episodes.jsonl"))):
         assert pipeline.poll() is None and time.monotonic() < deadline

@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
 from lavis.common.errors import ConfigError
-from lavis.common.paths import REPO_ROOT
 from policy_server.models.loading import load_model
 from policy_server.models.student import StudentModel
 from policy_server.settings import ModelSettings
+from tests import warm
 from tests.hostile_endpoint import ANSWERED, MODES, SLOW, HostileEndpoint, Peak, wrong_documents
 from tests.policy_server.servers import ROOM, TINY, ServerProcess, start_in_thread
 from xrl_alignment.agents.policies.base import PolicyInput
@@ -118,30 +116,22 @@ def test_the_server_plays_games_through_the_client(household_data, tmp_path):
     result = tmp_path / "result.json"
     evaluate = ["evaluate.py", "--cfg-path", "configs/evaluate/episodes.yaml", "--options", *common, "run.max_steps=4"]
     try:
-        played = _run(*evaluate, "environment.split=household_heldout", "run.num_envs=2", f"run.output={result}")
+        evaluate += ["environment.split=household_heldout", "run.num_envs=2", f"run.output={result}"]
+        played = warm.run(evaluate)
         assert played.returncode == 0, played.stderr
         assert len(json.loads(result.read_text())["episodes"][0]) == 2
-        server = subprocess.Popen(
-            [sys.executable, "dagger_server.py", "--cfg-path", "configs/dagger/small_bc.yaml", "--options", *common]
+        server = warm.Program(
+            ["dagger_server.py", "--cfg-path", "configs/dagger/small_bc.yaml", "--options", *common]
             + ["environment.split=household_train", "run.num_rounds=1", "run.num_envs=2", "run.max_steps=4"]
             + ["run.run_training=false", "server.port=0", f"run.output_dir={tmp_path}"],
-            cwd=REPO_ROOT,
             stdout=subprocess.PIPE,
-            text=True,
         )
         port = server.stdout.readline().split("port ")[1].split(",")[0]
         games = ["--env", "household", "--data", str(household_data), "--num-envs", "2"]
         games += ["--num-train", "12", "--num-heldout", "6"]
-        client = _run("alfworld_client.py", "--port", port, *games, "--max-steps", "4")
+        client = warm.run(["alfworld_client.py", "--port", port, *games, "--max-steps", "4"])
         assert client.returncode == 0, client.stderr
         assert json.loads(client.stdout.splitlines()[-1])["episodes"] == 2
         assert server.wait(120) == 0
     finally:
         assert policy_server.end() == 0
-
-
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *command], cwd=REPO_ROOT, capture_output=True, text=True, env=env, timeout=280
-    )

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ import torch
 import yaml
 
 from lavis.common.devices import set_seed
-from lavis.common.paths import REPO_ROOT
 from lavis.datasets.shards import open_shard
+from tests import warm
 from tests.xrl_alignment.dagger.decoupled.stored import copy_stored, wait_until
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.dagger.building import build_training
@@ -49,18 +48,17 @@ class Processes:
         settings.write_text(yaml.safe_dump(SMALL | {"run": SMALL["run"] | run, "model": student}))
         self.data = f"environment.data={data}"
         self.begin = ["--cfg-path", settings, "--run-dir", self.paths.path]
-        self.started: list[subprocess.Popen] = []
+        self.started: list[warm.Program] = []
 
-    def start(self, program: str, *arguments: object) -> subprocess.Popen:
-        command = [sys.executable, str(REPO_ROOT / program), *map(str, arguments)]
+    def start(self, program: str, *arguments: object) -> warm.Program:
         with open(self.log, "a") as log:
-            self.started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=REPO_ROOT))
+            self.started.append(warm.Program([program, *arguments], stdout=log, stderr=subprocess.STDOUT))
         return self.started[-1]
 
-    def serve(self, *arguments: object) -> subprocess.Popen:
+    def serve(self, *arguments: object) -> warm.Program:
         return self.start("dagger_server.py", *(arguments or self.begin), "--options", self.data)
 
-    def play(self, server: subprocess.Popen, workers: int = 1) -> subprocess.Popen:
+    def play(self, server: warm.Program, workers: int = 1) -> warm.Program:
         announced = self.paths.state / "server.json"
         wait_until(lambda: announced.exists() and json.loads(announced.read_text())["pid"] == server.pid)
         games = ["--split", "household_train", "--data", self.data.partition("=")[2], "--num-envs", 3]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -14,15 +13,16 @@ import pytest
 from lavis.common.files import locked
 from lavis.common.paths import REPO_ROOT
 from lavis.datasets.shards import open_shard
+from tests import warm
 from xrl_alignment.lab.results.page import render
 from xrl_alignment.lab.results.settings import ResultsConfig, ResultsFile
 from xrl_alignment.settings.loading import load_config
 
 
-def run(output: Path, *options: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "xrl_alignment.results", "--cfg-path", "configs/results/quick.yaml"]
-    command += ["--page", str(output / "results.md"), "--options", f"results.output={output}", *options]
-    return subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, check=False)
+def run(output: Path, *options: str, patience_s: float = 280) -> subprocess.CompletedProcess:
+    command = ["-m", "xrl_alignment.results", "--cfg-path", "configs/results/quick.yaml"]
+    command += ["--page", output / "results.md", "--options", f"results.output={output}", *options]
+    return warm.run(command, patience_s)
 
 
 def labels(output: Path, setting: str) -> list[str]:
@@ -43,7 +43,7 @@ def test_a_second_call_for_the_same_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_experiment_runs_and_a_second_call_repeats_nothing(alfworld_data: Path, tmp_path: Path) -> None:
-    first = run(tmp_path)
+    first = run(tmp_path, patience_s=3600)
     assert first.returncode == 0, first.stderr
     made = json.loads((tmp_path / "results.json").read_text())
     results = {name: experiment["figures"] for name, experiment in made.items()}
@@ -109,14 +109,8 @@ def test_an_experiment_that_is_run_alone_keeps_the_others_figures(alfworld_data:
         "images": {"figures": {"elsewhere": {}}, "machine": "another"},
     }
     (tmp_path / "results.json").write_text(json.dumps(before))
-    command = [sys.executable, "-m", "xrl_alignment.results", "--cfg-path", "configs/results/quick.yaml", "--options"]
-    done = subprocess.run(
-        [*command, f"results.output={tmp_path}", "results.experiments=[images]"],
-        cwd=REPO_ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["-m", "xrl_alignment.results", "--cfg-path", "configs/results/quick.yaml", "--options"]
+    done = warm.run([*command, f"results.output={tmp_path}", "results.experiments=[images]"])
     assert done.returncode == 0, done.stderr
     after = json.loads((tmp_path / "results.json").read_text())
     assert after["reflexion"] == before["reflexion"]

@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lavis.common.paths import REPO_ROOT
+from tests import warm
 from tests.xrl_alignment.show.dashboard.runs import make_run_directory
 from xrl_alignment.show.dashboard.__main__ import main, one_run
 
@@ -24,8 +23,8 @@ from xrl_alignment.show.dashboard.__main__ import main, one_run
 def shown(folder: Path) -> Iterator[Callable[[str], Any]]:
     """The program beside the run in `folder`, stopped by Ctrl-C at the end: `ask(path)` is the JSON there."""
     before = sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*"))
-    command = [sys.executable, "-m", "xrl_alignment.dashboard", str(folder), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPO_ROOT)
+    command = ["-m", "xrl_alignment.dashboard", folder, "--port", 0]
+    process = warm.Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         assert process.stdout is not None
         address = re.search(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())

@@ -7,13 +7,12 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import urllib.request
 
 import pytest
 
 from lavis.common.errors import ConfigError
-from lavis.common.paths import REPO_ROOT
+from tests import warm
 from tests.test_installation import run_light
 from xrl_alignment.show.play.__main__ import main
 
@@ -68,8 +67,8 @@ def test_a_model_of_the_hub_plays_in_the_terminal(games, hub, monkeypatch, capsy
 
 
 def test_a_model_of_the_hub_plays_in_a_browser(games, hub):
-    command = [sys.executable, "-m", "xrl_alignment.play", *games, "--game", "1", "--web", "--port", "0", *hub]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPO_ROOT)
+    command = ["-m", "xrl_alignment.play", *games, "--game", "1", "--web", "--port", "0", *hub]
+    process = warm.Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         assert process.stdout is not None
         page = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
