@@ -27,6 +27,8 @@ from xrl_alignment.builders.named import check_named
 from xrl_alignment.settings.loading import load_config, to_yaml
 from xrl_alignment.settings.resume import refuse_changes, saved_settings
 from xrl_alignment.settings.schema import DaggerConfig
+from xrl_alignment.settings.token import read_token
+from xrl_alignment.wire.http_server import DaggerHTTPServer, PageServer
 
 EXAMPLE = "configs/dagger/demo_bc.yaml"
 
@@ -36,6 +38,8 @@ def read_command_line() -> tuple[argparse.Namespace, DaggerConfig]:
     arguments = parse_args(__doc__, add_arguments, cfg_required=False)
     config = read_config(arguments)
     check_named(config)
+    # Opened and closed again: a port that is taken, or a host without a token, is told before the imports below.
+    PageServer(config.server.host, config.server.port, read_token(config.server)).stop()
     return arguments, config
 
 
@@ -93,9 +97,7 @@ from xrl_alignment.dagger.rounds import LabelGuard, Rounds
 from xrl_alignment.dagger.training import Trainer
 from xrl_alignment.lab.ending import ending
 from xrl_alignment.runs.directory import RunDirectory, new_run_directory
-from xrl_alignment.settings.token import read_token
 from xrl_alignment.show.dashboard.pages import Dashboard
-from xrl_alignment.wire.http_server import DaggerHTTPServer
 
 
 def main(command_line: tuple[argparse.Namespace, DaggerConfig] | None = None) -> None:
@@ -107,8 +109,8 @@ def main(command_line: tuple[argparse.Namespace, DaggerConfig] | None = None) ->
     set_threads(run.num_threads)
     set_seed(run.seed)
     expected = expected_games(config)
-    # It opens its port here, before a model is loaded: if the port is taken, that is told at once. It answers nobody
-    # before `start`, and by then `loop`, which its status asks, is built.
+    # It keeps its port from here on, while the model is loaded. It answers nobody before `start`, and by then `loop`,
+    # which its status asks, is built.
     server = DaggerHTTPServer(
         config.server.host,
         config.server.port,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import socket
 import subprocess
 import sys
 from types import ModuleType
@@ -74,6 +75,13 @@ def test_a_wrong_setting_is_refused_before_anything_heavy(start_up: ModuleType) 
     wrong = ["--options", "run.no_such_key=1"]
     lines = [(name, [*(["--cfg-path", file] if file else []), *wrong]) for name, file in start_up.CONFIGS.items()]
     assert exit_codes(lines) == [2] * len(lines)
+
+
+def test_a_busy_port_is_told_before_anything_heavy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = f"server.port={holder.getsockname()[1]}"
+        given = ["--cfg-path", "configs/dagger/demo_bc.yaml", "--options", port]
+        assert exit_codes([("dagger_server.py", given)]) == [2]
 
 
 def test_make_student_looks_at_all_that_it_is_told() -> None:

@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lavis.common.paths import REPO_ROOT
+from tests import warm
 
 SERVER = REPO_ROOT / "split_inference" / "alfworld_server.py"
 PATIENCE_S = 120  # far more than anything here takes
@@ -90,24 +91,23 @@ class RawClient:
 class ServedModel:
     """`transformers serve` (or another command that takes `--port`) until the end of a `with`; gives its address."""
 
-    COMMAND = (sys.executable, "-c", "from transformers.cli.transformers import main; main()", "serve")
-
-    def __init__(
-        self, model: Path, log: Path, command: tuple[str, ...] = COMMAND, options: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, model: Path, log: Path, command: Sequence[str] = (), options: Sequence[str] = ()) -> None:
         with socket.create_server(("localhost", 0)) as probe:
             port = probe.getsockname()[1]
         self.address = f"http://localhost:{port}/v1"
         self._health = f"http://localhost:{port}/health"
         self._log = open(log, "w+")
-        environ = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        options = options or ("--device", "cpu")
-        self.process = subprocess.Popen(
-            [*command, str(model), "--port", str(port), *options],
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            env=environ,
-        )
+        more = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        given = [str(model), "--port", str(port), *(options or ("--device", "cpu"))]
+        self.process: subprocess.Popen | warm.Program
+        if command:
+            environment = os.environ | more
+            self.process = subprocess.Popen(
+                [*command, *given], stdout=self._log, stderr=subprocess.STDOUT, env=environment
+            )
+        else:
+            serve = ["-m", "transformers.cli.transformers", "serve"]
+            self.process = warm.Program([*serve, *given], more=more, stdout=self._log, stderr=subprocess.STDOUT)
 
     def __enter__(self) -> str:
         while not self._answers():
