@@ -5,8 +5,8 @@
 It generates household games and evaluates the untrained policy on held-out rooms. It trains the policy by behavioural
 cloning and evaluates it, then trains it by DPO against the first phase's frozen policy and evaluates it again: as it
 is, with blank frames, and on ALFWorld's official `valid_seen` games if they are installed. In both phases a server
-and a client process talk over HTTP. All programs compute on one thread, so a second process of this one evaluates the
-cloned policy while the next is trained. It writes `summary.json` and `report.html`, and prints a table.
+and a client process talk over HTTP. All programs compute on one thread, so a second process of this one evaluates
+while the first trains. It writes `summary.json` and `report.html`, and prints a table.
 """
 
 from __future__ import annotations
@@ -81,9 +81,8 @@ HOPELESS_GAMES = 24  # for policies that solve nothing: each of their episodes l
 OFFICIAL_GAMES = 50  # of `valid_seen`'s 140, drawn by the run's seed
 # The phases and how long each took of a whole run, in seconds (2 cores); only their ratios matter.
 PHASES = {
-    "baselines and the untrained policy": 6,
-    "behavioural cloning": 24,
-    "DPO, and evaluation after behavioural cloning": 156,
+    "behavioural cloning; beside it the baselines and the untrained policy": 24,
+    "DPO; beside it the evaluation after cloning": 150,
     "evaluation after DPO": 36,
 }
 
@@ -236,26 +235,28 @@ def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]
         official = []
     status = PhaseStatus(PHASES)
     evaluator = Evaluator(config)
-    status.begin("baselines and the untrained policy")
-    summary: dict[str, Any] = evaluator.baselines(heldout)
-    summary["untrained"] = evaluator.entry(fewer, None, name="untrained")
-
-    status.begin("behavioural cloning")
-    reference = hand_off(run_phase(bc_config, bc_options, phase=status.name))
-    # The second process evaluates the cloned policy while this one trains it further, then the official games.
+    # The second process evaluates what there is while this one trains: first what needs no training, then the cloned
+    # policy, on held-out and on official games.
     with second_process(config.run.num_threads) as second:
-        beside = {"bc": second.submit(evaluator.entry, heldout, reference)}
+        status.begin("behavioural cloning; beside it the baselines and the untrained policy")
+        baselines = second.submit(evaluator.baselines, heldout)
+        beside = {"untrained": second.submit(evaluator.entry, fewer, None)}
+        reference = hand_off(run_phase(bc_config, bc_options, phase=status.name))
+        status.begin("DPO; beside it the evaluation after cloning")
+        beside["bc"] = second.submit(evaluator.entry, heldout, reference)
         if official:
             beside["bc_valid_seen"] = second.submit(evaluator.entry, official, reference)
-        status.begin("DPO, and evaluation after behavioural cloning")
         dpo_options = [*options, f"run.output_dir={output / 'dpo'}", *handed_options(reference, reference)]
         final = hand_off(run_phase(dpo_config, dpo_options, phase=status.name))
         status.begin("evaluation after DPO")
         if official:
             beside["dpo_valid_seen"] = second.submit(evaluator.entry, official, final)
-        summary["bc"] = beside.pop("bc").result()
-        summary["dpo"] = evaluator.entry(heldout, final, name="after DPO")
-        summary["dpo_blank_frames"] = evaluator.entry(fewer, final, name="after DPO, blank frames", blank_frames=True)
+        here = {
+            "dpo": evaluator.entry(heldout, final, name="after DPO"),
+            "dpo_blank_frames": evaluator.entry(fewer, final, name="after DPO, blank frames", blank_frames=True),
+        }
+        first = ("untrained", "bc")
+        summary: dict[str, Any] = baselines.result() | {name: beside.pop(name).result() for name in first} | here
         summary |= {name: evaluation.result() for name, evaluation in beside.items()}
     return summary | {
         "wall_seconds": round(time.monotonic() - started, 1),

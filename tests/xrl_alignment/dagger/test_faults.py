@@ -160,6 +160,7 @@ def test_in_a_batch_only_the_poisoned_episode_ends(make_run, scripted, games):
         thread.start()
     for thread in threads:
         thread.join(60)
+    run.loop.front.window_s = 0.02
     assert replies["g/1"]["action"] == "look" and given_up(replies["g/2"]) == "ValueError: bad"
     for client, name in zip(clients, names, strict=True):
         if name == "g/2":
@@ -180,7 +181,7 @@ class UnusableAt:
 
 def test_a_missing_label_counts_once_if_another_episode_of_the_batch_is_given_up(make_run):
     run = make_run(policy=UnusableAt(), num_envs=2, num_rounds=1, expert="client").start()
-    run.loop.front.window_s = 2.0
+    run.loop.front.window_s = 1.0  # both observations come within it
     names, clients = ("g/1", "g/2"), [Client(run, name) for name in "ab"]
     for client, name in zip(clients, names, strict=True):
         client.send(Hello, games=names)
@@ -192,6 +193,7 @@ def test_a_missing_label_counts_once_if_another_episode_of_the_batch_is_given_up
     time.sleep(0.3)  # the sound episode is the first of the batch
     assert "TypeError" in given_up(poisoned.see(OPENING.replace("mug", "poison"), "g/2"))
     waiting.join(60)
+    run.loop.front.window_s = 0.02
     assert replies[0]["action"] == "look"
     assert poisoned.send(Next)["game"] == "g/2" and poisoned.see(OPENING, "g/2")["action"] == "look"
     for client in clients:
