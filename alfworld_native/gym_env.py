@@ -1,5 +1,6 @@
 """ALFWorld's games as gymnasium environments: one game at a time, or many side by side in one process.
 
+    import alfworld_native  # registers the environments
     import gymnasium
     env = gymnasium.make("ALFWorldNative-v0", games="generated")
     envs = gymnasium.make_vec("ALFWorldNative-v0", num_envs=256, split="train")

@@ -4,7 +4,7 @@
 
 `time` is the processor time to encode, decode and compute the MD5 on both ends. v1 is measured as the original does
 it: `json.dumps` of the frame, then a regular expression, `json.loads` and `np.asarray` on the other end. (Our code for
-v1 is faster and has its own rows.) There are two frames: one rendered by `environments.drawing`, as sent where no
+v1 is faster and has its own rows.) There are two frames: one rendered by `alfworld_native.drawing`, as sent where no
 simulator renders, and a synthetic one that resembles a photograph (smooth shading, noise). Each ratio is the smaller
 of the two.
 """

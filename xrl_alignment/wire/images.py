@@ -96,7 +96,7 @@ def encode_image(image: np.ndarray, image_format: str = "auto") -> tuple[str, by
     """uint8 (height, width, 3) -> (the format used, the bytes).
 
     `zlib` (deflate level 1 of the raw pixels) and `png` are lossless, `jpeg` has quality 95. `auto` takes zlib where
-    most neighbouring pixels are equal, as in frames of `environments.drawing`, and jpeg for photographs and a
+    most neighbouring pixels are equal, as in frames of `alfworld_native.drawing`, and jpeg for photographs and a
     simulator's frames: there deflate needs 6 × the bytes (measured by benchmarks/wire.py).
     Raises ProtocolError for an unknown format or an array of another shape or type.
     """

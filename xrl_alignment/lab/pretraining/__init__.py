@@ -1,1 +1,1 @@
-"""How the demo's frozen parts and the prompts were made."""
+"""How the demo's frozen parts, the prompts and the students that ship were made."""
