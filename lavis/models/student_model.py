@@ -31,6 +31,7 @@ class StudentModel(BaseModel, Student):
     mix_ratio: float = 0.5  # weight of the cloning term in DPO's loss
     frames: int = 1  # images of a question that it reads
     reference: nn.Module | None  # DPO's reference policy, if there is one: the parts that are its own
+    swaps_reference: bool = False  # whether the reference's weights take the places of the policy's while it speaks
 
     def act(
         self, questions: Sequence[Question], *, normalise: Callable[[str], str] = str.strip, **decoding: Any

@@ -202,6 +202,11 @@ def check_shardable(model: BaseModel, key: str = "run.fsdp") -> None:
             f"{key}=True cannot shard a policy and a reference that share frozen weights (model.lora_rank, "
             "model.adaptor_tuning): run without it, adapters need little memory"
         )
+    if model.swaps_reference:
+        raise ConfigError(
+            f"{key}=True cannot shard a {type(model).__name__} with a reference of its own (model.ref_pretrained): the "
+            "reference's weights take the places of the policy's, and shards have others. Run without it"
+        )
     dtypes = sorted({str(parameter.dtype) for parameter in model.parameters() if parameter.requires_grad})
     if len(dtypes) > 1:
         raise ConfigError(

@@ -153,11 +153,39 @@ def uncut(learned: int, cut: Collection[int]) -> int:
     return learned - sum(number < learned for number in cut)
 
 
+class Turns:
+    """After which episodes of a journal the learner trains: after every `every`-th that was stored.
+
+    An episode of an evaluation, or a lost one, has no shard: it brings nothing new to learn from.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.stored = 0
+        self._after = [0]  # for each number of episodes, the turns that they bring
+
+    def add(self, record: EpisodeRecord) -> bool:
+        """Whether the learner trains after this episode, the journal's next one."""
+        self.stored += bool(record.shard)
+        turn = bool(record.shard) and self.stored % self.every == 0
+        self._after.append(self._after[-1] + turn)
+        return turn
+
+    def since(self, episodes: int) -> int:
+        """The turns that came after the first `episodes` of the journal."""
+        return self._after[-1] - self._after[min(episodes, len(self._after) - 1)]
+
+    @property
+    def rest(self) -> bool:
+        """Whether episodes were stored after the last turn."""
+        return self.stored % self.every != 0
+
+
 class Training:
     """A `Trainer` in the loop's thread, whose policy runs the model that `learner` trains.
 
-    It updates after every `train_every` episodes and the run's last, and saves its state (`trainer.pth`) at most every
-    `state_interval_s` seconds (0: after every episode); a resume repeats the updates since then. A checkpoint is
+    It updates after every `train_every` stored episodes and the run's last, and saves its state (`trainer.pth`) at most
+    every `state_interval_s` seconds (0: after every episode); a resume repeats the updates since then. A checkpoint is
     written after each round if `save_ckpt`. `config` (plain containers) goes into both, and which games the model
     has trained on: `earlier_games` (of the weights that it began with) and this run's.
 
@@ -180,7 +208,7 @@ class Training:
     ) -> None:
         self.learner = learner
         self.directory = directory
-        self.train_every = train_every
+        self.turns = Turns(train_every)
         self.save_ckpt = save_ckpt
         self.state_interval_s = state_interval_s
         self.config = config or {}
@@ -226,8 +254,9 @@ class Training:
             self.save()
 
     def train_on(self, record: EpisodeRecord) -> None:
-        """Let the learner draw from an episode and, if this one is the `train_every`-th again, train."""
+        """Let the learner draw from an episode and, if it brings a turn, train."""
         self.episodes += 1
+        turn = self.turns.add(record)
         if record.shard:
             self.learner.buffer.add_shard(record.shard)
             if record.game not in self.games.games:
@@ -235,8 +264,7 @@ class Training:
         if self.episodes <= self._restored:
             return  # the updates that followed this episode are in the restored weights
         self.round = record.round
-        # An episode without a shard (an evaluation's, a lost one) is counted, but brings nothing new to learn from.
-        if record.shard and self.episodes % self.train_every == 0:
+        if turn:
             self._train(record.round)
 
     def before_batch(self, answers: int, stopped: Callable[[], bool]) -> int | None:
@@ -287,9 +315,8 @@ class Training:
         self.saved = (self.round, episodes)
 
     def _train_rest(self, round: int) -> None:
-        """Train once more at the end of the run, if episodes came after the last turn of `train_every`."""
-        # A multiple of `train_every` has had its turn already (`train_on`).
-        if self.episodes % self.train_every and len(self.learner.buffer):
+        """Train once more at the end of the run, if episodes were stored after the last turn."""
+        if self.turns.rest:
             self._train(round)
 
     def _train(self, round: int) -> None:

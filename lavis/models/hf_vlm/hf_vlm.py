@@ -291,14 +291,21 @@ class HfVlm(StudentModel):
                 yield
             return
         # The weights change places with the reference's: no second model, no copy of the frozen part.
-        own = {name: weight.data for name, weight in self._trained().items()}
+        own, mode = {name: weight.data for name, weight in self._trained().items()}, self.training
         try:
+            self.train(False)  # what the reference says is kept for the run: no dropout in it
             for name, weight in self._trained().items():
                 weight.data = self._reference[name].to(weight.device, weight.dtype)
             yield
         finally:
+            self.train(mode)
             for name, weight in self._trained().items():
                 weight.data = own[name]
+
+    @property
+    def swaps_reference(self) -> bool:  # type: ignore[override]
+        """Whether the reference has weights of its own, which take the places of the policy's."""
+        return bool(self._reference)
 
     def reference_hash(self) -> str:
         """Key of cached reference log-probabilities: base, the reference's own weights, and how texts are read."""

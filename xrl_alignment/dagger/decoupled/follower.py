@@ -13,7 +13,7 @@ from collections import deque
 from lavis.common.dist_utils import gathered, is_main_process
 from xrl_alignment.dagger.decoupled.directory import LearnerDirectory
 from xrl_alignment.dagger.decoupled.published import Version, publish
-from xrl_alignment.dagger.training import Training
+from xrl_alignment.dagger.training import Training, Turns
 from xrl_alignment.runs.directory import EpisodeRecord
 
 LOOK_S = 0.02  # between two looks at a journal in which nothing is new
@@ -43,6 +43,7 @@ class Follower:
         self.updates = updates
         self.max_staleness = max_staleness
         self._waiting: deque[EpisodeRecord] = deque()
+        self._turns = Turns(training.turns.every)
         self._over = 0  # rounds that have ended
         self._published: Version | None = None
         self._publish_next = 0.0  # not before this time, unless the policy waits
@@ -101,10 +102,7 @@ class Follower:
         # published file that the server has removed was damaged.
         published = self._published.episodes if self._published else 0
         # The updates that the published weights lack for the journal's episodes, and those that the new ones lack.
-        every, journaled = self.training.train_every, self.training.episodes + len(self._waiting)
-        lacking, left = (
-            (journaled // every - episodes // every) * self.updates for episodes in (published, self.training.episodes)
-        )
+        lacking, left = (self._turns.since(episodes) * self.updates for episodes in (published, self.training.episodes))
         ends_a_wait = lacking > self.max_staleness >= left
         due = not todo or time.monotonic() >= self._publish_next or ends_a_wait
         if gathered(due and (self._published != self._version or not self.directory.published.exists()))[0]:
@@ -114,7 +112,9 @@ class Follower:
     def _look(self) -> None:
         # In this order: when a round is said to be over, all its episodes are in the journal.
         self._over = self.directory.rounds_over()
-        self._waiting.extend(self.directory.new_records())
+        for record in self.directory.new_records():
+            self._turns.add(record)
+            self._waiting.append(record)
 
     def _tell(self, seconds: float) -> None:
         self.directory.tell(**self._version._asdict(), seconds=seconds)

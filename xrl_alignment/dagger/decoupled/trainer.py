@@ -18,7 +18,7 @@ from xrl_alignment.dagger.decoupled.directory import wait_for_learner
 from xrl_alignment.dagger.decoupled.process import LearnerFault, LearnerProcess
 from xrl_alignment.dagger.decoupled.published import PublishedError, Version, read_published
 from xrl_alignment.dagger.episode import LabelledEpisode
-from xrl_alignment.dagger.training import TrainingTime, load_state, store_shard, uncut
+from xrl_alignment.dagger.training import TrainingTime, Turns, load_state, store_shard, uncut
 from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory
 from xrl_alignment.runs.tail import Tail
 
@@ -30,9 +30,9 @@ MAX_DAMAGED = 3  # publications in a row
 class DecoupledTraining:
     """A `Trainer` whose learner runs in `process`; `model` is the policy's.
 
-    An *update* is one step of the optimiser: `updates` of them follow each `train_every`-th episode. The policy's
-    *staleness* is the number of updates that its weights lack for the episodes of the journal; before a batch, the
-    policy waits while it is above `max_staleness`. `say` is told when it waits, and when the learner was killed.
+    An *update* is one step of the optimiser: `updates` of them follow each `train_every`-th stored episode. The
+    policy's *staleness* is the number of updates that its weights lack for the episodes of the journal; before a batch,
+    the policy waits while it is above `max_staleness`. `say` is told when it waits, and when the learner was killed.
     """
 
     keeps_transitions = True
@@ -52,14 +52,13 @@ class DecoupledTraining:
         self.directory = directory
         self.process = process
         self.updates = updates
-        self.train_every = train_every
         self.max_staleness = max_staleness
         self.say = say
         self.version = Version()  # of the policy's weights
         self.learned = Version()  # what the learner has said
         self.waiting = False  # whether the policy waits for the learner now
         self.waited_s = 0.0
-        self._turns = [0]  # for each number of episodes, how often the learner runs for them
+        self._turns = Turns(train_every)
         self._seen = (0, 0)  # the published file that was looked at last: inode, time
         self._damaged = 0
         self._told: list[dict[str, Any]] = []  # by the learner, since the last episode that it has learned
@@ -72,7 +71,7 @@ class DecoupledTraining:
     @property
     def staleness(self) -> int:
         """Updates that the policy's weights lack for the journal's episodes."""
-        return (self._turns[-1] - self._turns[min(self.version.episodes, len(self._turns) - 1)]) * self.updates
+        return self._turns.since(self.version.episodes) * self.updates
 
     def status(self) -> dict[str, Any]:
         """What `/status` shows of the learner."""
@@ -123,8 +122,7 @@ class DecoupledTraining:
     def learn(self, record: EpisodeRecord) -> None:
         """Count the updates that an episode asks for; the learner finds it in the journal, learns it and saves."""
         self._start()
-        turn = bool(record.shard) and len(self._turns) % self.train_every == 0
-        self._turns.append(self._turns[-1] + turn)
+        self._turns.add(record)
 
     def before_batch(self, answers: int, stopped: Callable[[], bool]) -> int | None:
         """Swap in the newest weights; wait while they are too old. Returns their staleness.
@@ -227,8 +225,8 @@ class DecoupledTraining:
             stat = path.stat()  # the file is replaced and never changed: a new inode, or a new time
             if (stat.st_ino, stat.st_mtime_ns) == self._seen:
                 return
-            self._seen = (stat.st_ino, stat.st_mtime_ns)
             version, weights = read_published(path)
+            self._seen = (stat.st_ino, stat.st_mtime_ns)
         except (FileNotFoundError, FileError):
             return  # not published yet
         except PublishedError as error:

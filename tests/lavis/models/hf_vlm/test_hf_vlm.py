@@ -18,6 +18,7 @@ from lavis.models.blip2_models.weights import WeightsError
 from lavis.models.hf_vlm import tiny
 from lavis.models.references import ReferenceLogps
 from lavis.models.student import DpoParts, Question
+from lavis.runners.parallel import check_shardable
 from tests.lavis.models.hf_vlm.conftest import PROMPTS, frame, wake
 
 pytest.importorskip("peft")
@@ -185,6 +186,18 @@ def test_the_reference_is_the_base_without_adapters_or_a_copy_of_them(build: Bui
     assert not torch.equal(model.sequence_logps(samples, "text_output_pos")[0], now)
     trains = [name for name, p in model.named_parameters() if p.requires_grad]
     assert trains and all(".lora_" in name for name in trains)  # as_reference switches nothing off for good
+
+
+def test_the_reference_drops_nothing_out_and_is_not_sharded(build: Build, samples: dict) -> None:
+    """Its numbers are kept for the whole run, and FSDP would gather the policy's weights in their place."""
+    model = wake(build(lora_dropout=0.5))
+    model.set_reference(model.trainable_state_dict())
+    chosen, _ = model.eval().reference_logps(samples)
+    model.train()
+    assert torch.equal(model.reference_logps(samples)[0], chosen) and model.training
+    assert not torch.equal(model.sequence_logps(samples, "text_output_pos")[0], chosen)
+    with pytest.raises(ValueError, match=r"run.fsdp=True cannot shard a .* with a reference of its own"):
+        check_shardable(model)
 
 
 def test_dpo_without_a_reference_is_refused(build: Build, samples: dict) -> None:

@@ -6,12 +6,14 @@ import time
 import pytest
 import torch
 
+from lavis.common.errors import FileError
 from lavis.datasets.shards import open_shard
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.dagger.decoupled.directory import LearnerDirectory
 from xrl_alignment.dagger.decoupled.process import LearnerProcess
 from xrl_alignment.dagger.decoupled.published import PublishedError, Version, publish
 from xrl_alignment.dagger.decoupled.trainer import DecoupledTraining
+from xrl_alignment.dagger.training import Turns
 from xrl_alignment.runs.checkpoint import load_checkpoint, save_checkpoint
 from xrl_alignment.runs.directory import EpisodeRecord, RunDirectory
 
@@ -95,6 +97,32 @@ def test_staleness_counts_the_updates_of_every_turn(side):
     assert training.staleness == 5
     training.version = Version(6, 80)
     assert training.staleness == 0
+
+
+def test_a_lost_episode_takes_no_turn_from_the_stored_ones(side):
+    """With a lost one as every third, nothing was ever learned."""
+    training = side(train_every=3)
+    for shard in ("a", "a", "", "a"):
+        assert training.staleness == 0
+        training.learn(episode(shard))
+    assert training.staleness == 5
+    turns = Turns(10)
+    assert not any(turns.add(episode(shard)) for shard in ["a"] * 9 + [""]) and turns.rest
+
+
+def test_weights_that_could_not_be_read_are_read_at_the_next_look(side, monkeypatch):
+    training = side(max_staleness=100)
+    publish_zeros(training, 1, 5)
+    with monkeypatch.context() as broken:
+        broken.setattr("xrl_alignment.dagger.decoupled.trainer.read_published", failing_disk)
+        training.before_batch(1, lambda: False)
+    assert training.version == Version()
+    training.before_batch(1, lambda: False)
+    assert training.version == Version(1, 5)
+
+
+def failing_disk(path):
+    raise FileError(f"{path}: Input/output error")
 
 
 def test_newer_weights_are_swapped_in_and_older_ones_are_not(side):
