@@ -385,6 +385,7 @@ def facts(config: EvaluateConfig, games: list[Game], rules: str, reads: Sequence
         **player(config, reads)._asdict(),
         "reads": list(reads),
         "max_steps": config.run.max_steps,
+        "repeat_limit": config.run.repeat_limit,
         "engine": config.environment.name,
         "split": config.environment.split,
         "games_hash": games_hash(games),

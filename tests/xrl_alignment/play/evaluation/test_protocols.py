@@ -76,6 +76,7 @@ def test_settings_without_a_name_are_the_default_or_nobodys():
     admissible = ["policy.decode=admissible", "policy.skip_rejected=false", "policy.skip_visited=false"]
     assert recognised(config(*admissible)) == DEFAULT  # in a table of its own, but a single trial
     assert recognised(config("run.num_trials=2")) == recognised(config("run.max_steps=30")) == OWN
+    assert recognised(config("run.repeat_limit=2")) == OWN, "it ends episodes that the protocol plays on"
 
 
 def test_an_unknown_protocol_is_one_line_with_the_nearest():
