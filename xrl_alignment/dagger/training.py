@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from lavis.common.allocator import give_back_freed_memory
 from lavis.common.dist_utils import barrier, get_world_size, is_main_process
-from lavis.runners.played import PlayedGames
+from lavis.runners.played import PlayedGames, played_in
 from xrl_alignment.dagger.episode import LabelledEpisode, described
 from xrl_alignment.dagger.learner import Learner, TrainingMetrics
 from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint
@@ -235,6 +235,8 @@ class Training:
         if checkpoint:
             restore_model(self.learner.model, checkpoint, path, self.learner.replicas.load_trainable)
             self.learner.restore(checkpoint)
+            # The weights have learned from every game of before, also from one whose shard is lost now.
+            self.games = self.games.merged(played_in(checkpoint) or PlayedGames())
             self.round = checkpoint["round"]
             self.saved = (self.round, checkpoint["episodes"])
             self._restored = uncut(checkpoint["episodes"], cut)

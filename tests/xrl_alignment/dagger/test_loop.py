@@ -547,6 +547,8 @@ def test_a_lost_shard_of_a_round_that_has_ended_is_learned_from_no_more(make_run
     assert killed.play() is None and [r.round for r in killed.journal] == [0, 0]
     (killed.directory.buffer / killed.journal[1].shard).unlink()
     again = make_run(policy=scripted("look"), max_steps=3)
+    again.training.restore(2)
+    assert len(again.training.games.games) == 2, "the weights have learned from both games"
     again.play()
     assert again.error is None and [(r.round, r.env) for r in again.journal] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert "Task: [1] of round 0 is lost, nothing more is learned from it" in again.log
