@@ -6,7 +6,6 @@ Every state dict here has native names (see `weights`); adapters keep the names 
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -158,7 +157,7 @@ def base_hash(model: Blip2Emac) -> str:
     A checkpoint belongs to the base that it was trained on. Adapters do not count: the base is the same with them.
     """
     base = {name: value for name, value in sorted(policy_state(model).items()) if not adapters.is_adapter(name)}
-    return _digest("", base, base.keys() - trainable_state(model).keys())
+    return weights.digest("", base, base.keys() - trainable_state(model).keys())
 
 
 def reference_hash(model: Blip2Emac, reference: nn.Module) -> str:
@@ -166,18 +165,7 @@ def reference_hash(model: Blip2Emac, reference: nn.Module) -> str:
     named = model.named_parameters(remove_duplicate=False)
     policy = {id(value) for name, value in named if not name.startswith("reference.")}
     own = {name: value for name, value in reference.named_parameters() if id(value) not in policy}
-    return _digest(model.base_hash(), own, own.keys())
-
-
-def _digest(first: str, state: Mapping[str, Tensor], whole: Collection[str]) -> str:
-    """SHA-256 of `first`, of all names and shapes in `state`, and of the numbers of the weights named in `whole`."""
-    digest = hashlib.sha256(first.encode())  # no security: two bases are told apart
-    for name, value in state.items():
-        digest.update(f"{name} {tuple(value.shape)}\n".encode())
-        if name in whole:
-            # The bytes as they lie, for numpy has no bfloat16; flat, because torch views no single number as bytes.
-            digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return weights.digest(model.base_hash(), own, own.keys())
 
 
 # ---- DPO's reference policy -----------------------------------------------------------------------------------------

@@ -9,11 +9,12 @@ LAVIS's names of the vision encoder without `visual_encoder.`, and more blocks t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -314,3 +315,14 @@ def mismatch(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], source
         if names
     ]
     return f"{source} does not fit the model: {'; '.join(parts)} (is it of another model_type?)" if parts else None
+
+
+def digest(first: str, state: Mapping[str, Tensor], whole: Container[str]) -> str:
+    """SHA-256 of `first`, of all names and shapes in `state`, and of the numbers of the weights named in `whole`."""
+    made = hashlib.sha256(first.encode())  # no security: two bases are told apart
+    for name, value in state.items():
+        made.update(f"{name} {tuple(value.shape)}\n".encode())
+        if name in whole:
+            # The bytes as they lie, for numpy has no bfloat16; flat, because torch views no single number as bytes.
+            made.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return made.hexdigest()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -63,13 +61,3 @@ def fitting_weights(own: Mapping[str, Tensor], state: Mapping[str, Tensor], sour
     weights.require_match(own, state, source)
     weights.require_finite(state, source)
     return dict(state)
-
-
-def digest(first: str, state: Mapping[str, Tensor], *, whole: Container[str]) -> str:
-    """SHA-256 of `first`, of all names and shapes in `state`, and of the numbers of the weights named in `whole`."""
-    made = hashlib.sha256(first.encode())  # no security: two bases are told apart
-    for name, value in state.items():
-        made.update(f"{name} {tuple(value.shape)}\n".encode())
-        if name in whole:
-            made.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return made.hexdigest()

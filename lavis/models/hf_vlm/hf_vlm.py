@@ -28,7 +28,7 @@ from lavis.common.registry import registry
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.adapters import is_adapter
 from lavis.models.hf_vlm import loading
-from lavis.models.hf_vlm.adapters import digest, fitting_weights, plain_name, with_adapters
+from lavis.models.hf_vlm.adapters import fitting_weights, plain_name, with_adapters
 from lavis.models.hf_vlm.chat import Chat, Encode, Inputs, joined, on
 from lavis.models.hf_vlm.logps import answer_logits, check_image_tokens, shares_prompts, summed_logps
 from lavis.models.hf_vlm.options import MODEL_TYPES, checked_options
@@ -313,7 +313,7 @@ class HfVlm(StudentModel):
             with self.as_reference():  # says that there is none
                 pass
         how = f"{self.chat.longest} {self.max_output_txt_len} {self.avg_log_probs} {self.chat.images}"
-        return f"{digest(self.base_hash(), self._reference or {}, whole=self._reference or {})} {how}"
+        return f"{weights.digest(self.base_hash(), self._reference or {}, whole=self._reference or {})} {how}"
 
     # ---- sizes of texts ---------------------------------------------------------------------------------------------
 
@@ -385,7 +385,7 @@ class HfVlm(StudentModel):
         frozen = {
             plain_name(n) for n, value in self.vlm.named_parameters() if not value.requires_grad and not is_adapter(n)
         }
-        return digest("", dict(sorted(state.items())), whole=frozen)
+        return weights.digest("", dict(sorted(state.items())), whole=frozen)
 
     def save_adapter(self, folder: Path | str) -> None:
         """Write the adapters as peft does, for `PeftModel.from_pretrained` and vLLM; ConfigError if there are none."""
