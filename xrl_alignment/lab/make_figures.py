@@ -19,12 +19,14 @@ from contextlib import closing
 from html import escape
 from pathlib import Path
 
+from lavis.common.errors import MissingFileError
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import read_first, run_program
+from xrl_alignment.show.report.run_data import find_runs
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """The command line, and `runs`: what lies in its folder. MissingFileError if there is no run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("run_dir", type=Path, help="a run directory, or a folder that holds some")
@@ -35,7 +37,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--cfg-path", type=Path, metavar="FILE", help="settings of the policy, if the checkpoint has none")
     add("--options", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
     add("--out", type=Path, default=REPO_ROOT / "docs", help="folder for the figures (default: docs)")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    arguments.runs = find_runs(arguments.run_dir) if arguments.run_dir.is_dir() else {}
+    if not arguments.runs:
+        raise MissingFileError(f"no run in {arguments.run_dir}: a run directory holds a folder `state`")
+    return arguments
 
 
 if __name__ == "__main__":
@@ -44,14 +50,12 @@ if __name__ == "__main__":
 
 from matplotlib.figure import Figure
 
-from lavis.common.errors import MissingFileError
 from lavis.common.files import make_folder, write_atomically
 from xrl_alignment.show.play.game import POLICY
 from xrl_alignment.show.play.recording import write_recording
 from xrl_alignment.show.play.settings import choose_game, set_up
 from xrl_alignment.show.play.terminal import summary_line
 from xrl_alignment.show.report.charts import solved_so_far, svg
-from xrl_alignment.show.report.run_data import find_runs
 
 # Boxes of the loop: text, centre, width; arrows: from, to, text, where it stands.
 _BOXES = {
@@ -135,18 +139,17 @@ def make_figures(
     options: Sequence[str] = (),
 ) -> list[str]:
     """Write `episode.gif`, `learning_curve.svg`, `loop.svg` and the badges into `out`; returns a line for each."""
-    make_folder(out)
-    # Drawings and badges first: they need no model.
     figures = {**badges(), "learning_curve.svg": svg(solved_so_far(runs, (7.6, 3.2))), "loop.svg": loop_figure()}
-    for name, content in figures.items():
-        write_atomically(out / name, lambda file, content=content: file.write(content))  # type: ignore[misc]
-    lines = [f"{out / name}" for name in figures]
     parts = set_up(environment=environment, split=split, checkpoint=checkpoint, cfg_path=cfg_path, options=options)
     with closing(parts) as setup:
         number = choose_game(setup.games, game, seed=0)
         playing = setup.new_game(number)
         while not playing.over:
             playing.play(POLICY)
+        make_folder(out)  # only now: without a policy nothing is written
+        for name, content in figures.items():
+            write_atomically(out / name, lambda file, content=content: file.write(content))  # type: ignore[misc]
+        lines = [f"{out / name}" for name in figures]
         path = write_recording(out / "episode.gif", playing)
     return [*lines, f"{path}: {path.stat().st_size / 1e6:.1f} MB, game {number}, {summary_line(playing)}"]
 
@@ -154,11 +157,8 @@ def make_figures(
 def main(argv: Sequence[str] | None = None) -> None:
     """Make them, and say what was made from what."""
     arguments = parse_arguments(argv)
-    runs = find_runs(arguments.run_dir) if arguments.run_dir.is_dir() else {}
-    if not runs:
-        raise MissingFileError(f"no run in {arguments.run_dir}: a run directory holds a folder `state`")
     lines = make_figures(
-        runs,
+        arguments.runs,
         arguments.out,
         checkpoint=arguments.checkpoint,
         game=arguments.game,
