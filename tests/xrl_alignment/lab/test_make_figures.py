@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from PIL import Image
 
-from lavis.common.errors import MissingFileError
+from lavis.common.errors import ConfigError, MissingFileError
 from lavis.common.paths import REPO_ROOT
 from tests.xrl_alignment.show.dashboard.runs import make_run_directory
 from xrl_alignment.lab.make_figures import badge, badges, main
@@ -45,3 +45,12 @@ def test_figures_are_made_from_a_run(tmp_path, household_data, capsys, monkeypat
 def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(MissingFileError, match="no run in "):
         main([str(tmp_path)])
+
+
+def test_without_a_policy_nothing_is_written(tmp_path, household_data, monkeypatch):
+    monkeypatch.setenv("ALFWORLD_DATA", str(household_data))
+    run = make_run_directory(tmp_path / "run")
+    games = ["--env", "native", "--split", "household_heldout"]
+    with pytest.raises(ConfigError, match="nobody plays as policy"):
+        main([str(run), "--out", str(tmp_path / "out"), *games])
+    assert not (tmp_path / "out").exists()
