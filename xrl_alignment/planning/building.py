@@ -68,6 +68,7 @@ def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None 
     settings differ.
     """
     config = load_config(EmacPlusConfig, cfg_path, options)
+    refuse_earlier_frames(config.model.get("images"))  # of `hf_vlm`, before a folder is made and a model loaded
     folder = resume or new_folder(config.run.output_dir)
     if resume:
         refuse_changes(settings_in(resume, EmacPlusConfig), config, resume)
@@ -138,6 +139,15 @@ def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dic
     return summary | facts
 
 
+def refuse_earlier_frames(frames: object) -> None:
+    """ConfigError if a student reads more `frames` than the current one; what is no number is the model's to refuse."""
+    if isinstance(frames, int) and frames > 1:
+        raise ConfigError(
+            f"model.images: the student reads {frames} frames, and EMAC+'s loop gives it the current one alone: set "
+            "model.images=1"
+        )
+
+
 def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False, calls: Path | None = None) -> Loop:
     """A loop in `folder` with its planner, trainer and agent. Raises what the models and the endpoint raise.
 
@@ -148,6 +158,7 @@ def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False, cal
     device = pick_device(run.device)
     set_seed(run.seed)  # before the models are made: untrained weights are drawn
     model, vis_processor = load_student(config.model, device)
+    refuse_earlier_frames(model.frames)  # a model of a third party has its own way to set it
     model.dpo_beta = run.dpo_beta
     agent = LearningAgent(
         model,

@@ -19,7 +19,7 @@ from tests.hostile_endpoint import HostileEndpoint
 from xrl_alignment.agents.experts.llm.accounting import Prices, read_calls
 from xrl_alignment.common.errors import BudgetSpent, EndpointFault
 from xrl_alignment.lab import pipeline
-from xrl_alignment.planning.building import _CHANGES, language_model, run_emac_plus
+from xrl_alignment.planning.building import _CHANGES, build_loop, language_model, run_emac_plus
 from xrl_alignment.runs.checkpoint import load_checkpoint
 from xrl_alignment.settings.loading import is_emac_plus, load_config
 from xrl_alignment.settings.planning import ABLATIONS, EmacPlusConfig
@@ -68,6 +68,15 @@ def test_the_command_takes_a_model_of_the_hub_as_agent(options, students, tmp_pa
     first, second = (load_checkpoint(path)["model"] for path in sorted((tmp_path / "loop").glob("agent_*.pth")))
     assert all(".lora_" in name for name in first)
     assert any(not torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_a_student_that_reads_earlier_frames_is_refused(options, students, tmp_path) -> None:
+    hub = students("hub") | {"images": 2}
+    with pytest.raises(ConfigError, match="the student reads 2 frames, .* set model.images=1"):
+        run_emac_plus(DEMO, [*options, *(f"model.{key}={value}" for key, value in hub.items())])
+    assert not (tmp_path / "loop").exists()
+    with pytest.raises(ConfigError, match="set model.images=1"):  # whatever it is called in a model's own settings
+        build_loop(EmacPlusConfig(model=hub), tmp_path / "loop")
 
 
 def test_a_folder_that_is_no_loop_is_not_resumed(options, tmp_path) -> None:
