@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lavis.common.config import is_no_text, not_a_list
 from lavis.common.errors import ConfigError, unknown
-from lavis.common.settings import ABOVE_ZERO, Section, at_least, one_of, setting
+from lavis.common.settings import ABOVE_ZERO, Rule, Section, at_least, one_of, setting
 
 OBJECTIVES = ("bc", "dpo")
 DPO_BETA = 0.1  # the original's value
@@ -31,7 +31,9 @@ class RunSettings(Section, section="run"):
     warmup_steps: int = setting(0, "batches of linear warm-up", at_least(0))
     lr_decay_rate: float = setting(1.0, "factor for each epoch, of `linear_warmup_step_lr`")
     weight_decay: float = setting(0.05, "weight decay of AdamW", at_least(0))
-    beta2: float = setting(0.999, "AdamW's second moment")
+    beta2: float = setting(
+        0.999, "AdamW's second moment", Rule("a number of at least 0 and below 1", lambda value: 0 <= value < 1)
+    )
     max_epoch: int = setting(10, "`runner_base`: epochs", at_least(0))
     max_iters: int = setting(0, "`runner_iter`: batches; the last inner epoch has the rest", at_least(0))
     iters_per_inner_epoch: int = setting(
@@ -62,7 +64,7 @@ class RunSettings(Section, section="run"):
     device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one")
     world_size: int = setting(0, "processes; 0: as many as were started", at_least(0))
     dist_url: str = setting("env://", "where the processes meet")
-    distributed: bool = setting(True, "train with all processes that were started")
+    distributed: bool = setting(True, "train with all processes that were started; false: only one may be started")
     find_unused_parameters: bool = setting(False, "of torch's DistributedDataParallel")
     log_freq: int = setting(50, "batches between two lines of the log", at_least(1))
     # From here on ours.

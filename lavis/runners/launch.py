@@ -8,7 +8,8 @@ from argparse import Namespace
 
 from lavis.common.config import Config
 from lavis.common.devices import pick_device, set_seed, set_threads
-from lavis.common.dist_utils import get_rank, init_distributed_mode
+from lavis.common.dist_utils import get_rank, init_distributed_mode, launched_world_size
+from lavis.common.errors import ConfigError
 from lavis.common.logger import setup_logger
 from lavis.common.registry import registry
 from lavis.common.run_settings import TEXTS, foreign_keys
@@ -26,6 +27,12 @@ def build_runner(arguments: Namespace) -> RunnerBase:
     """
     cfg = Config(arguments, texts=TEXTS)
     settings = task_class(cfg).settings_of(cfg)
+    if not settings.distributed and launched_world_size() > 1:
+        # LAVIS puts the environment's answer in the key's place; several runs that write one folder are nobody's wish.
+        raise ConfigError(
+            f"run.distributed=False, but {launched_world_size()} processes were started: start one "
+            "(python train.py …), or set run.distributed=True"
+        )
     device = pick_device(settings.device)
     init_distributed_mode(device=device.type, world_size=settings.world_size, dist_url=settings.dist_url)
     setup_logger()

@@ -90,6 +90,12 @@ def test_a_split_where_a_list_of_splits_should_be_is_refused() -> None:
         read_settings(OmegaConf.create("valid_splits: val"))
 
 
+@pytest.mark.parametrize("beta2", [1.0, -0.1])
+def test_a_second_moment_that_adamw_does_not_take_is_refused(beta2: float) -> None:
+    with pytest.raises(ValueError, match=f"run.beta2: {beta2} is not a number of at least 0 and below 1"):
+        read_settings(OmegaConf.create({"beta2": beta2}))
+
+
 def test_pairs_without_equal_signs(tmp_path: Path) -> None:
     assert to_dot_list(["run.seed", "9", "run.x", "y"]) == ["run.seed=9", "run.x=y"]
     assert make(tmp_path, "run.seed", "9").run_cfg.seed == 9
