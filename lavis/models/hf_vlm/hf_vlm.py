@@ -27,6 +27,7 @@ from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.adapters import is_adapter
+from lavis.models.decoding import forget_decoding
 from lavis.models.hf_vlm import loading
 from lavis.models.hf_vlm.adapters import fitting_weights, plain_name, with_adapters
 from lavis.models.hf_vlm.chat import Chat, Encode, Inputs, joined, on
@@ -94,6 +95,7 @@ class HfVlm(StudentModel):
         self.shares_prompts = shares_prompts(vlm) and not low_memory  # kept keys cannot be recomputed
         self._reference: dict[str, Tensor] | None = None  # of `trainable_state_dict`; empty: without adapters
         self._base_hash = ""
+        forget_decoding(vlm)
         vlm.requires_grad_(False)
         if low_memory:
             # Gradients must reach the adapters through recomputed layers whose own weights are frozen, behind frozen
@@ -183,7 +185,7 @@ class HfVlm(StudentModel):
         beams = 1 if options.use_nucleus_sampling else options.num_beams
         # `top_k=0` is none: with None, Transformers takes its own default, the 50 most probable tokens. The settings of
         # sampling are None for a search, for which Transformers would warn of them.
-        # The folder's own generation_config.json is left out: its temperatures and penalties are a chatbot's.
+        # What is None here is Transformers' default: the folder's generation_config.json is left out (`__init__`).
         settings = GenerationConfig(
             max_new_tokens=options.max_new,
             min_new_tokens=options.min_new,

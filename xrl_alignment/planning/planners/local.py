@@ -24,6 +24,7 @@ from lavis.common.errors import ConfigError, EmacError, MissingExtraError, Missi
 from lavis.common.files import make_folder, sync, write_json
 from lavis.models.blip2_models.adapters import order_sets
 from lavis.models.blip2_models.text import LlmTokenizer, encode_output, encode_prompts
+from lavis.models.decoding import forget_decoding
 from xrl_alignment.agents.language.prompt import token_counter
 from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion, plan_prompt
 
@@ -66,6 +67,7 @@ class LocalPlanner(Planner):
         self.max_answer_tokens = max_answer_tokens
         self.max_batch = max_batch
         self.base_hash = _hash_of_base(model)
+        forget_decoding(model)  # else a folder's repetition penalty would count against the words of a greedy plan
         self._budget = context_tokens - max_answer_tokens - 1  # the BOS token
         self._count = token_counter(tokenizer.encode)
         if self._budget < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import shutil
 from collections.abc import Callable
@@ -245,6 +246,17 @@ def test_greedy_answers_come_without_a_warning(
     with caplog.at_level("WARNING", logger="transformers"):
         model.write(questions[:1], num_beams=1, max_length=3, length_penalty=0)
     assert caplog.text == ""
+
+
+def test_the_folders_own_way_of_decoding_is_left_out(
+    build: Build, folder: Callable[[str], Path], questions: list[Question], tmp_path: Path
+) -> None:
+    path = shutil.copytree(folder("qwen2_5_vl"), tmp_path / "chatbot")
+    chatbot = {"no_repeat_ngram_size": 1, "suppress_tokens": list(range(300)), "early_stopping": True}
+    (path / "generation_config.json").write_text(json.dumps(chatbot))
+    for options in ({"num_beams": 1}, {"num_beams": 3}):
+        plain, other = (wake(model).write(questions, max_length=10, **options) for model in (build(), build(path=path)))
+        assert plain == other
 
 
 def test_sampling_follows_the_seed_and_more_answers_come_in_order(build: Build, questions: list[Question]) -> None:

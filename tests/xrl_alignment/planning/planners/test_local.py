@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from lavis.common.errors import ConfigError, MissingFileError
 from lavis.models.blip2_models.text import load_llm_tokenizer
 from tests.tiny_checkpoints import write_llama
-from xrl_alignment.planning.planners.base import PlanQuestion
+from xrl_alignment.planning.planners.base import PlanAnswer, PlanQuestion
 from xrl_alignment.planning.planners.learning import PlanExample, answer_logps, train_planner
 from xrl_alignment.planning.planners.local import AdapterError, LocalPlanner
 from xrl_alignment.settings.planning import PlannerTraining
@@ -32,6 +32,19 @@ def test_a_batch_gets_the_answers_of_single_questions_and_counts_tokens(local_pl
     assert together == [planner.plan_all([question])[0] for question in QUESTIONS]
     assert [answer.prompt_tokens for answer in together] == [len(planner.encode(planner.prompt(q))) for q in QUESTIONS]
     assert all(answer.planner == planner.identity and 0 < answer.answer_tokens <= 12 for answer in together)
+
+
+def test_a_plan_is_greedy_whatever_the_folder_says_of_decoding(tmp_path) -> None:
+    folder = write_llama(tmp_path)
+
+    def plans() -> list[PlanAnswer]:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        return LocalPlanner(model, load_llm_tokenizer(str(folder)), max_answer_tokens=12).plan_all(QUESTIONS)
+
+    greedy = plans()
+    chatbot = {"repetition_penalty": 5.0, "no_repeat_ngram_size": 1, "eos_token_id": 2}
+    (folder / "generation_config.json").write_text(json.dumps(chatbot))
+    assert plans() == greedy
 
 
 def test_question_and_plan_are_one_text_for_a_real_tokenizer(tmp_path) -> None:

@@ -28,6 +28,8 @@ from xrl_alignment.common.errors import InferenceEngineFault
 
 CHECK_TIMEOUT_S = 30.0  # for requests that compute nothing: the list of models, loading an adapter
 KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own name
+# vLLM's defaults are the model's generation_config.json: penalties and temperatures of a chatbot. These count instead.
+NEUTRAL = {"repetition_penalty": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 Content = Sequence[Mapping[str, Any]]  # of one user turn: texts and images, in OpenAI's form
 _Call = Callable[[openai.AsyncOpenAI], Awaitable[Any]]
@@ -67,6 +69,7 @@ class VllmHttpClient:
             "prompt_embeds": encoded,
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
+            **NEUTRAL,
             **options,
         }
         model = self._model_for(url)
@@ -92,13 +95,10 @@ class VllmHttpClient:
         if "logprobs" in options:
             # OpenAI's completions take one number; its chats take a truth value and the number.
             options |= {"logprobs": True, "top_logprobs": options["logprobs"]}
-        # vLLM's defaults are the model's generation_config.json: penalties and temperatures of a chatbot.
         body = {
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
-            "repetition_penalty": 1.0,
-            "top_k": 0,
-            "top_p": 1.0,
+            **NEUTRAL,
             **options,
         }
         model = self._model_for(url)

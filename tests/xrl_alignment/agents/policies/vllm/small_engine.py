@@ -55,6 +55,7 @@ class SmallEngine:
 
     def complete(self, body: dict) -> dict:
         """The reply to a completions request."""
+        assert body["repetition_penalty"] == 1 and body["temperature"] == 0  # not those of the folder that is served
         with self.lock:
             llm = self.loaded.get(body["model"], self.llm)
             choices = [self._choice(llm, index, text, body) for index, text in enumerate(body["prompt_embeds"])]
