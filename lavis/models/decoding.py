@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 from transformers import GenerationConfig
 
@@ -15,6 +17,7 @@ def forget_decoding(model: nn.Module) -> None:
     the folder's generation_config.json: a chatbot's penalties, forbidden words and temperatures. Without them a call
     decodes as its own arguments say, and by Transformers' defaults.
     """
+    part: Any  # modules in general have no generation settings
     for part in model.modules():  # InstructBLIP's language model generates, inside the model that was loaded
         found = getattr(part, "generation_config", None)
         if isinstance(found, GenerationConfig):
