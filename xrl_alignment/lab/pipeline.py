@@ -181,6 +181,18 @@ def check_needs(cfg_paths: Sequence[str], options: Sequence[str], say: Callable[
         raise MissingNeedsError(between.join(["nothing was started, for this machine lacks", *lines]))
 
 
+def check_hand_offs(cfg_paths: Sequence[str], options: Sequence[str]) -> None:
+    """ConfigError if a phase that another one starts from would write no checkpoint."""
+    for cfg_path in cfg_paths[:-1]:
+        run = load_config(DaggerConfig, cfg_path, options).run
+        for key in ("run_training", "save_ckpt"):
+            if not getattr(run, key):
+                raise ConfigError(
+                    f"{cfg_path}: run.{key}=false leaves no checkpoint that the next phase could start from: set "
+                    f"run.{key}=true, or run this phase alone"
+                )
+
+
 def client_command(config: DaggerConfig) -> list[str]:
     """The `alfworld_client.py` command line that plays what `config` asks for (its port apart)."""
     command = [sys.executable, str(REPO_ROOT / "alfworld_client.py"), "--host", config.server.host]
@@ -275,6 +287,7 @@ def run_pipeline(
             make_folder(remember.parent)
             held.enter_context(locked(remember.with_name(f".{remember.name}.lock"), remember))
         # Of all phases, before the first one: what the last one lacks would else be found out after hours.
+        check_hand_offs(cfg_paths, options)
         check_needs(cfg_paths, options)
         resume = (remembered(remember) if remember else None) or resume
         first, handed = find_phase(cfg_paths, options, resume) if resume else (0, [])
@@ -363,6 +376,7 @@ def main() -> None:
         run_emac_plus(arguments.cfg_path[0], arguments.options, arguments.resume)
         return
     if arguments.dry_run:
+        check_hand_offs(arguments.cfg_path, arguments.options)
         check_needs(arguments.cfg_path, arguments.options, print)
         print("nothing is missing; nothing was started")
         return

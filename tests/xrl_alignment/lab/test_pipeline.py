@@ -264,6 +264,13 @@ def test_what_is_missing_is_said_before_anything_starts(phases, tmp_path, monkey
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("key", ["run.save_ckpt", "run.run_training"])
+def test_a_phase_that_leaves_the_next_one_nothing_is_refused_before_anything_starts(phases, tmp_path, key):
+    with pytest.raises(ConfigError, match=rf"bc\.yaml: {key}=false leaves no checkpoint"):
+        run_pipeline(phases, [f"{key}=false"])
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_dry_run_says_what_there_is_and_starts_nothing(phases, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["pipeline", "--dry-run", "--cfg-path", *phases])
     main()
