@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lavis.common.paths import REPO_ROOT
 from xrl_alignment.lab.pipeline import hand_off, tail
 
 CONFIGS = REPO_ROOT / "configs" / "results"
+NOTE_S = 10.0  # between two notes of how long a step has been running
 
 
 class StepError(EmacError, RuntimeError):
@@ -134,7 +136,8 @@ class Lab:
 
         def resume() -> list[str]:
             """`--resume` and the run that was killed, if one was."""
-            killed = [run for run in folder.glob(runs) if (run / "state").is_dir() and not (run / done).exists()]
+            # One that was killed before it had its settings cannot go on: the step begins a new one.
+            killed = [run for run in folder.glob(runs) if (run / "config.yaml").is_file() and not (run / done).exists()]
             return ["--resume", str(max(killed))] if killed else []
 
         self.step(f"rounds/{name}", [*command, *_options(given)], resume=resume)
@@ -175,25 +178,44 @@ class Lab:
                 # Another chain has failed while this one waited for its turn.
                 if self._stopped.is_set():
                     raise StepError(f"{name} was not begun")
-                seconds = self._run(name, [*command, *resume()])
-            done.parent.mkdir(parents=True, exist_ok=True)
+                # A start that was killed has cost time, too: its seconds stand in a file until the step is done.
+                spent = done.with_suffix(".spent")
+                done.parent.mkdir(parents=True, exist_ok=True)
+                before = float(spent.read_text(encoding="utf-8")) if spent.is_file() else 0.0
+                seconds = before + self._run(name, [*command, *resume()], lambda now: write_json(spent, before + now))
             write_json(done, {"command": shown, "seconds": round(seconds, 1)})
+            spent.unlink(missing_ok=True)
             self._used[name] = round(seconds, 1)
 
     def seconds(self) -> dict[str, float]:
-        """Wall time of every step that this lab was asked for, by name."""
+        """Wall time of every step that this lab was asked for, by name; of a step that was killed, that of all starts.
+
+        Of a killed start up to `NOTE_S` seconds are lost.
+        """
         return dict(sorted(self._used.items()))
 
-    def _run(self, name: str, command: Sequence[str]) -> float:
+    def _run(self, name: str, command: Sequence[str], note: Callable[[float], None]) -> float:
+        """Run a step's program; returns its seconds, which `note` gets from time to time while it runs."""
         log = self.output / "logs" / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         self.say(f"{name} …")
         began = time.monotonic()
         # Appended: what a killed run of this step has said stays in front.
-        with open(log, "ab") as file:
-            code = subprocess.run(
-                [sys.executable, *command], cwd=REPO_ROOT, stdout=file, stderr=subprocess.STDOUT, check=False
-            ).returncode
+        with (
+            open(log, "ab") as file,
+            subprocess.Popen(
+                [sys.executable, *command], cwd=REPO_ROOT, stdout=file, stderr=subprocess.STDOUT
+            ) as process,
+        ):
+            try:
+                code = None
+                while code is None:
+                    with suppress(subprocess.TimeoutExpired):
+                        code = process.wait(NOTE_S)
+                    note(time.monotonic() - began)
+            except BaseException:
+                process.kill()  # as `subprocess.run` does: Ctrl-C leaves no program behind
+                raise
         seconds = time.monotonic() - began
         if code:
             raise StepError(f"{name} ended with code {code}; the end of {log}:\n{tail(log)}")

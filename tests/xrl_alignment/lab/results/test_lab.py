@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +38,37 @@ def test_times_are_those_of_the_steps_that_were_asked_for(tmp_path: Path) -> Non
         lab = Lab(tmp_path / "out", say=lambda text: None)
         lab.step(name, ["-c", ""])
         assert list(lab.seconds()) == [name]
+
+
+def test_the_time_of_a_killed_start_counts(tmp_path: Path) -> None:
+    command = ["-c", "import pathlib, sys, time; p = pathlib.Path(sys.argv[1]); time.sleep(60 * (not p.exists()))"]
+    command.append(str(tmp_path / "second"))
+    program = f"from xrl_alignment.lab.results import lab; lab.NOTE_S = 0.05; lab.Lab(lab.Path({str(tmp_path)!r}))"
+    first = subprocess.Popen([sys.executable, "-c", f"{program}.step('a', {command})"], start_new_session=True)
+    spent = tmp_path / "steps" / "a.spent"
+    while not (spent.is_file() and float(spent.read_text()) > 0.5):
+        assert first.poll() is None
+        time.sleep(0.05)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    (tmp_path / "second").touch()
+    lab = Lab(tmp_path, say=lambda text: None)
+    before = float(spent.read_text())
+    lab.step("a", command)
+    assert lab.seconds()["a"] >= round(before, 1) and not spent.exists()
+
+
+def test_a_run_that_was_killed_before_it_had_settings_is_not_continued(tmp_path: Path, monkeypatch) -> None:
+    runs = [tmp_path / "rounds" / "r" / f"with_bc_dpo-{number}" for number in range(3)]
+    for run in runs:
+        (run / "state").mkdir(parents=True)
+    (runs[0] / "DONE").touch()
+    lab, given = Lab(tmp_path), []
+    monkeypatch.setattr(lab, "step", lambda name, command, resume: given.append(resume()))
+    lab.label("r", tmp_path / "start.pth", {})
+    (runs[1] / "config.yaml").touch()
+    lab.label("r", tmp_path / "start.pth", {})
+    assert given == [[], ["--resume", str(runs[1])]]
 
 
 def test_chains_that_need_the_same_step_wait_for_it(tmp_path: Path, counter: Path) -> None:
