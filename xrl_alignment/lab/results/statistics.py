@@ -48,6 +48,10 @@ def row(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What a table says of one setting: success with its interval over seeds, and by seed; steps, rejected commands."""
     values = grid([won_by_game(evaluation) for evaluation in evaluations])  # (seeds, games)
     mean, low, high = mean_and_interval(values)
+    if values.min() == values.max():
+        # No draw differs: the bootstrap would call a width of zero an interval. Wilson's has one (`intervals`). Its
+        # trials are the games: the seeds played the same ones, so they are no further games.
+        low, high = wilson_interval(int(mean * values.shape[1]), values.shape[1])
     episodes = [episode for evaluation in evaluations for episode in evaluation["episodes"][0]]
     # Steps of won games alone: those of a failed one say only how long it was allowed to go on.
     won = [episode["actions"] for episode in episodes if episode["won"]]
@@ -88,7 +92,8 @@ def second_trial(evaluation: Mapping[str, Any], without: Mapping[str, Any]) -> d
 
 def difference(ours: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean paired difference in success (same seed, same game) of two settings, and its interval."""
-    values = grid([won_by_game(each) for each in ours]) - grid([won_by_game(each) for each in base])
+    won, won_by_base = _side_by_side(ours, base)
+    values = won - won_by_base
     mean, low, high = mean_and_interval(values)
     return {"difference": mean, "interval": [low, high], "by_seed": values.mean(axis=1).tolist()}
 
@@ -96,11 +101,20 @@ def difference(ours: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, An
 def steps_saved(ours: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The share of the steps of `base` that `ours` saves in the games that both solve (same seed), and its interval."""
     # Games that both solve, (seeds, games); the interval draws seeds and games for both sums alike.
-    both = grid([won_by_game(each) for each in ours]) * grid([won_by_game(each) for each in base])
+    won, won_by_base = _side_by_side(ours, base)
+    both = won * won_by_base
     taken, needed = (both * _steps(each) for each in (ours, base))
     low, high = np.quantile(_saved(_drawn_sums(taken), _drawn_sums(needed)), [0.025, 0.975])
     saved = _saved(taken.sum(keepdims=True), needed.sum(keepdims=True)).item()
     return {"saved": saved, "interval": [float(low), float(high)], "pairs": int(both.sum())}
+
+
+def _side_by_side(
+    ours: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Solved or not by `ours` and by `base`, each (seeds, games); ValueError if they played other games."""
+    played = grid([won_by_game(each) for each in (*ours, *base)])
+    return played[: len(ours)], played[len(ours) :]
 
 
 def _saved(taken: np.ndarray, needed: np.ndarray) -> np.ndarray:

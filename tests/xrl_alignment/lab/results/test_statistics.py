@@ -40,6 +40,16 @@ def test_a_difference_is_paired_by_game() -> None:
 def test_other_games_are_not_compared() -> None:
     with pytest.raises(ValueError, match="other games"):
         grid([{"a": True}, {"b": True}])
+    for compare in (difference, steps_saved):
+        with pytest.raises(ValueError, match="other games"):
+            compare([evaluation({"a": True})], [evaluation({"b": True})])
+
+
+@pytest.mark.parametrize("won", [True, False])
+def test_an_interval_has_a_width_if_all_games_end_alike(won: bool) -> None:
+    games = {f"g{i}": won for i in range(20)}
+    low, high = row([evaluation(games)] * 3)["interval"]  # of 20 games, not of 60
+    assert (low, high) == pytest.approx((0.839, 1.0) if won else (0.0, 0.161), abs=1e-3)
 
 
 def test_a_row_counts_steps_of_solved_games_and_rejected_commands() -> None:
