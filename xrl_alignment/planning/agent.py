@@ -60,11 +60,12 @@ class LearningAgent:
         round: int,
         buffer: Path,
         reference: Path | None,
-        report: Callable[[TrainingMetrics], None] = lambda metrics: None,
+        report: Callable[[TrainingMetrics, int], None] = lambda metrics, batches: None,
     ) -> None:
         """Train on all shards in `buffer`: what follows depends on the weights, the shards and `settings` alone.
 
-        `reference` is the checkpoint that DPO's reference is taken from; None: the weights as they are.
+        `reference` is the checkpoint that DPO's reference is taken from; None: the weights as they are. `report` gets
+        each batch's figures, and how many batches there are.
         """
         dpo = settings.preferences(round)
         if dpo:  # its reference is the policy at the end of cloning, and stays frozen
@@ -80,8 +81,9 @@ class LearningAgent:
         stored = (DPOReplayBuffer if dpo else ReplayBuffer)(buffer, seed=settings.seed + round, disagreements=dpo)
         for shard in sorted(buffer.glob("round*.h5")):  # in one order on every machine: a draw is a place in the list
             stored.add_shard(shard.name)
-        # Rounded up to whole batches.
+        # Passes over what is stored are rounded up to whole batches.
         passes = -(-len(stored) * settings.epochs // settings.batch_size)
+        updates = passes if settings.epochs else settings.updates
         learner = Learner(
             replicas=Replicas(self.model),
             vis_processor=self.vis_processor,
@@ -97,10 +99,10 @@ class LearningAgent:
             ),
             batch_size=settings.batch_size,
             accum_grad_steps=1,
-            updates=passes if settings.epochs else settings.updates,
+            updates=updates,
             preferences=dpo,
         )
-        learner.learn(round - first, report)
+        learner.learn(round - first, lambda metrics: report(metrics, updates))
 
     def save(self, path: Path, round: int) -> None:
         """Write what trains."""

@@ -73,7 +73,7 @@ class Loop:
         self.make_environment = make_environment
         self.quiet = quiet
         make_folder(folder / "buffer")
-        for written in (folder, folder / "buffer", folder / "evaluations"):
+        for written in (folder, folder / "buffer", folder / "evaluations", *folder.glob("round_*")):
             remove_temporaries(written)  # of a killed loop
 
     def close(self) -> None:
@@ -148,8 +148,8 @@ class Loop:
             reference = self.folder / f"agent_{run.bc_rounds - 1:03d}.pth" if run.bc_rounds else None
             with Bar("batches", quiet=self.quiet) as bar:
 
-                def show(metrics: TrainingMetrics) -> None:
-                    bar.show(metrics.step + 1, run.updates, f"the agent learns, loss {metrics.loss:.3f}")
+                def show(metrics: TrainingMetrics, batches: int) -> None:
+                    bar.show(metrics.step + 1, batches, f"the agent learns, loss {metrics.loss:.3f}")
 
                 self.agent.learn(run, round, self.folder / "buffer", reference, show)
             self.agent.save(checkpoint, round)

@@ -33,9 +33,10 @@ def test_it_learns_from_shards(tmp_path, dpo: bool) -> None:
     write_shard(tmp_path / shard_name(0, 0, 2), rows, {"game": "g"})
     before = {name: value.clone() for name, value in agent.model.trainable_state_dict().items()}
     seen = []
-    settings = AgentTraining(num_rounds=2, bc_rounds=0 if dpo else 2, updates=2, batch_size=2)
-    agent.learn(settings, 0, tmp_path, None, seen.append)
-    assert [metrics.chosen_reward is not None for metrics in seen] == [dpo, dpo]
+    passes = 4 if dpo else 2  # DPO learns from one of the two transitions
+    settings = AgentTraining(num_rounds=2, bc_rounds=0 if dpo else 2, epochs=passes, batch_size=2)
+    agent.learn(settings, 0, tmp_path, None, lambda metrics, batches: seen.append((metrics, batches)))
+    assert [(metrics.chosen_reward is not None, batches) for metrics, batches in seen] == [(dpo, 2), (dpo, 2)]
     assert any(not torch.equal(value, before[name]) for name, value in agent.model.trainable_state_dict().items())
     agent.save(tmp_path / "agent.pth", 0)
     other = make_agent("tiny")

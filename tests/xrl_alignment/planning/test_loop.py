@@ -84,8 +84,9 @@ def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(
             with pytest.raises(Killed):
                 loop.run(games[:3])
     (tmp_path / "killed" / "buffer" / ".round001_env0000_steps003.h5.4711.tmp").write_bytes(b"half")
+    (tmp_path / "killed" / "round_001" / ".game_0000.json.4711.tmp").write_bytes(b"half")
     again = make_loop("killed", student=student)
-    assert not list((tmp_path / "killed" / "buffer").glob(".*"))
+    assert not list((tmp_path / "killed").glob("*/.*.tmp"))
     again.run(games[:3])
     assert again.trainer and again.trainer.identity == whole.trainer.identity
     assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(again).items())
