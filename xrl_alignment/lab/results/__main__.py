@@ -6,7 +6,8 @@
 Every experiment consists of steps, each one of the project's programs; `results.output` keeps their data, checkpoints,
 figures and logs. A step that is done is not run again, so a run that was stopped continues with the same command.
 All figures are written to `results.json` there, or beside the page, which is made from them. The experiments can be run
-one by one (`results.experiments`, `results.regimes`), not at once: figures that the file holds already stay.
+one by one (`results.experiments`, `results.regimes`), not at once: figures that the file holds already stay. They must
+have been made with the same sizes; if the machine or the versions were others, the file says so (`kept`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +25,9 @@ from typing import Any
 from lavis.common.program import parse_args, read_first, run_program
 from xrl_alignment.lab.results.settings import ResultsConfig, ResultsFile
 from xrl_alignment.settings.loading import load_config
+
+# Sizes that say which figures are made, not how: calls that differ in these add to one another.
+WHICH = ("experiments", "output", "jobs", "switches", "regimes", "curve", "batch_curve")
 
 
 def _page(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +45,7 @@ if __name__ == "__main__":
     # Above the imports that take seconds: `--help` and mistakes are answered at once.
     read_first(read_command_line)
 
+from lavis.common.errors import ConfigError
 from lavis.common.files import locked, make_folder, write_atomically, write_json
 from xrl_alignment.common.versions import versions
 from xrl_alignment.lab.results.curves import curves
@@ -67,21 +73,50 @@ def _run(sizes: ResultsConfig, output: Path, page: Path | None) -> dict[str, Any
     path = page.with_suffix(".json") if page else output / "results.json"
     results = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     for name in sizes.experiments:
+        refuse_other_sizes(path, name, results.get(name, {}), sizes)
+    for name in sizes.experiments:
         lab = Lab(output, jobs=sizes.jobs, say=lambda text: print(text, flush=True))
         figures = RUN[name](lab, sizes)
         # Figures of parts that an earlier call has run stay; the file is written after each experiment, so that a
         # stopped run loses one at most.
-        before = results.get(name, {})
-        results[name] = {
-            "figures": before.get("figures", {}) | figures,
-            "sizes": asdict(sizes),
-            "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-            "versions": versions(),
-            "seconds": before.get("seconds", {}) | lab.seconds(),
-        }
+        made = {"machine": f"{os.cpu_count()} cores, {platform.machine()}", "versions": versions()}
+        results[name] = {"sizes": asdict(sizes), **with_earlier(results.get(name, {}), figures, made, lab.seconds())}
         write_json(path, results)
     print(f"figures: {path}")
     return results
+
+
+def refuse_other_sizes(path: Path, name: str, before: Mapping[str, Any], sizes: ResultsConfig) -> None:
+    """ConfigError if figures `before` of the experiment `name` were made with other sizes: the page names one set."""
+    for key, value in asdict(sizes).items():
+        earlier = before.get("sizes", {}).get(key, value)  # a size that came later made none of them
+        if key not in WHICH and earlier != value:
+            raise ConfigError(
+                f"{path}: its figures of {name} were made with results.{key}={earlier}, not {value}: name another "
+                f"results.output or --page, or remove {name} from the file"
+            )
+
+
+def with_earlier(
+    before: Mapping[str, Any], figures: Mapping[str, Any], made: Mapping[str, Any], seconds: Mapping[str, float]
+) -> dict[str, Any]:
+    """An experiment's new `figures` with those of an earlier call that this one has not made anew.
+
+    `made` says how the new ones were made. Earlier ones that were made otherwise are named in `kept`, with how.
+    """
+    stay = [part for part in before.get("figures", {}) if part not in figures]
+    origins = {key: before[key] for key in made if key in before}
+    kept = {part: before.get("kept", {}).get(part, origins) for part in stay}
+    notes = {
+        "kept": {part: origin for part, origin in kept.items() if origin != made},
+        "taken_from": before.get("taken_from") if stay else None,  # written by hand: of figures from elsewhere
+    }
+    return {
+        "figures": before.get("figures", {}) | figures,
+        **made,
+        "seconds": before.get("seconds", {}) | seconds,
+        **{key: note for key, note in notes.items() if note},
+    }
 
 
 if __name__ == "__main__":

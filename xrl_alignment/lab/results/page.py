@@ -83,13 +83,18 @@ def render(results: Mapping[str, Any]) -> str:
         **{name: results[name]["figures"] if name in results else None for name in EXPERIMENTS},
         made=results,
         missing=[title for name, title in TITLES.items() if name not in results],
-        machines=" and ".join(sorted({made["machine"] for made in results.values()})),
+        machines=" and ".join(sorted({one["machine"] for made in results.values() for one in _origins(made)})),
         shown=SHOWN,
         switches=SWITCHES,
         eyes=EYES,
         students=STUDENTS,
         titles=TITLES,
     )
+
+
+def _origins(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """How an experiment's figures were made: the newest, and those of earlier calls on other machines or versions."""
+    return [made, *(origin for origin in made.get("kept", {}).values() if "machine" in origin)]
 
 
 def rate(value: float | None) -> str:

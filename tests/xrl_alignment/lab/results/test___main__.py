@@ -14,6 +14,7 @@ from lavis.common.files import locked
 from lavis.common.paths import REPO_ROOT
 from lavis.datasets.shards import open_shard
 from tests import warm
+from xrl_alignment.lab.results.__main__ import with_earlier
 from xrl_alignment.lab.results.page import render
 from xrl_alignment.lab.results.settings import ResultsConfig, ResultsFile
 from xrl_alignment.settings.loading import load_config
@@ -116,3 +117,22 @@ def test_an_experiment_that_is_run_alone_keeps_the_others_figures(alfworld_data:
     assert after["reflexion"] == before["reflexion"]
     assert set(after["images"]["figures"]) == {"elsewhere", "valid_seen", "generated"}
     assert after["images"]["sizes"]["valid_games"] == 6 and after["images"]["machine"] != "another"
+    assert after["images"]["kept"] == {"elsewhere": {"machine": "another"}}  # no figure gets the name of this machine
+
+
+def test_figures_of_other_sizes_are_not_mixed(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"images": {"figures": {}, "sizes": {"valid_games": 140}}}))
+    done = run(tmp_path, "results.experiments=[images]")
+    assert done.returncode == 2 and "results.valid_games=140, not 6: name another results.output" in done.stderr
+
+
+def test_kept_figures_keep_how_they_were_made() -> None:
+    old, new = ({"machine": name, "versions": {"torch": name}} for name in ("old", "new"))
+    first = {"figures": {"178": 1, "711": 2}, **old, "seconds": {"a": 1.0}, "taken_from": "a page"}
+    both = with_earlier(first, {"711": 3}, new, {"b": 2.0})
+    assert both == {
+        "figures": {"178": 1, "711": 3}, **new, "seconds": {"a": 1.0, "b": 2.0}, "kept": {"178": old},
+        "taken_from": "a page",
+    }  # fmt: skip
+    assert with_earlier(both, {"36": 4}, new, {})["kept"] == {"178": old}
+    assert not {"kept", "taken_from"} & set(with_earlier(both, {"178": 5, "711": 6}, new, {}))
