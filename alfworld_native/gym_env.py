@@ -31,7 +31,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from alfworld_native import choose_games
-from alfworld_native.base import MAX_STEPS, Environment, Game, TimeStep
+from alfworld_native.base import Environment, Game, TimeStep
 from alfworld_native.by_type import named_by
 from alfworld_native.close import CloseEnvironment
 from alfworld_native.drawing import frames
@@ -39,7 +39,7 @@ from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.engine.gamefile import read_games
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import HOUSEHOLD_SPLITS, HOW_TO_GET_GAMES, find_games
-from alfworld_native.household.levels import frozen_splits
+from alfworld_native.household.levels import frozen_splits, horizon
 from alfworld_native.language.sentences import without_objects
 from lavis.common.errors import unknown
 
@@ -115,7 +115,7 @@ class ALFWorldEnv(gymnasium.Env):
         split: str | None = None,
         data: str | Path | None = None,
         shuffle: bool = True,
-        max_steps: int = MAX_STEPS,
+        max_steps: int | None = None,
         image: bool = False,
         image_size: int = 224,
         show_ids: bool = True,
@@ -124,11 +124,14 @@ class ALFWorldEnv(gymnasium.Env):
         camera: str = "front",
         render_mode: str | None = None,
     ) -> None:
-        """`games`, or all of `split` (`valid_seen`) under `data` (see `find_games`); EnvironmentFault for none."""
+        """`games`, or all of `split` (`valid_seen`) under `data` (see `find_games`); EnvironmentFault for none.
+
+        An episode has `max_steps`, or as many as the split's games may take: 50, in the harder levels more.
+        """
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise EnvironmentFault(f"render_mode {render_mode!r} is unknown: choose one of rgb_array, ansi, None")
         self._games = _Games(games, split, data, shuffle)
-        self._engine = _shown(NativeEnvironment(max_steps, show_ids), name_by, camera)
+        self._engine = _shown(NativeEnvironment(max_steps or horizon(split or ""), show_ids), name_by, camera)
         self._tell_objects = tell_objects
         self._image, self._size = image, image_size
         self._game: Game | None = None
@@ -189,7 +192,7 @@ class ALFWorldVectorEnv(VectorEnv):
         split: str | None = None,
         data: str | Path | None = None,
         shuffle: bool = True,
-        max_steps: int = MAX_STEPS,
+        max_steps: int | None = None,
         image: bool = False,
         image_size: int = 224,
         show_ids: bool = True,
@@ -205,7 +208,8 @@ class ALFWorldVectorEnv(VectorEnv):
         self._games = _Games(games, split, data, shuffle)
         # Read once for all engines, because each of them may get any game.
         texts = read_games(game.path for game in self._games.games)
-        engines = (NativeEnvironment(max_steps, show_ids, texts) for _ in range(num_envs))
+        steps = max_steps or horizon(split or "")
+        engines = (NativeEnvironment(steps, show_ids, texts) for _ in range(num_envs))
         self._engines = [_shown(engine, name_by, camera) for engine in engines]
         self._tell_objects = tell_objects
         self._playing: list[Game] = []

@@ -57,6 +57,8 @@ def test_an_episode_is_truncated_at_the_step_limit(games):
     env.reset(seed=0)
     assert env.step("look")[2:4] == (False, False)
     assert env.step("look")[2:4] == (False, True)
+    steps = [ALFWorldEnv(games=games, split=split)._engine.max_steps for split in (None, "household_house")]
+    assert steps == [50, 150], "a level's games have a horizon of their own"
 
 
 def test_games_come_in_order_or_by_seed(games):

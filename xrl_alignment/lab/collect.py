@@ -200,7 +200,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Collect, and say what there is."""
     settings: dict[str, Any] = vars(parse_arguments(argv))
     out, workers, address = settings.pop("out"), settings.pop("workers"), settings.pop("ray_address")
-    backend = settings.pop("executor") or ("local" if workers > 1 else "sequential")
+    given = settings.pop("executor")
+    if settings["expert"] == LANGUAGE_MODEL and (given or address):
+        raise ConfigError(
+            f"--executor and --ray-address are not for --expert {LANGUAGE_MODEL}: its episodes wait for a network, so "
+            "--workers of them take turns in this process"
+        )
+    backend = given or ("local" if workers > 1 else "sequential")
     settings["levels"] = " ".join(settings["levels"])
     settings["format"] = settings["format"] or ("shards" if settings["frames"] else "lavis")
     options = {str(key): value for key, value in OmegaConf.from_dotlist(settings["expert_options"]).items()}

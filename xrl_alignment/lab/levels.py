@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import inspect
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -90,8 +91,13 @@ def player_named(text: str) -> Player:
     if weights in SHIPPED or Path(weights).exists():
         return _student(text, weights)
     if is_class_name(text):
-        load_class(text, "policy", ("act", "close"))  # a class that cannot be used is told now
-        return Player(text, {}, lambda cleanup: _policy_actor(make_named(text, "policy", ("act", "close")), cleanup))
+        named = load_class(text, "policy", ("act", "close"))  # a class that cannot be used is told now
+        source = hashlib.sha256(Path(inspect.getfile(named)).read_bytes()).hexdigest()
+
+        def made(cleanup: ExitStack) -> Actor:
+            return _policy_actor(make_named(text, "policy", ("act", "close")), cleanup)
+
+        return Player(text, {"source": source}, made)
     model, _, address = text.partition("@")
     if model and address.startswith(("http://", "https://")):
         return Player(text, {}, partial(_endpoint, model, address))
@@ -215,6 +221,7 @@ def play(player: Player, chosen: GameSet, out: Path) -> dict[str, Any]:
         known = json.loads(path.read_text(encoding="utf-8"))
         # A subset of the file's entries: it also holds the figures.
         if asked.items() <= known.items():
+            print(f"{path}: played before; without this file it is played again", flush=True)
             return known
     with GameProgress(len(chosen.games)) as progress, ExitStack() as cleanup:
         results = play_games(

@@ -318,6 +318,8 @@ def test_options_of_an_expert_that_do_not_serve(household_data: Path, tmp_path: 
         main([*command, "--expert", "openai", "--expert-options", "model=m", "max_calls=many"])
     with pytest.raises(ConfigError, match="are for --expert openai, not for explorer"):
         main([*command, "--expert-options", "model=m"])
+    with pytest.raises(ConfigError, match="--executor and --ray-address are not for --expert openai"):
+        main([*command, "--expert", "openai", "--expert-options", "model=m", "--executor", "ray"])
 
 
 def test_a_file_where_the_folder_should_be(household_data: Path, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_any_policy_plays_by_its_name_and_results_of_other_weights_are_not_reuse
     assert levels.main([*asked, "examples.custom_policy:WordMatchPolicy"]) == 0
     (figures,) = map(json.loads, (path.read_text() for path in (tmp_path / "out").glob("fresh-1-standard-*.json")))
     assert figures["player"] == "examples.custom_policy:WordMatchPolicy" and figures["games"] == 2
+    assert len(figures["source"]) == 64, "a class that was changed is played again"
     # The student: greedy unless our rules are asked for; known by its weights.
     weights = tmp_path / "mine.safetensors"
     shipped = REPO_ROOT / "lavis" / "models" / "tiny" / "student.safetensors"

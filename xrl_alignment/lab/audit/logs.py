@@ -33,7 +33,8 @@ def count_trials(folder: Path) -> dict[str, Any]:
     slots: dict[str, Any] = {}
     for number, path in files:
         slots = _read(path)
-        now = {slot: str(state["type"]) for slot, state in slots.items()}
+        # The original's logs have the game under `type`; this project's have it under `game`, and the task type there.
+        now = {slot: str(state.get("game") or state["type"]) for slot, state in slots.items()}
         games |= set(now.values())
         # The original may give a slot another game in a later trial, so slots and games are counted apart.
         moved = max(moved, sum(before.get(slot, game) != game for slot, game in now.items()))

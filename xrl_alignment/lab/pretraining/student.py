@@ -81,6 +81,10 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     for name in ("official", "student_drives", "untold"):
         if not 0 <= getattr(arguments, name) <= 1:
             raise ConfigError(f"--{name.replace('_', '-')} {getattr(arguments, name)} is no share: use 0 to 1")
+    if min(arguments.games, arguments.drills) < 0 or not arguments.games + arguments.drills:
+        raise ConfigError(f"--games {arguments.games} --drills {arguments.drills}: a pool needs at least one of these")
+    if arguments.batch_tokens < 1 or not (math.isfinite(arguments.lr) and arguments.lr > 0):
+        raise ConfigError(f"--batch-tokens {arguments.batch_tokens} --lr {arguments.lr}: use numbers above 0")
     if not (math.isfinite(arguments.tokens) and arguments.tokens > 0):
         raise ConfigError(f"--tokens {arguments.tokens}: use a number of millions above 0")
     arguments.levels = read_mixture(arguments.levels)
@@ -106,7 +110,7 @@ from lavis.common.devices import autocast
 from lavis.common.files import locked, make_folder, write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import IGNORE
-from lavis.runners.played import PlayedGames, games_of_weights
+from lavis.runners.played import PlayedGames, games_of_weights, played_in
 from lavis.training import Updater
 from xrl_alignment.agents.language.prompt import build_prompt, token_counter
 from xrl_alignment.agents.policies.in_process import InProcessPolicy
@@ -289,9 +293,13 @@ class Trainer:
             self.model.load_trainable(state["weights"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.pool, self.read = state["pool"], state["read"]
+            # What the weights have read before counts, whatever this call names.
+            self.played = self.played.merged(played_in(state) or PlayedGames())
 
     def run(self, pools: Pools, *, tokens: int, lr: float, batch_tokens: int = BATCH_TOKENS) -> None:
         """Train until `tokens` were read in all."""
+        if self.read >= tokens:
+            print(f"{self.out} has read {self.read:,} tokens already: a larger --tokens goes on", flush=True)
         writer, first, step = RowWriter(self.model, actions_only=self.actions_only, untold=self.untold), self.read, 0
         begun = time.monotonic()
         policy = InProcessPolicy(
@@ -355,7 +363,7 @@ class Trainer:
         }  # fmt: skip
         state = {
             "weights": self.model.trainable_state_dict(), "optimizer": self.optimizer.state_dict(),
-            "pool": self.pool, "read": self.read,
+            "pool": self.pool, "read": self.read, "played": self.played.as_dict(),
         }  # fmt: skip
         write_atomically(self.out / "state.pt", lambda file: torch.save(state, file))
         write_bfloat16(self.model.trainable_state_dict(), self.out / "student.safetensors", self.played)

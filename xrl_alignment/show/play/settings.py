@@ -17,6 +17,7 @@ from alfworld_native import choose_games, make_environment
 from alfworld_native.base import Environment, Game
 from alfworld_native.drawing.frames import BLANK_FRAME
 from alfworld_native.gym_env import GENERATED
+from alfworld_native.household.levels import horizon
 from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts import Expert, make_expert
 from xrl_alignment.common.choices import CLIENT_EXPERTS
@@ -84,7 +85,7 @@ def set_up(
         config = read_settings(checkpoint, cfg_path, options) if wanted or options or expert == "openai" else None
         beside = expert if expert in CLIENT_EXPERTS else None
         frames = {key: getattr(config.environment, key) for key in _SHOWN} if config else {}
-        engine = make_environment(environment, expert=beside, **frames)
+        engine = make_environment(environment, max_steps=horizon(split), expert=beside, **frames)
         cleanup.callback(engine.close)
         parts = expert_options(config, cleanup) if config and expert == "openai" else {}
         suggest = load_policy(config, cleanup) if config and wanted else None

@@ -34,6 +34,12 @@ def test_a_game_that_solves_several_slots_is_one_game(tmp_path):
     assert got["by_game"]["games"] == 3 and got["curve"] == [[0, 1], [1, 2], [2, 3]]
 
 
+def test_a_run_of_this_project_names_the_game_beside_its_type(tmp_path):
+    states = {f"env_{n}": {"is_success": n == 0, "game": f"heat-{n}/t", "type": "pick_heat"} for n in range(3)}
+    (tmp_path / "env_results_trial_0.json").write_text(json.dumps(states))
+    assert count_trials(tmp_path)["by_game"]["games"] == 3
+
+
 def test_slots_that_keep_their_game_count_the_same(tmp_path):
     trials = [[(False, "a"), (False, "b")], [(True, "a"), (False, "b")]]
     got = count_trials(write(tmp_path, trials))

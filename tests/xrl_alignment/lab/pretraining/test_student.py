@@ -149,7 +149,11 @@ def test_what_trains_moves_and_the_rest_stays_and_a_second_run_goes_on(tmp_path,
     options = {"model_type": "student", "pretrained": str(tmp_path / "student.safetensors")}
     after = load_student(options, torch.device("cpu"))[0]
     assert after.base_hash() == before.base_hash(), "the vision side is frozen"
+    assert first["played"]["splits"]
+    state = {**first, "played": {**first["played"], "splits": ["train"]}}  # as if it had read official games
+    torch.save(state, tmp_path / "state.pt")
     again = run(first["read"] / 1e6 + 1e-6, "--student-drives", "0.5")
+    assert set(again["played"]["splits"]) > {"train"}, "what the weights have read stays said"
     assert again["pool"] == 2 and again["read"] > first["read"]
     line = json.loads((tmp_path / "progress.jsonl").read_text().splitlines()[1])
     assert sum(games for _, games in line["own"].values()) == 2, "the student played its share: half of four games"
@@ -163,7 +167,9 @@ def test_the_image_of_an_untold_moment_is_its_own(model, record):
     assert ", you see a" not in text.partition("Your task")[2] and (row.frame != BLANK_FRAME).any()
 
 
-@pytest.mark.parametrize("wrong", [["--official", "2"], ["--student-drives", "-1"], ["--tokens", "nan"]])
+@pytest.mark.parametrize(
+    "wrong", [["--official", "2"], ["--student-drives", "-1"], ["--tokens", "nan"], ["--games", "0", "--drills", "0"]]
+)
 def test_impossible_shares_are_refused(tmp_path, monkeypatch, wrong):
     monkeypatch.setattr(sys, "argv", ["make_student", "--out", str(tmp_path), *wrong])
     with pytest.raises(ConfigError, match=wrong[0]):

@@ -17,6 +17,7 @@ from xrl_alignment.agents.language.answers import MIN_ANSWER, ParsedAnswer, read
 
 TRIES = 6  # the original's: after an answer shorter than MIN_ANSWER the model is asked again,
 TEMPERATURE_STEP = 0.2  # each time at a temperature that is this much higher
+HOTTEST = 2.0  # what endpoints take: more is an error, which would end the run
 FILTERED = "9"  # the original's mark of a filtered answer: its text begins with it
 _COMMANDS = (
     "go to <place>, take <object> from <place>, put <object> in/on <place>, open <place>, close <place>, "
@@ -100,7 +101,7 @@ class Teacher:
             completion = self.endpoint.complete(
                 prompt,
                 system=self.system,
-                temperature=self.temperature + attempt * TEMPERATURE_STEP,
+                temperature=min(HOTTEST, self.temperature + attempt * TEMPERATURE_STEP),
                 max_tokens=self.max_answer_tokens,
                 stop=LINE_ENDS[self.endpoint.api],
             )
@@ -120,7 +121,7 @@ class Teacher:
             completion = self.endpoint.complete(
                 prompt,
                 system=system if self.endpoint.api == "chat" else "",
-                temperature=self.temperature + attempt * TEMPERATURE_STEP,
+                temperature=min(HOTTEST, self.temperature + attempt * TEMPERATURE_STEP),
                 max_tokens=self.max_answer_tokens,
             )
             if is_filtered(completion):

@@ -17,6 +17,15 @@ def test_a_context_without_room_for_a_prompt_is_refused():
         assert not server.requests
 
 
+def test_no_try_is_hotter_than_endpoints_take():
+    """The twelfth was asked at 2.2, which ends a run: an endpoint takes at most 2."""
+    with FakeEndpoint(answer=lambda prompt: "") as server:
+        endpoint = Endpoint(model="m", base_url=server.url, environ={})
+        Teacher(endpoint=endpoint, examples={}, tries=12).answer("p")
+        endpoint.close()
+        assert max(request["temperature"] for request in server.requests) == 2.0
+
+
 @pytest.mark.parametrize(
     ("completion", "filtered"),
     [
