@@ -108,7 +108,7 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.files import write_atomically
 from lavis.common.named_class import is_class_name
-from lavis.runners.played import played_by_file
+from lavis.models.played import played_by_file
 from xrl_alignment.agents.experts import make_expert
 from xrl_alignment.agents.policies.uniform import RandomPolicy
 from xrl_alignment.builders.environments import environment_factory, games_of

@@ -13,6 +13,7 @@ writes a folder for `InstructBlipForConditionalGeneration.from_pretrained`::
     TARGET/config.json, generation_config.json   sizes, special words
     TARGET/model-00001-of-0000N.safetensors …    shards of at most 5 GB (one: model.safetensors)
     TARGET/model.safetensors.index.json          which shard holds what
+    TARGET/emac_base.json                        which games the weights have trained on, if any (also of `--to llm`)
 
 In that class the Q-Former always reads a text; it equals a model without `qformer_text_input` where
 `qformer_attention_mask` is 0.
@@ -33,6 +34,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +67,7 @@ if __name__ == "__main__":
 
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save as serialise
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -84,8 +86,9 @@ from lavis.models.blip2_models.blip2 import CONV, DTYPES, VIT_MODELS, init_qform
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, PARTS, model_section
 from lavis.models.blip2_models.text import encode_prompts
+from lavis.models.folder_note import write_note
 from lavis.models.memory import BERT_WORDS, KNOWN_LLMS
-from lavis.models.tensor_files import load_tensors
+from lavis.models.played import PlayedGames, games_of_weights, played_by_base
 
 SHARD_SIZE = "5GB"  # huggingface_hub's default, too
 _EMBEDDING = "llm_model.model.embed_tokens.weight"
@@ -111,7 +114,7 @@ def convert(
     it, ConfigError for arguments that do not fit, MissingFileError and FileError for files.
     """
     found = weights.read_state(source)
-    played = _played(source)
+    played = _played_by(source, base, llm)
     # What the source has itself counts; `base` only fills in the rest.
     native = (weights.to_native(weights.read_state(base)) if base else {}) | weights.to_native(found)
     parts = sorted({key.removeprefix(weights.REFERENCE_PREFIX).split(".", 1)[0] for key in native})
@@ -132,6 +135,8 @@ def convert(
         native = {key: value.to(DTYPES[dtype]) if value.is_floating_point() else value for key, value in native.items()}
     if to == "hub":
         native, written = _write_hub(native, target, source=source, llm=llm, model=model)
+        if played:
+            write_note(target, played=played)
     else:
         written = weights.to_lavis(native) if to == "lavis" else native
         # A view would be written with the whole tensor under it, or refused (safetensors).
@@ -150,17 +155,10 @@ def convert(
     ]
 
 
-def _played(source: str) -> Any:
-    """Which games a run's checkpoint has trained on, as it says it (`lavis.runners.played`); None if it does not."""
-    path = Path(source)
-    if not path.is_file():
-        return None
-    if path.suffix == ".safetensors":
-        with safe_open(path, "pt") as file:
-            return json.loads((file.metadata() or {}).get("played", "null"))
-    # Mapped: the weights beside the record are not read.
-    content = load_tensors(path, mmap=True)
-    return content.get("played") if isinstance(content, Mapping) else None
+def _played_by(*names: str) -> dict[str, Any] | None:
+    """Which games weights that are put together have trained on; None if all of them are plain bases."""
+    known = [played for name in names if name and (played := played_by_base(name)) is not None]
+    return reduce(PlayedGames.merged, known).as_dict() if known else None
 
 
 def _write_hub(
@@ -396,14 +394,20 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise ConfigError(
                     "--to llm needs --model: a type (tiny, vicuna7b, vicuna13b) or a yaml with a model: section"
                 )
-            built = Blip2Emac.from_config(model_section(given.model))
+            section = model_section(given.model)
+            built = Blip2Emac.from_config(section)
+            played = games_of_weights(section)
             if given.source != "none":
                 built.load_checkpoint(given.source)
+                played = played.merged(played_by_base(given.source) or PlayedGames())
             # Adapters become a part of the weights, unless a server is given them while it runs (docs/vllm.md).
             if not given.without_adapters:
                 adapters.merge(built.llm_model)
             built = built.eval()
             lines = export_llm(built, given.target)
+            # Of the whole model, also if its language model was frozen: no figure is then called held out by mistake.
+            if played != PlayedGames():
+                write_note(given.target, played=played.as_dict())
         else:
             with_llm = given.with_llm or bool(given.llm)
             lines = convert(

@@ -7,7 +7,7 @@ global_batch, accum_grad_iters      what `batches` counts
 random         torch's generator state of every process
 best, averages      best validation so far; means of the current epoch
 references     cached reference log-probabilities per transition, if DPO caches them
-played         the games that the weights have trained on (`runners.played`); older files lack it
+played         the games that the weights have trained on (`lavis.models.played`); older files lack it
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from lavis.models.references import ReferenceLogps
 from lavis.runners import checkpoint
 from lavis.runners.optimizer import make_optimizer, make_schedule
 from lavis.runners.parallel import Replicas, Trained
-from lavis.runners.played import STORED, PlayedGames, games_of_weights
+from lavis.models.played import STORED, PlayedGames, games_of_weights
 from lavis.runners.run_data import EpochBatches, RunData
 from lavis.runners.stopping import Stopped, StopSignal, UntilStopped
 from lavis.tasks.base_task import BaseTask, has_own_loop, losses_of

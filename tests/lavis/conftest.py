@@ -1,18 +1,24 @@
-"""Small stored data for the tests of datasets, tasks and runners."""
+"""Small stored data for the tests of datasets, tasks and runners, and runs on it."""
 
 from __future__ import annotations
 
 import json
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import lavis
 from lavis.datasets import annotations
+from lavis.runners.launch import build_runner
+from lavis.runners.runner_base import RunnerBase
 from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 GAME = "pick_heat_then_place_in_recep-Apple-None-Fridge-{}/trial_T1"
+CONFIG = Path(lavis.__file__).parent / "projects/instructblip/finetuning/alfworld_ft.yaml"
 COMMANDS = ("go to fridge 1", "open fridge 1", "take apple 1 from fridge 1", "heat apple 1 with microwave 1")
 
 
@@ -52,3 +58,24 @@ def annotation_folder(tmp_path: Path) -> Path:
         entries.append({"image": f"./{number}.png", **texts, "game": GAME.format(number)})
     (tmp_path / "annotations.json").write_text(json.dumps(entries))
     return tmp_path
+
+
+def run_options(shards: Path, out: Path, job: str, **settings: object) -> list[str]:
+    """Options of a short run in float32: two epochs of two updates of five samples, on eleven stored transitions."""
+    storage = "datasets.alfworld_cap.build_info.annotations"
+    options = {"run.job_id": job, "run.output_dir": out, "run.batch_size_train": 5, "run.max_epoch": 2}
+    options |= {"run.num_workers": 0, "run.log_freq": 1, "run.amp": False, "run.warmup_steps": 0, "run.max_len": 6}
+    options |= {f"{storage}.train.storage": shards, f"{storage}.val.storage": shards, "model.freeze_vit": True}
+    options["model.allow_random"] = ["visual_encoder", "ln_vision"]
+    return [f"{key}={value}" for key, value in {**options, **settings}.items()]
+
+
+@pytest.fixture
+def make_runner(shard_folder: Path, tmp_path: Path) -> Callable[..., RunnerBase]:
+    """`make_runner("job", **{"run.key": value})`."""
+
+    def make(job: str, **settings: object) -> RunnerBase:
+        options = run_options(shard_folder, tmp_path, job, **settings)
+        return build_runner(Namespace(cfg_path=str(CONFIG), options=options))
+
+    return make

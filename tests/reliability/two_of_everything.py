@@ -27,7 +27,7 @@ import torch
 
 from lavis.common.paths import REPO_ROOT
 from lavis.runners import checkpoint
-from tests.lavis.runners.conftest import CONFIG, run_options
+from tests.lavis.conftest import CONFIG, run_options
 from tests.reliability.facts import differences, digest, facts, faults, shard
 from tests.reliability.kills import HANG_S, ROUNDS, Failed, Harness, Run, play
 from tests.reliability.pipelines import Pipeline

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from lavis.common.allocator import give_back_freed_memory
 from lavis.common.dist_utils import barrier, get_world_size, is_main_process
-from lavis.runners.played import PlayedGames, played_in
+from lavis.models.played import PlayedGames, played_in
 from xrl_alignment.dagger.episode import LabelledEpisode, described
 from xrl_alignment.dagger.learner import Learner, TrainingMetrics
 from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint

@@ -11,6 +11,7 @@ import torch
 from lavis.common.devices import autocast
 from lavis.common.optims import LinearWarmupCosineLRScheduler
 from lavis.models import StudentModel
+from lavis.models.played import PlayedGames
 from lavis.models.student import Question
 from lavis.runners.parallel import Replicas
 from xrl_alignment.agents.policies.base import Policy, process_images
@@ -23,7 +24,10 @@ MAX_DESCRIPTION = 64  # tokens
 
 
 class LearningAgent:
-    """`model` with the `policy` that acts with it; `write_prompt` writes what it reads (`language.prompt`)."""
+    """`model` with the `policy` that acts with it; `write_prompt` writes what it reads (`language.prompt`).
+
+    `earlier_games` are those that the weights have trained on before the loop.
+    """
 
     def __init__(
         self,
@@ -32,12 +36,14 @@ class LearningAgent:
         *,
         vis_processor: Callable[[np.ndarray], torch.Tensor],
         write_prompt: Callable[..., str],
+        earlier_games: PlayedGames,
         max_batch: int = 32,
     ) -> None:
         self.model = model
         self.policy = policy
         self.vis_processor = vis_processor
         self.write_prompt = write_prompt
+        self.earlier_games = earlier_games
         self.max_batch = max_batch
 
     def describe(self, prompts: Sequence[str], images: Sequence[np.ndarray]) -> list[str]:
@@ -104,9 +110,10 @@ class LearningAgent:
         )
         learner.learn(round - first, lambda metrics: report(metrics, updates))
 
-    def save(self, path: Path, round: int) -> None:
-        """Write what trains."""
-        save_checkpoint(path, model=self.model, round=round)
+    def save(self, path: Path, round: int, games: PlayedGames) -> None:
+        """Write what trains, and that it has trained on `games`, beside the earlier ones."""
+        played = self.earlier_games.merged(games).as_dict()
+        save_checkpoint(path, model=self.model, round=round, played=played)
 
     def restore(self, path: Path) -> None:
         """Take the weights of `save`. Raises CheckpointError, MissingFileError."""

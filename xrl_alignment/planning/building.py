@@ -20,8 +20,9 @@ from lavis.common.files import locked, new_folder, write_atomically, write_json
 from lavis.models.base_model import LIBRARY_ROOT
 from lavis.models.blip2_models.emac_config import MODEL_TYPES, package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
+from lavis.models.played import games_of_weights
 from xrl_alignment.builders.environments import environment_factory, games_of
-from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+from xrl_alignment.builders.student import load_student, make_policy, model_section, prompt_writer
 from xrl_alignment.builders.teacher import build_endpoint
 from xrl_alignment.common.versions import versions
 from xrl_alignment.planning.agent import LearningAgent
@@ -165,6 +166,7 @@ def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False, cal
         make_policy(config.policy, model, vis_processor, run.max_batch),
         vis_processor=vis_processor,
         write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects),
+        earlier_games=games_of_weights(model_section(config.model)),
         max_batch=run.max_batch,
     )
     # The language model whose adapter is trained: the planner itself, or one with the same base beside an endpoint.

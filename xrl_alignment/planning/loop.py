@@ -21,9 +21,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from alfworld_native import engine_name
 from alfworld_native.base import Environment, Game
 from lavis.common.files import make_folder, remove_temporaries, write_json
 from lavis.common.progress import Bar
+from lavis.datasets.shards import ShardFolder
+from lavis.models.played import PlayedGames
 from xrl_alignment.agents.language.plain import plain_texts
 from xrl_alignment.common.progress import GameProgress
 from xrl_alignment.dagger.learner import TrainingMetrics
@@ -152,7 +155,9 @@ class Loop:
                     bar.show(metrics.step + 1, batches, f"the agent learns, loss {metrics.loss:.3f}")
 
                 self.agent.learn(run, round, self.folder / "buffer", reference, show)
-            self.agent.save(checkpoint, round)
+            where = f"{engine_name(self.config.environment.name)} {self.config.environment.split}"
+            games = tuple(sorted(ShardFolder(self.folder / "buffer").games()))
+            self.agent.save(checkpoint, round, PlayedGames(games, (where,)))
         self.agent.restore(checkpoint)  # whether it was just made or before: the same weights
 
     def _train_planner(self, round: int, trainer: LocalPlanner) -> None:

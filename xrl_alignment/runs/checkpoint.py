@@ -10,7 +10,7 @@ A checkpoint file (`emma_checkpoint_<round>.pth`, `state/trainer.pth`) is one di
     round, training_step, episodes    how far the run was
     random        states of the random generators that the run draws from
     config        the resolved configuration, plain containers
-    played        the games that the weights have trained on, an earlier phase included (`lavis.runners.played`)
+    played        the games that the weights have trained on, an earlier phase included (`lavis.models.played`)
     references    what DPO's reference policy said of the transitions drawn so far (trainer.pth, phase 2)
 """
 

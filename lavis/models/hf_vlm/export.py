@@ -4,7 +4,7 @@
 
     OUT/
       adapter_model.safetensors adapter_config.json README.md    (peft's own)
-      emac_base.json                                             the hash of the base that the adapters belong to
+      emac_base.json                                             their base and their games (`lavis.models.folder_note`)
 
 `--options` are the keys of the run's `model:` section (its config.yaml has them). A folder of peft goes to the hub with
 `huggingface-cli upload NAME OUT`, and into another run with `model.pretrained=OUT`.
@@ -35,6 +35,7 @@ if __name__ == "__main__":
 from lavis.common.config import merged, plain, read_option
 from lavis.common.errors import EmacError
 from lavis.models.hf_vlm.hf_vlm import HfVlm
+from lavis.models.played import games_of_weights
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,9 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parse_arguments(argv)
     try:
         settings = plain(merged({}, *(read_option(option) for option in given.options)))
-        model = HfVlm.from_config({**settings, "pretrained": given.checkpoint, "ref_pretrained": ""})
+        settings |= {"pretrained": given.checkpoint, "ref_pretrained": ""}
+        model = HfVlm.from_config(settings)
         model.require_sources()
-        model.save_adapter(given.out)
+        model.save_adapter(given.out, played=games_of_weights(settings).as_dict())
     except EmacError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

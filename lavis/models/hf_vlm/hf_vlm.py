@@ -11,7 +11,6 @@ Shapes: N questions, A answers to each.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +27,7 @@ from lavis.common.registry import registry
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.adapters import is_adapter
 from lavis.models.decoding import forget_decoding
+from lavis.models.folder_note import read_note, write_note
 from lavis.models.hf_vlm import loading
 from lavis.models.hf_vlm.adapters import fitting_weights, plain_name, with_adapters
 from lavis.models.hf_vlm.chat import Chat, Encode, Inputs, joined, on
@@ -52,7 +52,6 @@ CONSTRUCTED = (
     "avg_log_probs",
     "mix_ratio",
 )
-BASE_FILE = "emac_base.json"  # beside peft's files: the hash of the base that an adapter belongs to
 
 
 @registry.register_model("hf_vlm")
@@ -364,8 +363,8 @@ class HfVlm(StudentModel):
 
     def load_checkpoint(self, url_or_filename: str) -> None:
         """Load a run's checkpoint, or an adapter's folder that peft wrote; WeightsError if it fits another base."""
-        note = Path(url_or_filename) / BASE_FILE
-        if note.is_file() and (base := json.loads(note.read_text())["base_hash"]) != self.base_hash():
+        base = read_note(url_or_filename).get("base_hash")
+        if base and base != self.base_hash():
             raise weights.WeightsError(
                 f"model.pretrained: {url_or_filename} was trained on the base {base[:12]}, model.path is the base "
                 f"{self.base_hash()[:12]}: name the model that it was trained on"
@@ -389,12 +388,15 @@ class HfVlm(StudentModel):
         }
         return weights.digest("", dict(sorted(state.items())), whole=frozen)
 
-    def save_adapter(self, folder: Path | str) -> None:
-        """Write the adapters as peft does, for `PeftModel.from_pretrained` and vLLM; ConfigError if there are none."""
+    def save_adapter(self, folder: Path | str, played: Mapping[str, Any] | None = None) -> None:
+        """Write the adapters as peft does, for `PeftModel.from_pretrained` and vLLM; ConfigError if there are none.
+
+        A note beside them (`folder_note`) names their base, and which games they have trained on (`played`).
+        """
         if not hasattr(self.vlm, "peft_config"):
             raise ConfigError("model.lora_rank=0: there are no adapters to write; save the model with save_pretrained")
         self.vlm.save_pretrained(str(folder))  # type: ignore[operator]
-        (Path(folder) / BASE_FILE).write_text(json.dumps({"base_hash": self.base_hash()}) + "\n")
+        write_note(folder, base_hash=self.base_hash(), played=played)
 
     def replica(self, device: torch.device) -> Self:
         """A copy of the policy on `device`, in evaluation mode and without the reference; ConfigError if quantised."""

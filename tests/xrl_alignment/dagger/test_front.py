@@ -6,7 +6,7 @@ import pytest
 
 from alfworld_native import make_environment
 from alfworld_native.games import games_hash, ids_hash
-from lavis.runners.played import PlayedGames, played_by_file
+from lavis.models.played import PlayedGames, played_by_file
 from tests.xrl_alignment.dagger.original_client import OriginalClient
 from xrl_alignment.dagger.front import ExpectedGames
 from xrl_alignment.play.client.connection import ClientError
@@ -62,7 +62,7 @@ def test_what_was_played_is_in_run_directory_and_checkpoint(make_run, scripted, 
     content = json.loads((run.directory.state / "environment.json").read_text())
     assert content == {"environments": ["native household_train"], "games_hash": games_hash(games[:2])}
     played = {"games": sorted(["earlier/1", *(g.id for g in games[:2])])}
-    played |= {"environments": ["native household_train", "textworld train"], "splits": []}
+    played |= {"environments": ["native household_train", "textworld train"], "splits": [], "unknown": []}
     for path in (run.directory.checkpoint(0), run.directory.trainer):
         assert load_checkpoint(path)["played"] == played
     known = played_by_file(run.directory.checkpoint(0))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from alfworld_native import make_environment
+from lavis.models.played import PlayedGames, played_by_file
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
 from xrl_alignment.planning.agent import LearningAgent
 from xrl_alignment.planning.reports import Sight, described
@@ -19,7 +20,8 @@ def make_agent(model_type: str) -> LearningAgent:
     model, vis_processor = load_student({"model_type": model_type}, torch.device("cpu"))
     policy = make_policy(PolicyConfig(num_beams=1, max_length=8), model, vis_processor, 4)
     write_prompt = prompt_writer(model, tell_objects=False)
-    return LearningAgent(model, policy, vis_processor=vis_processor, write_prompt=write_prompt)
+    earlier = PlayedGames(("a/earlier",))
+    return LearningAgent(model, policy, vis_processor=vis_processor, write_prompt=write_prompt, earlier_games=earlier)
 
 
 @pytest.mark.parametrize("dpo", [False, True])
@@ -38,7 +40,9 @@ def test_it_learns_from_shards(tmp_path, dpo: bool) -> None:
     agent.learn(settings, 0, tmp_path, None, lambda metrics, batches: seen.append((metrics, batches)))
     assert [(metrics.chosen_reward is not None, batches) for metrics, batches in seen] == [(dpo, 2), (dpo, 2)]
     assert any(not torch.equal(value, before[name]) for name, value in agent.model.trainable_state_dict().items())
-    agent.save(tmp_path / "agent.pth", 0)
+    agent.save(tmp_path / "agent.pth", 0, PlayedGames(("b/own",), ("native train",)))
+    played = played_by_file(tmp_path / "agent.pth")
+    assert played is not None and played.games == ("a/earlier", "b/own") and played.all_named
     other = make_agent("tiny")
     other.restore(tmp_path / "agent.pth")
     saved = agent.model.trainable_state_dict()

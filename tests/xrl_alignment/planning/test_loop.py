@@ -12,6 +12,7 @@ import torch
 
 from alfworld_native import make_environment
 from lavis.datasets.shards import open_shard
+from lavis.models.played import PlayedGames, played_by_file
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
 from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.planning import loop as loop_module
@@ -41,7 +42,9 @@ def make_loop(tmp_path, local_planner):
         torch.manual_seed(0)
         model, vis_processor = load_student(student or {}, torch.device("cpu"))
         policy = make_policy(PolicyConfig(num_beams=1, max_length=8), model, vis_processor, 4)
-        agent = LearningAgent(model, policy, vis_processor=vis_processor, write_prompt=prompt_writer(model))
+        agent = LearningAgent(
+            model, policy, vis_processor=vis_processor, write_prompt=prompt_writer(model), earlier_games=PlayedGames()
+        )
         # A random language model has no plan to label with: the explorer plans, and the other learns from it.
         return Loop(
             tmp_path / name, config, planner=ExplorerPlanner(), trainer=local_planner(), agent=agent,
@@ -69,6 +72,8 @@ def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(
     whole.run(games[:3])
     assert whole.trainer.identity != before
     assert any(not torch.equal(value, first[name]) for name, value in weights(whole).items())
+    played = played_by_file(whole.folder / "agent_001.pth")
+    assert played is not None and set(played.games) == {game.id for game in games[:3]} and played.all_named
     record = json.loads((whole.folder / "round_000" / "game_0000.json").read_text())
     assert {call["planner"] for call in record["calls"]} == {"explorer"}
 

@@ -75,7 +75,7 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import autocast
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import LlmTokenizer
-from lavis.runners.played import PlayedGames, played_by_file
+from lavis.models.played import PlayedGames, games_of_weights
 from lavis.training import Updater
 from xrl_alignment.agents.language.history import EpisodeTrace
 from xrl_alignment.agents.language.prompt import build_prompt, opening
@@ -433,7 +433,7 @@ def main() -> None:
     writer = RowWriter(model.llm_tokenizer, games, arguments.seed, **shares)
     train(
         model, writer, tokens=round(arguments.tokens * 1e6), lr=arguments.lr, seed=arguments.seed, out=arguments.out,
-        played=read_splits(official=arguments.official).merged(played_by_file(arguments.start or "") or PlayedGames()),
+        played=read_splits(official=arguments.official).merged(games_of_weights({"pretrained": arguments.start})),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import save as serialize
 from torch import Tensor
 
 from lavis.common.files import write_atomically
-from lavis.runners.played import PlayedGames
+from lavis.models.played import PlayedGames
 
 
 def write_bfloat16(weights: Mapping[str, Tensor], out: Path, played: PlayedGames) -> None:

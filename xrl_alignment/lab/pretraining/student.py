@@ -110,7 +110,7 @@ from lavis.common.devices import autocast
 from lavis.common.files import locked, make_folder, write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import IGNORE
-from lavis.runners.played import PlayedGames, games_of_weights, played_in
+from lavis.models.played import PlayedGames, games_of_weights, played_in
 from lavis.training import Updater
 from xrl_alignment.agents.language.prompt import build_prompt, token_counter
 from xrl_alignment.agents.policies.in_process import InProcessPolicy

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from lavis.models import HfVlm
 from lavis.models.hf_vlm.export import main
+from lavis.models.played import PlayedGames, played_by_file
 from tests.lavis.models.hf_vlm.conftest import wake
 
 pytest.importorskip("peft")
@@ -22,12 +24,17 @@ def test_a_checkpoint_as_a_folder_of_peft(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     trained = wake(build())
-    torch.save({"model": trained.trainable_state_dict()}, tmp_path / "run.pth")
+    content: dict[str, Any] = {"model": trained.trainable_state_dict()}
+    torch.save(content | {"played": {"games": ["a/b"]}}, tmp_path / "run.pth")
     options = [f"path={folder('qwen2_5_vl')}", "lora_rank=4"]
     assert main([str(tmp_path / "out"), "--checkpoint", str(tmp_path / "run.pth"), "--options", *options]) == 0
     assert (tmp_path / "out" / "adapter_config.json").is_file()
+    assert played_by_file(tmp_path / "out") == PlayedGames(("a/b",))
     again = build(pretrained=str(tmp_path / "out"))
     for name, value in trained.trainable_state_dict().items():
         assert torch.equal(again.trainable_state_dict()[name], value)
-    assert main([str(tmp_path / "out2"), "--checkpoint", str(tmp_path / "none.pth"), "--options", *options]) == 2
+    torch.save(content, tmp_path / "older.pth")
+    assert main([str(tmp_path / "out2"), "--checkpoint", str(tmp_path / "older.pth"), "--options", *options]) == 0
+    assert played_by_file(tmp_path / "out2") == PlayedGames(unknown=("older.pth",))
+    assert main([str(tmp_path / "out3"), "--checkpoint", str(tmp_path / "none.pth"), "--options", *options]) == 2
     assert "error: " in capsys.readouterr().err

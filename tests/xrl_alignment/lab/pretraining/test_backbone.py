@@ -10,7 +10,7 @@ from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.experts.explorer import Explorer
 from alfworld_native.games import find_games
 from lavis.models import load_model
-from lavis.runners.played import PlayedGames
+from lavis.models.played import PlayedGames
 from xrl_alignment.lab.pretraining import backbone
 
 

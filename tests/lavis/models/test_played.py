@@ -10,7 +10,8 @@ import torch
 
 from lavis.datasets.shards import ShardFolder
 from lavis.models.convert import convert
-from lavis.runners.played import games_of_weights, played_by_file
+from lavis.models.convert import main as convert_main
+from lavis.models.played import PlayedGames, games_of_weights, played_by_file
 from xrl_alignment.builders.student import model_section
 
 
@@ -62,6 +63,39 @@ def test_files_that_say_nothing(tmp_path: Path) -> None:
         assert played_by_file(tmp_path / f"{number}.pth") is None
     for name in ("older.pth", "list.pth", "broken.pth", "student.safetensors", "missing.pth", ""):
         assert played_by_file(tmp_path / name) is None
+
+
+def test_a_run_that_continues_from_weights_that_say_nothing_knows_not_all_its_games(tmp_path: Path) -> None:
+    """Their games were read as none, and an evaluation on them was called held out."""
+    for name, content in (("older.pth", {"model": {}, "base_hash": "0"}), ("foreign.pth", {"model": {}})):
+        torch.save(content, tmp_path / name)
+    for name, file in (("adapter", "adapter_config.json"), ("noted", "emac_base.json"), ("base", "config.json")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text('{"played": {"games": ["a/b"]}}')
+
+    def played(key: str, name: str, **section: str) -> PlayedGames:
+        return games_of_weights({key: str(tmp_path / name), **section})
+
+    for key in ("pretrained", "ref_pretrained"):
+        for name in ("older.pth", "foreign.pth", "adapter"):
+            assert played(key, name) == PlayedGames(unknown=(name,)) and not played(key, name).all_named
+        assert played(key, "noted").games == ("a/b",) and played(key, "noted").all_named
+        assert played(key, "base") == games_of_weights({key: "owner/instructblip"}) == PlayedGames()
+        assert not played(key, "base", path="owner/model").all_named  # the base is the other folder
+        merged = played(key, "noted").merged(played(key, "older.pth"))
+        torch.save({"played": merged.as_dict()}, tmp_path / "later.pth")
+        assert played(key, "later.pth") == merged
+    for key in ("path", "llm_model", "base_model"):
+        assert played(key, "noted").games == ("a/b",) and played(key, "adapter").unknown == ("adapter",)
+        assert played(key, "foreign.pth") == played(key, "base") == PlayedGames()
+
+
+def test_an_exported_language_model_says_its_games(tmp_path: Path) -> None:
+    torch.save({"model": {}, "base_hash": "0"}, tmp_path / "older.pth")
+    assert convert_main([str(tmp_path / "older.pth"), str(tmp_path / "llm"), "--to", "llm", "--model", "tiny"]) == 0
+    assert played_by_file(tmp_path / "llm") == PlayedGames(unknown=("older.pth",))
+    assert convert_main(["none", str(tmp_path / "plain"), "--to", "llm", "--model", "tiny"]) == 0
+    assert played_by_file(tmp_path / "plain") is None
 
 
 def test_the_students_that_ship_say_which_splits_they_have_read(tmp_path: Path) -> None:
