@@ -13,8 +13,8 @@ from lavis.common.devices import pick_device
 from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.models import StudentModel
-from lavis.runners.parallel import Replicas, check_shardable
 from lavis.models.played import games_of_weights
+from lavis.runners.parallel import Replicas, check_shardable
 from xrl_alignment.builders.student import ImageProcessor, model_section
 from xrl_alignment.dagger.front import ExpectedGames
 from xrl_alignment.dagger.learner import Learner
