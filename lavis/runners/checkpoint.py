@@ -3,7 +3,7 @@
 model, optimizer, scaler, config, epoch      LAVIS's (`model` holds only what trains)
 batches        micro-batches done since the run began: its place in the data
 arch, base_hash      the model and the frozen weights that these belong to
-global_batch, accum_grad_iters      what `batches` counts
+global_batch, accum_grad_iters, batches_per_epoch      what `batches` counts; older files lack the last
 random         torch's generator state of every process
 best, averages      best validation so far; means of the current epoch
 references     cached reference log-probabilities per transition, if DPO caches them
@@ -52,16 +52,20 @@ def load(path: Path, *, mmap: bool = False) -> dict[str, Any]:
             f"{path} is no checkpoint of a runner: it lacks {', '.join(lacking[:3])}. Weights alone are loaded with "
             "model.pretrained"
         )
-    check_types(content, path, required=TYPES)
+    check_types(content, path, required=TYPES, optional={"batches_per_epoch": int})
     return content
 
 
 def require_fit(content: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> None:
     """CheckpointError if `content` differs from this run's `own` values: another model, or other batches."""
     for key, value in own.items():
-        if content[key] != value:
+        if key in content and content[key] != value:
             theirs, ours = (str(side)[:24] for side in (content[key], value))
-            hint = {"global_batch": " (run.batch_size_train × processes)"}.get(key, "")
+            hint = {
+                "global_batch": " (run.batch_size_train × processes)",
+                "batches_per_epoch": ": resume with the same training data (run.iters_per_inner_epoch, if it is set), or "
+                "begin a new run from these weights with model.pretrained",
+            }.get(key, "")
             raise CheckpointError(f"{path} has {key} {theirs}, this run {ours}{hint}")
 
 

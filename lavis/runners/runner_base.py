@@ -40,11 +40,11 @@ from lavis.common.progress import Bar
 from lavis.common.registry import registry
 from lavis.datasets.data_utils import to_device
 from lavis.models import BaseModel, StudentModel
+from lavis.models.played import STORED, PlayedGames, games_of_weights, played_in
 from lavis.models.references import ReferenceLogps
 from lavis.runners import checkpoint
 from lavis.runners.optimizer import make_optimizer, make_schedule
 from lavis.runners.parallel import Replicas, Trained
-from lavis.models.played import STORED, PlayedGames, games_of_weights
 from lavis.runners.run_data import EpochBatches, RunData
 from lavis.runners.stopping import Stopped, StopSignal, UntilStopped
 from lavis.tasks.base_task import BaseTask, has_own_loop, losses_of
@@ -352,6 +352,7 @@ class RunnerBase:
             "arch": f"{self.config.model_cfg.arch} {self.config.model_cfg.get('model_type', '')}".strip(),
             "global_batch": self.stream.global_batch,
             "accum_grad_iters": self.settings.accum_grad_iters,
+            "batches_per_epoch": self.batches_per_epoch,
         }
 
     def _resume(self) -> None:
@@ -374,6 +375,8 @@ class RunnerBase:
             self.updater.scaler.load_state_dict(content["scaler"])
         self.batches = content["batches"]
         self._last_saved = path
+        # The data may be another than before; what the weights have learned of the earlier one stays in them.
+        self.games = self.games.merged(played_in(content) or PlayedGames(unknown=(path.name,)))
         self.best = content["best"]
         self.averages.restore(content["averages"])
         if self.references is not None and content["references"]:

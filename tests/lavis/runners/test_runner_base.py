@@ -197,6 +197,26 @@ def test_a_second_run_in_the_same_folder_is_refused(make_runner, tmp_path: Path,
     make_runner("same", **{"run.max_epoch": 1}).train()
 
 
+def test_a_resume_on_other_data_names_the_games_of_both(make_runner, annotation_folder: Path, tmp_path: Path) -> None:
+    make_runner("a", **{"run.max_epoch": 1}).train()
+    path, data = tmp_path / "a/checkpoint_0.pth", annotation_folder / "annotations.json"
+    entries = json.loads(data.read_text())
+    resumed = {"run.resume_ckpt_path": path, "datasets.alfworld_cap.build_info.annotations.train.storage": data}
+    with pytest.raises(CheckpointError, match="has batches_per_epoch 2, this run 1: resume with the same"):
+        make_runner("b", **resumed).train()
+    data.write_text(json.dumps(entries * 2))
+    make_runner("b", **resumed).train()
+    both = (path, tmp_path / "b/checkpoint_1.pth")
+    before, after = (set(torch.load(one, weights_only=True)["played"]["games"]) for one in both)
+    assert after == before | {entry["game"] for entry in entries} != before
+    older = torch.load(path, weights_only=True)
+    del older["batches_per_epoch"], older["played"]
+    write(tmp_path / "older.pth", older)
+    make_runner("c", **{**resumed, "run.resume_ckpt_path": tmp_path / "older.pth"}).train()
+    played = torch.load(tmp_path / "c/checkpoint_1.pth", weights_only=True)["played"]
+    assert played["unknown"] == ["older.pth"]
+
+
 def test_checkpoints_that_do_not_fit(make_runner, tmp_path: Path) -> None:
     make_runner("a", **{"run.max_epoch": 1}).train()
     path = tmp_path / "a/checkpoint_0.pth"

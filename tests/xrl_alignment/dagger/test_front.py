@@ -73,10 +73,12 @@ def test_a_resumed_run_knows_the_games_of_its_journal(make_run, scripted, games)
     from xrl_alignment.runs.directory import RunDirectory
 
     run = make_run(policy=scripted("look"), num_rounds=1, max_steps=2)
+    run.training.games = PlayedGames(splits=("train",))
     run.play()
     (run.directory.path / "DONE").unlink()
     again = make_run(policy=scripted("look"), num_rounds=1, max_steps=2).start().wait()
     assert again.training.games.games == tuple(sorted(g.id for g in games[:2]))
+    assert again.training.games.splits == ("train",)  # of the weights that the run began with
     assert isinstance(again.directory, RunDirectory) and again.directory.environments() == ["native unknown"]
 
 
