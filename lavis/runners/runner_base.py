@@ -278,8 +278,7 @@ class RunnerBase:
         First the best weights are loaded, if asked for.
         """
         splits = self.settings.splits if self.settings.evaluate else self.settings.test_splits
-        best = self.output_dir / "checkpoint_best.pth"
-        if reload_best and splits and best.is_file():
+        if reload_best and splits and (best := self._best_file()):
             self.replicas.load_trainable(checkpoint.load(best)["model"])
         found = {split: self.eval_epoch(split, cur_epoch) for split in splits}
         for split, figures in found.items():
@@ -317,8 +316,17 @@ class RunnerBase:
     @property
     def final_checkpoint(self) -> Path | None:
         """The best weights that training has written, the last ones if nothing was validated; None if it wrote none."""
-        best = self.output_dir / "checkpoint_best.pth"
-        return None if self.settings.evaluate else best if best.is_file() else self._last_saved
+        return None if self.settings.evaluate else self._best_file() or self._last_saved
+
+    def _best_file(self) -> Path | None:
+        """The file of this run's best weights; None if this run has validated nothing.
+
+        An earlier run may have left its own file in the folder, which says of another validation that it was the best.
+        """
+        path = self.output_dir / "checkpoint_best.pth"
+        if self.best["epoch"] < 0 or not path.is_file():
+            return None
+        return path if checkpoint.load(path, mmap=True)["best"] == self.best else None
 
     # ---- saving and resuming ----------------------------------------------------------------------------------------
 

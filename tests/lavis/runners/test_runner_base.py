@@ -217,6 +217,18 @@ def test_a_resume_on_other_data_names_the_games_of_both(make_runner, annotation_
     assert played["unknown"] == ["older.pth"]
 
 
+def test_the_best_weights_of_an_earlier_run_in_the_folder_are_not_this_runs(make_runner, tmp_path: Path) -> None:
+    """A run without validation loaded them before its test, and called them its result."""
+    make_runner("same", **{"run.max_epoch": 1, "run.valid_splits": "[val]"}).train()
+    stale = weights(tmp_path / "same/checkpoint_best.pth")
+    runner = make_runner("same", **{"run.max_epoch": 1, "run.test_splits": "[val]", "run.init_lr": 3e-3})
+    runner.train()
+    assert runner.final_checkpoint == tmp_path / "same/checkpoint_0.pth"
+    own, now = weights(tmp_path / "same/checkpoint_0.pth"), runner.replicas.trainable_state()
+    assert all(torch.equal(now[name], value) for name, value in own.items())
+    assert any(not torch.equal(stale[name], value) for name, value in own.items())
+
+
 def test_checkpoints_that_do_not_fit(make_runner, tmp_path: Path) -> None:
     make_runner("a", **{"run.max_epoch": 1}).train()
     path = tmp_path / "a/checkpoint_0.pth"
