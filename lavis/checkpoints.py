@@ -19,15 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lavis.common.errors import EmacError, FileError, MissingFileError, first_sentence, why_unreadable
+from lavis.common.errors import FileError, MissingFileError, first_sentence, why_unreadable
 from lavis.common.files import write_atomically
 from lavis.models import BaseModel
+from lavis.models.frozen_base import CheckpointError, require_base
 from lavis.models.student import Student
 from lavis.models.tensor_files import TensorFileError, load_tensors
-
-
-class CheckpointError(EmacError, ValueError):
-    """A checkpoint that is truncated, foreign, or belongs to another model or run; the text names both sides."""
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
@@ -108,23 +105,3 @@ def restore_model(
         (load or model.load_trainable)(content["model"])
     except (RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path} does not fit this model: {error}") from error
-
-
-def require_base(model: BaseModel | Student, content: Mapping[str, Any], path: Path | str) -> None:
-    """CheckpointError if the weights were trained on another frozen base than `model`'s."""
-    if content["base_hash"] == model.base_hash():
-        return
-    # What the settings in the file say of its base. Only short printable texts of them: the message goes to a terminal.
-    section = content.get("config", {}).get("model")
-    keys = ("model_type", "path", "llm_model", "llm_weights", "base_model", "vit_weights")
-    texts = {key: section.get(key) for key in keys} if isinstance(section, dict) else {}
-    named = [
-        f"model.{key}={text[:200]}"
-        for key, text in texts.items()
-        if isinstance(text, str) and text and text.isprintable()
-    ]
-    files = f" ({' '.join(named)})" if named else ""
-    raise CheckpointError(
-        f"{path} was trained on the frozen base {content['base_hash'][:12]}{files}, "
-        f"this model's frozen base is {model.base_hash()[:12]}: load the same base weights"
-    )

@@ -40,6 +40,7 @@ from lavis.common.progress import Bar
 from lavis.common.registry import registry
 from lavis.datasets.data_utils import to_device
 from lavis.models import BaseModel, StudentModel
+from lavis.models.frozen_base import check_bases
 from lavis.models.played import STORED, PlayedGames, games_of_weights, played_in
 from lavis.models.references import ReferenceLogps
 from lavis.runners import checkpoint
@@ -80,6 +81,7 @@ class RunnerBase:
         if self.device.type == "cpu":
             model = model.float()
         model = model.to(self.device)
+        check_bases(model, cfg.model_cfg)
         task.prepare(model, self.data.splits)
         self.replicas = Replicas(
             model, fsdp=self.settings.fsdp, find_unused_parameters=self.settings.find_unused_parameters

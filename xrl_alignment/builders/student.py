@@ -16,12 +16,12 @@ from lavis.common.named_class import is_class_name, make_named
 from lavis.common.registry import registry
 from lavis.models import StudentModel, load_model_and_preprocess
 from lavis.models.blip2_models.adapters import is_adapter
+from lavis.models.frozen_base import check_bases
 from lavis.models.student import Question, Student
 from xrl_alignment.agents.language.prompt import build_prompt, token_counter
 from xrl_alignment.agents.policies.base import Policy
 from xrl_alignment.agents.policies.in_process import InProcessPolicy
 from xrl_alignment.agents.policies.replicas import ReplicatedPolicy
-from xrl_alignment.runs.checkpoint import check_base
 from xrl_alignment.settings.policy import PolicyConfig
 
 # From a frame, uint8 (H, W, 3), to what the student reads: float32 (3, S, S), or the frame itself (`student.Question`).
@@ -46,9 +46,7 @@ def load_student(settings: dict[str, Any], device: torch.device | str) -> tuple[
     # Random weights in a frozen part would never train, and nothing would say so.
     model.require_sources()
     # A run's checkpoint holds what trained and nothing else: beside another frozen base it would be another model.
-    for key in ("pretrained", "ref_pretrained"):
-        if settings.get(key) and settings.get("load_pretrained", True):
-            check_base(model, settings[key])
+    check_bases(model, settings)
     return model, vis_processors["eval"]
 
 

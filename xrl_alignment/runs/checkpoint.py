@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lavis.checkpoints import CheckpointError, check_types, read, require_base, restore_model, write
+from lavis.checkpoints import CheckpointError, check_types, read, restore_model, write
 from lavis.models.student import Student
 
-__all__ = ["CheckpointError", "check_base", "load_checkpoint", "restore_model", "save_checkpoint"]
+__all__ = ["CheckpointError", "load_checkpoint", "restore_model", "save_checkpoint"]
 
 FORMAT = "emac+ checkpoint"
 VERSION = 1
@@ -97,16 +97,3 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
     if content["version"] > VERSION:
         raise CheckpointError(f"{path} has format version {content['version']}, this program reads up to {VERSION}")
     return content
-
-
-def check_base(model: Student, path: Path | str) -> None:
-    """CheckpointError when `path` is a run's checkpoint that was trained on another frozen base than `model`'s.
-
-    Weight files of other kinds (LAVIS's, safetensors) say nothing of a base and pass.
-    """
-    if Path(path).suffix == ".safetensors" or Path(path).is_dir():
-        return
-    content = read(Path(path))
-    if isinstance(content, dict) and content.get("format") == FORMAT:
-        check_types(content, path, required=_REQUIRED, optional=_OPTIONAL)
-        require_base(model, content, path)

@@ -151,13 +151,14 @@ def _part_of(name: str) -> str:
 # ---- hashes ---------------------------------------------------------------------------------------------------------
 
 
-def base_hash(model: Blip2Emac) -> str:
+def base_hash(model: Blip2Emac, dtype: torch.dtype | None = None) -> str:
     """Hash (64 hex digits) of the frozen weights and of the names and shapes of those that train.
 
-    A checkpoint belongs to the base that it was trained on. Adapters do not count: the base is the same with them.
+    A checkpoint belongs to the base that it was trained on. Adapters do not count: the base is the same with them. With
+    `dtype`, it is the hash of the weights in that number format.
     """
     base = {name: value for name, value in sorted(policy_state(model).items()) if not adapters.is_adapter(name)}
-    return weights.digest("", base, base.keys() - trainable_state(model).keys())
+    return weights.digest("", base, base.keys() - trainable_state(model).keys(), dtype)
 
 
 def reference_hash(model: Blip2Emac, reference: nn.Module) -> str:

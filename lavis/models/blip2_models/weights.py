@@ -317,12 +317,16 @@ def mismatch(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], source
     return f"{source} does not fit the model: {'; '.join(parts)} (is it of another model_type?)" if parts else None
 
 
-def digest(first: str, state: Mapping[str, Tensor], whole: Container[str]) -> str:
-    """SHA-256 of `first`, of all names and shapes in `state`, and of the numbers of the weights named in `whole`."""
+def digest(first: str, state: Mapping[str, Tensor], whole: Container[str], dtype: torch.dtype | None = None) -> str:
+    """SHA-256 of `first`, of all names and shapes in `state`, and of the numbers of the weights named in `whole`.
+
+    The numbers count in the format `dtype`, or as they are.
+    """
     made = hashlib.sha256(first.encode())  # no security: two bases are told apart
     for name, value in state.items():
         made.update(f"{name} {tuple(value.shape)}\n".encode())
         if name in whole:
+            value = value.detach().to(dtype if dtype and value.is_floating_point() else value.dtype)
             # The bytes as they lie, for numpy has no bfloat16; flat, because torch views no single number as bytes.
-            made.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+            made.update(value.cpu().reshape(-1).view(torch.uint8).numpy().data)
     return made.hexdigest()

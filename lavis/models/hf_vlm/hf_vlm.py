@@ -138,6 +138,7 @@ class HfVlm(StudentModel):
         if options["pretrained"] and options["load_pretrained"]:
             model.load_checkpoint(str(options["pretrained"]))
         if options["ref_pretrained"]:
+            model._check_note("ref_pretrained", str(options["ref_pretrained"]))
             model.set_reference(weights.read_state(str(options["ref_pretrained"])))
         return model
 
@@ -363,16 +364,20 @@ class HfVlm(StudentModel):
 
     def load_checkpoint(self, url_or_filename: str) -> None:
         """Load a run's checkpoint, or an adapter's folder that peft wrote; WeightsError if it fits another base."""
-        base = read_note(url_or_filename).get("base_hash")
-        if base and base != self.base_hash():
-            raise weights.WeightsError(
-                f"model.pretrained: {url_or_filename} was trained on the base {base[:12]}, model.path is the base "
-                f"{self.base_hash()[:12]}: name the model that it was trained on"
-            )
+        self._check_note("pretrained", url_or_filename)
         try:
             self.load_trainable(weights.read_state(url_or_filename))
         except weights.WeightsError as error:
             raise weights.WeightsError(f"model.pretrained: {url_or_filename}: {error}") from error
+
+    def _check_note(self, key: str, folder: str) -> None:
+        """WeightsError, which names `model.<key>`, if the note in an adapter's folder names another base."""
+        base = read_note(folder).get("base_hash")
+        if base and base != self.base_hash():
+            raise weights.WeightsError(
+                f"model.{key}: {folder} was trained on the base {base[:12]}, model.path is the base "
+                f"{self.base_hash()[:12]}: name the model that it was trained on"
+            )
 
     def base_hash(self) -> str:
         """Hash of the frozen weights and of the names and shapes of those that train, computed once."""
@@ -380,13 +385,16 @@ class HfVlm(StudentModel):
             self._base_hash = self.frozen_hash()
         return self._base_hash
 
-    def frozen_hash(self) -> str:
-        """As `base_hash`, computed anew: a checksum that must be the same before and after training."""
+    def frozen_hash(self, dtype: torch.dtype | None = None) -> str:
+        """As `base_hash`, computed anew: a checksum that must be the same before and after training.
+
+        With `dtype`, of the weights in that number format.
+        """
         state = {plain_name(name): value for name, value in self.vlm.named_parameters() if not is_adapter(name)}
         frozen = {
             plain_name(n) for n, value in self.vlm.named_parameters() if not value.requires_grad and not is_adapter(n)
         }
-        return weights.digest("", dict(sorted(state.items())), whole=frozen)
+        return weights.digest("", dict(sorted(state.items())), whole=frozen, dtype=dtype)
 
     def save_adapter(self, folder: Path | str, played: Mapping[str, Any] | None = None) -> None:
         """Write the adapters as peft does, for `PeftModel.from_pretrained` and vLLM; ConfigError if there are none.

@@ -228,6 +228,17 @@ def test_what_cannot_be_converted_is_one_line(tmp_path: Path, capsys) -> None:
     assert "lacks gone.safetensors, one of 1 shards" in capsys.readouterr().err
 
 
+def test_an_export_beside_another_frozen_base_is_refused(tmp_path: Path, capsys) -> None:
+    model = Blip2Emac.from_config(model_section("tiny"))
+    content = {"model": model.trainable_state_dict(), "base_hash": "0" * 64}
+    torch.save(content, tmp_path / "run.pth")
+    command = [str(tmp_path / "run.pth"), str(tmp_path / "llm"), "--to", "llm", "--model", "tiny"]
+    assert convert.main(command) == 2
+    assert "was trained on the frozen base 000000000000, this model's frozen base is" in capsys.readouterr().err
+    torch.save(content | {"base_hash": model.base_hash()}, tmp_path / "run.pth")
+    assert convert.main(command) == 0
+
+
 @torch.no_grad()
 def test_the_language_model_alone_as_engines_read_it(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     section = {"model_type": "tiny", "llm_weights": "tiny/backbone.safetensors", "freeze_llm": False, "amp": ""}

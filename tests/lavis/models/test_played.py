@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lavis.datasets.shards import ShardFolder
+from lavis.models import Blip2Emac
 from lavis.models.convert import convert
 from lavis.models.convert import main as convert_main
 from lavis.models.played import PlayedGames, games_of_weights, played_by_file
@@ -91,7 +92,9 @@ def test_a_run_that_continues_from_weights_that_say_nothing_knows_not_all_its_ga
 
 
 def test_an_exported_language_model_says_its_games(tmp_path: Path) -> None:
-    torch.save({"model": {}, "base_hash": "0"}, tmp_path / "older.pth")
+    model = Blip2Emac.from_config(model_section({}))
+    older = {"model": model.trainable_state_dict(), "base_hash": model.base_hash()}
+    torch.save(older, tmp_path / "older.pth")
     assert convert_main([str(tmp_path / "older.pth"), str(tmp_path / "llm"), "--to", "llm", "--model", "tiny"]) == 0
     assert played_by_file(tmp_path / "llm") == PlayedGames(unknown=("older.pth",))
     assert convert_main(["none", str(tmp_path / "plain"), "--to", "llm", "--model", "tiny"]) == 0

@@ -244,6 +244,13 @@ def test_checkpoints_that_do_not_fit(make_runner, tmp_path: Path) -> None:
             make_runner("b", **{"run.resume_ckpt_path": tmp_path / "other.pth"}).train()
 
 
+@pytest.mark.parametrize("key", ["pretrained", "ref_pretrained"])
+def test_weights_of_another_frozen_base_begin_no_run(make_runner, tmp_path: Path, key: str) -> None:
+    make_runner("a", **{"run.max_epoch": 1}).train()
+    with pytest.raises(CheckpointError, match="trained on the frozen base .*, this model's frozen base is"):
+        make_runner("b", **{f"model.{key}": tmp_path / "a/checkpoint_0.pth", "model.init_seed": 7})
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -67,6 +67,13 @@ def test_a_checkpoint_of_another_frozen_base_is_refused(tmp_path):
     for key in ("pretrained", "ref_pretrained"):
         with pytest.raises(CheckpointError, match="was trained on the frozen base"):
             load_student({**frozen, "init_seed": 1, key: str(path)}, CPU)
+    with pytest.raises(CheckpointError, match="was trained on the frozen base"):  # it is loaded all the same
+        load_student({**frozen, "init_seed": 1, "ref_pretrained": str(path), "load_pretrained": False}, CPU)
+    content = torch.load(path, weights_only=True)
+    del content["format"]  # as an offline run's
+    torch.save(content, path)
+    with pytest.raises(CheckpointError, match="was trained on the frozen base"):
+        load_student({**frozen, "init_seed": 1, "pretrained": str(path)}, CPU)
 
 
 def test_a_truncated_or_missing_checkpoint_is_named(tmp_path):

@@ -36,5 +36,9 @@ def test_a_checkpoint_as_a_folder_of_peft(
     torch.save(content, tmp_path / "older.pth")
     assert main([str(tmp_path / "out2"), "--checkpoint", str(tmp_path / "older.pth"), "--options", *options]) == 0
     assert played_by_file(tmp_path / "out2") == PlayedGames(unknown=("older.pth",))
+    for base, code in ((trained.base_hash(), 0), (trained.frozen_hash(torch.float32), 0), ("0" * 64, 2)):
+        torch.save(content | {"base_hash": base}, tmp_path / "run.pth")
+        assert main([str(tmp_path / "out4"), "--checkpoint", str(tmp_path / "run.pth"), "--options", *options]) == code
+    assert "was trained on the frozen base 000000000000, this" in capsys.readouterr().err
     assert main([str(tmp_path / "out3"), "--checkpoint", str(tmp_path / "none.pth"), "--options", *options]) == 2
     assert "error: " in capsys.readouterr().err

@@ -1,0 +1,79 @@
+"""The frozen base that trained weights belong to: a checkpoint beside another base is refused.
+
+A run's checkpoint holds what trained and nothing else, and the hash of the rest (`base_hash`). Weights of the right
+shapes would load beside any base, and mean nothing there.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from lavis.common.errors import EmacError, why_unreadable
+from lavis.models import download
+from lavis.models.base_model import BaseModel
+from lavis.models.student import Student
+from lavis.models.tensor_files import TensorFileError, load_tensors
+
+
+class CheckpointError(EmacError, ValueError):
+    """A checkpoint that is truncated, foreign, or belongs to another model or run; the text names both sides."""
+
+
+def check_base(model: BaseModel | Student, path: Path | str, *, hashes: Collection[str] = ()) -> None:
+    """CheckpointError if `path` is a run's checkpoint, offline or online, of another frozen base than `model`'s.
+
+    Weight files of other kinds (LAVIS's, safetensors) say nothing of a base and pass. `hashes` are as in
+    `require_base`.
+    """
+    file = download.cached_path(str(path)) if download.is_url(path) else Path(path)
+    if not file.is_file() or file.suffix == ".safetensors":
+        return
+    try:
+        content = load_tensors(file, mmap=zipfile.is_zipfile(file))  # torch's older form cannot be mapped
+    except (OSError, TensorFileError) as error:
+        raise CheckpointError(f"{path} cannot be read as a checkpoint: {why_unreadable(file, error)}") from error
+    if isinstance(content, dict) and isinstance(content.get("model"), dict) and "base_hash" in content:
+        if not isinstance(content["base_hash"], str):
+            raise CheckpointError(f"{path} is damaged: base_hash is {type(content['base_hash']).__name__}, not str")
+        require_base(model, content, path, hashes=hashes)
+
+
+def check_bases(model: BaseModel | Student, section: Mapping[str, Any]) -> None:
+    """`check_base` for the checkpoints that a `model:` section has loaded into `model`.
+
+    The model must be where it will train: on a CPU its frozen weights are made float32, which gives another hash.
+    """
+    # The reference is loaded whatever `load_pretrained` says.
+    for key in ("pretrained", "ref_pretrained") if section.get("load_pretrained", True) else ("ref_pretrained",):
+        if section.get(key):
+            check_base(model, str(section[key]))
+
+
+def require_base(
+    model: BaseModel | Student, content: Mapping[str, Any], path: Path | str, *, hashes: Collection[str] = ()
+) -> None:
+    """CheckpointError if the weights were trained on another frozen base than `model`'s.
+
+    `hashes` are those of the model's base in all number formats in which a run may have had it; by default only the one
+    that the model has.
+    """
+    if content["base_hash"] in (hashes or (model.base_hash(),)):
+        return
+    # What the settings in the file say of its base. Only short printable texts of them: the message goes to a terminal.
+    config = content.get("config")
+    section = config.get("model") if isinstance(config, dict) else None
+    keys = ("model_type", "path", "quantization", "llm_model", "llm_weights", "base_model", "vit_weights")
+    texts = {key: section.get(key) for key in keys} if isinstance(section, dict) else {}
+    named = [
+        f"model.{key}={text[:200]}"
+        for key, text in texts.items()
+        if isinstance(text, str) and text and text.isprintable()
+    ]
+    files = f" ({' '.join(named)})" if named else ""
+    raise CheckpointError(
+        f"{path} was trained on the frozen base {content['base_hash'][:12]}{files}, "
+        f"this model's frozen base is {model.base_hash()[:12]}: load the same base weights"
+    )
