@@ -390,6 +390,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Convert as the command line asks; the exit code."""
     given = parse_arguments(argv)
     try:
+        # What the user would believe to have an effect on the target, and has none.
+        others = ("base", "llm", "with_llm", "dtype") if given.to == "llm" else ("without_adapters",)
+        if unused := [name for name in others if getattr(given, name)]:
+            named = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
+            raise ConfigError(f"--to {given.to} does not use {named}: leave it out")
         if given.to == "llm":
             if not given.model:
                 raise ConfigError(

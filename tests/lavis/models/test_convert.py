@@ -228,6 +228,19 @@ def test_what_cannot_be_converted_is_one_line(tmp_path: Path, capsys) -> None:
     assert "lacks gone.safetensors, one of 1 shards" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("to", "options", "unused"),
+    [
+        ("llm", "--model tiny --dtype bfloat16 --base a.pth --llm b --with-llm", "--base, --llm, --with-llm, --dtype"),
+        ("lavis", "--without-adapters --dtype bfloat16", "--without-adapters"),
+    ],
+)
+def test_an_option_that_a_target_does_not_use_is_refused(to: str, options: str, unused: str, capsys) -> None:
+    """They were ignored: `--to llm --dtype bfloat16` wrote float32."""
+    assert convert.main(["none", "nowhere", "--to", to, *options.split()]) == 2
+    assert f"error: --to {to} does not use {unused}: leave it out\n" == capsys.readouterr().err
+
+
 def test_an_export_beside_another_frozen_base_is_refused(tmp_path: Path, capsys) -> None:
     model = Blip2Emac.from_config(model_section("tiny"))
     content = {"model": model.trainable_state_dict(), "base_hash": "0" * 64}
