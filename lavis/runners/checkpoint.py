@@ -63,8 +63,8 @@ def require_fit(content: Mapping[str, Any], own: Mapping[str, Any], path: Path) 
             theirs, ours = (str(side)[:24] for side in (content[key], value))
             hint = {
                 "global_batch": " (run.batch_size_train × processes)",
-                "batches_per_epoch": ": resume with the same training data (run.iters_per_inner_epoch, if it is set), or "
-                "begin a new run from these weights with model.pretrained",
+                "batches_per_epoch": ": resume with the same training data (and run.iters_per_inner_epoch), or begin "
+                "a new run from these weights with model.pretrained",
             }.get(key, "")
             raise CheckpointError(f"{path} has {key} {theirs}, this run {ours}{hint}")
 
