@@ -37,7 +37,10 @@ class Blip2EmacKeys(Section, section="model"):
     # Which model, and its vision side. A size that nobody sets is EVA-CLIP-g's or BERT base's.
     arch: str = setting("blip2_emac", "the architecture's registered name")
     model_type: str = setting("", f"whose file is read first: {', '.join(MODEL_TYPES)}; empty: tiny")
-    vit_model: str = setting("eva_clip_g", "vision encoder: `eva_clip_g`, `custom` (sizes from `vit_config`), or `conv`, which recognises objects")
+    vit_model: str = setting(
+        "eva_clip_g",
+        "vision encoder: `eva_clip_g`, `custom` (sizes from `vit_config`), or `conv`, which recognises objects",
+    )
     img_size: int = setting(224, "pixels of an image's side", at_least(1))
     vit_precision: str = setting("float32", "number format of the vision encoder")
     freeze_vit: bool = setting(True, "the vision encoder does not train")
