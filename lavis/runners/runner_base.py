@@ -407,7 +407,7 @@ class RunnerBase:
         )
         self.stream = self.data.train_stream()
         stored = PlayedGames(games, (STORED,)) if (games := self.data.games()) else PlayedGames()
-        self.games = games_of_weights(self.config.model_cfg).merged(stored)
+        self.games: PlayedGames = games_of_weights(self.config.model_cfg).merged(stored)
         if self.settings.objective == "dpo":
             model = self.replicas.model
             if not isinstance(model, StudentModel):
