@@ -98,6 +98,7 @@ class RunnerBase:
         self.best: dict[str, Any] = {"agg_metrics": -math.inf, "epoch": -1}
         self.epoch = 0  # the current one; `max_epoch` when training is done
         self.batches = 0  # micro-batches done, this run's place in the training stream
+        self.games = PlayedGames()  # what the weights have been trained on
         self.references: ReferenceLogps | None = None  # caches reference log-probabilities, if DPO can
         self._last_saved: Path | None = None
         self._loader: Iterator[dict[str, Any]] | None = None
@@ -407,7 +408,7 @@ class RunnerBase:
         )
         self.stream = self.data.train_stream()
         stored = PlayedGames(games, (STORED,)) if (games := self.data.games()) else PlayedGames()
-        self.games: PlayedGames = games_of_weights(self.config.model_cfg).merged(stored)
+        self.games = games_of_weights(self.config.model_cfg).merged(stored)
         if self.settings.objective == "dpo":
             model = self.replicas.model
             if not isinstance(model, StudentModel):

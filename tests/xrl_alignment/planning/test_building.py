@@ -59,7 +59,7 @@ def test_the_command_writes_a_summary_and_a_resume_ends_at_once(options, tmp_pat
 
 def test_the_command_takes_a_model_of_the_hub_as_agent(options, students, tmp_path, monkeypatch) -> None:
     """`model.arch` alone takes Blip2Emac's keys of the file away."""
-    hub = [f"model.{key}={value}" for key, value in students("hub").items()]
+    hub = [f"model.{key}={value}" for key, value in {**students("hub"), "images": 1}.items()]
     given = [*options, "run.num_rounds=2", "run.updates=3", *hub]  # cloning, then DPO
     monkeypatch.setattr(sys, "argv", ["pipeline", "--cfg-path", str(DEMO), "--options", *given])
     pipeline.main()
