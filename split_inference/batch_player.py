@@ -60,7 +60,8 @@ class BatchPlayer:
                 prompt = self._model.write_prompt(episode.text, (), episode.steps)
                 if self._show_commands:
                     prompt = f"Possible commands: {'; '.join(recorded.commands)}\n{prompt}"
-                turns.append(Turn(prompt, recorded.images[-1], recorded.image_format, recorded.commands))
+                said = (prompt, recorded.images[-1], recorded.image_format, recorded.commands)
+                turns.append(Turn(*said, tuple(episode.steps), tuple(recorded.shown)))
             # One batch for the model, then one step of every game.
             self._step(turns, self._model.answer(turns))
             for connection, recorded in list(self._playing.items()):

@@ -38,6 +38,7 @@ class RecordedEpisode:
         self.episode = Episode(game=game, text=start["intro"], won=won, done=bool(start.get("done", won)))
         self.turns: list[dict[str, Any]] = []
         self.images: list[bytes] = []  # encoded files; one before the first turn, one more for each action
+        self.shown: list[bytes] = []  # one for each turn: a thought leaves the image as it is
         self.image_format = str(start.get("image_format", "jpeg"))  # or "png"
         self.commands: list[str] = []  # what the engine would accept now
         self._start = start
@@ -69,6 +70,7 @@ class RecordedEpisode:
     def _begin_turn(self, prompt: str, output: str, action: str) -> None:
         # The newest image is the one that the model has just been shown.
         image = self.image_name(len(self.images) - 1)
+        self.shown.append(self.images[-1])
         self.turns.append({"prompt": prompt, "image": image, "output": output, "action": action})
 
     def _see(self, answer: Message, key: str) -> None:

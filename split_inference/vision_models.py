@@ -22,6 +22,7 @@ from xrl_alignment.common.call_pool import BoundedAnswers, CallLoop, CallPool, U
 _PAUSE_S = 8.0  # the longest that openai waits before it tries again
 
 if TYPE_CHECKING:
+    import numpy as np
     from openai.types.chat import (
         ChatCompletionContentPartParam,
         ChatCompletionMessageParam,
@@ -34,12 +35,15 @@ class Turn(NamedTuple):
     """What the model is given for one turn.
 
     `image` is an encoded file of type `image_type` (`jpeg`, `png`); `commands` are those that the engine would accept.
+    `steps` are the episode's (action, feedback) pairs so far, `earlier` the images of its turns before, oldest first.
     """
 
     prompt: str
     image: bytes
     image_type: str
     commands: Sequence[str]
+    steps: Sequence[tuple[str, str]] = ()
+    earlier: Sequence[bytes] = ()
 
 
 class VisionModel(Protocol):
@@ -223,20 +227,29 @@ class EmacPolicyModel:
         set_threads(config.run.num_threads)
         model, vis_processor = load_student(config.model, pick_device(config.run.device))
         self._policy = make_policy(config.policy, model, vis_processor, config.run.max_batch)
+        self._blank = config.environment.blank_frames
         self.write_prompt: Callable[..., str] = prompt_writer(model, tell_objects=config.environment.tell_objects)
 
     def answer(self, turns: Sequence[Turn]) -> list[str]:
         """One action for each turn."""
+        from xrl_alignment.agents.policies.base import PolicyInput, frames_of
+
+        before = frames_of(self._policy) - 1  # images of earlier turns; a slice [-0:] would be all of them
+        batch = []
+        for turn in turns:
+            earlier = [self._frame(image) for image in turn.earlier[-before:]] if before else []
+            frame = self._frame(turn.image)
+            batch.append(PolicyInput(turn.prompt, frame, turn.commands, steps=turn.steps, earlier=earlier))
+        return self._policy.act(batch)
+
+    def _frame(self, image: bytes) -> np.ndarray:
+        """The environment's frame as the run's own client sends it: RGB, uint8 (H, W, 3), black if settings say so."""
         import numpy as np
         from PIL import Image
 
-        from xrl_alignment.agents.policies.base import PolicyInput
+        from alfworld_native.drawing.frames import BLANK_FRAME
 
-        # The environment's frame as the run's own client sends it: RGB, uint8 (H, W, 3).
-        frames = [np.asarray(Image.open(io.BytesIO(turn.image)).convert("RGB")) for turn in turns]
-        return self._policy.act(
-            [PolicyInput(turn.prompt, frame, turn.commands) for turn, frame in zip(turns, frames, strict=True)]
-        )
+        return BLANK_FRAME if self._blank else np.asarray(Image.open(io.BytesIO(image)).convert("RGB"))
 
     def close(self) -> None:
         """Stop the servers that the policy started."""

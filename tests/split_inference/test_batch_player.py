@@ -62,6 +62,15 @@ def test_a_thought_costs_a_turn_but_no_step(connections, games, tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text())["rejected"] == 0.0
 
 
+def test_a_turn_tells_what_was_done_and_shown_before(connections, games, tmp_path):
+    for number, said in enumerate(("look", "think: where is it?")):
+        model = Says(said)
+        (episode,) = make_player(connections, model, tmp_path / str(number), max_turns=3).play(games[:1])
+        assert [[action for action, _ in turn.steps] for turn in model.turns] == [[], [said], [said] * 2]
+        assert [list(turn.earlier) for turn in model.turns] == [episode.shown[:turn] for turn in range(3)]
+        assert [turn.image for turn in model.turns] == episode.shown
+
+
 @pytest.mark.parametrize(
     "text", ["", "\x00\ud800\x1b[0m\u2028", "I am sorry. " * 400, "examine " + "x" * 5000, "go to\n\n\nnowhere"]
 )

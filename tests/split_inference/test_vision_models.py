@@ -1,17 +1,21 @@
 """What models are sent, and what a user is told where one cannot be used."""
 
+import io
 import sys
 import time
 from argparse import Namespace
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from PIL import Image
 
 from lavis.common.errors import ConfigError, MissingExtraError
+from lavis.common.paths import REPO_ROOT
 from split_inference import vision_models
 from split_inference.socket_connection import ServerUnreachable
-from split_inference.vision_models import ServedModel, Turn, conversation, load_model
+from split_inference.vision_models import EmacPolicyModel, ServedModel, Turn, conversation, load_model
 from tests.hostile_endpoint import ANSWERED, MODES, HostileEndpoint, Peak
+from xrl_alignment.builders import student
 
 TURN = Turn("where?\n> ", b"\xff\xd8", "jpeg", ())
 ENGINE = "prompt_chars seed dtype max_model_len num_envs tensor_parallel_size gpu_memory_utilization enforce_eager"
@@ -47,6 +51,29 @@ def test_what_vllm_refuses_is_said_in_its_words(monkeypatch):
     vllm.LLM = lambda **_: SimpleNamespace(chat=refuse)
     with pytest.raises(ConfigError, match="refuses a turn: .*length of 4096 .*--prompt-chars"):
         load_model(VLLM_ARGUMENTS, "").answer([TURN])
+
+
+@pytest.mark.parametrize(("frames", "blank"), [(1, False), (3, False), (3, True)])
+def test_a_student_is_asked_as_evaluate_asks_it(tmp_path, monkeypatch, frames, blank):
+    """`policy.skip_rejected` reads the steps, `model.images` the earlier images; `blank_frames` blackens all."""
+    batches = []
+    policy = SimpleNamespace(frames=frames, act=lambda batch: batches.append(batch) or ["look"])
+    monkeypatch.setattr(student, "load_student", lambda *_: (None, None))
+    monkeypatch.setattr(student, "make_policy", lambda *_: policy)
+    monkeypatch.setattr(student, "prompt_writer", lambda *_, **__: None)
+    options = [f"environment.blank_frames={str(blank).lower()}"]
+    model = EmacPolicyModel(Namespace(cfg_path=REPO_ROOT / "configs/evaluate/episodes.yaml", options=options))
+    images = []
+    for grey in (10, 20, 30, 40):
+        file = io.BytesIO()
+        Image.new("RGB", (300, 300), (grey,) * 3).save(file, "PNG")
+        images.append(file.getvalue())
+    steps = (("take mug 1 from desk 1", "Nothing happens."),)
+    assert model.answer([Turn("> ", images[3], "png", ("look",), steps, images[:3])]) == ["look"]
+    ((asked,),) = batches
+    seen = [int(image.max()) for image in (*asked.earlier, asked.image)]
+    assert seen == ([0] * frames if blank else [10, 20, 30, 40][-frames:])
+    assert (asked.steps, asked.admissible_commands) == (steps, ("look",))
 
 
 SERVED = Namespace(
