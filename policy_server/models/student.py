@@ -65,7 +65,7 @@ class StudentModel:
         )
 
     def answer(self, jobs: Sequence[ModelJob]) -> list[str]:
-        """One command for each job."""
+        """One command for each job; it is shown the job's image alone, whatever `model.options.images` is."""
         return self.policy.act([PolicyInput(job.prompt.text, np.asarray(job.image)) for job in jobs])
 
     def chat(self, jobs: Sequence[ChatJob]) -> list[ChatAnswer]:
