@@ -134,7 +134,7 @@ def main(argv: list[str] | None = None) -> int:
             connections.append(connect(arguments))
         # Without a game that is left the model, which takes minutes to load, is not needed.
         failed = play(arguments, instructions, connections, trajectories, left) if left else {}
-        print(trajectories.summarise([game["game"] for game in games]))
+        print(trajectories.summarise([game["game"] for game in games], failed))
     finally:
         for connection in connections:
             connection.close()

@@ -15,10 +15,11 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from alfworld_native.language.sentences import TASK_TYPES
 from lavis.common.errors import ConfigError, FileError
 from lavis.common.files import write_json
 from split_inference.socket_connection import Message
@@ -144,10 +145,21 @@ class TrajectoryFolder:
         except OSError as error:
             raise FileError(f"{folder} could not be written: {error.strerror or error}") from error
 
-    def summarise(self, games: Sequence[str]) -> str:
-        """Write `summary.json` of those of `games` that are finished; returns the table by task type."""
+    def summarise(self, games: Sequence[str], failed: Mapping[str, str] | None = None) -> str:
+        """Write `summary.json` of those of `games` that are finished or `failed`; returns the table by task type.
+
+        `failed` maps a game that could not be played to the reason: it counts as not solved, as in `evaluate.py`.
+        """
+        failed = failed or {}
         results = []
-        for game in filter(self.finished, games):
+        for game in games:
+            if game in failed:
+                kind = game.split("-", 1)[0]
+                kind = kind if kind in TASK_TYPES else ""  # a trajectory file can have any name
+                results.append(EpisodeResult(game, kind, won=False, actions=0, rejected=0, fault=failed[game]))
+                continue
+            if not self.finished(game):
+                continue
             record = _read_json(self._game_folder(game) / "trajectory.json")
             # Thoughts are turns, but no actions: the environment has not seen them.
             actions = [turn for turn in record["turns"] if turn["feedback"] != THOUGHT_FEEDBACK]
@@ -155,10 +167,12 @@ class TrajectoryFolder:
             results.append(
                 EpisodeResult(record["game"], record["task_type"], record["success"], len(actions), rejected)
             )
-        summary = summarise(results)
+        faults = {result.game: result.fault for result in results if result.fault}
+        summary = summarise(results) | {"faults": faults}
         # Made of the records on disk, those of earlier calls included: a run that was continued has one table.
         write_json(self._folder / "summary.json", summary)
-        return table(summary)
+        lost = f"\ncounted as not solved: {len(faults)} of {len(results)} games could not be played" if faults else ""
+        return table(summary) + lost
 
     def _game_folder(self, game: str) -> Path:
         parts = PurePosixPath(game).parts

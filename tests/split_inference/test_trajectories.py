@@ -42,6 +42,20 @@ def test_the_format_of_a_record(connections, games, tmp_path):
     assert (tmp_path / "settings.json").read_text() == '{\n "a": 1\n}'
 
 
+def test_a_game_that_could_not_be_played_counts_as_not_solved(connections, games, planner, tmp_path):
+    list(make_player(connections, planner, tmp_path).play(games[:1]))
+    lost, named_freely = games[1]["game"], "a-file"
+    names, failed = [games[0]["game"], lost, named_freely], {lost: "AI2-THOR stopped", named_freely: "no room"}
+    folder = TrajectoryFolder(tmp_path, {"a": 1})
+    row, last = folder.summarise(names, failed).splitlines()[-2:]
+    assert row.split()[:4] == ["all", "3", "1", "0.333"]
+    assert last == "counted as not solved: 2 of 3 games could not be played"
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["games"], summary["solved"], summary["faults"]) == (3, 1, failed)
+    assert set(summary["per_task_type"]) == {games[0]["game"].split("-")[0], lost.split("-")[0], ""}
+    assert "could not be played" not in folder.summarise(names)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "\xff"])
 def test_a_damaged_file_is_named(tmp_path, text):
     (tmp_path / "settings.json").write_bytes(text.encode("latin-1"))
