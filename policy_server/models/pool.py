@@ -126,19 +126,22 @@ class ModelPool:
         return [answer for job in jobs for answer in self.answer(name, [job])]
 
     def _make_room(self, name: str, needed: int) -> None:
-        """Unload other models, the least recently used first, until `needed` more bytes fit for model `name`."""
+        """Unload other models, the least recently used first, until `needed` more bytes fit for model `name`.
+
+        If it cannot fit even alone, the others stay, and it is unloaded if it was loaded; then ModelBudgetError.
+        """
         if not self.budget_bytes:
             return
-        for other in [loaded for loaded in self._loaded if loaded != name]:  # a copy: `_unload` changes `_loaded`
-            if self.bytes() + needed > self.budget_bytes:
-                self._unload(other)
-        total = self.bytes() + needed
+        total = needed + (self._loaded[name].bytes if name in self._loaded else 0)
         if total > self.budget_bytes:
             if name in self._loaded:
                 self._unload(name)
             raise ModelBudgetError(
                 f"model {name} needs {total / 2**30:.3f} GiB; memory.models_gib is {self.budget_bytes / 2**30:.3f}"
             )
+        for other in [loaded for loaded in self._loaded if loaded != name]:  # a copy: `_unload` changes `_loaded`
+            if self.bytes() + needed > self.budget_bytes:
+                self._unload(other)
 
     def _unload(self, name: str) -> None:
         # In this order: what modules refer to in cycles is freed only by the collection, and only freed blocks can go

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -62,6 +64,26 @@ def test_a_model_larger_than_the_budget_is_refused_and_not_kept():
     (refusal,) = pool.answer("a", [job()])
     assert (refusal.status, refusal.code) == (503, "model_unavailable")
     assert loaded(pool) == ""
+
+
+@pytest.mark.parametrize("files", [2 * SIZE, 0])
+def test_a_model_that_can_never_fit_unloads_no_other(tmp_path, files):
+    """Its size is known from its files, or (a hub id) only once it is loaded."""
+    read = []
+
+    def load(settings: ModelSettings) -> VisionModel:
+        read.append(settings.path)
+        return SimpleNamespace(bytes=2 * SIZE if settings.path == str(tmp_path) else SIZE // 2, device="cpu")
+
+    if files:
+        (tmp_path / "model.safetensors").touch()
+        os.truncate(tmp_path / "model.safetensors", files)  # a file of holes
+    pool = ModelPool({**TABLE, "huge": ModelSettings(path=str(tmp_path))}, SIZE, Metrics(), load=load)
+    for name in "ab":
+        pool.get(name)
+    with pytest.raises(MemoryError, match="model huge needs 0.017 GiB"):
+        pool.get("huge")
+    assert loaded(pool) == "ab" and (str(tmp_path) in read) is (not files)
 
 
 def test_a_model_that_cannot_be_loaded_does_not_harm_the_others(tmp_path):
