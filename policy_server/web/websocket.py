@@ -21,8 +21,8 @@ class WebSocketSteps:
     """One client's connection.
 
     A text message is the JSON of a request. If it has no `image`, its fields apply to the binary messages that follow.
-    A binary message is a JPEG or PNG file. If the fields gave no `step`, the server counts the steps. Each message with
-    an image gets one JSON message: the response, or `{"error", "detail", "status"}`.
+    A binary message is a JPEG or PNG file; its step is the fields' `step` (else 0), one more after each that was
+    answered. Each message with an image gets one JSON message: the response, or `{"error", "detail", "status"}`.
     """
 
     def __init__(self, socket: WebSocket, admission: AdmissionControl, caller: str) -> None:
@@ -55,6 +55,7 @@ class WebSocketSteps:
 
     async def _answer(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
         """The response to a message with an image; None for fields, which the binary messages after them use."""
+        counted = None  # the step of a binary message
         if message.get("bytes") is None:
             fields = json_object(message.get("text") or "")
             if "image" not in fields:
@@ -65,7 +66,10 @@ class WebSocketSteps:
         else:
             if not self.fields:
                 raise RequestRefused(422, "invalid_request", "send the fields (task_name, …) as a text message first")
-            self.step += 1
-            query = query_from(validated(TextFields, {**self.fields, "step": self.step}), message["bytes"])
+            counted = self.step + 1
+            query = query_from(validated(TextFields, {**self.fields, "step": counted}), message["bytes"])
         self.admission.admit(self.caller)
-        return response_from(query, await self.admission.act(self.caller, query, "ws")).model_dump()
+        result = await self.admission.act(self.caller, query, "ws")
+        # An image that was refused is no step: the client sends it again.
+        self.step = self.step if counted is None else counted
+        return response_from(query, result).model_dump()

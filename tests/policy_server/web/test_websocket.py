@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from policy_server.refusals import RequestRefused
+from policy_server.web import websocket
 from tests.policy_server.servers import CAVE, Running, encoded_image
 
 
@@ -25,7 +29,36 @@ def test_the_socket_goes_on_after_a_mistake(serve):
         socket.send(b"no image")
         assert json.loads(socket.recv())["error"] == "not_an_image"
         socket.send(encoded_image())
-        assert json.loads(socket.recv())["step"] == 1
+        assert json.loads(socket.recv())["step"] == 0
+
+
+@pytest.mark.parametrize("where", ["admit", "act"])
+def test_a_refused_image_is_no_step(monkeypatch, where):
+    """The client sends it again after `Retry-After`: the answer to that is the step."""
+    refusals = [None, RequestRefused(503, "queue_full", "wait"), None]
+
+    def refuse_maybe():
+        if refusal := refusals.pop(0):
+            raise refusal
+
+    async def act(caller, query, way):
+        if where == "act":
+            refuse_maybe()
+
+    admission = SimpleNamespace(admit=lambda caller: refuse_maybe() if where == "admit" else None, act=act)
+    monkeypatch.setattr(
+        websocket, "response_from", lambda query, _: SimpleNamespace(model_dump=lambda: {"step": query.step})
+    )
+    steps = websocket.WebSocketSteps(None, admission, "someone")
+
+    async def ask(**message):
+        return await steps._answer(message)
+
+    assert asyncio.run(ask(text=json.dumps({"task_name": CAVE, "step": 7}))) is None
+    assert asyncio.run(ask(bytes=b"image")) == {"step": 7}
+    with pytest.raises(RequestRefused):
+        asyncio.run(ask(bytes=b"image"))
+    assert asyncio.run(ask(bytes=b"image")) == {"step": 8}
 
 
 HOSTILE = (None, True, "3", "x", 2.5, -1, 2**31, 10**30, 1e300, [], {}, "\ud800", "a" * 300)
