@@ -11,6 +11,7 @@ drawn again at each reset.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -221,6 +222,9 @@ class ThorEnvironment:
             answer = call()
             if self._thread.get_results() is not before:
                 return answer
+        # The simulator may run on without the thread. It may have ended, too; then its `close` fails.
+        with contextlib.suppress(Exception):
+            self.close()
         self._alfred, self._playing = None, False
         raise EnvironmentFault(
             "AI2-THOR stopped answering; run `python -m xrl_alignment.doctor`, and look into its log ~/.ai2thor/log"

@@ -65,6 +65,10 @@ class RequestError(Exception):
     """A request cannot be done; the text goes to the client as `error`."""
 
 
+class EngineStopped(RequestError):
+    """The engine has ended, and the client's game with it."""
+
+
 class IdleTimeout(Exception):
     """A client has sent no message for too long."""
 
@@ -436,7 +440,7 @@ class ThorBackend:
         return self._ask(lambda: self._alfred.step([canonical(action)]))
 
     def _ask(self, call: Any) -> EngineState:
-        """The state after `call()`; RequestError if alfworld's thread has ended, or ends during the call.
+        """The state after `call()`; EngineStopped if alfworld's thread has ended, or ends during the call.
 
         Without this check a dead thread would block the call, or alfworld would return the results of the step before.
         """
@@ -444,8 +448,11 @@ class ThorBackend:
         before = thread.get_results()
         answer = call() if thread.is_alive() else None
         if answer is None or thread.get_results() is before:
+            # The simulator may run on without the thread. It may have ended, too; then its `close` fails.
+            with contextlib.suppress(Exception):
+                self.close()
             self._alfred = None
-            raise RequestError("AI2-THOR stopped answering; its log is in ~/.ai2thor/log")
+            raise EngineStopped("AI2-THOR stopped answering; its log is in ~/.ai2thor/log")
         texts, infos = answer[0], answer[-1]
         commands = sorted({canonical(command) for command in infos["admissible_commands"][0]})
         return EngineState(texts[0], commands, bool(infos["won"][0]))
@@ -516,6 +523,9 @@ class ClientSession:
             if command not in self.COMMANDS:
                 raise RequestError("unknown command {!r}: use one of {}".format(command[:80], ", ".join(self.COMMANDS)))
             return dict(getattr(self, "cmd_" + command)(request), success=True)
+        except EngineStopped as error:
+            self._clear_game()
+            return failure(str(error))
         except RequestError as error:
             return failure(str(error))
         except Exception as error:  # an error inside the engine: this client's game is lost, the connection stays

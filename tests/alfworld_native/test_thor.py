@@ -145,12 +145,17 @@ def test_small_things_stay_unnamed():
     assert (write_names(frame, segmentation, {(1, 2, 3): "pen 1"}) == frame).all()
 
 
-def test_a_dead_simulator_is_an_error_not_a_wait(game):
+@pytest.mark.parametrize("stoppable", [True, False])
+def test_a_dead_simulator_is_stopped_and_an_error_not_a_wait(game, monkeypatch, stoppable):
+    if not stoppable:
+        monkeypatch.setattr(Alfred, "close", lambda self: 1 / 0)
     environment = ThorEnvironment(start=Alfred)
     environment.reset(game)
-    environment._alfred.dies = True
+    alfred = environment._alfred
+    alfred.dies = True
     with pytest.raises(EnvironmentFault, match="stopped answering"):
         environment.step("look")
+    assert alfred.closed is stoppable
     with pytest.raises(EnvironmentFault, match="call reset"):
         environment.step("look")
 

@@ -682,11 +682,24 @@ def test_thor_plays_a_trajectory_file_without_a_game_file(thor):
 def test_thor_that_dies_or_cannot_build_the_room_is_a_fault(thor, trials):
     session, trajectory = thor
     session.process_request({"command": "init", "traj_file": str(trajectory)})
-    session._backend._alfred.dies = True
+    alfred = session._backend._alfred
+    alfred.dies = True
     assert "AI2-THOR stopped" in session.process_request({"command": "step", "action": "look"})["error"]
+    assert alfred.closed
+    for command in ("step", "is_goal_satisfied"):
+        assert "send init" in session.process_request({"command": command, "action": "look"})["error"]
     assert session.process_request({"command": "init", "traj_file": str(trajectory)})["success"] is True
     shutil.copytree(trials[0], trajectory.parent / "task" / "trial")
     assert "no object poses" in session.process_request({"command": "init", "traj_file": "task/trial"})["error"]
+
+
+def test_thor_that_can_no_longer_be_stopped_is_the_same_fault(thor, monkeypatch):
+    session, trajectory = thor
+    session.process_request({"command": "init", "traj_file": str(trajectory)})
+    session._backend._alfred.dies = True
+    monkeypatch.setattr(Alfred, "close", lambda self: 1 / 0)
+    assert "AI2-THOR stopped" in session.process_request({"command": "step", "action": "look"})["error"]
+    assert session.process_request({"command": "init", "traj_file": str(trajectory)})["success"] is True
 
 
 def test_thor_over_alfworlds_own_source(alfworld_data, monkeypatch):
