@@ -13,14 +13,20 @@ fi
 # shellcheck disable=SC2034 # the sourcing script appends it to its own arguments
 read -ra more <<<"${OPTIONS:-}"
 
-# Copies a folder to the node's own disk, once, and prints the copy's path: shared file systems are slow with small files.
+# stage FOLDER: copies it to the node's own disk and sets `data` to the copy's path: shared file systems are slow with
+# small files. Each call makes a folder of its own, because the disk may be one that all jobs of the node share; the
+# script's EXIT trap, which this sets, removes it (not after SIGKILL: then `emac-data-<job>.*` stays on such a disk).
+# Call it in the script's own shell, not in $(…), whose end would remove the copy.
+staged=()
 stage() {
-  local scratch=${PBS_JOBFS:-${SLURM_TMPDIR:-${TMPDIR:-/tmp}}}
-  local target
-  target=$scratch/emac-data/$(basename "$1")
-  mkdir -p "$target"
-  cp -Ru "$1/." "$target/"
-  echo "$target"
+  local scratch=${PBS_JOBFS:-${SLURM_TMPDIR:-${TMPDIR:-/tmp}}} job=${PBS_JOBID:-${SLURM_JOB_ID:-$$}} folder
+  mkdir -p "$scratch"
+  trap 'rm -rf -- ${staged[@]+"${staged[@]}"}' EXIT
+  folder=$(mktemp -d "$scratch/emac-data-${job//[^0-9A-Za-z]/-}.XXXXXX")
+  staged+=("$folder")
+  data=$folder/$(basename -- "$1")
+  mkdir "$data"
+  with_sigterm self cp -R -- "$1/." "$data/"
 }
 
 # Prints a port that no other job on this node uses; it is derived from the job's number.

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -63,12 +64,46 @@ def test_training_is_staged_named_and_resumes(script: Path, tmp_path: Path) -> N
     done = run(script, tmp_path, OPTIONS="run.max_epoch=3 run.amp=False")
     assert done.returncode == 0, done.stderr
     seed = "run.seed=3 run.job_id=finetune-seed3" if script.stem == "seeds" else "run.job_id=finetune"
-    assert done.stdout == (
+    assert re.fullmatch(
         "train.py --cfg-path lavis/projects/instructblip/finetuning/alfworld_ft.yaml "
-        f"--options {STORAGE}.train.storage={tmp_path}/disk/emac-data/train {seed} run.resume_ckpt_path=latest "
-        "run.max_epoch=3 run.amp=False\n"
+        rf"--options {STORAGE}.train.storage={tmp_path}/disk/emac-data-1234567\S*/train {seed} "
+        "run.resume_ckpt_path=latest run.max_epoch=3 run.amp=False\n",
+        done.stdout,
     )
-    assert (tmp_path / "disk/emac-data/train/a.h5").is_file()
+
+
+@pytest.mark.parametrize(
+    "script", named("train") + named("evaluate"), ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
+def test_a_job_reads_its_own_data_only_and_removes_its_copy(script: Path, tmp_path: Path) -> None:
+    """Jobs share the disk; another data set has the same folder name, newer shards, and one more of them."""
+    reader = tmp_path / "reader"
+    stand_in(
+        tmp_path,
+        "reader",
+        f"""[[ "$*" =~ storage=([^ ]+) ]] && echo $(cd "${{BASH_REMATCH[1]}}" && grep -H . *)
+        touch {tmp_path}/reads-$MINE; until [[ -e {tmp_path}/reads-2 ]]; do sleep 0.05; done""",
+    )
+    jobs = []
+    for number, shards in (("1", ["a.h5", "b.h5"]), ("2", ["a.h5"])):
+        data = tmp_path / number / "train"
+        data.mkdir(parents=True)
+        for shard in shards:
+            (data / shard).write_text(number)
+            os.utime(data / shard, (10**9 - int(number), 10**9 - int(number)))
+        more = {"TRAIN_DATA": str(data), "TEST_DATA": str(data), "PYTHON": str(reader), "MINE": number}
+        environment = queue(script, tmp_path, **more)
+        jobs.append(subprocess.Popen(["bash", str(script)], env=environment, stdout=subprocess.PIPE, text=True))
+        deadline = time.monotonic() + 60
+        while not (tmp_path / f"reads-{number}").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert [job.communicate(timeout=60)[0] for job in jobs] == ["a.h5:1 b.h5:1\n", "a.h5:2\n"]
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_a_copy_that_fails_ends_the_job(tmp_path: Path) -> None:
+    done = run(named("train")[0], tmp_path, TRAIN_DATA=str(tmp_path / "absent"))
+    assert done.returncode != 0 and done.stdout == "" and list((tmp_path / "disk").iterdir()) == []
 
 
 @pytest.mark.parametrize("script", named("train"), ids=lambda path: path.name)
@@ -94,7 +129,8 @@ def test_several_nodes_connect_to_the_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("script", named("evaluate"), ids=lambda path: path.name)
 def test_evaluation(script: Path, tmp_path: Path) -> None:
     done = run(script, tmp_path)
-    assert f"model.pretrained=a.pth {STORAGE}.test.storage={tmp_path}/disk/emac-data/test" in done.stdout
+    storage = rf"{STORAGE}.test.storage={tmp_path}/disk/emac-data-1234567\S*/test\n"
+    assert re.search(f"model.pretrained=a.pth {storage}", done.stdout)
 
 
 @pytest.mark.parametrize("script", named("dagger") + named("pipeline"), ids=lambda path: f"{path.name}")
