@@ -2,7 +2,7 @@
 # Functions that the job scripts share. They source this file in the repository's root; it is not a program.
 #
 #   PYTHON   interpreter (default: .venv's, else python3)
-#   NPROC    processes on each node (default: its GPUs, else 1)
+#   NPROC    processes on each node (default: the GPUs that CUDA_VISIBLE_DEVICES names, without it the node's; at least 1)
 #   OPTIONS  more settings, KEY=VALUE KEY=VALUE … (needed because qsub passes no arguments to a script)
 
 if [[ -z "${PYTHON:-}" ]]; then
@@ -67,12 +67,28 @@ hand_on_sigterm() {
   kill -TERM $targets 2>/dev/null || true
 }
 
+# Prints how many GPUs a program sees. nvidia-smi lists those of the node, whatever CUDA_VISIBLE_DEVICES says; CUDA ignores
+# that variable's entries from the first that names no device (-1, Slurm's NoDevFiles).
+count_gpus() {
+  local entries entry count=0
+  if [[ -z "${CUDA_VISIBLE_DEVICES+set}" ]]; then
+    nvidia-smi --list-gpus 2>/dev/null | grep -c . || true
+    return
+  fi
+  IFS=, read -ra entries <<<"${CUDA_VISIBLE_DEVICES// /}"
+  for entry in ${entries[@]+"${entries[@]}"}; do
+    [[ $entry =~ ^([0-9]+$|GPU-|MIG-) ]] || break
+    count=$((count + 1))
+  done
+  echo "$count"
+}
+
 # train CFG [--options KEY=VALUE…]: runs train.py in NPROC processes on this node, which may be one of NNODES nodes.
 train() {
   local cfg=$1 nproc=${NPROC:-}
   shift
   if [[ -z "$nproc" ]]; then
-    nproc=$(nvidia-smi --list-gpus 2>/dev/null | grep -c . || true)
+    nproc=$(count_gpus)
     ((nproc > 0)) || nproc=1
   fi
   local launcher=(-m torch.distributed.run --nproc_per_node="$nproc")

@@ -112,6 +112,18 @@ def test_several_gpus(script: Path, tmp_path: Path) -> None:
     assert done.stdout.startswith("-m torch.distributed.run --nproc_per_node=4 --standalone train.py ")
 
 
+@pytest.mark.parametrize(
+    ("visible", "processes"),
+    [(None, 4), ("", 1), ("-1", 1), ("NoDevFiles", 1), ("2", 1), ("0,3", 2), ("GPU-1a, MIG-2b,0", 3), ("1,-1,2", 1)],
+)
+def test_a_process_for_each_visible_gpu(visible: str | None, processes: int, tmp_path: Path) -> None:
+    stand_in(tmp_path / "tools", "nvidia-smi", "printf 'GPU %s\\n' 0 1 2 3")
+    more = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    done = run(named("train")[0], tmp_path, NPROC="", PATH=f"{tmp_path / 'tools'}:{os.environ['PATH']}", **more)
+    launcher = f"-m torch.distributed.run --nproc_per_node={processes} " if processes > 1 else "train.py "
+    assert done.returncode == 0 and done.stdout.startswith(launcher), done.stderr
+
+
 def test_several_nodes_connect_to_the_first(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
