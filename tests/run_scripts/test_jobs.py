@@ -217,6 +217,26 @@ def test_sigterm_reaches_the_training(tmp_path: Path, nproc: str) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("script", named("evaluate"), ids=lambda path: path.name)
+def test_sigterm_reaches_the_evaluation(script: Path, tmp_path: Path) -> None:
+    """The script waits for it, takes its exit code, and then removes the copy of the data."""
+    stand_in(
+        tmp_path,
+        "program",
+        "trap 'sleep 0.3; echo interrupted; exit 130' TERM; echo up; for _ in {1..50}; do sleep 0.1; done",
+    )
+    environment = queue(script, tmp_path, PYTHON=str(tmp_path / "program"))
+    process = subprocess.Popen(["bash", str(script)], env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert (out, process.returncode) == ("interrupted\n", 130)
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
 def stand_in(folder: Path, name: str, text: str) -> None:
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
