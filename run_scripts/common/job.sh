@@ -29,11 +29,13 @@ stage() {
   with_sigterm self cp -R -- "$1/." "$data/"
 }
 
-# Prints a port that no other job on this node uses; it is derived from the job's number.
+# job_port [0|1|2]: prints one of the job's three ports, made from its number: two jobs have the same ports only if their
+# numbers differ by a multiple of 4000. All are below 32768, where Linux begins to choose ports by itself.
 job_port() {
   local number=${PBS_JOBID:-${SLURM_JOB_ID:-$$}}
+  number=${number%%.*} # of PBS: the server's name follows, which may have digits
   number=${number//[^0-9]/}
-  echo $((20000 + 10#${number:-0} % 20000 + ${1:-0}))
+  echo $((20000 + 3 * (10#${number:-0} % 4000) + ${1:-0}))
 }
 
 # Prints the file in which this job notes its run directories, so that it finds them when the queue starts it again.

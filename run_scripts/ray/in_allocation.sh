@@ -30,16 +30,23 @@ fi
 port=$(job_port 1)
 ray=("$PYTHON" -m ray.scripts.scripts)
 started=()
-stop() {
+stop() { # `ray stop` would end every Ray process of the user on this machine, another job's too
   ((${#started[@]} == 0)) || kill "${started[@]}" 2>/dev/null || true
-  "${ray[@]}" stop >/dev/null 2>&1 || true
+  wait
 }
 trap stop EXIT
 
 "${ray[@]}" get-auth-token --generate >/dev/null
-"${ray[@]}" start --head --port="$port" ${NUM_CPUS:+--num-cpus="$NUM_CPUS"}
-RAY_ADDRESS=$(hostname -I | cut -d' ' -f1):$port
-export RAY_ADDRESS
+address=$(hostname -I | cut -d' ' -f1)
+# Ray's client server has port 10001 in every cluster, and with --block the head ends if that server cannot start.
+"${ray[@]}" start --head --port="$port" --ray-client-server-port="$(job_port 2)" ${NUM_CPUS:+--num-cpus="$NUM_CPUS"} --block &
+head=$!
+started+=("$head")
+until (: <>"/dev/tcp/$address/$port") 2>/dev/null; do
+  kill -0 "$head" 2>/dev/null || { echo "error: Ray's head did not start" >&2 && exit 1; }
+  sleep 0.2
+done
+export RAY_ADDRESS=$address:$port
 for node in "${nodes[@]:1}"; do
   on_node "$node" "${ray[@]}" start --address="$RAY_ADDRESS" ${NUM_CPUS:+--num-cpus="$NUM_CPUS"} --block &
   started+=("$!")

@@ -134,7 +134,7 @@ def test_several_nodes_connect_to_the_first(tmp_path: Path) -> None:
     more = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[7-8]", "PATH": path, "NPROC": "4"}
     done = run(*named("train")[1:], tmp_path, **more)
     assert done.returncode == 0, done.stderr
-    launcher = "--nproc_per_node=4 --nnodes=2 --rdzv_backend=c10d --rdzv_id=34567 --rdzv_endpoint=node7:34567 train.py"
+    launcher = "--nproc_per_node=4 --nnodes=2 --rdzv_backend=c10d --rdzv_id=27701 --rdzv_endpoint=node7:27701 train.py"
     assert launcher in done.stdout
 
 
@@ -150,9 +150,25 @@ def test_online_jobs_have_a_port_of_their_own(script: Path, tmp_path: Path) -> N
     done = run(script, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("-m xrl_alignment.pipeline --cfg-path configs/dagger/small_bc.yaml ")
-    assert done.stdout.endswith("--options server.port=34567\n")
+    assert done.stdout.endswith("--options server.port=27701\n")
     number = "1234567.queue" if script.suffix == ".pbs" else "1234567"
     assert f" --remember output/jobs/{number} " in done.stdout  # what the job finds when the queue starts it again
+
+
+def test_jobs_that_follow_one_another_share_no_port() -> None:
+    def ports(**job: str) -> list[int]:
+        command = "source run_scripts/common/job.sh; job_port; job_port 1; job_port 2"
+        environment = {"PATH": os.environ["PATH"], **job}
+        done = subprocess.run(["bash", "-c", command], cwd=REPO_ROOT, env=environment, capture_output=True, check=True)
+        return [int(port) for port in done.stdout.split()]
+
+    numbers = range(1234500, 1234650)
+    for queue_jobs in (
+        [ports(SLURM_JOB_ID=str(number)) for number in numbers],
+        [ports(PBS_JOBID=f"{number}.pbs01") for number in numbers],
+    ):
+        used = [port for job in queue_jobs for port in job]
+        assert len(set(used)) == 3 * len(numbers) and min(used) >= 20000 and max(used) < 32768
 
 
 def test_a_run_directory_is_resumed(tmp_path: Path) -> None:
@@ -246,7 +262,16 @@ def stand_in(folder: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize("queue_name", ["slurm", "pbs"])
 def test_ray_starts_on_every_node_of_a_job_and_ends_with_the_command(queue_name: str, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
-    stand_in(tools, "python", f'echo "$@" >>{tmp_path}/calls')
+    head = "import socket, sys, time\ns = socket.create_server(('', int(sys.argv[1])))\ntime.sleep(60)"
+    (tmp_path / "head.py").write_text(head)
+    stand_in(
+        tools,
+        "python",
+        f"""echo "$@" >>{tmp_path}/calls
+        [[ "$*" =~ --head\\ --port=([0-9]+) ]] || exit 0
+        trap 'kill $!; echo "head ended" >>{tmp_path}/calls' TERM
+        {sys.executable} {tmp_path}/head.py "${{BASH_REMATCH[1]}}" & wait""",
+    )
     stand_in(tools, "scontrol", "printf 'node1\\nnode2\\n'")
     for remote in ("srun", "pbs_tmrsh"):
         stand_in(tools, remote, f'echo "{remote} $*" >>{tmp_path}/calls')
@@ -260,7 +285,10 @@ def test_ray_starts_on_every_node_of_a_job_and_ends_with_the_command(queue_name:
     calls = (tmp_path / "calls").read_text()
     said = re.fullmatch(r"at ([\d.]+:(\d+)), token\n", done.stdout)
     assert done.returncode == 7 and said
-    assert f"start --head --port={said[2]} --num-cpus=5" in calls and calls.rstrip().endswith("stop")
+    client_port = int(said[2]) + 1
+    start = f"start --head --port={said[2]} --ray-client-server-port={client_port} --num-cpus=5 --block"
+    assert start in calls and calls.endswith("head ended\n")
+    assert "scripts stop" not in calls  # it would end the clusters of the user's other jobs on this machine
     assert calls.count("node2") == 1 and f"start --address={said[1]} --num-cpus=5 --block" in calls
     assert "node1" not in calls
 
