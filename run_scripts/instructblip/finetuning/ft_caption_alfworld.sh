@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fine-tunes on stored transitions with all GPUs of this machine (in one process if it has none).
+# Fine-tunes on stored transitions in one process for each visible GPU (CUDA_VISIBLE_DEVICES; one process without any).
 #
 #   run_scripts/instructblip/finetuning/ft_caption_alfworld.sh [--options KEY=VALUE…]
 #   qsub [-v NAME=value,…] run_scripts/instructblip/finetuning/ft_caption_alfworld.sh
