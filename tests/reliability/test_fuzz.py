@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from tests import warm
+from lavis.common.paths import REPO_ROOT
 
 
 def feed(*arguments: object) -> str:
     """Fuzz in a process of its own; returns what it printed."""
-    ended = warm.run(["-m", "tests.reliability.fuzz", *arguments], patience_s=14_400)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    command = [sys.executable, "-m", "tests.reliability.fuzz", *map(str, arguments)]
+    ended = subprocess.run(command, cwd=REPO_ROOT, stdout=subprocess.PIPE, text=True, stderr=subprocess.STDOUT)
+    assert ended.returncode == 0, ended.stdout
     return ended.stdout
 
 

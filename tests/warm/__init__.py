@@ -3,7 +3,8 @@
 torch and Transformers take five seconds of processor time or more to import, and the tests start a hundred programs. So
 one process imports the libraries, and nothing of the project, and forks for each program (`tests/warm/forks.py`). All
 that the project does at a start is done anew, its own imports included; how a cold start answers is tested where
-nothing is started here: by the pipelines' servers and clients, the installation's tests and those of the start-up.
+nothing is started here: by the pipelines' servers and clients, the installation's tests and those of the start-up. So
+are processor time and memory: a forked process pays for pages that it shares.
 """
 
 from __future__ import annotations
