@@ -73,14 +73,14 @@ class Expression:
 # --- finding them -----------------------------------------------------------------------------------------------------
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    """Every module of the project, by name."""
+def sources() -> Iterator[tuple[str, str]]:
+    """The text of every module of the project, by name."""
     paths = [path for package in PACKAGES for path in modules(package)]
     for path in paths:
         name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-        yield name, ast.parse((REPO_ROOT / path).read_text(encoding="utf-8"))
+        yield name, (REPO_ROOT / path).read_text(encoding="utf-8")
     for name in PROGRAMS:
-        yield name, ast.parse((REPO_ROOT / f"{name}.py").read_text(encoding="utf-8"))
+        yield name, (REPO_ROOT / f"{name}.py").read_text(encoding="utf-8")
 
 
 def is_call_of_re(node: ast.AST) -> bool:
@@ -94,21 +94,23 @@ def is_call_of_re(node: ast.AST) -> bool:
     )
 
 
-def uses_of(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+def uses_of(texts: Iterable[str]) -> dict[str, set[str]]:
     """What is called on each name of the project: `_FORMS` -> {"fullmatch"}; a name alone may be used in any way."""
     found: dict[str, set[str]] = {}
-    for tree in trees.values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                found.setdefault(node.value.id, set()).add(node.attr)
+    for text in texts:
+        for name, use in re.findall(rf"\b(\w+)\.({'|'.join(CALLS)})\b", text):
+            found.setdefault(name, set()).add(use)
     return found
 
 
 def expressions() -> tuple[list[Expression], list[str]]:
     """All expressions, and the places of those that only a running program knows."""
-    trees = dict(sources())
-    uses, found, later = uses_of(trees), [], []
-    for name, tree in trees.items():
+    texts = dict(sources())
+    uses, found, later = uses_of(texts.values()), [], []
+    for name, text in texts.items():
+        if not re.search(r"\bre\.", text):
+            continue
+        tree = ast.parse(text)
         calls = [node for node in ast.walk(tree) if is_call_of_re(node)]
         if not calls:
             continue
@@ -124,7 +126,6 @@ def expressions() -> tuple[list[Expression], list[str]]:
                 later.append(f"{name}:{ast.unparse(call)}")
                 continue
             how = uses.get(named.get(id(call), ""), {"search"}) if call.func.attr == "compile" else {call.func.attr}
-            how = {use for use in how if use in CALLS} or {"search"}
             found.append(Expression(where, re.compile(source, flags), tuple(sorted(how))))
     return found, later
 

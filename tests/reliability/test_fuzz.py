@@ -1,4 +1,4 @@
-"""Hostile inputs: a thousand in every run of the suite, a million with `make test-reliability` (see `fuzz.py`)."""
+"""Hostile inputs: two thousand in every run of the suite, a million with `make test-reliability` (see `fuzz.py`)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def feed(*arguments: object) -> str:
 
 
 def test_a_few_hostile_messages() -> None:
-    assert "found {}" in feed("--inputs", 3000, "--surface", "WireV1", "WireV2", "Texts", "--seed", 1)
+    assert "found {}" in feed("--inputs", 2000, "--surface", "WireV1", "WireV2", "Texts", "--seed", 1)
 
 
 def test_a_few_hostile_files_of_runs() -> None:
-    assert "found {}" in feed("--inputs", 100, "--surface", "StoredSettings", "Scores", "WorldLogs", "--seed", 1)
+    assert "found {}" in feed("--inputs", 40, "--surface", "StoredSettings", "Scores", "WorldLogs", "--seed", 1)
 
 
 @pytest.mark.reliability

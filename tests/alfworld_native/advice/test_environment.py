@@ -38,20 +38,22 @@ def heldout(household_data: Path) -> list[Game]:
     return find_games("household_heldout", household_data)
 
 
-def test_the_handcoded_expert_decides_as_in_textworld(heldout: list[Game], alfworld_data: Path) -> None:
+@pytest.mark.parametrize("types", [3, pytest.param(6, marks=pytest.mark.slow)])
+def test_the_handcoded_expert_decides_as_in_textworld(heldout: list[Game], alfworld_data: Path, types: int) -> None:
     official = find_games("valid_seen", alfworld_data)
     # The smallest room of each type: TextWorld takes ten times as long to load a kitchen.
     by_size = sorted(official, key=lambda game: Path(game.path).stat().st_size, reverse=True)
-    one_of_each_type = {game.task_type: game for game in by_size}.values()
+    one_of_each_type = list({game.task_type: game for game in by_size}.values())
     assert len(one_of_each_type) == 6
+    one_of_each_type.sort(key=lambda game: Path(game.path).stat().st_size)
     native, textworld = (make_environment(name, expert="handcoded") for name in ("native", "textworld"))
     random.seed(3)
     won = 0
-    for game in [*heldout[:3], *one_of_each_type]:
+    for game in [*heldout[:2], *one_of_each_type[:types]]:
         found = decisions(native, game)
         assert found == decisions(textworld, game), game.id
         won += len(found) < 30
-    assert won >= 5  # so most comparisons go to a game's end
+    assert won > types // 2  # so most comparisons go to a game's end
     assert random.random() == random.Random(3).random()  # it draws from its own generator
     textworld.close()
 

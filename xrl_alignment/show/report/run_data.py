@@ -22,6 +22,7 @@ Points = list[tuple[float, float]]
 Numbers = TypeVar("Numbers", bound=tuple[float, ...])
 
 STEPS_SHOWN = 6
+SETTINGS_DEPTH = 50  # mappings and lists in one another; a run writes at most five
 CURVE_POINTS = 400  # of a curve; longer ones are thinned
 _LARGEST = 1e12  # number in a world.log: rounds, games, seconds
 _ROUND_LINE = re.compile(
@@ -49,11 +50,18 @@ def find_runs(run_dir: Path) -> dict[str, Path]:
 
 @lru_cache(maxsize=16)  # a page asks for the same run's settings many times; who gets them changes nothing
 def parsed_settings(text: str) -> dict[str, Any]:
-    """The settings of a run, {} if they cannot be read. An alias makes a few lines endless, and no run writes one."""
+    """The settings of a run, {} if they cannot be read, or if reading them would never end.
+
+    An alias makes a few lines endless, and the reader's time grows with the square of the depth. No run writes either.
+    """
     try:
-        aliases = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader))
-        content = None if aliases else yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date of month 13
+        depth = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or depth > SETTINGS_DEPTH:
+                return {}
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):  # ValueError: a date of month 13
         return {}
     return content if isinstance(content, dict) else {}
 
