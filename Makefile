@@ -86,7 +86,7 @@ lint: $(STAMP)  ## rules and formatting (ruff), security (bandit), types (mypy),
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m bandit --quiet --recursive --configfile pyproject.toml .
-	$(RUN) -m mypy
+	$(RUN) -m mypy --num-workers auto
 	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/shellcheck -x .ci/run run_scripts/*.sh run_scripts/*/*.sh run_scripts/*/*.pbs run_scripts/*/*.sbatch
 

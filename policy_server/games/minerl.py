@@ -62,7 +62,9 @@ _BY_LOWER_NAME = {name.lower(): name for name in (*BUTTONS, *HOTBAR, "ESC")} | {
     **{f"hotbar{slot}": f"hotbar.{slot}" for slot in range(1, 10)},
     **{f"hotbar_{slot}": f"hotbar.{slot}" for slot in range(1, 10)},
 }
-_PAIR = re.compile(r"[\"']?([A-Za-z][\w.]*)[\"']?\s*[:=]\s*(\[[^\]]*\]|\([^)]*\)|[-+]?[\d.]+|true|false|True|False)")
+_PAIR = re.compile(
+    r"(?<![\w.])([A-Za-z][\w.]{0,40})[\"']?\s*[:=]\s*(\[[^\]]{0,80}\]|\([^)]{0,80}\)|[-+]?[\d.]+|true|false|True|False)"
+)
 _ACTION = ("action", "actions")
 _PROSE = ("reasoning", "thought", "reason", *_ACTION)
 _SHOWN = 40  # characters of an unknown key or value that a note repeats
@@ -143,7 +145,7 @@ def _find_object(text: str) -> dict[str, Any] | None:
 def _pairs(text: str) -> dict[str, Any]:
     """The `key: value` pairs in free text whose key is known; other words before a colon are prose."""
     found: dict[str, Any] = {}
-    for name, value in _PAIR.findall(text[:4000]):
+    for name, value in _PAIR.findall(text):
         if name.lower() in _BY_LOWER_NAME or name.lower() in ("camera", "pitch", "yaw", "hotbar"):
             try:  # JSON knows neither Python's True nor its tuples
                 found[name] = json.loads(value.lower().replace("(", "[").replace(")", "]"))

@@ -76,7 +76,7 @@ from xrl_alignment.play.rollouts.episode import STUCK_AFTER
 from xrl_alignment.settings.schema import EnvironmentConfig
 from xrl_alignment.show.report.page import write_report
 
-HELDOUT_GAMES = 96  # sixteen of each task type
+HELDOUT_GAMES = 72  # twelve of each task type
 HOPELESS_GAMES = 24  # for policies that solve nothing: each of their episodes lasts to the step limit
 OFFICIAL_GAMES = 50  # of `valid_seen`'s 140, drawn by the run's seed
 # The phases and how long each took of a whole run, in seconds (2 cores); only their ratios matter.
@@ -249,12 +249,10 @@ def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]
         dpo_options = [*options, f"run.output_dir={output / 'dpo'}", *handed_options(reference, reference)]
         final = hand_off(run_phase(dpo_config, dpo_options, phase=status.name))
         status.begin("evaluation after DPO")
+        blank = second.submit(evaluator.entry, fewer, final, blank_frames=True)
         if official:
             beside["dpo_valid_seen"] = second.submit(evaluator.entry, official, final)
-        here = {
-            "dpo": evaluator.entry(heldout, final, name="after DPO"),
-            "dpo_blank_frames": evaluator.entry(fewer, final, name="after DPO, blank frames", blank_frames=True),
-        }
+        here = {"dpo": evaluator.entry(heldout, final, name="after DPO"), "dpo_blank_frames": blank.result()}
         first = ("untrained", "bc")
         summary: dict[str, Any] = baselines.result() | {name: beside.pop(name).result() for name in first} | here
         summary |= {name: evaluation.result() for name, evaluation in beside.items()}
