@@ -30,8 +30,9 @@ PIP := $(RUN) -m pip install --disable-pip-version-check --no-compile $(PIP_ARGS
 PIP_AUDIT := pip-audit@2.10.1
 TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 VLLM_STAMP := .venv-vllm/.ready
-# Tests wait for the programs that they start: with a process for each core a quarter of the cores' time is idle.
-TEST_PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Tests wait for the programs that they start: with a process for each core a quarter of the cores' time is idle. Files are
+# taken in their order, which ends with quick ones; xdist's own order ends with single tests of half a minute.
+XDIST := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --dist loadfile --no-loadscope-reorder
 # The libraries of the adapters want older versions of these than the rest.
 ADAPTERS_OLDER := fsspec|openai|pillow|python-dateutil
 ADAPTERS_PINS := run_scripts/adapters_constraints.txt
@@ -94,8 +95,8 @@ format: $(STAMP)  ## let ruff format the code
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-test: $(STAMP)  ## the test suite, without the tests marked slow; one process more than there are cores
-	$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+test: $(STAMP)  ## the test suite, without the tests marked slow; two processes more than there are cores
+	$(RUN) -m pytest $(XDIST) $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## the tests marked slow
 	$(RUN) -m pytest -m slow $(PYTEST_ARGS)
@@ -111,7 +112,7 @@ test-reliability: $(STAMP)  ## 440 kills, a million hostile inputs, faults, floo
 
 coverage: $(STAMP)  ## lines that the tests run, in all processes: at least 90 %; htmlcov/ shows the others
 	$(RUN) -m coverage erase
-	$(RUN) -m coverage run -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+	$(RUN) -m coverage run -m pytest $(XDIST) $(PYTEST_ARGS)
 	$(RUN) -m coverage combine --quiet
 	$(RUN) -m coverage html --quiet
 	$(RUN) -m coverage report --skip-covered --fail-under 90
