@@ -48,7 +48,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--cfg-path", metavar="FILE", help="settings file of dagger_server.py, or a run's config.yaml"
     )
     settings.add_argument(
-        "--options", metavar="KEY=VALUE", nargs="+", default=[], help="changes to the file's settings"
+        "--options", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help="changes to the file's settings"
     )
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1", help="where dagger_server.py listens")

@@ -174,7 +174,7 @@ def client_command(config: DaggerConfig, port: int) -> str:
     # "0.0.0.0" and "::" mean all addresses of this machine: a client elsewhere needs a name of it.
     there = [] if is_loopback(host) else ["--host", socket.gethostname() if host in ("0.0.0.0", "::") else host]
     # Never the token itself: the line is printed, and every user of a machine can read command lines.
-    token = ["--token", "TOKEN"] if config.server.token else []
+    token = ["--token", "TOKEN"] if read_token(config.server) else []
     return shlex.join(["python", "alfworld_client.py", *there, "--port", str(port), *token, *client_arguments(config)])
 
 

@@ -200,8 +200,9 @@ def main() -> None:
 def write(output: Path, scores: Path | None, result: dict[str, Any], log: str) -> None:
     """The result, the log and the card beside it, and its row in the table."""
     row = row_of(result)
-    files = {output: json.dumps(result, indent=1), output.with_suffix(".world.log"): log}
-    for path, text in (files | {output.with_suffix(".card.md"): card(row)}).items():
+    name = output.name.removesuffix(".json")  # `output/Qwen2.5` has no ending to replace
+    files = {output: json.dumps(result, indent=1), output.with_name(f"{name}.world.log"): log}
+    for path, text in (files | {output.with_name(f"{name}.card.md"): card(row)}).items():
         write_atomically(path, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
     if scores:
         append(scores, row)

@@ -27,7 +27,9 @@ def read_command_line(argv: list[str] | None = None) -> tuple[argparse.Namespace
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--round", type=int, metavar="N", help="default: the last round that has ended")
-    parser.add_argument("--options", metavar="KEY=VALUE", nargs="+", default=[], help="changes to the settings")
+    parser.add_argument(
+        "--options", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help="changes to the settings"
+    )
     arguments = parser.parse_args(argv)
     return arguments, saved_settings(arguments.run_dir, arguments.options)
 

@@ -33,7 +33,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--model", required=True, help="tiny, vicuna7b, vicuna13b, hf_vlm:<folder or hub id>, or a yaml with model:"
     )
-    parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="keys of the model: section")
+    parser.add_argument(
+        "--options", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="keys of the model: section"
+    )
     parser.add_argument("--batch", type=int, required=True, help="samples in a step")
     parser.add_argument("--phase", required=True, help="bc, dpo or generate")
     parser.add_argument("--prompt", type=int, default=128, help="tokens of a prompt's text (default: 128)")

@@ -68,6 +68,10 @@ class ReferenceLogps:
             "logps": torch.tensor(list(self._known.values())).reshape(-1, 2),
         }
 
+    def forget(self, shard: str) -> None:
+        """The transitions of `shard` are others now, under the same name."""
+        self._known = {place: logps for place, logps in self._known.items() if place[0] != shard}
+
     def shared_state(self) -> dict[str, Any]:
         """`state` of the caches of all processes, which all then have; every process must call it."""
         # Each process has computed its own rows of every batch, so their caches hold different transitions.

@@ -114,6 +114,11 @@ class Front:
             # Greetings, work and farewells are answered here; only observations reach the algorithm.
             begins = False  # whether a session will send the first observation of its game at once
             for number, request in enumerate(pending):
+                if ended and isinstance(request.message, (Next, Bye)):
+                    # An episode that has ended is stored first: else its game is handed out, or the run's list of games
+                    # withdrawn, as if nobody had played.
+                    self._postponed.append(request)
+                    continue
                 match request.message:
                     case Observation() as observation:
                         if observation.task_type and not observation.session and V1_SESSION in self.episodes:
@@ -121,7 +126,7 @@ class Front:
                             # waits until that is stored, for the round may end with it.
                             ended.append(self.episodes.pop(V1_SESSION))
                             ended[-1].won = False
-                            self._postponed = pending[number:]
+                            self._postponed += pending[number:]
                             return asking, ended
                         try:
                             episode = self._observe(request, observation)
@@ -131,9 +136,7 @@ class Front:
                             ended += self.give_up(request, error)
                             continue
                         if episode and episode.over(self.max_steps):
-                            del self.episodes[observation.session or V1_SESSION]
-                            _answer_end(request)
-                            ended.append(episode)
+                            ended.append(self.end(request))
                         elif episode:
                             asking.append((request, episode))
                     case Hello() as hello:
@@ -177,6 +180,12 @@ class Front:
             if not (begins and asking and not ended and len(asking) < self.max_batch):
                 return asking, ended
             most, wait_s = self.max_batch - len(asking), self.window_s
+
+    def end(self, request: PendingRequest) -> LabelledEpisode:
+        """The episode of the session that asks is over: tell the session so, and return the episode, to be stored."""
+        assert isinstance(request.message, Observation)
+        _answer_end(request)
+        return self.episodes.pop(request.message.session or V1_SESSION)
 
     def give_up(self, request: PendingRequest, error: Exception) -> list[LabelledEpisode]:
         """End the episode of a session whose data cannot be used, tell the session, and log why.

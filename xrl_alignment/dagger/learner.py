@@ -93,6 +93,7 @@ class Learner:
         self.preferences = preferences
         self.logs = [logger, run_log] if run_log else [logger]
         self.references = ReferenceLogps(self.model)  # not used with shards: processes would compute different ones
+        self._referenced: set[str] = set()  # shards of which a restored state knows what the reference said
         # The model's own type of mixed precision wins over that of `autocast`. Only float16's gradients need scaling.
         device = self.model.device
         half = device.type == "cuda" and (self.model.amp or half_type(device)) == torch.float16
@@ -206,6 +207,18 @@ class Learner:
                 log.error("%s: nothing more is learned from it: %s", name, reason)
         return bool(left) and left[-1]
 
+    def add_shard(self, name: str) -> None:
+        """Learn from a new episode's shard, too.
+
+        A state that was restored may know another one of that name: an episode whose shard was lost, and which is
+        played again. What it knows of that one, that it was refused or what the reference said of it, does not hold.
+        """
+        self.buffer.refused.discard(name)
+        if name in self._referenced:
+            self.references.forget(name)
+            self._referenced.discard(name)
+        self.buffer.add_shard(name)
+
     def random_state(self) -> dict:
         """What decides the next draws, as plain containers (see `checkpoint.py`): generators, and refused shards."""
         state = self.buffer.random.bit_generator.state
@@ -222,6 +235,7 @@ class Learner:
         self.training_step = checkpoint["training_step"]
         if checkpoint.get("references"):
             self.references.restore(checkpoint["references"])
+            self._referenced = set(checkpoint["references"]["shards"])
         self.buffer.random.bit_generator.state = checkpoint["random"]["buffer"]
         self.buffer.refused = set(checkpoint["random"].get("refused", ()))
         torch.set_rng_state(checkpoint["random"]["torch"])

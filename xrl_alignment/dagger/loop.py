@@ -101,8 +101,8 @@ class DaggerLoop:
                     staleness = self.training.before_batch(len(asking), lambda: self.front.server.stopped)
             while asking:
                 decisions = self.decide_each([episode for _, episode in asking])
-                asking, given_up = self.answer(asking, decisions, staleness)
-                ended += given_up
+                asking, over = self.answer(asking, decisions, staleness)
+                ended += over
 
             # Store and learn, before anybody else is answered: a killed run repeats what its journal holds.
             for episode in ended:
@@ -187,10 +187,11 @@ class DaggerLoop:
     ) -> tuple[list[Asking], list[LabelledEpisode]]:
         """Commit decisions and send the actions; `staleness` is that of the policy which has decided.
 
-        Returns who has had a thought, and needs an action still, and the episodes that end because of their data.
+        Returns who has had a thought, and needs an action still, and the episodes that end here: because of their data,
+        or because one thought came again and again.
         """
         thinking: list[Asking] = []
-        given_up: list[LabelledEpisode] = []
+        ended: list[LabelledEpisode] = []
         for (request, episode), decision in zip(asking, decisions, strict=True):
             try:
                 if isinstance(decision, Exception):
@@ -199,7 +200,7 @@ class DaggerLoop:
             except Exception as error:
                 if not may_be_the_datas(error):
                     raise
-                given_up += self.front.give_up(request, error)
+                ended += self.front.give_up(request, error)
                 continue
             action, heard = decision.executed, " ".join(episode.newest_text.split())
             # A line in the original's form; `-`: the policy was not asked.
@@ -210,10 +211,13 @@ class DaggerLoop:
             # ReAct (Yao et al. 2023, arXiv:2210.03629): the environment does not notice a thought, nor does the client.
             if self.enable_tc and episode.may_think(action):
                 episode.think(action)
-                thinking.append((request, episode))
+                if episode.stuck:
+                    ended.append(self.front.end(request))
+                else:
+                    thinking.append((request, episode))
             else:
                 request.reply([episode.act(action)])
-        return thinking, given_up
+        return thinking, ended
 
     def store(self, episode: LabelledEpisode) -> EpisodeRecord:
         """Write a finished episode: its shard, its line in the journal, its paragraph in the round's log."""

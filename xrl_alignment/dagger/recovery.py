@@ -55,7 +55,8 @@ def recover(rounds: Rounds, training: Trainer, on_progress: Callable[[], None] =
     while rounds.round < memories_round:
         rounds.begin_next()
     rounds.memories = memories
-    for number, record in enumerate(rounds.records):
-        directory.write_trial(record, memories.get(record.game, []), afresh=number == 0)
+    directory.begin_trial(rounds.round)
+    for record in rounds.records:
+        directory.write_trial(record, memories.get(record.game, []))
     if journal:
         directory.logger.info(f"Resumed after {len(journal)} episodes, in round {rounds.round}")

@@ -259,12 +259,13 @@ class Training:
         """Let the learner draw from an episode and, if it brings a turn, train."""
         self.episodes += 1
         turn = self.turns.add(record)
+        learned = self.episodes <= self._restored  # the updates that followed this episode are in the restored weights
         if record.shard:
-            self.learner.buffer.add_shard(record.shard)
+            (self.learner.buffer if learned else self.learner).add_shard(record.shard)
             if record.game not in self.games.games:
                 self.games = self.games.merged(PlayedGames((record.game,)))
-        if self.episodes <= self._restored:
-            return  # the updates that followed this episode are in the restored weights
+        if learned:
+            return
         self.round = record.round
         if turn:
             self._train(record.round)

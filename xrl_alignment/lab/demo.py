@@ -41,7 +41,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=REPO_ROOT / "output" / "demo", help=output_help)
     parser.add_argument("--bc-config", type=Path, default=REPO_ROOT / "configs/dagger/demo_bc.yaml")
     parser.add_argument("--dpo-config", type=Path, default=REPO_ROOT / "configs/dagger/demo_dpo.yaml")
-    parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="settings for both phases")
+    parser.add_argument(
+        "--options", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings for both phases"
+    )
     arguments = parser.parse_args()
     for cfg_path in (arguments.bc_config, arguments.dpo_config):
         check_named(load_config(DaggerConfig, cfg_path, arguments.options))

@@ -343,7 +343,12 @@ def main() -> None:
     )
     parser.add_argument("--cfg-path", nargs="+", metavar="FILE", help="one settings file for each phase")
     parser.add_argument(
-        "--options", nargs="+", default=[], metavar="KEY=VALUE", help="settings that override every file"
+        "--options",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="settings that override every file",
     )
     parser.add_argument(
         "--resume",

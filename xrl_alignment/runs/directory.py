@@ -331,12 +331,19 @@ class RunDirectory(RunPaths):
         self._tensorboard.add_scalar(tag, value, step)
         self._metrics.write(json.dumps({"step": step, "tag": tag, "value": value, "time": time.time()}) + "\n")
 
-    def write_trial(self, record: EpisodeRecord, memories: Sequence[str], *, afresh: bool = False) -> None:
-        """Append an episode in words to `trial_<round>.log` (Reflexion's format); `afresh` begins the file anew."""
+    def begin_trial(self, round: int) -> None:
+        """Remove `trial_<round>.log`, if there is one: its episodes are written again."""
+        self._trial(round).unlink(missing_ok=True)
+
+    def write_trial(self, record: EpisodeRecord, memories: Sequence[str]) -> None:
+        """Append an episode in words to `trial_<round>.log` (Reflexion's format)."""
         history = trial_text("", record.opening, memories, record.steps)
         status = "OK" if record.solved else "FAIL"  # a win with the expert's help is none
-        with open(self.results / f"trial_{record.round}.log", "w" if afresh else "a", encoding="utf-8") as file:
+        with open(self._trial(record.round), "a", encoding="utf-8") as file:
             file.write(f"\n#####\n\nEnvironment #{record.env}:\n{history}\nSTATUS: {status}\n\n#####\n")
+
+    def _trial(self, round: int) -> Path:
+        return self.results / f"trial_{round}.log"
 
     def end_round(
         self,

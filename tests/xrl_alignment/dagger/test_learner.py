@@ -120,6 +120,38 @@ def test_any_student_learns_and_continues_from_its_checkpoint(stored, learner_ma
         restore_model(ColourStudent(seed=1), checkpoint, path)
 
 
+def test_an_episode_that_is_played_again_is_a_new_one_under_the_old_name(stored, learner_maker):
+    """Its shard was lost: neither that it was refused holds any more, nor what the reference said of the old one."""
+
+    def made():
+        student = ColourStudent()
+        student.set_reference()
+        return learner_maker(student, lambda frame: frame, stored, preferences=True, updates=4)
+
+    before, again, fresh = made(), made(), made()
+    name = shard_name(0, 0, 4)
+    before.add_shard(name)
+    before.learn(0)
+    before.buffer.refuse(name)
+    path = save_checkpoint(
+        stored / "student.pth",
+        model=before.model,
+        optimizer=before.optimizer,
+        scaler=before.updater.scaler,
+        training_step=before.training_step,
+        random=before.random_state(),
+        references=before.references.state(),
+    )
+    other = Transition(np.zeros((112, 112, 3), np.uint8), "go to desk 9\n> ", "inventory", "open safe 1", "", "")
+    write_shard(stored / name, [other] * 4, {})
+    again.restore(load_checkpoint(path))
+    for learner in (again, fresh):
+        learner.add_shard(name)
+        learner.learn(1)
+    said, expected = ({tuple(logps) for logps in it.references.state()["logps"].tolist()} for it in (again, fresh))
+    assert said == expected and len(said) == 1
+
+
 def test_the_original_warms_up_in_the_first_round_and_falls_along_a_cosine(make):
     learner = make(updates=3, lr=1e-3, num_rounds=2)
     rates = []

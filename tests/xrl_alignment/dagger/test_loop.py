@@ -173,6 +173,13 @@ def test_endless_thinking_ends_after_three(make_run, scripted):
     assert [feedback for _, feedback in run.journal[0].steps] == ["OK."] * 3 + ["Nothing happens."]
 
 
+def test_a_thought_that_comes_again_and_again_ends_the_episode(make_run, scripted):
+    policy = scripted("think: hm", "think: hm", "look")
+    run = make_run(policy=policy, num_rounds=1, num_envs=1, enable_tc=True, max_steps=5, repeat_limit=2)
+    run.play()
+    assert run.directory.done and run.journal[0].steps == [["think: hm", "OK."]] * 2
+
+
 def test_without_thought_chains_a_thought_is_an_action_like_any(make_run, scripted):
     run = make_run(policy=scripted("think: hm"), num_rounds=1, max_steps=2)
     run.play()
@@ -335,6 +342,21 @@ def test_who_has_ended_a_game_is_not_given_it_again_before_it_is_committed(scrip
     assert said(another)["kind"] == "wait"  # for b's game
 
 
+def test_who_leaves_behind_its_last_observation_has_played(scripted_loop):
+    """Ctrl-C at the client while the policy computes: both messages are read together."""
+    loop, names = scripted_loop
+    answer(loop, [see("a", 3, names[0]), ask(Bye, "b", 3)])
+    farewell = ask(Bye, "a", 5)
+    answer(loop, [see("a", 4, done=True), farewell])
+    answer(loop, [])
+    assert said(farewell)["kind"] == "bye" and not loop.front.greeted
+    assert loop.directory.games() == names and [r.game for r in loop.directory.episodes()] == names[:1]
+    answer(loop, [ask(Hello, "c", 1, games=tuple(names))])
+    work = ask(Next, "c", 2)
+    answer(loop, [work])
+    assert said(work)["game"] == names[1]
+
+
 def test_a_lost_game_is_given_to_nobody_before_it_is_committed(scripted_loop):
     loop, names = scripted_loop
 
@@ -349,6 +371,7 @@ def test_a_lost_game_is_given_to_nobody_before_it_is_committed(scripted_loop):
     answer(loop, [ask(Next, "a", 6)])
     another = ask(Next, "c", 1)
     answer(loop, [see("a", 7, names[0]), another])
+    answer(loop, [])
     assert said(another)["kind"] == "wait"  # for b's game
     assert [record.game for record in loop.directory.episodes()] == [names[0]]
 
@@ -540,6 +563,7 @@ def test_an_episode_whose_shard_a_power_loss_took_is_played_again(make_run, scri
     assert [(r.round, r.env) for r in again.journal] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert "Task: [0] of round 0 is lost, it is played again: " in again.log and shard.name in again.log
     assert (again.directory.state / "episodes.jsonl.1").exists()
+    assert (again.directory.results / "trial_0.log").read_text().count("STATUS") == 2
 
 
 def test_a_lost_shard_of_a_round_that_has_ended_is_learned_from_no_more(make_run, scripted):

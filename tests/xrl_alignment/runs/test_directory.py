@@ -273,7 +273,8 @@ def test_trial_log_tells_episodes_in_words_and_can_be_begun_anew(directory):
     text = (directory.results / "trial_0.log").read_text()
     assert "Environment #0:" in text and "I should look." in text and "STATUS: FAIL" in text and "STATUS: OK" in text
     assert "> go to desk 1\nOn the desk 1, you see nothing.\n> look\n" in text
-    directory.write_trial(record(1), [], afresh=True)
+    directory.begin_trial(0)
+    directory.write_trial(record(1), [])
     assert (directory.results / "trial_0.log").read_text() == (
         "\n#####\n\nEnvironment #1:\nHere is the task:\nYou are in the middle of a room.\n"
         "Your task is to: look at a mug.\n> go to desk 1\nOn the desk 1, you see nothing.\n> look\n"

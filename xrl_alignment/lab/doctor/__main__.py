@@ -88,7 +88,12 @@ def main(argv: list[str] | None = None) -> int:
         "checkpoint or a model folder",
     )
     parser.add_argument(
-        "--options", metavar="KEY=VALUE", nargs="+", default=[], help="settings over those of --model: model.key=value"
+        "--options",
+        metavar="KEY=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="settings over those of --model: model.key=value",
     )
     parser.add_argument("--thor", action="store_true", help="also check what AI2-THOR needs, and render one frame")
     parser.add_argument("--timeout", type=float, default=FRAME_TIMEOUT, help="seconds for that frame")

@@ -75,7 +75,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="of torch; a tiny model is faster with one (1)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model-type", default="student", help="model type whose weights it starts from (student)")
-    parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="keys of the model: section")
+    parser.add_argument(
+        "--options", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="keys of the model: section"
+    )
     parser.add_argument("--actions-only", action="store_true", help="the environment's tokens are read, not learned")
     arguments = parser.parse_args(argv)
     for name in ("official", "student_drives", "untold"):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import time
 from urllib.parse import urlsplit
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 from tenacity.nap import sleep_using_event
 
 from lavis.common.errors import ConfigError, EmacError
@@ -39,10 +40,15 @@ class ServerLost(Exception):
 
 
 class _NoAnswer(Exception):
-    """An attempt without an answer; `retry_after_s` is how long the server wants us to wait (0: it did not say)."""
+    """An attempt without an answer.
 
-    def __init__(self, why: str, retry_after_s: float = 0.0) -> None:
+    `waited_s` is how long a server that could be reached was waited for, `retry_after_s` how long it wants us to wait
+    (0: it did not say).
+    """
+
+    def __init__(self, why: str, waited_s: float, retry_after_s: float = 0.0) -> None:
         super().__init__(why)
+        self.waited_s = waited_s
         self.retry_after_s = retry_after_s
 
 
@@ -50,7 +56,10 @@ class Connection:
     """One keep-alive HTTP connection; checks the MD5 of every reply."""
 
     def __init__(self, server_url: str, token: str = "") -> None:
-        """Raises ConfigError for a URL that is not `http://host:port`. Connects at the first `post`."""
+        """Raises ConfigError for a URL that is not `http://host:port`, or a token that no HTTP header can hold.
+
+        Connects at the first `post`.
+        """
         try:
             url = urlsplit(server_url)
             host, port = (url.hostname or "") if url.scheme == "http" else "", url.port or 80
@@ -58,7 +67,12 @@ class Connection:
             raise ConfigError(f"server URL {server_url!r}: {error}") from error
         if not host:
             raise ConfigError(f"server URL must look like http://host:port, not {server_url!r}")
-        self._http = http.client.HTTPConnection(host, port, timeout=_CONNECT_S)
+        if not all("!" <= character <= "~" for character in token):
+            raise ConfigError("the token (--token or EMAC_TOKEN) holds characters that none has: ASCII without spaces")
+        try:
+            self._http = http.client.HTTPConnection(host, port, timeout=_CONNECT_S)
+        except http.client.InvalidURL as error:  # a space in the name
+            raise ConfigError(f"server URL {server_url!r}: {error}") from error
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def post(self, body: bytes, content_type: str) -> tuple[int, bytes, float]:
@@ -130,14 +144,21 @@ class RetryingConnection:
         """Post `body` and return the reply; waits through refused connections and 503.
 
         With `resend` a request whose connection broke is sent again (v2: the server recognises it); without it that
-        raises ServerLost. A server that stays away raises ClientError, or ServerLost if `patience_s` is given.
+        raises ServerLost. A server that stays away raises ClientError, or ServerLost if `patience_s` is given. A server
+        that was there, but took its time before it went away, has not stayed away: that time does not count.
         """
         patience = self._patience_s if patience_s is None else patience_s
+        waited_s = 0.0
 
         def failure_of(state: RetryCallState) -> _NoAnswer:
             failure = state.outcome.exception() if state.outcome else None
             assert isinstance(failure, _NoAnswer)  # no other exception is retried
             return failure
+
+        def gives_up(state: RetryCallState) -> bool:  # before a pause that would last longer than the patience
+            nonlocal waited_s
+            waited_s += failure_of(state).waited_s
+            return (state.seconds_since_start or 0.0) - waited_s + state.upcoming_sleep >= patience
 
         def pause(state: RetryCallState) -> float:  # what the server asks for, else exponential backoff
             return failure_of(state).retry_after_s or _backoff(state)
@@ -149,8 +170,7 @@ class RetryingConnection:
         retrying = Retrying(
             retry=retry_if_exception_type(_NoAnswer),
             wait=pause,
-            # Ends before a pause that would last longer than the patience.
-            stop=stop_before_delay(patience),
+            stop=gives_up,
             sleep=sleep_using_event(self._stop),
             before_sleep=report_waiting,
             reraise=True,
@@ -195,6 +215,7 @@ class RetryingConnection:
     def _attempt(self, body: bytes, content_type: str, resend: bool) -> bytes:
         """Post once; raises _NoAnswer if another attempt may help."""
         self._check()
+        began = time.monotonic()
         try:
             status, reply, retry_after_s = self._connection.post(body, content_type)
             self.bytes_sent += len(body)
@@ -208,13 +229,14 @@ class RetryingConnection:
             if status != 503:
                 hint = " (give it with --token or EMAC_TOKEN)" if status == 401 else ""
                 raise ClientError(f"the server at {self.url} refuses ({status}): {reason}{hint}")
-            failure = _NoAnswer(reason, retry_after_s)  # it is busy, and says so
+            failure = _NoAnswer(reason, time.monotonic() - began, retry_after_s)  # it is busy, and says so
         except ClientError:
             raise
         except (OSError, http.client.HTTPException) as error:
             if not resend and not isinstance(error, Unreachable):
                 raise ServerLost(str(error)) from error
-            failure = _NoAnswer(str(error) or type(error).__name__)
+            waited_s = 0.0 if isinstance(error, Unreachable) else time.monotonic() - began
+            failure = _NoAnswer(str(error) or type(error).__name__, waited_s)
         self._connection.close()
         self._check()
         if self._run_is_over:

@@ -154,6 +154,11 @@ class Trials:
 
 
 def swapped(memories: Mapping[str, list[str]], games: Sequence[str]) -> dict[str, list[str]]:
-    """`memories` with those of the `games` passed on: each game gets the next one's, the last one the first's."""
+    """`memories` with those of the `games` passed on: each game gets the next one's, the last one the first's.
+
+    One game alone gets none: there is no other one's.
+    """
     having = [game for game in games if memories.get(game)]
+    if len(having) == 1:
+        return {}
     return dict(zip(having, [memories[game] for game in [*having[1:], *having[:1]]], strict=True))

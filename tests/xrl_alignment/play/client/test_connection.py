@@ -77,6 +77,30 @@ def test_patience_ends(games):
             play(f"http://{host}:7860", native, games, report=quiet())
 
 
+def test_patience_does_not_count_what_a_server_took_before_it_went_away():
+    """A server that trains for a second, is stopped, and is there again at once."""
+    reply = b'{"kind": "finished"}'
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nMD5: %s\r\n\r\n%s" % (
+        len(reply),
+        md5_hex(reply).encode(),
+        reply,
+    )
+
+    def serve(listener: socket.socket) -> None:
+        for pause_s, said in ((1.0, b""), (0.0, answer)):
+            connection, _ = listener.accept()
+            with closing(connection):
+                connection.recv(65536)
+                time.sleep(pause_s)
+                connection.sendall(said)
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        link = RetryingConnection(url, token="", patience_s=0.7, report=quiet())
+        assert link.exchange(b"the body", v2.CONTENT_TYPE) == reply
+
+
 def test_refusals_name_the_server_and_the_reason(master, games):
     url = master(token="sesame").url
     with pytest.raises(ClientError, match=r"refuses \(401\).*--token"):
