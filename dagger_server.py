@@ -52,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read_config(arguments: argparse.Namespace) -> DaggerConfig:
     """The settings of a new run, or those that a resumed run was started with; these two must agree."""
     if arguments.resume:
+        if arguments.run_dir:
+            raise ConfigError("--resume continues in its own folder: leave --run-dir out")
         saved = saved_settings(arguments.resume)
         wanted = saved_settings(arguments.resume, arguments.options)
         if arguments.cfg_path:

@@ -56,7 +56,7 @@ from lavis.common.config import is_lavis_config
 from lavis.common.errors import ConfigError
 from lavis.common.program import parse_args, read_first, run_program
 from lavis.models.sections import check_section
-from xrl_alignment.builders.named import check_device
+from xrl_alignment.builders.named import check_device, check_policy
 from xrl_alignment.play.evaluation.protocols import BY_SLOT, check_rules, options_of, own_games, protocol, recognised
 from xrl_alignment.settings.loading import load_config
 from xrl_alignment.settings.schema import EvaluateConfig
@@ -73,6 +73,7 @@ def read_command_line() -> tuple[argparse.Namespace, EvaluateConfig | None, str]
     if config.run.actor == "policy":
         check_device(config.run.device)
         check_section(config.model)
+        check_policy(config.policy)
     return arguments, config, rules
 
 
@@ -148,6 +149,7 @@ def main() -> None:
     # What can be wrong is told before games are generated and a model is loaded.
     output = writable(Path(run.output))
     check_expert(config)
+    executor = build_executor(config)
     games = games_of(config.environment, run.num_envs)
     expert = config.expert.name if run.actor == "expert" else None
     cleanup = contextlib.ExitStack()
@@ -161,7 +163,7 @@ def main() -> None:
             make_environment=environment_factory(
                 config.environment, run.max_steps, expert if expert in CLIENT_EXPERTS else None
             ),
-            executor=build_executor(config),
+            executor=executor,
             max_steps=run.max_steps,
             repeat_limit=run.repeat_limit,
             enable_tc=run.enable_tc,
@@ -214,7 +216,7 @@ def announcement(config: EvaluateConfig, games: list[Game], rules: str) -> str:
     played, run = config.environment, config.run
     where = f"{len(games)} games of {played.name} {played.split}, {run.num_trials} trials"
     other = ""
-    if not own_games(rules, config):
+    if not own_games(rules, config, len(games)):
         other = f"; its own games would be {protocol(rules).games} of {protocol(rules).split}"
     return f"playing {where}: {acting(config)}{weights}\nprotocol: {rules}, {run.max_steps} steps{other}"
 
@@ -381,7 +383,7 @@ def facts(config: EvaluateConfig, games: list[Game], rules: str, reads: Sequence
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "protocol": rules,
-        "protocol_games": own_games(rules, config),
+        "protocol_games": own_games(rules, config, len(games)),
         "actor": acting(config),
         **player(config, reads)._asdict(),
         "reads": list(reads),

@@ -95,6 +95,11 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.num_samples < 0:
         parser.error("--num-samples must be 0 (all) or more")
+    if arguments.options and not arguments.cfg_path:
+        parser.error("--options override settings of --cfg-path, which is not given")
+    for name in ("temperature", "max_new_tokens", "prompt_chars", "instructions"):
+        if arguments.cfg_path and getattr(arguments, name) != parser.get_default(name):
+            parser.error(f"--{name.replace('_', '-')} does not apply to --cfg-path, whose settings say how it answers")
     return arguments
 
 
@@ -166,7 +171,14 @@ def run_settings(arguments: argparse.Namespace, instructions: str) -> dict[str, 
     # Without those that change how fast it plays (--num-envs, --dtype, --timeout …): a run may go on with others.
     names = "model_path base_url model_name cfg_path options temperature max_new_tokens seed"
     names += " max_turns prompt_chars show_commands"
-    return {name: getattr(arguments, name) for name in names.split()} | {"instructions": instructions}
+    given = {name: getattr(arguments, name) for name in names.split()} | {"instructions": instructions}
+    if arguments.cfg_path:  # what is in the file, for it can be edited between two calls
+        from xrl_alignment.settings.loading import load_config, shareable
+        from xrl_alignment.settings.schema import EvaluateConfig
+
+        config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)
+        given |= {name: shareable(config)[name] for name in ("model", "policy", "environment")}
+    return given
 
 
 def play(

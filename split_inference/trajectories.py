@@ -119,7 +119,7 @@ class TrajectoryFolder:
             write_json(file, settings)
             return
         before = _read_json(file)
-        other = [key for key in settings if before.get(key) != settings[key]]
+        other = [key for key in settings if key in before and before[key] != settings[key]]
         if other:
             changes = ", ".join(f"{key} {before.get(key)!r} is now {settings[key]!r}" for key in other)
             raise ConfigError(f"{folder} holds another run ({changes}): give another --output-dir")

@@ -84,10 +84,24 @@ def test_mistakes_end_in_a_line(server, served, tmp_path, run_main):
 
 
 def test_options_that_make_no_sense(capsys):
-    for options in (["--output-dir", "x"], ["--output-dir", "x", "--base-url", "u", "--model-path", "m"]):
+    for options in (
+        [],
+        ["--base-url", "u", "--model-path", "m"],
+        ["--base-url", "u", "--options", "policy.num_beams=1"],
+        ["--cfg-path", "f", "--temperature", "1"],
+    ):
         with pytest.raises(SystemExit) as ended:
-            alfworld_vllm_client.parse_arguments(options)
+            alfworld_vllm_client.parse_arguments(["--output-dir", "x", *options])
         assert ended.value.code == 2
+
+
+def test_a_settings_file_that_was_edited_is_another_run(tmp_path):
+    (tmp_path / "player.yaml").write_text("policy: {num_beams: 1}\n")
+    given = ["--output-dir", str(tmp_path / "out"), "--cfg-path", str(tmp_path / "player.yaml")]
+    before = alfworld_vllm_client.run_settings(alfworld_vllm_client.parse_arguments(given), "")
+    (tmp_path / "player.yaml").write_text("policy: {num_beams: 2}\n")
+    after = alfworld_vllm_client.run_settings(alfworld_vllm_client.parse_arguments(given), "")
+    assert {key for key in before if before[key] != after[key]} == {"policy"}
 
 
 # ---- real vLLM -----------------------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from alfworld_native import check_split
 from lavis.common.errors import ConfigError
-from lavis.common.named_class import is_class_name
+from lavis.common.named_class import is_class_name, load_class
 from lavis.models.sections import check_section
 from xrl_alignment.agents.experts import make_expert
+from xrl_alignment.agents.policies.base import Policy
 from xrl_alignment.common.choices import CLIENT_EXPERTS
+from xrl_alignment.settings.policy import PolicyConfig
 from xrl_alignment.settings.schema import DaggerConfig
 
 # What a kernel driver offers CUDA and ROCm: NVIDIA's cards, Jetson's, WSL's, AMD's.
@@ -22,12 +24,23 @@ def check_device(name: str, key: str = "run.device") -> None:
         raise ConfigError(f"{key} is {name}, but this machine has no GPU: use {key}=cpu")
 
 
+def check_policy(policy: PolicyConfig) -> None:
+    """ConfigError for a policy `module:Class` that is not there or cannot act."""
+    if is_class_name(policy.name):
+        load_class(policy.name, "policy", ("act", "close"), Policy)
+
+
 def check_named(config: DaggerConfig) -> None:
     """ConfigError, EnvironmentFault or MissingFileError for what a run of `config` could not use. Needs no torch."""
     expert, environment = config.expert.name, config.environment
     check_device(config.run.device)
     check_device(config.run.learner_device, "run.learner_device")
     check_section(config.model)
+    check_policy(config.policy)
+    if config.policy.name == "http" and config.run.run_training:
+        raise ConfigError(
+            "policy.name=http asks another machine's model, which nobody trains: set run.run_training=false"
+        )
     if is_class_name(expert):
         make_expert(expert)
     if environment.allow_other_games:

@@ -19,6 +19,8 @@ from xrl_alignment.settings.schema import DaggerConfig
         (["model.llm_model=/absent/model"], "model.llm_model: no folder /absent/model"),
         (["model.llm_model=vicuna"], "model.llm_model: there is no folder vicuna, and it is no hub id (owner/name)"),
         (["expert.name=absent:Expert"], "there is no module absent"),
+        (["policy.name=absent:Policy"], "policy absent:Policy: there is no module absent"),
+        (["policy.name=http", "policy.base_urls=[http://localhost:9]"], "set run.run_training=false"),
         (["expert.name=handcoded", "environment.name=mine:Env"], "set environment.name=native"),
     ],
 )

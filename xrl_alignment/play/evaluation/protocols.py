@@ -219,12 +219,12 @@ def recognised(config: EvaluateConfig) -> str:
     return DEFAULT if all(_rule(key, config) == value for key, value in rules.items()) else OWN
 
 
-def own_games(name: str, config: EvaluateConfig) -> bool:
-    """Whether the games are as many, and of that split, as the protocol says; True for DEFAULT: any games are its."""
+def own_games(name: str, config: EvaluateConfig, games: int) -> bool:
+    """Whether so many `games` of the split are the protocol's own; True for DEFAULT: any games are its."""
     chosen = PROTOCOLS.get(name)
     if chosen is None or name == DEFAULT:
         return True
-    played = (config.environment.name != "household", config.environment.split, config.run.num_envs)
+    played = (config.environment.name != "household", config.environment.split, games)
     return played == (True, chosen.split, chosen.games)
 
 

@@ -9,6 +9,7 @@ from contextlib import closing
 
 import pytest
 
+from lavis.common.errors import ConfigError
 from tests.xrl_alignment.play.client.playing import native, quiet
 from xrl_alignment.play.client.connection import ClientError, RetryingConnection
 from xrl_alignment.play.client.play import play
@@ -129,7 +130,13 @@ class Stranger(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:7860", "https://127.0.0.1", "http://127.0.0.1:99999"])
+@pytest.mark.parametrize("url", ["127.0.0.1:7860", "https://127.0.0.1", "http://127.0.0.1:99999", "http://a b:80"])
 def test_server_url_is_checked(url):
     with pytest.raises(ValueError, match="server URL"):
         play(url, native, [])
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "a pasted token…"])
+def test_a_token_that_no_header_can_hold_is_refused(token):
+    with pytest.raises(ConfigError, match="--token or EMAC_TOKEN"):
+        RetryingConnection("http://127.0.0.1:80", token=token, patience_s=1, report=quiet())

@@ -32,7 +32,9 @@ def test_a_protocol_lies_over_every_players_file(name, cfg):
     check_rules(name, made, [])
     chosen = PROTOCOLS[name]
     assert (made.run.num_trials, made.run.max_steps) == (chosen.trials, chosen.steps)
-    assert (made.environment.split, made.run.num_envs) == (chosen.split, chosen.games) and own_games(name, made)
+    assert (made.environment.split, made.run.num_envs) == (chosen.split, chosen.games) and own_games(
+        name, made, chosen.games
+    )
     assert made.run.moving_slots is chosen.moving_slots and made.reflexion.enabled is chosen.memories
     if chosen.decode:
         assert made.policy.decode == made.expert.decode == chosen.decode
@@ -59,7 +61,9 @@ def test_an_option_that_contradicts_a_rule_is_named(key):
 def test_other_games_are_allowed_and_said_to_be_others():
     made = config(*options_of("emma-12"), "environment.split=valid_seen", "run.num_envs=140")
     check_rules("emma-12", made, ["environment.split=valid_seen", "run.num_envs=140"])
-    assert not own_games("emma-12", made) and own_games(DEFAULT, made) and own_games(OWN, made)
+    assert not own_games("emma-12", made, 140) and own_games(DEFAULT, made, 140) and own_games(OWN, made, 140)
+    everything = config(*options_of("react"), "run.num_envs=0")  # all games of the split, which are the protocol's
+    assert own_games("react", everything, 134) and not own_games("react", everything, 133)
 
 
 def test_the_steps_of_the_default_are_those_of_the_split():
