@@ -203,6 +203,11 @@ class Student(Protocol):
         """From a text to its token ids, without special tokens; can be pickled without the model's weights."""
         ...
 
+    @property
+    def encode_answer(self) -> Callable[[str], list[int]]:
+        """As `encode`, of an answer as it follows a prompt: all that `answer_logps` sums over, but for its end."""
+        return self.encode
+
     @abstractmethod
     def answer_tokens(self, answer: str) -> int:
         """Number of tokens of an answer and its end over which `answer_logps` sums (at most `max_answer_tokens`)."""

@@ -73,7 +73,7 @@ class StudentTask(BaseTask):
                 )
             # Only training on pairs needs a rejected answer; an evaluation compares with the label.
             trains = split in self.settings.train_splits
-            dataset.check = LabelCheck(model.encode, model.max_answer_tokens, preferences and trains)
+            dataset.check = LabelCheck(model.encode_answer, model.max_answer_tokens, preferences and trains)
 
     def train_step(self, model: Any, samples: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """The objective's loss, and all its parts by name."""
@@ -135,6 +135,7 @@ class LabelCheck:
         self._limit = limit
         self._preferences = preferences
         self._encode = encode
+        self._joint = len(encode(""))  # tokens that the model learns before every answer
         # Tokens with EOS. The cache is for commands, which repeat.
         self._length = lru_cache(maxsize=4096)(lambda text: len(encode(text.rstrip())) + 1)
 
@@ -145,10 +146,10 @@ class LabelCheck:
         for field in ("text_output", "text_output_neg"):
             text = getattr(record, field)
             # No tokenizer makes more tokens than bytes of a text: most labels need not be encoded.
-            if len(text.encode()) >= self._limit and (length := self._length(text)) > self._limit:
+            if len(text.encode()) + self._joint >= self._limit and (length := self._length(text)) > self._limit:
                 return (
                     f"{field} has {length} tokens with its end, over the model's {self._limit} "
-                    f"(model.max_output_txt_len - 1): {text[:40]!r}…"
+                    f"(by model.max_output_txt_len): {text[:40]!r}…"
                 )
         return ""
 

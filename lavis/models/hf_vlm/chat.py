@@ -41,13 +41,19 @@ class Chat:
         self.tokenizer: Any = processor.tokenizer
         self.images, self.longest = images, longest
         self.image_token, self.image_id = image_token(processor), image_token_id(config)
-        self.has_template = bool(getattr(processor, "chat_template", None) or self.tokenizer.chat_template)
+        template = getattr(processor, "chat_template", None) or self.tokenizer.chat_template
+        self.has_template = bool(template)
+        # A template with this switch ends the thoughts in the prompt already: an answer is a command, and no tokens of
+        # it go into them.
+        self.switches = {"enable_thinking": False} if "enable_thinking" in str(template) else {}
         # Longest first: `<|im_start|>` may contain another special token, which must not be broken up before it. Single
         # characters are left alone, because the text may need them.
         special = {str(token) for token in (*self.tokenizer.all_special_tokens, self.image_token)}
         special |= {str(t) for t in self.tokenizer.added_tokens_decoder.values() if getattr(t, "special", False)}
         self._special = sorted((token for token in special if len(token) > 1), key=len, reverse=True)
-        self._joint, self.end_id, self._tail = self._ends()
+        joint, self.end_id, tail = self._ends()
+        self.encode_answer = EncodeAnswer(self.tokenizer, joint, tail)
+        self._joint = self.tokenizer.decode(self.encode(joint), skip_special_tokens=True).strip()
         self.pad_id = self.end_id if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
 
     # ---- prompts ----------------------------------------------------------------------------------------------------
@@ -132,7 +138,9 @@ class Chat:
             messages.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
         owner = self.processor if getattr(self.processor, "chat_template", None) else self.tokenizer
         try:
-            return owner.apply_chat_template(messages, tokenize=False, add_generation_prompt=answer is None)
+            return owner.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=answer is None, **self.switches
+            )
         except Exception as error:  # jinja's kinds, for a template that takes no lists
             raise ConfigError(f"model.path: its chat template cannot write an image and a text ({error})") from error
 
@@ -140,18 +148,15 @@ class Chat:
 
     def answer_ids(self, answer: str, longest: int) -> list[int]:
         """The tokens of an answer as they follow a prompt, and its end; at most `longest`."""
-        joined = self._joint + answer.strip()
-        # A tokenizer may join the answer's first letters with what stands before them, and sentencepiece marks the
-        # beginning of a text: so the answer is encoded behind the prompt's last characters.
-        before, whole = self.encode(self._tail), self.encode(self._tail + joined)
-        ids = whole[len(before) :] if whole[: len(before)] == before else self.encode(joined)
-        return ids[: longest - 1] + [self.end_id]
+        return self.encode_answer(answer)[: longest - 1] + [self.end_id]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of new tokens up to the answer's end."""
+        """The text of new tokens up to the answer's end, without what joins it to the prompt."""
         kept = list(ids)
         kept = kept[: kept.index(self.end_id)] if self.end_id in kept else kept
-        return self.tokenizer.decode(kept, skip_special_tokens=True).strip()
+        text = self.tokenizer.decode(kept, skip_special_tokens=True).strip()
+        # A template that begins an answer with "<think>" has "</think>" in the joint, which is learned with the answer.
+        return text.removeprefix(self._joint).strip()
 
     def encode(self, text: str) -> list[int]:
         """Token ids without special ones."""
@@ -193,6 +198,24 @@ class Encode:
     def __call__(self, text: str) -> list[int]:
         """The ids."""
         return self._tokenizer.encode(text, add_special_tokens=False)
+
+
+class EncodeAnswer:
+    """From an answer to its token ids as they follow a prompt, without its end; pickled with the tokenizer alone.
+
+    `joint` joins prompt and answer, `tail` are the prompt's last characters.
+    """
+
+    def __init__(self, tokenizer: Any, joint: str, tail: str) -> None:
+        self._encode, self._joint, self._tail = Encode(tokenizer), joint, tail
+
+    def __call__(self, answer: str) -> list[int]:
+        """The ids."""
+        joined = self._joint + answer.strip()
+        # A tokenizer may join the answer's first letters with what stands before them, and sentencepiece marks the
+        # beginning of a text: so the answer is encoded behind the prompt's last characters.
+        before, whole = self._encode(self._tail), self._encode(self._tail + joined)
+        return whole[len(before) :] if whole[: len(before)] == before else self._encode(joined)
 
 
 def as_frame(image: Any) -> Image.Image:

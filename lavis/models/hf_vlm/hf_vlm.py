@@ -325,6 +325,11 @@ class HfVlm(StudentModel):
         return Encode(self.chat.tokenizer)
 
     @property
+    def encode_answer(self) -> Callable[[str], list[int]]:
+        """From an answer to its token ids behind a prompt, without its end."""
+        return self.chat.encode_answer
+
+    @property
     def max_answer_tokens(self) -> int:
         """Longer answers are cut to this, their end counted."""
         return self.max_output_txt_len

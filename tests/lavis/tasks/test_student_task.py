@@ -40,7 +40,7 @@ def test_labels_that_would_be_cut() -> None:
     image = np.zeros((2, 2, 3), np.uint8)
     assert check(Record(image, "", "go to desk")) == ""
     assert check(Record(image, "", "go to desk 1")) == (
-        "text_output has 5 tokens with its end, over the model's 4 (model.max_output_txt_len - 1): 'go to desk 1'…"
+        "text_output has 5 tokens with its end, over the model's 4 (by model.max_output_txt_len): 'go to desk 1'…"
     )
     by_bytes = LabelCheck(lambda text: list(text.encode()), limit=4, preferences=False)
     assert "has 7 tokens" in by_bytes(Record(image, "", "日本"))  # two characters, six bytes

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 
 import pytest
 import torch
 from PIL import Image
 
+from lavis.datasets.records import Record
 from lavis.models import HfVlm
-from lavis.models.hf_vlm.chat import as_frame, joined
+from lavis.models.hf_vlm.chat import Chat, as_frame, joined
 from lavis.models.student import Question
+from lavis.tasks.student_task import LabelCheck
 from tests.lavis.models.hf_vlm.conftest import PROMPTS, frame
 
 pytest.importorskip("peft")
@@ -39,6 +42,44 @@ def test_an_answer_is_cut_before_its_end(build: Callable[..., HfVlm]) -> None:
     assert len(ids) == 4 and ids[-1] == model.chat.end_id
     assert model.answer_tokens("go to desk 1 and then to another one") == 4 == model.max_answer_tokens
     assert model.chat.decode([*model.chat.answer_ids("look", 64), 5, 6]) == "look"
+
+
+# As the "Thinking" models' templates: the prompt begins the thoughts, and an answer without thoughts ends them first.
+THINKING = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['role'] == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+)
+SWITCHED = THINKING.removesuffix("{% endif %}") + (
+    "{% if enable_thinking is defined and not enable_thinking %}{{ '\n</think>\n\n' }}{% endif %}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(("template", "joint"), [(THINKING, "</think>"), (SWITCHED, "")])
+def test_the_end_of_thoughts_is_no_part_of_an_answer(template: str, joint: str, build: Callable[..., HfVlm]) -> None:
+    processor, config = build().chat.processor, build().base.config
+    processor.chat_template = template
+    chat = Chat(processor, config, images=1, longest=512)
+    ids = chat.answer_ids("go to desk 1", 64)
+    written = chat.tokenizer.decode(chat.read(Question("x", (frame(0),)))["input_ids"][0].tolist() + ids)
+    assert written.endswith("<think>\n\n</think>\n\ngo to desk 1<|im_end|>")
+    assert chat.tokenizer.decode(ids[:-1]).strip() == f"{joint}\n\ngo to desk 1".strip()
+    assert chat.decode(ids) == "go to desk 1" == chat.decode(chat.encode("go to desk 1"))
+    assert chat.switches == ({} if joint else {"enable_thinking": False})
+
+
+def test_labels_are_counted_as_they_are_learned(build: Callable[..., HfVlm]) -> None:
+    model = build()
+    model.chat.processor.chat_template = THINKING
+    model.chat = Chat(model.chat.processor, model.base.config, images=1, longest=512)
+    needed = model.answer_tokens("go to desk 1")  # with the end of thoughts, and its own end
+    assert needed > len(model.encode("go to desk 1")) + 1
+    record = Record(frame(0), "", "go to desk 1")
+    for limit in (needed, needed - 1):
+        model.max_output_txt_len = limit
+        check = pickle.loads(pickle.dumps(LabelCheck(model.encode_answer, model.max_answer_tokens, False)))  # noqa: S301
+        assert check(record) == "" if limit == needed else f"has {needed} tokens with its end, over" in check(record)
 
 
 def test_pads_stand_left_of_prompts_and_right_of_answers(build: Callable[..., HfVlm]) -> None:

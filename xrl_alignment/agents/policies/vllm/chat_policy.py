@@ -58,7 +58,7 @@ class ChatPolicy(ServedPolicy):
         self.vis_processor = vis_processor
         # Lengths count a BOS. The server's files may name another end than the template writes.
         self._writing: dict[str, Any] = {"max_tokens": max_length - 1, "min_tokens": max(min_length - 1, 0)}
-        self._writing |= {"ignore_eos": True, "stop_token_ids": [model.chat.end_id]}
+        self._writing |= {"ignore_eos": True, "stop_token_ids": [model.chat.end_id], **_switches(model)}
         self._http = VllmHttpClient(timeout_s)
         super().__init__(
             client=self._http,
@@ -94,7 +94,8 @@ class _ChatCheck(ModelCheck):
         """See `ModelCheck.probed`."""
         turns = [content_of(self._hub, question) for question in self._questions]
         last_token = self._hub.base.config.get_text_config().vocab_size - 1
-        for question, written in zip(self._questions, self._http.chat(url, turns, **ASKED), strict=True):
+        replies = self._http.chat(url, turns, **ASKED, **_switches(self._hub))
+        for question, written in zip(self._questions, replies, strict=True):
             ids = [min(item.token, last_token) for item in written]
             yield written, self._hub.next_logps(question, ids)
 
@@ -103,6 +104,11 @@ def content_of(model: HfVlm, question: Question) -> Content:
     """The question as the content of a user turn in OpenAI's form."""
     images, text = model.chat.turn(question)
     return [*map(_as_part, images), {"type": "text", "text": text}]
+
+
+def _switches(model: HfVlm) -> dict[str, Any]:
+    """What makes the server write the prompt as `model.chat` does; nothing for a template without switches."""
+    return {"chat_template_kwargs": model.chat.switches} if model.chat.switches else {}
 
 
 def _as_part(image: Image.Image) -> dict[str, Any]:

@@ -47,7 +47,9 @@ class SmallChatEngine(SmallEngine):
         assert body["repetition_penalty"] == 1 and body["temperature"] == 0
         (message,) = body["messages"]
         text = self.processor.apply_chat_template(
-            [{**message, "content": [_for_template(part) for part in message["content"]]}], add_generation_prompt=True
+            [{**message, "content": [_for_template(part) for part in message["content"]]}],
+            add_generation_prompt=True,
+            **body.get("chat_template_kwargs", {}),
         )
         images = [_image_of(part) for part in message["content"] if part["type"] == "image_url"]
         read = self.processor(text=[text], images=[images], return_tensors="pt")
@@ -82,7 +84,12 @@ def _image_of(part: dict) -> Image.Image:
 
 @pytest.fixture(scope="module", params=["qwen2_5_vl", "smolvlm"])
 def folder(request, tmp_path_factory):
-    return tiny.make(request.param, tmp_path_factory.mktemp("vlm") / request.param)
+    made = tiny.make(request.param, tmp_path_factory.mktemp("vlm") / request.param)
+    if request.param == "qwen2_5_vl":  # as Qwen3.5's: the prompt begins the thoughts, unless a switch ends them there
+        template = made / "chat_template.jinja"
+        thoughts = "<think>\n{% if enable_thinking is defined and not enable_thinking %}</think>\n{% endif %}"
+        template.write_text(template.read_text().removesuffix("{% endif %}") + thoughts + "{% endif %}")
+    return made
 
 
 def student_of(folder, **options):
