@@ -32,7 +32,7 @@ from lavis.models.hf_vlm import loading
 from lavis.models.hf_vlm.adapters import fitting_weights, plain_name, with_adapters
 from lavis.models.hf_vlm.chat import Chat, Encode, Inputs, joined, on
 from lavis.models.hf_vlm.logps import answer_logits, check_image_tokens, shares_prompts, summed_logps
-from lavis.models.hf_vlm.options import MODEL_TYPES, checked_options
+from lavis.models.hf_vlm.options import MODEL_TYPES, amp_of, checked_options
 from lavis.models.student import Decoding, Question, RowLoss, Samples, questions_of
 from lavis.models.student_model import StudentModel
 
@@ -124,7 +124,7 @@ class HfVlm(StudentModel):
         chat = Chat(processor, config, images=options["images"], longest=options["max_txt_len"])
         vlm, sources = loading.load_model(path, config, options)
         check_image_tokens(vlm, chat, path)
-        amp = options["amp"] or ("bfloat16" if options["dtype"] == "bfloat16" else "")
+        amp = amp_of(options)
         # The adapters' first values come from a seed of their own, so that the run's generator stays where it was.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options["init_seed"])
@@ -428,4 +428,8 @@ class HfVlm(StudentModel):
 
     def float(self) -> Self:  # the last one: in the class below it the name no longer means the type
         """Weights in float32, which LAVIS has on a CPU; quantised ones stay as they are."""
-        return self if getattr(self.base, "is_quantized", False) else super().float()
+        if getattr(self.base, "is_quantized", False):
+            return self
+        if self.amp == torch.float16 == self.base.dtype:
+            self.amp = None  # it followed `dtype`, which ends here
+        return super().float()

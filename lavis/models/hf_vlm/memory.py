@@ -27,7 +27,7 @@ from lavis.common.errors import ConfigError, EmacError, first_sentence
 from lavis.models.hf_vlm import loading
 from lavis.models.hf_vlm.chat import ALIGNED, FRAME, Chat, Inputs
 from lavis.models.hf_vlm.hf_vlm import CONSTRUCTED, HfVlm
-from lavis.models.hf_vlm.options import checked_options
+from lavis.models.hf_vlm.options import amp_of, checked_options
 from lavis.models.hf_vlm.shadows import Bytes, without_numbers
 from lavis.models.student import Question
 
@@ -98,7 +98,9 @@ def skeleton(options: Mapping[str, Any], *, on_cpu: bool) -> _Traced:
             sources={"vision": path, "language": path},
             **{name: options[name] for name in CONSTRUCTED},
         )
-    amp = getattr(torch, options["amp"] or ("bfloat16" if options["dtype"] == "bfloat16" else "float32"))
+    amp = getattr(torch, amp_of(options) or "float32")
+    if on_cpu and not quantised and amp == torch.float16 == dtype:
+        amp = torch.float32  # see `HfVlm.float`
     student.precision = mixed_precision(torch.device("cpu" if on_cpu else "meta"), amp)
     return student
 

@@ -37,8 +37,8 @@ class HfVlmKeys(Section, section="model"):
     quantization: str = setting("none", "of the frozen weights, by bitsandbytes", one_of(*QUANTIZATIONS))
     amp: str = setting(
         "",
-        "number format of autocast in training; empty: bfloat16 if that is `dtype`. A CPU that only emulates bfloat16 "
-        "computes in float32",
+        "number format of autocast in training; empty: `dtype` if that is bfloat16, or on a GPU float16. A CPU that "
+        "only emulates bfloat16 computes in float32",
         Rule(f"one of {', '.join(DTYPES)}", ("", *DTYPES).__contains__),
     )
     # What trains (LoRA, arXiv:2106.09685).
@@ -92,6 +92,12 @@ class HfVlmKeys(Section, section="model"):
 
 
 CONFIG_DEFAULTS = defaults_of(HfVlmKeys)
+
+
+def amp_of(options: Mapping[str, Any]) -> str:
+    """Name of the number format of autocast; empty: none."""
+    # float16 must follow, too: its small gradients become 0 unless the loss is scaled, which runners do by `amp`.
+    return options["amp"] or (options["dtype"] if options["dtype"] != "float32" else "")
 
 
 def checked_options(cfg: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,25 @@ from __future__ import annotations
 import pytest
 
 from lavis.common.errors import ConfigError
-from lavis.models.hf_vlm.options import CONFIG_DEFAULTS, checked_options
+from lavis.models.hf_vlm.options import CONFIG_DEFAULTS, amp_of, checked_options
 
 
 def test_defaults_are_filled_in() -> None:
     assert checked_options({"path": "a/b"}) == {**CONFIG_DEFAULTS, "path": "a/b"}
+
+
+@pytest.mark.parametrize(
+    ("given", "amp"),
+    [
+        ({}, ""),
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "float16"}, "float16"),
+        ({"dtype": "float16", "amp": "float32"}, "float32"),
+        ({"amp": "bfloat16"}, "bfloat16"),
+    ],
+)
+def test_mixed_precision_follows_the_weights(given: dict, amp: str) -> None:
+    assert amp_of(checked_options({"path": "x", **given})) == amp
 
 
 @pytest.mark.parametrize(
