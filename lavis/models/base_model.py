@@ -164,13 +164,33 @@ class BaseModel(nn.Module):
         self.load_state_dict(dict(state), strict=False)
 
     def base_hash(self) -> str:
-        """SHA-256 of the frozen parameters: a checkpoint is refused by a model whose frozen part is another."""
+        """`frozen_hash`, computed once: a checkpoint is refused by a model whose frozen part is another."""
         if not self._frozen_hash:
-            digest = hashlib.sha256()
-            # Names and bytes, so that two layers which have changed places give another hash.
-            for name, parameter in self.named_parameters():
-                if not parameter.requires_grad:
-                    digest.update(name.encode())
-                    digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-            self._frozen_hash = digest.hexdigest()
+            self._frozen_hash = self.frozen_hash()
         return self._frozen_hash
+
+    def frozen_hash(self, dtype: torch.dtype | None = None) -> str:
+        """SHA-256 of the frozen parameters; with `dtype`, of them in that number format."""
+        digest = hashlib.sha256()
+        # Names and bytes, so that two layers which have changed places give another hash.
+        for name, parameter in self.named_parameters():
+            if not parameter.requires_grad:
+                digest.update(name.encode())
+                value = parameter.detach().to(dtype if dtype and parameter.is_floating_point() else parameter.dtype)
+                digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def is_base(self, found: str) -> bool:
+        """Whether `found` is the hash of this model's frozen part."""
+        if found == self.base_hash():
+            return True
+        # Older versions hashed the weights as a CPU has them, in float32. Shards of a distributed model, and quantised
+        # weights, are of other types, and cannot be hashed so.
+        plain = all(type(parameter) is nn.Parameter for parameter in self.parameters())
+        return plain and found == self.frozen_hash(torch.float32)
+
+    def float(self) -> Self:  # the last one: in the class below it the name no longer means the type
+        """Weights in float32, which LAVIS has on a CPU. `base_hash` stays that of the weights as they were loaded."""
+        if any(parameter.dtype != torch.float32 for parameter in self.parameters()):
+            self.base_hash()  # computed now, and kept: a GPU, where the weights stay as they are, finds the same one
+        return super().float()

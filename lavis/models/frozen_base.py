@@ -7,7 +7,7 @@ shapes would load beside any base, and mean nothing there.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,10 @@ class CheckpointError(EmacError, ValueError):
     """A checkpoint that is truncated, foreign, or belongs to another model or run; the text names both sides."""
 
 
-def check_base(model: BaseModel | Student, path: Path | str, *, hashes: Collection[str] = ()) -> None:
+def check_base(model: BaseModel | Student, path: Path | str) -> None:
     """CheckpointError if `path` is a run's checkpoint, offline or online, of another frozen base than `model`'s.
 
-    Weight files of other kinds (LAVIS's, safetensors) say nothing of a base and pass. `hashes` are as in
-    `require_base`.
+    Weight files of other kinds (LAVIS's, safetensors) say nothing of a base and pass.
     """
     file = download.cached_path(str(path)) if download.is_url(path) else Path(path)
     if not file.is_file() or file.suffix == ".safetensors":
@@ -38,29 +37,20 @@ def check_base(model: BaseModel | Student, path: Path | str, *, hashes: Collecti
     if isinstance(content, dict) and isinstance(content.get("model"), dict) and "base_hash" in content:
         if not isinstance(content["base_hash"], str):
             raise CheckpointError(f"{path} is damaged: base_hash is {type(content['base_hash']).__name__}, not str")
-        require_base(model, content, path, hashes=hashes)
+        require_base(model, content, path)
 
 
 def check_bases(model: BaseModel | Student, section: Mapping[str, Any]) -> None:
-    """`check_base` for the checkpoints that a `model:` section has loaded into `model`.
-
-    The model must be where it will train: on a CPU its frozen weights are made float32, which gives another hash.
-    """
+    """`check_base` for the checkpoints that a `model:` section has loaded into `model`."""
     # The reference is loaded whatever `load_pretrained` says.
     for key in ("pretrained", "ref_pretrained") if section.get("load_pretrained", True) else ("ref_pretrained",):
         if section.get(key):
             check_base(model, str(section[key]))
 
 
-def require_base(
-    model: BaseModel | Student, content: Mapping[str, Any], path: Path | str, *, hashes: Collection[str] = ()
-) -> None:
-    """CheckpointError if the weights were trained on another frozen base than `model`'s.
-
-    `hashes` are those of the model's base in all number formats in which a run may have had it; by default only the one
-    that the model has.
-    """
-    if content["base_hash"] in (hashes or (model.base_hash(),)):
+def require_base(model: BaseModel | Student, content: Mapping[str, Any], path: Path | str) -> None:
+    """CheckpointError if the weights were trained on another frozen base than `model`'s."""
+    if model.is_base(content["base_hash"]):
         return
     # What the settings in the file say of its base. Only short printable texts of them: the message goes to a terminal.
     config = content.get("config")
@@ -75,5 +65,6 @@ def require_base(
     files = f" ({' '.join(named)})" if named else ""
     raise CheckpointError(
         f"{path} was trained on the frozen base {content['base_hash'][:12]}{files}, "
-        f"this model's frozen base is {model.base_hash()[:12]}: load the same base weights"
+        f"this model's frozen base is {model.base_hash()[:12]}: load the same base weights, in the same number format "
+        "(model.dtype, model.llm_dtype, model.vit_precision)"
     )

@@ -235,7 +235,11 @@ class Student(Protocol):
 
     @abstractmethod
     def base_hash(self) -> str:
-        """Hash (hex) of the frozen weights, which a checkpoint belongs to."""
+        """Hash (hex) of the frozen weights, which a checkpoint belongs to; the same on every device."""
+        ...
+
+    def is_base(self, found: str) -> bool:
+        """Whether `found` is `base_hash`, or what an older version computed of the same weights."""
         ...
 
     def require_sources(self) -> None:

@@ -112,7 +112,7 @@ class Blip2Emac(StudentModel):
         self._acting = adapters.ActingModel(kept_prompts_mib)
         self.sources: dict[str, str] = {}  # part: the file, folder or hub id that brought all its weights
         self.required_parts: tuple[str, ...] = ()  # by the config: must be in `sources` before the model trains or acts
-        self._base_hash = self._reference_hash = ""  # computed when asked for, anew after weights were loaded
+        self._frozen_hash = self._reference_hash = ""  # computed when asked for, anew after weights were loaded
         for part in self.frozen:
             getattr(self, part).requires_grad_(False)
         if low_memory:
@@ -398,11 +398,9 @@ class Blip2Emac(StudentModel):
         """Load a weight file or folder of any known format; see `emac_weights.load_checkpoint`."""
         emac_weights.load_checkpoint(self, url_or_filename)
 
-    def base_hash(self) -> str:
-        """Hash of the frozen weights (`emac_weights.base_hash`), computed once: frozen weights do not change."""
-        if not self._base_hash:
-            self._base_hash = emac_weights.base_hash(self)
-        return self._base_hash
+    def frozen_hash(self, dtype: torch.dtype | None = None) -> str:
+        """Hash of the frozen weights, see `emac_weights.base_hash`; with `dtype`, of them in that number format."""
+        return emac_weights.base_hash(self, dtype)
 
     def reference_hash(self) -> str:
         """Key of cached reference log-probabilities: equal as long as they hold.
@@ -416,7 +414,7 @@ class Blip2Emac(StudentModel):
 
     def forget_hashes(self) -> None:
         """Compute the hashes anew when they are asked for: other weights were loaded."""
-        self._base_hash = self._reference_hash = ""
+        self._frozen_hash = self._reference_hash = ""
 
     # ---- DPO's reference policy -------------------------------------------------------------------------------------
 

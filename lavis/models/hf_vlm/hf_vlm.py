@@ -93,7 +93,6 @@ class HfVlm(StudentModel):
         self.allow_random = tuple(allow_random)
         self.shares_prompts = shares_prompts(vlm) and not low_memory  # kept keys cannot be recomputed
         self._reference: dict[str, Tensor] | None = None  # of `trainable_state_dict`; empty: without adapters
-        self._base_hash = ""
         forget_decoding(vlm)
         vlm.requires_grad_(False)
         if low_memory:
@@ -378,22 +377,16 @@ class HfVlm(StudentModel):
     def _check_note(self, key: str, folder: str) -> None:
         """WeightsError, which names `model.<key>`, if the note in an adapter's folder names another base."""
         base = read_note(folder).get("base_hash")
-        if base and base != self.base_hash():
+        if base and not self.is_base(base):
             raise weights.WeightsError(
                 f"model.{key}: {folder} was trained on the base {base[:12]}, model.path is the base "
                 f"{self.base_hash()[:12]}: name the model that it was trained on"
             )
 
-    def base_hash(self) -> str:
-        """Hash of the frozen weights and of the names and shapes of those that train, computed once."""
-        if not self._base_hash:
-            self._base_hash = self.frozen_hash()
-        return self._base_hash
-
     def frozen_hash(self, dtype: torch.dtype | None = None) -> str:
-        """As `base_hash`, computed anew: a checksum that must be the same before and after training.
+        """Hash of the frozen weights and of the names and shapes of those that train.
 
-        With `dtype`, of the weights in that number format.
+        With `dtype`, of the weights in that number format. It must be the same before and after training.
         """
         state = {plain_name(name): value for name, value in self.vlm.named_parameters() if not is_adapter(name)}
         frozen = {

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from lavis.common.config import load_yaml, merged
 from lavis.common.errors import ConfigError
 from lavis.models import download, load_model
 from lavis.models.blip2_models import blip2, emac_weights, weights
@@ -94,6 +95,16 @@ class TestWeights:
         one_step(model, model(samples)["loss"])
         assert model.base_hash() == before
         assert build(freeze_vit=True, freeze_qformer=True, freeze_llm=True, init_seed=8).base_hash() != before
+
+    def test_a_base_has_the_same_hash_on_a_cpu(self) -> None:
+        options = {"llm_dtype": "bfloat16", "freeze_llm": True}
+        here = load_model("blip2_emac", "tiny", options=options)
+        section = merged(load_yaml(Blip2Emac.default_config_path("tiny")).model, options)
+        there = Blip2Emac.from_config(section)  # as it stays on a GPU
+        assert here.llm_model.dtype == torch.float32 != there.llm_model.dtype
+        assert here.base_hash() == there.base_hash() != here.frozen_hash()
+        assert here.is_base(here.frozen_hash()) and there.is_base(here.frozen_hash())
+        assert not here.is_base(load_model("blip2_emac", "tiny", options={**options, "init_seed": 3}).base_hash())
 
     def test_hashes_follow_a_language_model_that_is_loaded_later(self, frozen: Blip2Emac, tmp_path: Path) -> None:
         frozen.set_reference()

@@ -16,6 +16,7 @@ from transformers import AutoModelForImageTextToText
 from lavis.common.errors import ConfigError
 from lavis.models import HfVlm
 from lavis.models.blip2_models.weights import WeightsError
+from lavis.models.frozen_base import CheckpointError, check_base
 from lavis.models.hf_vlm import tiny
 from lavis.models.references import ReferenceLogps
 from lavis.models.student import DpoParts, Question
@@ -371,3 +372,24 @@ def test_a_vision_tower_that_came_from_nowhere_is_refused(
     with pytest.raises(ConfigError, match="vision part"):
         model.write(questions)
     build(path=str(broken), allow_random=["vision"]).require_sources()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_cpu_and_a_gpu_name_the_same_base(
+    dtype: str, build: Build, folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    options = {"path": str(folder("qwen2_5_vl")), "lora_rank": 4, "dtype": dtype}
+    there = wake(HfVlm.from_config(options))  # as it stays on a GPU
+    there.save_adapter(tmp_path / "adapter")
+    assert there.amp == getattr(torch, dtype)
+    here = build(dtype=dtype)
+    assert here.base.dtype == torch.float32 and here.amp != torch.float16
+    # Also if the base's hash was asked for before the weights became float32: a run that begins from peft's folder.
+    begun = build(dtype=dtype, pretrained=str(tmp_path / "adapter"))
+    assert begun.base_hash() == here.base_hash() == there.base_hash() != build().base_hash()
+    for base in (there.base_hash(), here.frozen_hash()):  # older versions named it as it is on a CPU
+        torch.save({"model": there.trainable_state_dict(), "base_hash": base}, tmp_path / "run.pth")
+        for model in (here, there):
+            check_base(model, tmp_path / "run.pth")
+    with pytest.raises(CheckpointError, match=r"the same number format \(model.dtype, "):
+        check_base(build(), tmp_path / "run.pth")
