@@ -164,13 +164,14 @@ class _ClientBase:
         obs: Mapping[str, Any] | np.ndarray,
         task_name: str,
         temperature: float,
-        max_tokens: int,
+        max_tokens: int | None,
         text: Mapping[str, Any],
         step: Mapping[str, Any],
     ) -> dict[str, Any]:
         image = encode(obs, self.image_format)
-        fields = {"task_name": task_name, **step, "temperature": temperature, "max_tokens": max_tokens}
-        fields["model"] = self.model
+        fields = {"task_name": task_name, **step, "temperature": temperature, "model": self.model}
+        if max_tokens is not None:  # else the server's default, which is as much as its model gives
+            fields["max_tokens"] = max_tokens
         request = {"method": "POST", "url": f"{self.server_url}/get_action", "headers": self._headers}
         # Texts may be longer than a URL may be: then all goes as JSON, with the image in base64. Else the image is the
         # body itself, a quarter smaller, and the fields are in the query string.
@@ -264,7 +265,7 @@ class QwenPolicyClient(_ClientBase):
         obs: Mapping[str, Any] | np.ndarray,
         task_name: str,
         temperature: float = 0.7,
-        max_tokens: int = 512,
+        max_tokens: int | None = None,
         timeout: float | None = None,
         *,
         env_id: EnvId | None = "",
@@ -330,7 +331,7 @@ class AsyncQwenPolicyClient(_ClientBase):
         obs: Mapping[str, Any] | np.ndarray,
         task_name: str,
         temperature: float = 0.7,
-        max_tokens: int = 512,
+        max_tokens: int | None = None,
         timeout: float | None = None,
         *,
         env_id: EnvId | None = "",

@@ -36,18 +36,21 @@ logger = logging.getLogger("policy_server.requests")
 
 ResultT = TypeVar("ResultT")
 TimedT = TypeVar("TimedT", "ActionResult", "ChatResult")
-CHAT_TOKENS = 512  # of an answer, if the request gives no number and the model allows as many
+ANSWER_TOKENS = 512  # of an answer, if the request gives no number and the model allows as many
 
 
 @dataclass(frozen=True)
 class ActionQuery:
-    """One request for an action: the encoded image and the fields of `web.schemas.ActionFields`."""
+    """One request for an action: the encoded image and the fields of `web.schemas.ActionFields`.
+
+    `max_tokens` None is the server's default.
+    """
 
     image: bytes
     task: str
     step: int = 0
     temperature: float = 0.7
-    max_tokens: int = 512
+    max_tokens: int | None = None
     model: str = ""
     session: str = ""
     prompt: str = ""
@@ -224,7 +227,7 @@ class AdmissionControl:
             raise RequestRefused(404, "unknown_task", str(error)) from error
         model = query.model or self.pool.default
         # Requests that no model call can answer are refused before the image is decoded.
-        self._check_length(model, query.max_tokens)
+        longest = self._answer_length(model, query.max_tokens)
         started = time.monotonic()
         # Decoding takes milliseconds: in a thread, so that the event loop answers others meanwhile.
         image, fingerprint, thumbnail = await self._in_thread(self._decode, query.image)
@@ -235,7 +238,7 @@ class AdmissionControl:
         except PromptError as error:
             raise RequestRefused(422, "invalid_request", str(error)) from error
         # All that the answer depends on, but for the image, whose fingerprint may be near instead of equal.
-        key = (model, prompt, query.temperature, query.max_tokens)
+        key = (model, prompt, query.temperature, longest)
         parsed = None
         if self.cache.size:
             parsed = self.cache.get(key, fingerprint)
@@ -243,7 +246,7 @@ class AdmissionControl:
         if parsed:
             result = ActionResult(parsed, model, cached=True)
         else:
-            job = ModelJob(image, prompt, query.temperature, query.max_tokens)
+            job = ModelJob(image, prompt, query.temperature, longest)
             answer = await self.queue.ask(model, job, self.settings.queue.deadline_s)
             # In a thread: to find the nearest of many commands takes quadratic time (`games.alfworld`).
             parsed = await self._in_thread(space.parse, answer.output, query.commands)
@@ -257,9 +260,7 @@ class AdmissionControl:
         return result
 
     async def _chat(self, query: ChatQuery) -> ChatResult:
-        # Without `max_tokens` an answer has at most CHAT_TOKENS, or as many as the model gives if these are fewer.
-        most = self.pool.settings(query.model).max_tokens
-        longest = self._check_length(query.model, query.max_tokens or min(CHAT_TOKENS, most))
+        longest = self._answer_length(query.model, query.max_tokens)
         started = time.monotonic()
         turns = await self._in_thread(self._decoded, query.turns)
         decode_s = time.monotonic() - started
@@ -282,9 +283,14 @@ class AdmissionControl:
         }
         return ChatResult([answer.output for answer in answers], query.model, seconds)
 
-    def _check_length(self, model: str, max_tokens: int) -> int:
-        """`max_tokens`; RequestRefused for more than the model gives (422), or a model that is not served (404)."""
+    def _answer_length(self, model: str, max_tokens: int | None) -> int:
+        """Most tokens of an answer: `max_tokens`, or else ANSWER_TOKENS, or as many as the model gives if fewer.
+
+        RequestRefused for more than the model gives (422), or a model that is not served (404).
+        """
         limit = self.pool.settings(model).max_tokens
+        if max_tokens is None:
+            return min(ANSWER_TOKENS, limit)
         if max_tokens > limit:
             reason = f"max_tokens is {max_tokens}; {model} gives at most {limit}"
             raise RequestRefused(422, "invalid_request", reason, param="max_tokens")

@@ -16,7 +16,11 @@ SECURITY_HEADERS = {
 
 
 OPENAI = "/v1/"  # begins the addresses whose refusals have OpenAI's form
-_OPENAI_CODES = {"unknown_model": "model_not_found", "key_needed": "invalid_api_key", "rate": "rate_limit_exceeded"}
+_OPENAI_CODES = {
+    "unknown_model": "model_not_found",
+    "key_needed": "invalid_api_key",
+    "too_many_requests": "rate_limit_exceeded",
+}
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 

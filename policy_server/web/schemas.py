@@ -22,7 +22,12 @@ class ActionFields(_Strict):
     task_name: str = Field(max_length=200, description="a MineRL BASALT environment's id, or ALFWorld")
     step: int = Field(default=0, ge=0, le=2**31 - 1, description="the response repeats it")
     temperature: float = Field(default=0.7, ge=0, le=2, description="0: greedy decoding")
-    max_tokens: int = Field(default=512, ge=1, le=8192, description="limit for the model's answer")
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=8192,
+        description="limit for the model's answer; without one 512, or as many as the model gives",
+    )
     model: Name = Field(default="", description="a name from /models; empty: the default model")
     session: SessionName = Field(default="", description="requests with the same name share a history; empty: none")
 

@@ -39,6 +39,12 @@ def test_an_action_is_ready_for_the_environment(serve):
     assert BasaltStandIn().action_space.contains(action)
 
 
+def test_a_model_of_short_answers_is_asked_for_no_more(serve):
+    with QwenPolicyClient(serve("model.max_tokens=4").url) as client:
+        assert client.get_action(OBS, task_name=CAVE)
+        assert client.get_action(OBS, task_name="ALFWorld", prompt="> ", admissible_commands=["look"])
+
+
 def test_the_asynchronous_client_says_the_same(serve):
     server = serve()
 

@@ -24,8 +24,10 @@ class Scribe:
 
     def __init__(self) -> None:
         self.questions: list[str] = []
+        self.lengths: list[int] = []
 
     def answer(self, jobs: Sequence[ModelJob]) -> list[str]:
+        self.lengths += [job.max_tokens for job in jobs]
         self.questions += [job.prompt.text for job in jobs]
         return ['{"reasoning": "on", "action": {"forward": 1}}'] * len(jobs)
 
@@ -96,6 +98,25 @@ def test_what_is_shown_is_small_and_holds_no_upload():
     _, _, admission = acted([("lab", large)] * 3, "server.recent=2")
     assert len(admission.recent) == 2
     assert all(seen.query.image == b"" and seen.thumbnail.size == (320, 180) for seen in admission.recent)
+
+
+@pytest.mark.parametrize(("limit", "length"), [(256, 256), (1024, 512)])
+def test_a_request_without_a_length_gets_one_that_the_model_gives(limit, length):
+    settings = load_config(PolicyServerSettings, None, [f"model.path={TINY}", f"model.max_tokens={limit}"])
+    scribe, metrics = Scribe(), Metrics()
+
+    async def run() -> None:
+        admission = AdmissionControl(
+            settings, ModelPool(settings.model_table(), 0, metrics, load=lambda settings: scribe), metrics
+        )
+        admission.start()
+        try:
+            await admission.act("lab", ActionQuery(encoded_image(), CAVE), "http")
+        finally:
+            await admission.stop()
+
+    asyncio.run(run())
+    assert scribe.lengths == [length]
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,16 @@ def test_a_conversation_has_limits(client):
         client.chat.completions.create(**{**ASKED, "messages": [{"role": "user", "content": [data_url()] * 17}]})
 
 
+def test_a_caller_that_asks_too_often_is_told_so_by_openais_name(serve):
+    server = serve("server.rate_per_s=0.001", "server.burst=1")
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    client.models.list()
+    with pytest.raises(openai.RateLimitError) as caught:
+        for _ in range(2):
+            client.chat.completions.create(**ASKED, max_tokens=1)
+    assert caught.value.code == "rate_limit_exceeded" and caught.value.type == "rate_limit_error"
+
+
 def test_keys_rates_and_the_queue_are_those_of_the_server(serve, held_model):
     server = serve("queue.limit=1", "queue.max_batch=1", keys={"lab": "a-key-of-the-lab-1"}, model=held_model)
     strange = openai.OpenAI(base_url=f"{server.url}/v1", api_key="another-key-of-none", max_retries=0)
