@@ -97,8 +97,9 @@ class ActingModel:
 
     Merged, a Llama is plain again, which our kernels compute (`fast_llm`); unmerged, each adapted matrix costs two more
     products. The copy shares every weight that is not adapted. It is made when it is first asked for, and anew when a
-    weight that it was made of has changed; `drop` frees its memory. `llm` itself is never changed: adding the product
-    to a bfloat16 matrix and subtracting it again would not give the same matrix back.
+    weight that it was made of has changed, as far as torch counts changes: a fused optimiser's steps
+    (`AdamW(fused=True)`) are not counted, so after them call `drop`, which frees the copy's memory. `llm` itself is
+    never changed: adding the product to a bfloat16 matrix and subtracting it again would not give the same matrix back.
 
     Keys and values of the prompts that it read last are kept, in at most `kept_mib` MiB.
     """
@@ -115,7 +116,7 @@ class ActingModel:
         weights = [weight for layer in layers for weight in layer.parameters()]
         if not weights or any(type(weight) is not nn.Parameter for weight in weights):  # shards of a distributed model
             return llm
-        # The storage and the number of changes in place: any optimiser's step and any loading of weights change it.
+        # The storage and the number of changes in place: an optimiser's step (but no fused one) and loading change it.
         made_of = tuple((weight.data_ptr(), weight._version) for weight in weights)
         if self._merged is None or made_of != self._made_of:
             self._merged, self._made_of = None, made_of  # the old copy's memory first
@@ -150,8 +151,15 @@ class ActingModel:
             parts = [image.numpy(force=True).tobytes() for image in read]
             # The Q-Former may read the prompt, too; then its tokens are those of this prompt alone.
             shown.append(hash((*parts, question.prompt if model.qformer_tokenizer else "")))
-        # (N, 1) -> (N, Q): all tokens of an image have its name.
-        images = torch.tensor(shown)[:, None].expand(-1, model.query_tokens.shape[1])
+        # A video (frames, 3, S, S) has Q tokens for each of its frames.
+        first = questions[0]
+        if first.encoded is not None and first.encoded.dim() == 2:  # (tokens, width of the Q-Former)
+            count = len(first.encoded)
+        else:
+            is_video = bool(first.images) and first.images[-1].dim() == 4
+            count = model.query_tokens.shape[1] * (len(first.images[-1]) if is_video else 1)
+        # (N, 1) -> (N, tokens): all tokens of an image have its name.
+        images = torch.tensor(shown)[:, None].expand(-1, count)
         return fast_llm.Named(self._kept, torch.cat([images, rows], dim=1).to(model.device))
 
     def drop(self, *, if_training: bool) -> None:

@@ -50,7 +50,10 @@ class Policy(Protocol):
 
 
 def changes(weights: Iterable[torch.Tensor]) -> list[int]:
-    """How often each was changed in place, as torch counts it: by an optimiser's steps, or weights that were loaded."""
+    """How often each was changed in place, as torch counts it: by an optimiser's steps, or weights that were loaded.
+
+    A fused optimiser's steps (`AdamW(fused=True)`) are not counted: train without it, as this project does.
+    """
     return [weight._version for weight in weights]  # autograd's own counter; comparing values would read them all
 
 

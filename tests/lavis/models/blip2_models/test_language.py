@@ -128,6 +128,20 @@ class TestGenerate:
         model.train()
         assert not kept._kept
 
+    def test_prompts_behind_several_frames_are_kept(self, build: Build, samples: dict) -> None:
+        model, plain = build(kept_prompts_mib=8), build()
+        samples["image"] = torch.stack([samples["image"], samples["image"].flip(0)], dim=1)  # (N, 2 frames, 3, S, S)
+        greedy = {"num_beams": 1, "max_length": 9, "repetition_penalty": 1.0}
+        for _ in range(2):
+            assert model.generate(samples, **greedy) == plain.generate(samples, **greedy)
+            samples["prompt"] = [prompt + "look\n> " for prompt in samples["prompt"]]
+        kept = model._acting._kept
+        found = []
+        find = kept.find
+        kept.find = lambda names: found.append(find(names)) or found[-1]
+        assert model.generate(samples, **greedy) == plain.generate(samples, **greedy)
+        assert all(length > 16 for length, _ in found) and len(found) == 3  # more than both frames' tokens
+
     def test_a_batch_gives_what_each_prompt_gives_alone(self, frozen: Blip2Emac, samples: dict) -> None:
         options = {"num_beams": 2, "max_length": 8, "repetition_penalty": 1.0}
         alone = [
