@@ -7,6 +7,8 @@ as for evaluation); with random crops nothing may be cached.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,12 +23,17 @@ Place = tuple[str, int]  # a file's name, and the number of a step or entry in i
 class ReferenceLogps:
     """The reference policy's log-probabilities by transition; valid while `model.reference_hash()` stays the same.
 
+    `data` are the settings by which images and texts are read (plain containers): a resumed run with others computes
+    the log-probabilities anew.
+
     `state` and `restore` give a resumed run the same numbers to the last bit: computed again in another batch they
     would differ by rounding.
     """
 
-    def __init__(self, model: Student) -> None:
+    def __init__(self, model: Student, data: Any = None) -> None:
         self._model = model
+        written = json.dumps(data, sort_keys=True, default=str)
+        self._data = f" {hashlib.sha256(written.encode()).hexdigest()}" if data is not None else ""
         self._key = ""
         self._known: dict[Place, tuple[float, float]] = {}
 
@@ -39,8 +46,8 @@ class ReferenceLogps:
 
         Computes those that are new, each once. ConfigError if the model has no reference policy.
         """
-        # log pi_ref(y | x) depends on the reference's weights: another reference, another cache.
-        if self._key != (key := self._model.reference_hash()):
+        # log pi_ref(y | x) depends on the reference's weights and on x: another reference or reader, another cache.
+        if self._key != (key := self._model.reference_hash() + self._data):
             self._key, self._known = key, {}
         # A transition drawn twice in one batch is computed once. {place: one of its rows}
         rows = {place: row for row, place in enumerate(places) if place not in self._known}

@@ -48,7 +48,7 @@ from lavis.runners.optimizer import make_optimizer, make_schedule
 from lavis.runners.parallel import Replicas, Trained
 from lavis.runners.run_data import EpochBatches, RunData
 from lavis.runners.stopping import Stopped, StopSignal, UntilStopped
-from lavis.tasks.base_task import BaseTask, has_own_loop, losses_of
+from lavis.tasks.base_task import BaseTask, check_own_loop, has_own_loop, losses_of
 from lavis.training import Updater
 
 logger = logging.getLogger(__name__)
@@ -377,9 +377,14 @@ class RunnerBase:
         content = checkpoint.load(path)
         checkpoint.require_fit(content, self._identity(), path)
 
+        # The optimiser's state brings the earlier run's settings; this run's win. (The schedule sets learning rates.)
+        own = [{key: group[key] for key in ("weight_decay", "betas")} for group in self.optimizer.param_groups]
+
         def load(weights: Mapping[str, torch.Tensor]) -> None:
             self.replicas.load_trainable(weights)
             self.replicas.load_optimizer(self.optimizer, content["optimizer"])
+            for group, values in zip(self.optimizer.param_groups, own, strict=True):
+                group.update(values)
 
         restore_model(self.replicas.model, content, path, load)
         if content["scaler"]:
@@ -399,6 +404,7 @@ class RunnerBase:
 
     def _prepare_training(self) -> None:
         """Optimiser, updates, schedule, the stream of batches, and what the run will have been trained on."""
+        check_own_loop(self.task, self.settings)
         self.optimizer = make_optimizer(self.replicas.model, self.settings)
         self.updater = Updater(
             self.optimizer,
@@ -423,7 +429,8 @@ class RunnerBase:
                 )
                 logger.info("%sthe training processors change images at random; %s", again, hint)
             else:
-                self.references = ReferenceLogps(model)
+                config = self.config.to_dict()
+                self.references = ReferenceLogps(model, [config.get(name) for name in ("datasets", "preprocess")])
         self.data.count_skipped(self.data.skipped_in(self.settings.train_splits[0]))
         self.lr_scheduler = make_schedule(self.optimizer, self.settings, self.max_epoch)
 

@@ -190,10 +190,11 @@ class BaseTask:
             samples = {**next(batches), "epoch": epoch, "num_iters_per_epoch": iters_per_epoch, "iters": number}
             lr_scheduler.step(cur_epoch=epoch, cur_step=number)
             loss, parts = losses_of(self.train_step(model=model, samples=samples))
-            # Gradients of an update's batches add up, and the update is to have their mean.
-            scaled = loss / accum_grad_iters
+            # Gradients of an update's batches add up, and the update is to have their mean. The last update of an epoch
+            # may have fewer batches.
+            first = number - number % accum_grad_iters  # of the update
+            scaled = loss / min(accum_grad_iters, iters_per_epoch - first)
             (scaler.scale(scaled) if scaler is not None else scaled).backward()
-            # The last batches of an epoch make an update, too, even if there are fewer of them.
             if (number + 1) % accum_grad_iters == 0 or number + 1 == iters_per_epoch:
                 # The scaler leaves a step out if float16 has overflowed in a gradient.
                 if scaler is not None:
@@ -257,6 +258,15 @@ def has_own_loop(task: BaseTask) -> bool:
     """Whether the task's class overrides a method that goes over an epoch's batches."""
     names = ("train_epoch", "train_iters", "_train_inner_loop")
     return any(getattr(type(task), name) is not getattr(BaseTask, name) for name in names)
+
+
+def check_own_loop(task: BaseTask, settings: RunSettings) -> None:
+    """ConfigError if a loop of the task's own would leave a setting without effect."""
+    if has_own_loop(task) and settings.clip_grad_norm:
+        raise ConfigError(
+            f"run.clip_grad_norm={settings.clip_grad_norm}: {type(task).__name__} goes over the batches in a loop of "
+            "its own, in which runners clip nothing: leave it out, and clip in that loop"
+        )
 
 
 def losses_of(returned: Any) -> tuple[Tensor, dict[str, Tensor]]:

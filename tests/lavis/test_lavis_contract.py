@@ -352,6 +352,25 @@ class TestOverrides:
         assert equal(weights(plain, "0"), weights(around, "0"))
         assert '"train_around": 1' in (around.output_dir / "log.txt").read_text()
 
+    def test_an_update_of_fewer_batches_has_their_mean(self, minimal: Make) -> None:
+        class Around(Losses):
+            def train_epoch(self, **loop: object) -> dict:
+                return super().train_epoch(**loop)
+
+        # Two batches, so that the only update has fewer than three: as without a loop of the task's own.
+        plain, around = (minimal(kind, kind.__name__, **{"run.accum_grad_iters": 3}) for kind in (Losses, Around))
+        gradients = []
+        for runner in (plain, around):
+            step = runner.optimizer.step
+            runner.optimizer.step = lambda model=runner.replicas.model, step=step: (
+                gradients.append(model.head.weight.grad.clone()),
+                step(),
+            )
+            runner.train()
+        assert len(gradients) == 2 and torch.allclose(*gradients)
+        with pytest.raises(ConfigError, match="run.clip_grad_norm=1.0: Around goes over the batches in a loop of its"):
+            minimal(Around, "clipped", **{"run.clip_grad_norm": 1.0})
+
     def test_hooks_and_the_progress_in_samples(self, minimal: Make) -> None:
         told = []
 

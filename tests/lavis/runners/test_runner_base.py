@@ -217,6 +217,32 @@ def test_a_resume_on_other_data_names_the_games_of_both(make_runner, annotation_
     assert played["unknown"] == ["older.pth"]
 
 
+def test_a_resumed_run_has_its_own_weight_decay(make_runner, tmp_path: Path) -> None:
+    make_runner("a", **{"run.max_epoch": 1}).train()
+    own = {"run.resume_ckpt_path": tmp_path / "a/checkpoint_0.pth", "run.weight_decay": 0.25, "run.beta2": 0.98}
+    runner = make_runner("b", **own)
+    runner._resume()
+    groups = runner.optimizer.param_groups
+    assert [group["weight_decay"] for group in groups] == [0.25, 0.0]
+    assert all(group["betas"] == (0.9, 0.98) for group in groups)
+    assert all(state["step"] > 0 for state in runner.optimizer.state.values())
+
+
+def test_reference_logps_of_other_data_settings_are_computed_anew(make_runner, tmp_path: Path) -> None:
+    make_runner("bc", **{"run.max_epoch": 1}).train()
+    path = tmp_path / "bc/checkpoint_0.pth"
+    dpo = {"run.objective": "dpo", "model.pretrained": path, "model.ref_pretrained": path}
+    make_runner("dpo", **dpo, **{"run.max_epoch": 1}).train()
+    kept = torch.load(tmp_path / "dpo/checkpoint_0.pth", weights_only=True)["references"]
+    for name, settings in (("same", {}), ("other", {"datasets.alfworld_cap.blank_images": True})):
+        runner = make_runner(name, **dpo, **settings)
+        runner.references.restore(kept)
+        assert len(runner.references) == len(kept["places"]) > 0
+        samples = next(runner.data.train_batches(runner.stream, runner.device))
+        runner.references.add_to(samples, runner.data.places(samples))
+        assert (runner.references.state()["key"] == kept["key"]) == (name == "same")
+
+
 def test_the_best_weights_of_an_earlier_run_in_the_folder_are_not_this_runs(make_runner, tmp_path: Path) -> None:
     """A run without validation loaded them before its test, and called them its result."""
     make_runner("same", **{"run.max_epoch": 1, "run.valid_splits": "[val]"}).train()
