@@ -37,7 +37,7 @@ class PolicyConfig(Section, section="policy"):
     num_beams: int = setting(
         5, "beams of the beam search; must be 1 with `name=vllm`, which decodes greedily", at_least(1)
     )
-    max_length: int = setting(128, "tokens of an answer, at most", at_least(1))
+    max_length: int = setting(128, "tokens of an answer, at most", at_least(2))
     min_length: int = setting(1, "tokens of an answer, at least; not above `max_length`", at_least(0))
     skip_rejected: bool = setting(
         False,

@@ -57,6 +57,7 @@ def test_a_section_stands_under_its_name(schema: type[Section]) -> None:
         ("policy.name=vllm", "policy.num_beams: 5 is not 1, and policy.name=vllm decodes greedily"),
         ("policy.name=http", "policy.base_urls: [] is not one address with policy.name=http"),
         ("policy.base_urls=[http://a/v1]", "policy.base_urls: ['http://a/v1'] is not one address with"),
+        ("policy.max_length=1", "policy.max_length: 1 is not a number of at least 2"),
         ("policy.min_length=129", "policy.min_length: 129 is not at most policy.max_length (128)"),
     ],
 )
