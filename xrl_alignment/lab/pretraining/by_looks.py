@@ -60,7 +60,7 @@ from alfworld_native.experts.explorer import Explorer
 from alfworld_native.games import find_games
 from alfworld_native.language.commands import normalise, rejected_now, visited_now
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from lavis.common.files import make_folder
+from lavis.common.files import make_folder, write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.student import Question
 from lavis.training import Updater
@@ -252,6 +252,16 @@ def told_student(weights: str | Path | None = None) -> ToldStudent:
     return shipped
 
 
+def kept_states(path: Path, count: int) -> list[State]:
+    """The first `count` states of the file, which is cut to them: a round that was killed is played again."""
+    rows = path.read_text().splitlines(keepends=True) if path.exists() else []
+    if len(rows) > count:
+        rows = rows[:count]
+        write_atomically(path, lambda file: file.write("".join(rows).encode()))
+    states = [State(*json.loads(row)) for row in rows]
+    return [state._replace(types=tuple(state.types)) for state in states]  # JSON gives lists
+
+
 def main() -> None:
     """Command line."""
     arguments = parse_arguments()
@@ -260,10 +270,11 @@ def main() -> None:
     out: Path = arguments.out
     make_folder(out.absolute())
     log = out / "log.jsonl"
-    done = sum("round" in json.loads(line) for line in log.read_text().splitlines()) if log.exists() else 0
+    notes = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    rounds = [one for one in notes if "round" in one]
+    done = len(rounds)
     model = told_student(out / "llm.safetensors" if done else None)
-    states = [State(*row) for row in map(json.loads, (out / "states.jsonl").read_text().splitlines())] if done else []
-    states = [state._replace(types=tuple(state.types)) for state in states]  # JSON gives lists
+    states = kept_states(out / "states.jsonl", rounds[-1]["states"] if done else 0)
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
     games += find_games("train") if arguments.official else []
 
