@@ -238,6 +238,7 @@ def test_reference_logps_of_other_data_settings_are_computed_anew(make_runner, t
         runner = make_runner(name, **dpo, **settings)
         runner.references.restore(kept)
         assert len(runner.references) == len(kept["places"]) > 0
+        runner.stream.stop = runner.all_batches
         samples = next(runner.data.train_batches(runner.stream, runner.device))
         runner.references.add_to(samples, runner.data.places(samples))
         assert (runner.references.state()["key"] == kept["key"]) == (name == "same")
