@@ -6,7 +6,7 @@ Layout (ALFWorld's own; generated games use it too):
                                                     traj_data.json
 
 The list of a split's games is cached under `$XDG_CACHE_HOME/emac` (else `~/.cache/emac`) and valid as long as the
-modification times of the split's folder and of its task folders stay the same.
+modification times of the split's folder, of its task folders and of their trial folders stay the same.
 """
 
 from __future__ import annotations
@@ -98,11 +98,14 @@ def ids_hash(ids: Iterable[str]) -> str:
 
 def _scan_cached(folder: Path) -> list[str]:
     """Ids of the playable games in `folder`, from the cache if the folder is unchanged."""
-    # The stamp hashes names and modification times of the folder and of its task folders: it changes when games come or
-    # go.
+    # The stamp hashes names and modification times of the folder, its task folders and their trial folders: it changes
+    # when games come or go, and when a trial folder that is there already gets its game file (ALFWorld's download brings
+    # trajectories and game files in separate archives).
     digest = hashlib.sha256(f"{_CACHE_FORMAT} {folder.stat().st_mtime_ns}".encode())
-    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
-        digest.update(f"{entry.name} {entry.stat().st_mtime_ns}\n".encode())
+    for task in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        trials = sorted(os.scandir(task.path), key=lambda entry: entry.name) if task.is_dir() else []
+        for entry in (task, *trials):
+            digest.update(f"{entry.name} {entry.stat().st_mtime_ns}\n".encode())
     stamp = digest.hexdigest()
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]
     cache = cache_root() / "games" / f"{name}.json"

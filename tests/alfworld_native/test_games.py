@@ -65,6 +65,14 @@ def test_second_scan_comes_from_the_cache_until_the_folder_changes(data, monkeyp
     assert len(scans) == 1
 
 
+def test_a_game_file_that_a_known_trial_folder_gets_later_is_found(data):
+    trial = data / "json_2.1.1/train/pick_and_place_simple-Vase-None-Desk-1/trial_1"
+    trial.mkdir(parents=True)
+    assert len(find_games("train", data)) == 9  # trajectories are unpacked before the game files
+    (trial / "game.tw-pddl").write_text('{"solvable": true}')
+    assert len(find_games("train", data)) == 10
+
+
 def test_broken_cache_is_scanned_again(data):
     first = find_games("train", data)
     (cache,) = (data / "cache/emac/games").iterdir()
