@@ -137,14 +137,17 @@ class Explorer:
             self._label = Label(action, self._belief.said(self._news if self.notes else explains))
         return self._label
 
-    def _decide(self) -> _Decision:
-        belief, held = self._belief, self._belief.held
+    def _choose_task(self) -> Task:
+        """Of several tasks, that of the object in the hand, else the first that is not known to be done."""
+        held = self._belief.held
         if len(self._tasks) > 1:
-            # Of several tasks, that of the object in the hand, else the first that is not known to be done.
             left = [task for task in self._tasks if self._missing(task) > 0]
             holding = (task for task in left if held and type_of(held) == task.object_type)
             self._task = next(holding, (left or self._tasks)[0])
-        task = self._task
+        return self._task
+
+    def _decide(self) -> _Decision:
+        belief, held, task = self._belief, self._belief.held, self._choose_task()
         if held and type_of(held) == task.object_type:
             return self._use_lamp(held) if task.treatment == "look" else self._bring(held)
         # The wrong thing is in the hand. A place that is in reach and open costs one step, so it goes there at once.

@@ -22,14 +22,14 @@ class PlanningExplorer(Explorer):
     name = "planning explorer"
 
     def plan(self, searches: int = SEARCHES) -> list[HighLevelAction]:
-        """The plan from here to the end of the task; if two objects are wanted, to the end of the trip with this one.
+        """The plan from here to the end of the task; if several objects are wanted, to the end of the trip with one.
 
         As long as the object was not seen, the plan begins with the `searches` likeliest places. It is empty for a task
         that cannot be read or done.
         """
         if self._hopeless:
             return []
-        held, task = self._belief.held, self._task
+        held, task = self._belief.held, self._choose_task()
         if held and type_of(held) == task.object_type:
             return self._finish(held, searches)
         leave = [HighLevelAction("put", held, spot)] if held and (spot := self._spot_for(held, self._types)) else []

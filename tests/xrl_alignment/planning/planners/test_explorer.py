@@ -9,7 +9,7 @@ from alfworld_native.games import find_games
 from xrl_alignment.planning.figures import figures
 from xrl_alignment.planning.planners.base import PlanQuestion
 from xrl_alignment.planning.planners.explorer import ExplorerPlanner, PlanningExplorer, judge
-from xrl_alignment.planning.plans import read_plan
+from xrl_alignment.planning.plans import read_plan, write_plan
 from xrl_alignment.planning.player import Answerer, PlanningPlayer, PlanSettings
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 from xrl_alignment.settings.planning import PlanRules
@@ -43,6 +43,24 @@ def test_a_task_that_cannot_be_read_has_no_plan() -> None:
     explorer = PlanningExplorer()
     explorer.begin("You are in the middle of a room. you see a desk 1.\nYour task is to: win.")
     assert explorer.plan() == []
+
+
+def test_of_several_tasks_it_plans_the_one_that_is_left() -> None:
+    explorer = PlanningExplorer()
+    task = "put a mug in desk, and put a clean plate in shelf"
+    explorer.begin(
+        f"You are in the middle of a room. you see a bed 1, a desk 1, a shelf 1, and a sinkbasin 1.\n"
+        f"Your task is to: {task}."
+    )
+    explorer.observe("go to bed 1", "You arrive at bed 1. On the bed 1, you see a mug 1, and a plate 1.")
+    assert write_plan(explorer.plan()) == "take mug 1, put mug 1 in/on desk 1"
+    explorer.observe("take mug 1 from bed 1", "You pick up the mug 1 from the bed 1.")
+    explorer.observe("go to desk 1", "You arrive at desk 1. On the desk 1, you see nothing.")
+    explorer.observe("put mug 1 in/on desk 1", "You move the mug 1 to the desk 1.")
+    assert write_plan(explorer.plan()) == "take plate 1, clean plate 1, put plate 1 in/on shelf 1"
+    explorer.observe("go to bed 1", "You arrive at bed 1. On the bed 1, you see a plate 1.")
+    explorer.observe("take plate 1 from bed 1", "You pick up the plate 1 from the bed 1.")
+    assert write_plan(explorer.plan()) == "clean plate 1, put plate 1 in/on shelf 1"
 
 
 def test_it_judges_its_own_plans_as_the_triggers_do(many) -> None:
