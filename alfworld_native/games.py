@@ -99,8 +99,8 @@ def ids_hash(ids: Iterable[str]) -> str:
 def _scan_cached(folder: Path) -> list[str]:
     """Ids of the playable games in `folder`, from the cache if the folder is unchanged."""
     # The stamp hashes names and modification times of the folder, its task folders and their trial folders: it changes
-    # when games come or go, and when a trial folder that is there already gets its game file (ALFWorld's download brings
-    # trajectories and game files in separate archives).
+    # when games come or go, and when a trial folder that is there already gets its game file (ALFWorld's download
+    # brings trajectories and game files in separate archives).
     digest = hashlib.sha256(f"{_CACHE_FORMAT} {folder.stat().st_mtime_ns}".encode())
     for task in sorted(os.scandir(folder), key=lambda entry: entry.name):
         trials = sorted(os.scandir(task.path), key=lambda entry: entry.name) if task.is_dir() else []
