@@ -44,6 +44,7 @@ TINY = {  # planner.model -> weights: the demo's language model as it is, and ta
 }
 _CHANGES: dict[str, dict[str, Any]] = {  # ablation -> settings of the planner
     "no_replanning": {
+        "feedback": "rules",  # the planner's own judgement (`questions`) would ask for plans besides the triggers
         "replan_rejected": False,
         "replan_not_found": False,
         "replan_seen": False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,9 +21,11 @@ from xrl_alignment.agents.experts.llm.accounting import Prices, read_calls
 from xrl_alignment.common.errors import BudgetSpent, EndpointFault
 from xrl_alignment.lab import pipeline
 from xrl_alignment.planning.building import _CHANGES, build_loop, language_model, run_emac_plus
+from xrl_alignment.planning.follower import PlanFollower
+from xrl_alignment.planning.planners.base import PlanAnswer
 from xrl_alignment.runs.checkpoint import load_checkpoint
 from xrl_alignment.settings.loading import is_emac_plus, load_config
-from xrl_alignment.settings.planning import ABLATIONS, EmacPlusConfig
+from xrl_alignment.settings.planning import ABLATIONS, FEEDBACKS, EmacPlusConfig, PlannerConfig
 
 DEMO = REPO_ROOT / "configs" / "emac_plus" / "demo.yaml"
 SMALL = (
@@ -118,6 +121,21 @@ def test_every_ablation_changes_a_setting_that_exists() -> None:
     assert set(_CHANGES) == set(ABLATIONS)
     config = load_config(EmacPlusConfig, DEMO)
     assert all(hasattr(config.planner, key) for changes in _CHANGES.values() for key in changes)
+
+
+@pytest.mark.parametrize("feedback", FEEDBACKS)
+def test_without_replanning_the_planner_is_asked_once(feedback: str) -> None:
+    """With `feedback=questions` the planner's own "no" asked for new plans."""
+    rules = replace(PlannerConfig(feedback=feedback), **_CHANGES["no_replanning"])
+    room = "You are in the middle of a room. you see a desk 1, and a bed 1.\nYour task is to: put a mug in bed."
+    follower = PlanFollower(room, rules)
+    follower.take(PlanAnswer("take mug, go to bed 1, go to desk 1"))
+    for _ in range(10):
+        while follower.due:
+            follower.take(PlanAnswer("no, no: the mug is elsewhere"))
+        if follower.command is not None:
+            follower.observe(follower.command, "Nothing happens.")
+    assert len(follower.calls) == 1 and not follower.feedbacks and follower.command is None
 
 
 @pytest.mark.parametrize(
