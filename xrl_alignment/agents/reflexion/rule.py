@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from alfworld_native.experts.belief import Belief
 from alfworld_native.language.commands import canonical
 from alfworld_native.language.feedback import CLOSED, OPEN, SURFACE, whole_sentences
-from alfworld_native.language.sentences import NOTHING_HAPPENS, Task, names_in, parse_opening, parse_task, type_of
+from alfworld_native.language.sentences import NOTHING_HAPPENS, Task, names_in, parse_opening, parse_tasks, type_of
 from xrl_alignment.agents.language.history import EpisodeTrace
 
 RULE_MARK = "(by rule)"
@@ -108,8 +108,21 @@ def read_episode(trace: EpisodeTrace) -> EpisodeReading:
             name = (belief.held or before or match[2]) if belief.by_type else match[2]
             moved.append((match[1], name, match[3]))
     reading.by_type = belief.by_type
-    # The task is read last: only the types of objects that exist make its sentence clear.
-    task = parse_task(sentence, set(map(type_of, reading.found_at)), set(map(type_of, receptacles)))
+    # The task is read last: only the types of objects that exist make its sentence clear. Of several, it is the first
+    # that is not done: fewer objects than it asks for are, treated as it asks, in one receptacle of the type it names.
+    tasks = parse_tasks(sentence, set(map(type_of, reading.found_at)), set(map(type_of, receptacles)))
+    there = [
+        Counter(
+            place
+            for thing, place in belief.place.items()
+            if type_of(thing) == one.object_type
+            and type_of(place) == one.target_type
+            and belief.treated(thing, one.treatment)
+        )
+        for one in tasks
+    ]
+    left = [one for one, places in zip(tasks, there, strict=True) if max(places.values(), default=0) < one.count]
+    task = next(iter(left or tasks), None)
     reading.task = task
     for verb, name, target in moved:
         if task is None or type_of(name) != task.object_type:

@@ -61,6 +61,16 @@ def test_only_one_of_two_found():
     assert "I found only one tomato." in text and "look for another tomato in places" in text
 
 
+def test_of_several_tasks_the_first_that_is_not_done_is_read():
+    task = "put a hot tomato in garbagecan, and put a mug in drawer"
+    heat = ("heat tomato 1 with microwave 1", "You heat the tomato 1 using the microwave 1.")
+    put = ("put tomato 1 in/on garbagecan 1", "You move the tomato 1 to the garbagecan 1.")
+    assert "I took tomato 1 but did not heat it." in reflect(task, COUNTER, TAKE)
+    text = reflect(task, COUNTER, TAKE, heat, put)
+    assert text.startswith("(by rule) I saw mug 2 at countertop 1 but did not take it. Next time I will go to countert")
+    assert "tomato" not in text
+
+
 def test_lamp():
     lamp = ("go to drawer 1", "You arrive at drawer 1. On the drawer 1, you see a desklamp 1.")
     text = reflect("look at tomato under the desklamp", lamp, COUNTER, TAKE, task_type="look_at_obj_in_light")

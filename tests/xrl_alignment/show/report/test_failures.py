@@ -31,6 +31,7 @@ def put(where: str) -> tuple[str, str]:
         ("put a mug in desk", [SEES, EMPTY, EMPTY, *[("take mug 9 from bed 1", NOTHING)] * 3], "rejected command"),
         ("put a mug in desk", [SEES, ("fly", NOTHING), ("swim", NOTHING), EMPTY], "rejected command"),
         ("put a mug in desk", [SEES, *[("think: hm", "OK.")] * 4, EMPTY], "found and lost"),
+        ("put a mug in desk, and put a book in bed", [SEES, TAKES, EMPTY, put("desk 1")], "never found"),
         ("put a mug in desk", [], "never found"),
         ("<b>no task</b>", [SEES, EMPTY], "never found"),
     ],
