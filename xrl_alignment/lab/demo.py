@@ -12,6 +12,7 @@ while the first trains. It writes `summary.json` and `report.html`, and prints a
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import shlex
@@ -156,6 +157,7 @@ class Evaluator:
     def __init__(self, config: DaggerConfig) -> None:
         self.config = config
         self.environment = environment_factory(config.environment, config.run.max_steps)
+        self.limits = {"max_steps": config.run.max_steps, "enable_tc": config.run.enable_tc}  # as in the training
 
     def baselines(self, games: list[Game]) -> dict[str, dict]:
         """The expert, and random choice among the admissible commands: figures to compare a policy with."""
@@ -163,7 +165,9 @@ class Evaluator:
             "expert": ExpertActor(partial(new_expert, "explorer", {})),
             "random": PolicyActor(policy=RandomPolicy(self.config.run.seed), blank_frames=True),  # it looks at none
         }
-        figures = {name: summarise(play_games(actor, games, self.environment)) for name, actor in actors.items()}
+        figures = {
+            name: summarise(play_games(actor, games, self.environment, **self.limits)) for name, actor in actors.items()
+        }
         # Random play chooses among the admissible commands: its success belongs to that column.
         for row in (figures["random"], *figures["random"]["per_task_type"].values()):
             row |= {"success_admissible": row["success"], "interval_admissible": row["interval"]}
@@ -193,6 +197,7 @@ class Evaluator:
                 concurrency=self.config.run.max_batch,
                 repeat_limit=STUCK_AFTER,
                 on_result=lambda result, trace: progress.advance(result.won),
+                **self.limits,
             )
         return {**summarise(results), "won": {result.game: result.won for result in results}}
 
@@ -309,14 +314,24 @@ def what_next(summary: dict[str, Any], report: Path, config: DaggerConfig) -> li
 def prepare_output(output: Path) -> TextIO:
     """Make the folder `output` and lock it; one that holds an earlier demo's summary is emptied. Returns the lock.
 
-    Raises FileError if the folder cannot be made, and LockedError if another demo writes to it.
+    Raises FileError if the folder cannot be made or holds the summary of something else, such as EMAC+'s loop, and
+    LockedError if another demo writes to it.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:  # now, not minutes later
         raise FileError(f"--output {output} cannot be made: {error.strerror}") from error
     lock = locked(output / ".lock", output)
-    if (output / "summary.json").exists():
+    summary = output / "summary.json"
+    if summary.exists():
+        # A demo's own names its two checkpoints; nothing else is deleted.
+        try:
+            of_a_demo = {"bc", "dpo"} <= set(json.loads(summary.read_bytes())["checkpoints"])
+        except (OSError, ValueError, KeyError, TypeError):
+            of_a_demo = False
+        if not of_a_demo:
+            lock.close()
+            raise FileError(f"--output {output} holds a summary.json that is no demo's: give another folder")
         for entry in output.iterdir():  # the lock stays: whoever locks a new file of its name locks out nobody
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)

@@ -14,8 +14,10 @@ import torch
 
 from alfworld_native.games import find_games
 from lavis.common.errors import FileError
+from lavis.common.files import locked
 from lavis.common.paths import REPO_ROOT
 from tests import warm
+from xrl_alignment.agents.policies.uniform import RandomPolicy
 from xrl_alignment.lab.demo import (
     Evaluator,
     PeakMemory,
@@ -87,16 +89,46 @@ def test_the_baselines_are_the_expert_and_chance(household_data: Path) -> None:
     assert rows["random"]["success"] is None and rows["random"]["success_admissible"] < 1.0
 
 
+def test_the_evaluations_have_the_limits_of_the_run(monkeypatch) -> None:
+    """Whatever `run.max_steps` was, an episode ended at 50 steps."""
+    given: list[dict] = []
+    row = {"success": 0.0, "interval": None, "per_task_type": {}}
+    stand_ins = {
+        "play_games": lambda *_, **options: given.append(options) or [],
+        "summarise": lambda results: dict(row),
+        "load_student": lambda *_: (None, None),
+        "make_policy": lambda *_: RandomPolicy(0),
+        "prompt_writer": lambda *_, **_options: None,
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(f"xrl_alignment.lab.demo.{name}", stand_in)
+    evaluator = Evaluator(load_config(DaggerConfig, None, ["run.max_steps=200", "run.enable_tc=true"]))
+    evaluator.baselines([])
+    evaluator.entry([], None)
+    assert [(options["max_steps"], options["enable_tc"]) for options in given] == [(200, True)] * 3
+
+
 def test_only_an_earlier_demo_is_deleted(tmp_path: Path) -> None:
     earlier, foreign = tmp_path / "earlier", tmp_path / "foreign"
     for folder in (earlier, foreign):
         (folder / "bc").mkdir(parents=True)
-    (earlier / "summary.json").touch()
+    (earlier / "summary.json").write_text('{"checkpoints": {"bc": "a.pth", "dpo": "b.pth"}}')
     (earlier / "link").symlink_to(foreign)
     for folder in (earlier, foreign, tmp_path / "new"):
         prepare_output(folder).close()
     assert [path.name for path in earlier.iterdir()] == [".lock"]
     assert (foreign / "bc").is_dir() and (tmp_path / "new").is_dir()
+
+
+@pytest.mark.parametrize("summary", ["", "[]", '{"planner_before": {}, "seed": 42}', '{"checkpoints": null}'])
+def test_a_folder_with_the_summary_of_something_else_is_refused_and_keeps_all(tmp_path: Path, summary: str) -> None:
+    """EMAC+'s loop writes a summary.json, too: its folder was emptied."""
+    (tmp_path / "adapters").mkdir()
+    (tmp_path / "summary.json").write_text(summary)
+    with pytest.raises(FileError, match="holds a summary.json that is no demo's: give another folder"):
+        prepare_output(tmp_path)
+    assert (tmp_path / "adapters").is_dir() and (tmp_path / "summary.json").read_text() == summary
+    locked(tmp_path / ".lock", tmp_path).close()  # nobody holds it
 
 
 def test_a_second_demo_in_one_folder_is_refused_and_deletes_nothing(tmp_path: Path) -> None:
