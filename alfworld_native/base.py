@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from alfworld_native.errors import EnvironmentFault
+
 if TYPE_CHECKING:
     import numpy as np
 
 # The id of a game of a mixture ends in its seed, its level and that level's horizon, and its number.
-MIXED_TRIAL = re.compile(r"/trial_H\d+_([a-z]+)(\d+)_\d+$")
+MIXED_TRIAL = re.compile(r"/trial_H-?\d+_([a-z]+)(\d+)_\d+$")
 MAX_STEPS = 50  # ALFWorld's and the original's limit on actions in an episode
 
 
@@ -104,6 +106,10 @@ class WrappedEnvironment:
     def close(self) -> None:
         """See `Environment`."""
         self._environment.close()
+
+    def clone(self) -> Environment:
+        """Refused unless a wrapper defines it: `__getattr__` would hand out a clone of what is wrapped, bare."""
+        raise EnvironmentFault(f"{type(self).__name__} has no clone: use copy.deepcopy, or clone what it wraps")
 
 
 def information_of(environment: Environment, now: TimeStep) -> dict[str, Any]:

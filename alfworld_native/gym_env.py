@@ -39,7 +39,7 @@ from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.engine.gamefile import read_games
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import HOUSEHOLD_SPLITS, HOW_TO_GET_GAMES, find_games
-from alfworld_native.household.levels import frozen_splits, horizon
+from alfworld_native.household.levels import frozen_splits, longest_horizon
 from alfworld_native.language.sentences import without_objects
 from lavis.common.errors import unknown
 
@@ -126,12 +126,13 @@ class ALFWorldEnv(gymnasium.Env):
     ) -> None:
         """`games`, or all of `split` (`valid_seen`) under `data` (see `find_games`); EnvironmentFault for none.
 
-        An episode has `max_steps`, or as many as the split's games may take: 50, in the harder levels more.
+        An episode has `max_steps`, or as many as the games may take: 50, in the harder levels more.
         """
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise EnvironmentFault(f"render_mode {render_mode!r} is unknown: choose one of rgb_array, ansi, None")
         self._games = _Games(games, split, data, shuffle)
-        self._engine = _shown(NativeEnvironment(max_steps or horizon(split or ""), show_ids), name_by, camera)
+        steps = max_steps or longest_horizon(self._games.games, split or "")
+        self._engine = _shown(NativeEnvironment(steps, show_ids), name_by, camera)
         self._tell_objects = tell_objects
         self._image, self._size = image, image_size
         self._game: Game | None = None
@@ -208,7 +209,7 @@ class ALFWorldVectorEnv(VectorEnv):
         self._games = _Games(games, split, data, shuffle)
         # Read once for all engines, because each of them may get any game.
         texts = read_games(game.path for game in self._games.games)
-        steps = max_steps or horizon(split or "")
+        steps = max_steps or longest_horizon(self._games.games, split or "")
         engines = (NativeEnvironment(steps, show_ids, texts) for _ in range(num_envs))
         self._engines = [_shown(engine, name_by, camera) for engine in engines]
         self._tell_objects = tell_objects

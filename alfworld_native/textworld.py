@@ -88,7 +88,8 @@ class KnownGamesEnv(textworld.envs.PddlEnv):
 class TextWorldEnvironment:
     """ALFWorld's text games in the original engine, in the canonical dialect; an `Environment`.
 
-    `done` when the goal is reached or after `max_steps` actions. With `expert`, `expert_action` gives what alfworld's
+    `done` when the goal is reached or after `max_steps` actions; a game of a mixture of levels ends at its own level's
+    horizon, if that comes first. With `expert`, `expert_action` gives what alfworld's
     "handcoded" (sees what the agent has seen) or "planner" (knows the hidden state) expert would do now.
     """
 
@@ -105,6 +106,7 @@ class TextWorldEnvironment:
         self._engine: textworld.core.Wrapper | None = None
         self._state: textworld.core.GameState | None = None
         self._dialect = "move"
+        self._limit = max_steps  # of the game that is loaded
         self._steps = 0
         self._done = False
 
@@ -127,6 +129,7 @@ class TextWorldEnvironment:
             raise EnvironmentFault(f"TextWorld cannot play {game.path}: {type(error).__name__}: {error}") from error
         # What "put" means is a property of the game file (its grammar), not of the installed version.
         self._dialect = "move" if "move {o} to {r}" in self._state["command_templates"] else "put"
+        self._limit = min(self.max_steps, game.horizon or self.max_steps)
         self._steps, self._done = 0, False
         return self._time_step()
 
@@ -201,7 +204,7 @@ class TextWorldEnvironment:
     def _time_step(self) -> TimeStep:
         state = self._playing()
         won = bool(state["won"])
-        self._done = won or self._steps >= self.max_steps
+        self._done = won or self._steps >= self._limit
         commands = sorted(map(canonical, state["admissible_commands"]))
         return TimeStep(state["feedback"], commands, won, self._done)
 

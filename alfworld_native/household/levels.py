@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from alfworld_native.base import MAX_STEPS, MIXED_TRIAL
+from alfworld_native.base import MAX_STEPS, MIXED_TRIAL, Game
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.language.sentences import MAX_COUNT, TASK_TYPES
 from lavis.common.errors import unknown
@@ -30,7 +30,7 @@ class GameLevel:
     instances: int = 3  # of an object type that is a distractor, at most
     count: int = 2  # objects that "put two … in …" asks for
     goals: int = 1  # tasks that a game asks for at once
-    hidden: bool = False  # what the tasks ask for lies in closed containers, and no more of it than they ask for
+    hidden: bool = False  # what the tasks ask for lies in closed containers that take it, and there is none to spare
     new_names: bool = False  # objects have names that no ALFWorld game has
     kinds: tuple[str, ...] = TASK_TYPES  # task types, which take turns; with several goals, of the first
     max_steps: int = MAX_STEPS  # of an episode; no game needs more
@@ -120,6 +120,11 @@ def horizon(split: str) -> int:
     """The steps of an episode in games of this split: a level's own, else ALFWorld's."""
     level = level_of(split)
     return LEVELS[level].max_steps if level else MAX_STEPS
+
+
+def longest_horizon(games: Iterable[Game], split: str = "") -> int:
+    """The most steps that an episode may have in any of `games`: what the game's id grants, else `split` or its own."""
+    return max((game.horizon or horizon(split or game.split) for game in games), default=MAX_STEPS)
 
 
 def level_of(split: str) -> str | None:

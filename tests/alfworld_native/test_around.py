@@ -11,6 +11,7 @@ from alfworld_native import make_environment
 from alfworld_native.around import AroundEnvironment
 from alfworld_native.drawing.frames import AROUND, objects_labelled, render_labelled
 from alfworld_native.engine.environment import NativeEnvironment
+from alfworld_native.errors import EnvironmentFault
 from lavis.common.errors import ConfigError
 from lavis.models import load_model_and_preprocess
 from xrl_alignment.builders.environments import games_of
@@ -28,6 +29,14 @@ def test_the_first_frame_is_the_agents_and_the_others_show_the_rest_of_the_room(
     first, *others = np.split(around.render(), AROUND)
     assert np.array_equal(first, front.render()) and len(others) == AROUND - 1
     assert len({frame.tobytes() for frame in (first, *others)}) == AROUND
+
+
+def test_a_clone_that_would_lose_the_camera_is_refused() -> None:
+    environment = make_environment("native", camera="around")
+    environment.reset(GAME)
+    with pytest.raises(EnvironmentFault, match="AroundEnvironment has no clone: use copy.deepcopy"):
+        environment.clone()
+    assert isinstance(copy.deepcopy(environment), AroundEnvironment)
 
 
 def test_labels_in_four_directions_name_more_than_those_of_one() -> None:

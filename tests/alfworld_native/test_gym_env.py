@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import gymnasium
 import numpy as np
 import pytest
@@ -59,6 +61,9 @@ def test_an_episode_is_truncated_at_the_step_limit(games):
     assert env.step("look")[2:4] == (False, True)
     steps = [ALFWorldEnv(games=games, split=split)._engine.max_steps for split in (None, "household_house")]
     assert steps == [50, 150], "a level's games have a horizon of their own"
+    mixed = [dataclasses.replace(game, id=f"{game.id.split('/')[0]}/trial_H-1_compound100_000000") for game in games]
+    alone, several = ALFWorldEnv(games=[games[0], *mixed]), ALFWorldVectorEnv(1, games=[games[0], *mixed])
+    assert (alone._engine.max_steps, several._engines[0].max_steps) == (100, 100), "the id of a mixture's game tells it"
 
 
 def test_games_come_in_order_or_by_seed(games):

@@ -69,6 +69,17 @@ def test_official_game_and_step_limit(alfworld_data):
     environment.close()
 
 
+def test_a_game_of_a_mixture_ends_at_its_own_horizon(household_data):
+    game = find_games("household_heldout", household_data)[0]
+    mixed = dataclasses.replace(game, id="pick_and_place_simple-Mug-None-Desk-1/trial_H-3_standard2_000000")
+    for environment in (TextWorldEnvironment(max_steps=60), NativeEnvironment(max_steps=60)):
+        environment.reset(mixed)
+        assert [environment.step("look").done for _ in range(2)] == [False, True]
+        environment.reset(game)
+        assert [environment.step("look").done for _ in range(3)] == [False] * 3
+        environment.close()
+
+
 def test_handcoded_expert_repeats_itself_and_leaves_random_numbers_and_arguments_alone(household_data):
     game = game_of(household_data, "pick_and_place_simple")
     environment = TextWorldEnvironment(expert="handcoded")
