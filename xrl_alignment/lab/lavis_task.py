@@ -51,6 +51,11 @@ class EpisodesConfig(EnvironmentConfig):
     num_envs: int = setting(140, "games", at_least(1))
     max_steps: int = setting(MAX_STEPS, "steps after which an episode ends", at_least(1))
 
+    def check_combinations(self) -> None:
+        """As for all environments; and no level of a mixture grants more steps than an episode has."""
+        super().check_combinations()
+        self.check_horizon(self.max_steps, "environment.max_steps")
+
 
 @registry.register_task("alfworld_episode")
 class AlfworldEpisodeTask(StudentTask):

@@ -107,13 +107,13 @@ class EnvironmentConfig(Section, section="environment"):
         condition = "environment.name=household, with a split that it generates (household_train, household_heldout)"
         check_has_effect("environment.levels", self.levels, valid, condition)
 
-    def check_horizon(self, max_steps: int) -> None:
+    def check_horizon(self, max_steps: int, key: str = "run.max_steps") -> None:
         """ConfigError if an episode may have fewer steps than a level of the mixture grants (0: as many)."""
         longest = horizon_of(checked_mixture(self.levels)) if self.levels else 0
         if 0 < max_steps < longest:
             raise ConfigError(
-                f"run.max_steps: {max_steps} is less than the longest horizon of environment.levels: set "
-                f"run.max_steps={longest} (each game ends at its own level's horizon)"
+                f"{key}: {max_steps} is less than the longest horizon of environment.levels: set "
+                f"{key}={longest} (each game ends at its own level's horizon)"
             )
 
     @property

@@ -253,3 +253,7 @@ class EmacPlusConfig:
     model: dict[str, Any] = field(default_factory=lambda: {"arch": "blip2_emac", "model_type": "demo"})
     environment: PlannedEnvironmentConfig = field(default_factory=PlannedEnvironmentConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
+
+    def __post_init__(self) -> None:
+        """Compare sections."""
+        self.environment.check_horizon(self.run.max_steps)

@@ -47,6 +47,14 @@ def test_options_in_lavis_other_style(household_data: Path, tmp_path: Path) -> N
         ({"run.environment.splitt": "x"}, "run.environment.splitt: Key 'splitt' not in"),
         ({"run.environment.num_envs": "few"}, "run.environment.num_envs: Value 'few'"),
         ({"run.environment.max_steps": 0}, "environment.max_steps: 0 is not a number of at least 1"),
+        (
+            {
+                "run.environment.name": "household",
+                "run.environment.split": "household_train",
+                "run.environment.levels": {"many": 1},
+            },
+            "environment.max_steps: .* is less than .* set environment.max_steps=100",
+        ),
         ({"run.policy.num_beams": "x"}, "run.policy.num_beams: Value 'x'"),
         ({"run.device": "gpu"}, "run.device: 'gpu' is not one of auto, cpu, cuda"),
         ({"run.policy.decode": "best"}, "policy.decode: 'best' is not one of"),
