@@ -15,6 +15,8 @@ class AroundEnvironment(WrappedEnvironment):
     Raises ConfigError for an environment that does not tell where things are: AI2-THOR, or one's own.
     """
 
+    camera = "around"
+
     def __init__(self, environment: Environment) -> None:
         if not hasattr(environment, "room_state"):
             raise ConfigError(f"environment.camera=around: {environment.name} renders its own frames, in one direction")

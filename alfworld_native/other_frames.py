@@ -20,6 +20,8 @@ class OtherGamesFrames(WrappedEnvironment):
     game's id alone.
     """
 
+    frames_of_another_game = True  # what holds in the room says nothing of what a frame shows
+
     def __init__(self, environment: Environment, other: Environment, *, seed: int = 0) -> None:
         """`other` is an environment like `environment`, for the other game."""
         super().__init__(environment)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
+from alfworld_native.language.commands import is_thought
 from alfworld_native.language.sentences import task_sentence, without_objects
 from xrl_alignment.show.play.game import EXPERT, POLICY, YOU, GameInProgress, Moment, Move
 
@@ -31,7 +32,7 @@ def step_card(game: GameInProgress, move: Move, number: int) -> Image.Image:
     """The state before a move, and the move."""
     lines = [*_head(game, number, move.moment), Line(f"> {move.action}", 22, _TEXT, 2, 18)]
     lines.append(Line(f"chosen by {YOU if move.player == YOU else f'the {move.player}'}", 15, _QUIET, 1, 2))
-    if move.player != EXPERT and move.moment.expert:
+    if move.player != EXPERT and move.moment.expert and not is_thought(move.action):
         label, same = move.moment.label, move.action == move.moment.label
         said = "the expert agrees" if same else f"the expert: {label}" if label else "the expert has no label"
         lines.append(Line(said, 17, _SAME if same else _OTHER, 2, 8))
@@ -43,7 +44,7 @@ def step_card(game: GameInProgress, move: Move, number: int) -> Image.Image:
 def end_card(game: GameInProgress, *, won: bool, over: bool) -> Image.Image:
     """The state now, in which no move follows."""
     how = "solved in" if won else "not solved in" if over else "left after"
-    end = Line(f"{how} {len(game.moves)} steps", 22, _SAME if won else _BAD, 1, 18)
+    end = Line(f"{how} {game.actions} steps", 22, _SAME if won else _BAD, 1, 18)
     return _card(game, game.moment, [*_head(game, len(game.moves) + 1, game.moment), end])
 
 

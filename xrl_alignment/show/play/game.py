@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from alfworld_native.base import Environment, Game
-from alfworld_native.drawing.frames import objects_in_view, render_labelled
+from alfworld_native.drawing.frames import AROUND, objects_in_view, objects_labelled, render_labelled
 from alfworld_native.experts.base import Expert, Label
-from alfworld_native.language.commands import normalise
+from alfworld_native.language.commands import is_thought, normalise
 from alfworld_native.language.sentences import type_of, untold
 from lavis.common.errors import ConfigError
 from xrl_alignment.play.evaluation.actors import PolicyQuestion
@@ -109,6 +109,11 @@ class GameInProgress:
         """Whether the game has ended."""
         return self._episode.won or self._episode.done
 
+    @property
+    def actions(self) -> int:
+        """The moves so far without thoughts, which cost no step."""
+        return sum(not is_thought(move.action) for move in self.moves)
+
     def untold(self, heard: str) -> list[str]:
         """The sentences of `heard` that the agent is not told."""
         return [] if self.tell_objects else untold(heard)
@@ -164,9 +169,14 @@ def look(environment: Environment) -> Look:
         return Look(frame, frame, (), None, "")
     state = room_state()
     # Frames from near show what is in reach; the others tell by their geometry what they show.
-    if getattr(environment, "camera", "front") == "close":
+    camera = getattr(environment, "camera", "front")
+    things: tuple[str, ...] | None
+    if camera == "close":
         seen = [state.names[key] for key in state.in_reach()]
         labels = seen
+    elif camera == "around":
+        seen = list(dict.fromkeys(name for turn in range(AROUND) for name in objects_in_view(state, turn=turn)))
+        labels = list(objects_labelled(state, around=True))
     else:
         seen = list(objects_in_view(state))
         written = render_labelled(state, show_ids=True)[1]
@@ -174,6 +184,8 @@ def look(environment: Environment) -> Look:
     by_type = getattr(environment, "name_by", "number") == "type"
     things = tuple(dict.fromkeys(type_of(name) if by_type else name for name in seen))
     names = tuple(dict.fromkeys(labels)) if getattr(environment, "show_ids", True) else ()
+    if getattr(environment, "frames_of_another_game", False):
+        names, things = (), None
     view = getattr(environment, "view", None)
     shown = view(LARGE) if view else frame
     return Look(frame, shown, names, things, state.names.get(state.held or "", ""))

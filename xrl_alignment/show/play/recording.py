@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image
 
+from alfworld_native.language.commands import is_thought
 from lavis.common.errors import ConfigError, MissingExtraError, missing_extra, unknown
 from lavis.common.files import make_folder, replaced, write_atomically
 from xrl_alignment.show import PAGE
@@ -119,6 +120,8 @@ def recorded(game: GameInProgress, *, frames: bool = True, small: bool = False) 
         said.append(["executed", move.action])
         agent = moment.policy if move.player == EXPERT else move.action  # who is compared with the expert
         told = {"agent": agent, "expert": moment.label, "executed": move.action, "said": said}
+        if is_thought(move.action) or is_thought(agent or ""):  # a thought is no answer to the expert's command
+            told |= {"agent": None, "expert": None}
         steps.append({**told, "heard": moment.heard, "feedback": move.feedback})
     end: dict[str, Any] = {
         "agent": None,
@@ -128,7 +131,7 @@ def recorded(game: GameInProgress, *, frames: bool = True, small: bool = False) 
         "feedback": "",
         "said": [],
     }
-    facts = {"game": game.game.id, "won": game.won, "over": game.over, "actions": len(steps)}
+    facts = {"game": game.game.id, "won": game.won, "over": game.over, "actions": game.actions}
     # What people read and see, but the agent does not.
     heard = [move.moment.heard for move in game.moves] + [game.moment.heard]
     untold = list(dict.fromkeys(sentence for text in heard for sentence in game.untold(text)))

@@ -80,7 +80,7 @@ def game_screen(game: GameInProgress, console: Console, frame: str, *, last: Mov
         parts.append(clean(shows + (f" In the hand: {moment.holding}." if moment.holding else ""), "dim"))
     if game.blank_frames:
         parts.append(Text("The frame is not shown to the agent, which sees a black one.", "dim italic"))
-    steps = f"{len(game.moves)} steps"
+    steps = f"{game.actions} steps"
     if not game.over:
         parts.append(Text(keys, style="dim"))
     elif game.won:

@@ -17,7 +17,7 @@ from alfworld_native import choose_games, make_environment
 from alfworld_native.base import Environment, Game
 from alfworld_native.drawing.frames import BLANK_FRAME
 from alfworld_native.gym_env import GENERATED
-from alfworld_native.household.levels import horizon
+from alfworld_native.household.levels import longest_horizon
 from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts import Expert, make_expert
 from xrl_alignment.common.choices import CLIENT_EXPERTS
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # settings and models are in the extra `train`; games and exp
 
 
 # The settings `environment.…` of what the agent is told and shown.
-_SHOWN = ("name_by", "show_ids", "camera", "image_noise", "image_severity", "text_noise", "seed")
+_SHOWN = ("name_by", "show_ids", "camera", "other_frames", "image_noise", "image_severity", "text_noise", "seed")
 _OF_THE_AGENT = ("tell_objects", "blank_frames")  # what the agent is told and shown of that: people get all of it
 
 
@@ -85,7 +85,11 @@ def set_up(
         config = read_settings(checkpoint, cfg_path, options) if wanted or options or expert == "openai" else None
         beside = expert if expert in CLIENT_EXPERTS else None
         frames = {key: getattr(config.environment, key) for key in _SHOWN} if config else {}
-        engine = make_environment(environment, max_steps=horizon(split), expert=beside, **frames)
+        # `run.max_steps` counts if it is an option: a settings file's belongs to its own games. 0: the games' own.
+        given = any(option.partition("=")[0].strip() == "run.max_steps" for option in options)
+        steps = config.run.max_steps if config and given else 0
+        steps = steps or longest_horizon(games)
+        engine = make_environment(environment, max_steps=steps, expert=beside, **frames)
         cleanup.callback(engine.close)
         parts = expert_options(config, cleanup) if config and expert == "openai" else {}
         suggest = load_policy(config, cleanup) if config and wanted else None

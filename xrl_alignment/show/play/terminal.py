@@ -14,6 +14,7 @@ from typing import TextIO
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from alfworld_native.language.commands import is_thought
 from xrl_alignment.show.play.game import EXPERT, POLICY, YOU, GameInProgress
 from xrl_alignment.show.play.images import CELL, DEVICE_ATTRIBUTES, PROTOCOLS, image_at_home, no_image
 from xrl_alignment.show.play.screen import commands_list, frame_columns, game_screen, marked, move_line
@@ -154,10 +155,12 @@ class TerminalGame:
 def summary_line(game: GameInProgress) -> str:
     """How a game ended, in one line; the screen above it names the task."""
     end = "solved" if game.won else "not solved" if game.over else "left"
-    compared = [move for move in game.moves if move.player != EXPERT and move.moment.label]
+    compared = [
+        move for move in game.moves if move.player != EXPERT and move.moment.label and not is_thought(move.action)
+    ]
     agreed = sum(move.action == move.moment.label for move in compared)
     agreement = f", {agreed} of {len(compared)} as the expert" if compared else ""
-    return f"{end} in {len(game.moves)} steps{agreement}"
+    return f"{end} in {game.actions} steps{agreement}"
 
 
 def device_attributes(console: Console, stdin: TextIO) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 
 from PIL import Image
 
+from alfworld_native.language.commands import normalise
 from xrl_alignment.show import PAGE
 from xrl_alignment.show.play.game import EXPERT, POLICY, YOU, GameInProgress
 from xrl_alignment.show.play.recording import recorded, recording_page
@@ -106,7 +107,7 @@ class PlayPages:
             if not action or len(content["action"]) > MAX_ACTION:
                 raise RequestRefused(400, f"an action has 1 to {MAX_ACTION} characters")
         game = self.game
-        if step == len(game.moves) - 1 and (action is None or game.moves[-1].action == action):
+        if step == len(game.moves) - 1 and (action is None or game.moves[-1].action == normalise(action)):
             return  # sent again: the answer was lost
         if step != len(game.moves) or game.over:
             raise RequestRefused(409, f"the game is at step {len(game.moves)}{' and over' if game.over else ''}")

@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 from alfworld_native import make_environment
+from alfworld_native.drawing.frames import AROUND, objects_in_view, objects_labelled
 from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts import make_expert
 from xrl_alignment.play.evaluation.actors import ExpertActor
 from xrl_alignment.play.evaluation.trials import play_games
+from xrl_alignment.show.play.game import look
+from xrl_alignment.show.play.recording import recorded
+from xrl_alignment.show.play.terminal import summary_line
 
 
 def test_the_expert_solves_it_by_the_same_moves_as_in_an_evaluation(new_game):
@@ -43,6 +47,12 @@ def test_a_thought_moves_nothing(new_game):
     assert (move.action, move.feedback) == ("think: where is the mug", "OK.") and not game.over
     assert game.moment.commands == before.commands and game.moment.label == before.label
     assert game.moment.heard == "OK."
+    # It is no action, and no answer that differs from the expert's.
+    game.play("you", "look")
+    told = recorded(game, frames=False)
+    assert (len(game.moves), game.actions, told["actions"]) == (2, 1, 1)
+    assert told["steps"][0]["agent"] is None and told["steps"][1]["agent"] == "look"
+    assert summary_line(game) == "left in 1 steps, 0 of 1 as the expert"
 
 
 def test_names_are_those_in_the_frame_and_what_is_held_is_told(new_game):
@@ -51,6 +61,20 @@ def test_names_are_those_in_the_frame_and_what_is_held_is_told(new_game):
         game.play("expert")
     assert game.moves[-1].action.startswith(f"take {game.moment.holding} from")
     assert any(name in game.moves[-1].action for name in game.moment.names)
+
+
+def test_around_all_four_frames_tell_their_objects_and_another_games_frames_tell_none(new_game):
+    game = new_game().game
+    environment = make_environment("native", camera="around")
+    environment.reset(game)
+    state = environment.room_state()
+    seen, front = look(environment), objects_in_view(state)
+    everywhere = {name for turn in range(AROUND) for name in objects_in_view(state, turn=turn)}
+    assert set(seen.things) == everywhere > set(front)
+    assert set(seen.names) == objects_labelled(state, around=True).keys()
+    other = make_environment("native", other_frames=True)
+    other.reset(game)
+    assert look(other)[2:4] == ((), None)
 
 
 def test_who_is_not_there_cannot_play(new_game):

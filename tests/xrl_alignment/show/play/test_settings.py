@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from alfworld_native.language.commands import normalise
+from alfworld_native.other_frames import OtherGamesFrames
 from lavis.common.errors import ConfigError
 from lavis.models.student import Question
 from xrl_alignment.builders.student import load_student, prompt_writer
@@ -36,6 +37,15 @@ def test_a_game_is_chosen_by_number_name_or_chance(games):
     with pytest.raises(ConfigError, match=rf"--game {word}y: no game .*; did you mean '{word}'"):
         choose_game(setup.games, f"{word}y", None)
     assert setup.new_game(2).game.id == ids[1]
+    setup.close()
+
+
+def test_options_of_frames_and_steps_count(games):
+    setup = set_up(**games, options=["environment.other_frames=true", "run.max_steps=200"])
+    assert isinstance(setup.environment, OtherGamesFrames) and setup.environment.max_steps == 200
+    setup.close()
+    setup = set_up(**games, options=["run.max_steps=0"])
+    assert setup.environment.max_steps == 50
     setup.close()
 
 
