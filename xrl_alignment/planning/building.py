@@ -93,14 +93,16 @@ def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dic
     run = config.run
     heldout = games_of(dataclasses.replace(config.environment, split=run.eval_split), run.num_eval)
     training = games_of(config.environment, run.num_train_games or run.num_envs * run.num_rounds)
+    # Found now: without them the loop would end in an error after hours. `household` keeps its own games in `data`.
+    data = config.environment.data if config.environment.name != "household" else None
+    official = find_games("valid_seen", data) if run.valid_seen else []
     with closing(build_loop(config, folder, quiet=quiet)) as loop:
         summary = {f"{who}_before": loop.evaluate(f"{who}_before", heldout, agent=who == "agent") for who in _ACTORS}
         loop.run(training)
         summary |= {f"{who}_after": loop.evaluate(f"{who}_after", heldout, agent=who == "agent") for who in _ACTORS}
         if run.valid_seen:
-            games = find_games("valid_seen")
             for who in _ACTORS:
-                summary[f"{who}_after_valid_seen"] = loop.evaluate(f"{who}_valid_seen", games, agent=who == "agent")
+                summary[f"{who}_after_valid_seen"] = loop.evaluate(f"{who}_valid_seen", official, agent=who == "agent")
         # Switches: the trained agent and planner play once more with one rule changed.
         for name in run.switches:
             rules = dataclasses.replace(config.planner, **_CHANGES[name])

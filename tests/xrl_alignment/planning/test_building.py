@@ -12,6 +12,7 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
+from alfworld_native.errors import EnvironmentFault
 from benchmarks._endpoint import FakeEndpoint
 from lavis.common.errors import ConfigError, MissingFileError
 from lavis.common.paths import REPO_ROOT
@@ -20,6 +21,7 @@ from tests.hostile_endpoint import HostileEndpoint
 from xrl_alignment.agents.experts.llm.accounting import Prices, read_calls
 from xrl_alignment.common.errors import BudgetSpent, EndpointFault
 from xrl_alignment.lab import pipeline
+from xrl_alignment.planning import building
 from xrl_alignment.planning.building import _CHANGES, build_loop, language_model, run_emac_plus
 from xrl_alignment.planning.follower import PlanFollower
 from xrl_alignment.planning.planners.base import PlanAnswer
@@ -87,6 +89,17 @@ def test_a_folder_that_is_no_loop_is_not_resumed(options, tmp_path) -> None:
         run_emac_plus(DEMO, options, tmp_path)
 
 
+@pytest.mark.parametrize("engine", ["household", "native"])
+def test_official_games_that_are_not_there_are_missed_before_the_loop(engine, options, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    monkeypatch.setattr(building, "build_loop", lambda *_, **options: pytest.fail("the loop began"))
+    wanted = [f"environment.name={engine}", "environment.split=household_train", "run.valid_seen=true"]
+    with pytest.raises(EnvironmentFault, match="no games of split 'valid_seen'") as error:
+        run_emac_plus(DEMO, [*options, *wanted])
+    looked = tmp_path if engine == "household" else [each for each in options if "environment.data=" in each][0][17:]
+    assert f"{looked}/json_2.1.1/valid_seen" in str(error.value)
+
+
 def test_the_kind_of_a_settings_file() -> None:
     assert is_emac_plus(DEMO) and not is_emac_plus(REPO_ROOT / "configs" / "dagger" / "demo_bc.yaml")
 
@@ -103,6 +116,7 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
     ("option", "text"),
     [
         ("run.ablations=[no_brain]", "run.ablations.*is not a list of ablations"),
+        ("environment.levels={house: 1}", "run.max_steps: 50 is less than .* set run.max_steps=150"),
         ("run.bc_rounds=9", "run.bc_rounds: 9 is not at most run.num_rounds"),
         ("run.switches=[no_dpo]", "run.switches.*is not a list of switches"),
         ("planner.trainer=x", "planner.trainer: 'x' has no effect unless planner.name=endpoint"),

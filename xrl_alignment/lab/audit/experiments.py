@@ -80,8 +80,13 @@ def games_of(sizes: Sizes, split: str) -> dict[str, Any]:
     return {"environment.split": split, "run.num_envs": sizes.games}
 
 
-def trained(lab: Lab, sizes: Sizes, number: int) -> Path:
-    """A student cloned from the explorer's play of `number` training games, which never sees an image."""
+def trained(lab: Lab, sizes: Sizes, number: int) -> Path | None:
+    """A student cloned from the explorer's play of `number` training games, which never sees an image.
+
+    With `only_done` None, if it is not trained yet.
+    """
+    if sizes.only_done and not (lab.output / "steps" / "students" / f"{number}-games.json").is_file():
+        return None
     arguments = ["--split", "train", "--num-games", str(number), "--seed", "7", "--noise", "0.1", "--blank-frames"]
     data = lab.collect(f"{number}-games", *arguments)
     # A batch needs more samples than one game has; a listed set counts as often as it is listed.
@@ -105,8 +110,9 @@ def players(lab: Lab, sizes: Sizes) -> dict[str, Any]:
     }
     there = splits()
     for number in sizes.students if there else ():
-        options = {"model.pretrained": trained(lab, sizes, number), **TRAINED}
-        compared[f"blind student, {number} games"] = ("results/evaluation", options)
+        if student_of := trained(lab, sizes, number):
+            options = {"model.pretrained": student_of, **TRAINED}
+            compared[f"blind student, {number} games"] = ("results/evaluation", options)
     compared["blind student that ships"] = (student, BLIND)
     compared["student that ships, with frames"] = (student, {})
     return {
@@ -126,8 +132,8 @@ def protocols(lab: Lab, sizes: Sizes) -> dict[str, Any]:
     """The same players on the same games under the rules of every protocol."""
     split = splits()[0]
     compared: dict[str, Setup] = {"random admissible commands": ("evaluate/expert", {"run.actor": "random"})}
-    if sizes.weak:
-        weak = {"model.pretrained": trained(lab, sizes, sizes.weak), **BLIND}
+    if sizes.weak and (student_of := trained(lab, sizes, sizes.weak)):
+        weak = {"model.pretrained": student_of, **BLIND}
         compared[f"blind student, {sizes.weak} games"] = ("results/evaluation", weak)
     compared["blind student that ships"] = ("evaluate/student", BLIND)
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,10 @@ from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import find_splits
 from lavis.common.errors import ConfigError
 from tests.xrl_alignment.lab.audit.test_logs import write
+from xrl_alignment.lab.audit import experiments
 from xrl_alignment.lab.audit.__main__ import main
-from xrl_alignment.lab.audit.experiments import SECTIONS
+from xrl_alignment.lab.audit.experiments import QUICK, SECTIONS
+from xrl_alignment.lab.results.lab import Lab
 
 
 def test_a_page_is_written_from_the_sections_that_were_run(tmp_path):
@@ -39,6 +42,15 @@ def test_without_official_games_it_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     with pytest.raises(EnvironmentFault, match="neither is here: get the official games with `alfworld-download`"):
         main(["--out", str(tmp_path / "out"), "--sections", "players"])
+
+
+def test_a_page_of_what_is_done_trains_and_plays_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiments, "splits", lambda: ["valid_seen"])
+    for name in ("collect", "train", "step"):
+        monkeypatch.setattr(Lab, name, lambda lab, name, *_, **options: pytest.fail(f"{name} was made"))
+    lab, sizes = Lab(tmp_path, say=lambda text: None), replace(QUICK, only_done=True)
+    assert experiments.players(lab, sizes) == {"valid_seen": {}}
+    assert not any(experiments.protocols(lab, sizes).values())
 
 
 @pytest.mark.parametrize("wrong", [["--students", "0"], ["--students", "5", "-1"], ["--weak", "-1"], ["--jobs", "0"]])
