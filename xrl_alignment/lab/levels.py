@@ -282,7 +282,7 @@ def main(arguments: list[str] | None = None) -> int:
             flush=True,
         )
     for player in players:
-        text = _player_card(player, found).encode()
+        text = _player_card(player, options.out).encode()
         write_atomically(options.out / f"{_slug(player.name)}.card.md", lambda file, text=text: file.write(text))  # type: ignore[misc]
     if options.json:
         write_json(options.json, {"levels": found, "versions": versions()})
@@ -348,21 +348,26 @@ def _cell(figures: dict[str, Any]) -> str:
     return f"{figures['success']:.2f} ({low:.2f} to {high:.2f}){steps}"
 
 
-def _player_card(player: Player, found: dict[str, dict[str, Any]]) -> str:
-    """The card of a player."""
+def _player_card(player: Player, out: Path) -> str:
+    """The card of a player: all that it has played whose figures are in `out`, also in earlier calls."""
+    files = sorted(out.glob(f"*-{_slug(player.name)}.json"))
+    known = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    # Not figures of other weights or another class by the same name.
+    asked = {"player": player.name, **player.identity}
+    rows = [row for row in known if asked.items() <= row.items() and row["level"] in LEVELS]
+    rows.sort(key=lambda row: list(LEVELS).index(row["level"]))
     lines = [
         f"# {player.name} on the levels", "",
         "Single trial, free text, success with Wilson's 95 % interval, mean steps of solved games.", "",
         "| level | set | games | hash | horizon | solved | success | rejected commands |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip
-    for level, row in found.items():
-        figures = row["players"][player.name]
+    for row in rows:
         lines.append(
-            f"| `{level}` | {row['set']} | {row['games']} | `{row['hash']}` | {row['horizon']} | {figures['solved']} | "
-            f"{_cell(figures)} | {figures['rejected']:.3f} |"
+            f"| `{row['level']}` | {row['set']} | {row['games']} | `{row['hash']}` | {row['max_steps']} | "
+            f"{row['solved']} | {_cell(row)} | {row['rejected']:.3f} |"
         )
-    facts = player.identity | next(iter(found.values()))["players"][player.name]["versions"] if found else {}
+    facts = player.identity | rows[0]["versions"] if rows else {}
     return "\n".join([*lines, "", ", ".join(f"{name} {value}" for name, value in facts.items()), ""])
 
 

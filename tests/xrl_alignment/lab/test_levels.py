@@ -63,6 +63,9 @@ def test_fresh_games_are_new_the_same_for_all_and_kept(tmp_path, capsys):
     assert first["many"]["set"] == "fresh-7" and first["many"]["games"] == 3
     assert first["standard"]["players"]["explorer"]["success"] == 1.0
     card = (tmp_path / "explorer.card.md").read_text()
+    assert card.count("| `many` | fresh-7 | 3 |") == card.count("| `standard` | fresh-8 | 3 |") == 1, (
+        "all in the folder"
+    )
     assert f"| `many` | fresh-8 | 3 | `{other['many']['hash']}` | 100 | 3 | 1.00" in card
     # Held-out rooms, which no training game has.
     heldout = set(floor_plan_numbers(heldout=True))

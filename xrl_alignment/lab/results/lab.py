@@ -10,7 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,10 @@ class Lab:
         with ThreadPoolExecutor(max_workers=2 * self.jobs) as pool:
             futures = [pool.submit(chain) for chain in chains]
             try:
+                # Whichever fails first: read in their order, an error would be seen only after all chains before it.
+                ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
+                if failed := [future for future in ended if future.exception()]:
+                    failed[0].result()
                 return [future.result() for future in futures]
             except BaseException:
                 self._stopped.set()

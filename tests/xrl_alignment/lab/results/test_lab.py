@@ -40,6 +40,19 @@ def test_times_are_those_of_the_steps_that_were_asked_for(tmp_path: Path) -> Non
         assert list(lab.seconds()) == [name]
 
 
+def test_the_first_error_stops_the_others_whatever_their_order(tmp_path: Path) -> None:
+    lab, began = Lab(tmp_path, say=lambda text: None), []
+
+    def waits() -> None:
+        assert lab._stopped.wait(60), "the error of a later chain is told only after this one"
+
+    def fails() -> None:
+        raise StepError("a chain failed")
+
+    with pytest.raises(StepError, match="a chain failed"):
+        lab.all([waits, fails, *[partial(began.append, number) for number in range(50)]][:2])
+
+
 def test_the_time_of_a_killed_start_counts(tmp_path: Path) -> None:
     command = ["-c", "import pathlib, sys, time; p = pathlib.Path(sys.argv[1]); time.sleep(60 * (not p.exists()))"]
     command.append(str(tmp_path / "second"))
