@@ -144,7 +144,7 @@ def build_all(games: list[Game], cache: Path) -> None:
 
 
 def kilobytes(games: list[Game]) -> float:
-    """Memory of a game with its state and every place visited once, in kB: mean over `games`."""
+    """Memory of a game with its state after a random walk of 50 steps, in kB: mean over `games`."""
     rng = random.Random(0)
     tracemalloc.start()
     forget_worlds()

@@ -22,6 +22,7 @@ import argparse
 import asyncio
 import base64
 import io
+import math
 import multiprocessing
 import os
 import statistics
@@ -136,7 +137,7 @@ async def _closed_loop(url: str, clients: int, seconds: float) -> LoadCounts:
 
         async def ask_until(counts: LoadCounts, end: float) -> None:
             while time.perf_counter() < end:
-                await _ask(http, image, counts)
+                await _ask(http, image, counts, end)
 
         async def phase(duration: float) -> LoadCounts:
             counts, end = LoadCounts(), time.perf_counter() + duration
@@ -158,7 +159,7 @@ async def _overload(url: str, rate: float, seconds: float) -> LoadCounts:
             due = time.perf_counter() + pause * number / MANY_CLIENTS
             while due < end:
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
-                await _ask(http, image, counts)
+                await _ask(http, image, counts, end)
                 due += pause
 
         await asyncio.gather(*(client(number) for number in range(MANY_CLIENTS)))
@@ -182,7 +183,8 @@ def watch(url: str, pid: int, seconds: float) -> tuple[list[float], list[int]]:
     return health, memory
 
 
-async def _ask(http: httpx.AsyncClient, image: bytes, counts: LoadCounts) -> None:
+async def _ask(http: httpx.AsyncClient, image: bytes, counts: LoadCounts, end: float = math.inf) -> None:
+    """One request. An action that comes after `end` is not counted: rates divide by the time until then."""
     fields = {"task_name": TASK, "max_tokens": TOKENS, "temperature": 0.7}
     started = time.perf_counter()
     try:
@@ -192,7 +194,10 @@ async def _ask(http: httpx.AsyncClient, image: bytes, counts: LoadCounts) -> Non
     except httpx.HTTPError:
         counts.statuses[0] += 1
         return
-    latency = time.perf_counter() - started
+    now = time.perf_counter()
+    if now >= end:
+        return
+    latency = now - started
     counts.statuses[answer.status_code] += 1
     if answer.status_code == 200:
         counts.latencies.append(latency)

@@ -2,8 +2,8 @@
 
 The rules are those of `alfred.pddl` and of the grammar inside the game file. In order of reading: `world` (a game made
 ready), `state` (what changes), `actions` (what the commands do), `texts` (what the engine says), and `NativeGame` here.
-It keeps the game's own dialect and plays on after the goal is reached, as TextWorld does; `environments.prove` compares
-the two. `environment.NativeEnvironment` is the project's `Environment` around it.
+It keeps the game's own dialect and plays on after the goal is reached, as TextWorld does; `alfworld_native.prove`
+compares the two. `environment.NativeEnvironment` is the project's `Environment` around it.
 """
 
 from __future__ import annotations

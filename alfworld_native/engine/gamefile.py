@@ -2,8 +2,8 @@
 
 The native engine implements the meaning of particular texts: `alfred.pddl` and the grammar inside the game file. Both
 are identified here by the SHA-256 of the text, the grammar with its task sentence masked. A game with other texts is
-refused for two reasons. Nobody has proven (`environments.prove`) that the engine equals TextWorld on it; and TextWorld
-evaluates expressions of the grammar as Python code, so a foreign game file could run code as the user.
+refused for two reasons. Nobody has proven (`alfworld_native.prove`) that the engine equals TextWorld on it; and
+TextWorld evaluates expressions of the grammar as Python code, so a foreign game file could run code as the user.
 `read_known_game` is the gate before both engines.
 
 `read_games` caches a split in one JSON file, `native/<hash of the folder>.json` in the project's cache folder. A game

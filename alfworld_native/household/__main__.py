@@ -77,10 +77,18 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--count", type=int, help="objects that `put two … in …` asks for, 2 to 5")
     add("--goals", type=int, help="goals at once, 1 to 3")
     # `store_const`, not `store_true`: None says that the flag was not given, and the level's own value stays.
-    add("--hidden", action="store_const", const=True, help="what is asked for lies in closed containers")
+    add("--hidden", action="store_const", const=True, help="what is asked for lies in closed containers that take it")
     add("--new-names", action="store_const", const=True, help="object names that no ALFWorld game has")
     add("--max-steps", type=int, help="steps in which a game can be solved, at most")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.test_set:
+        # A frozen set has its own level, seed and number of games.
+        own = ("out", "test_set")
+        ignored = [n for n, value in vars(options).items() if n not in own and value != parser.get_default(n)]
+        if ignored:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+            parser.error(f"--test-set makes frozen games: leave out {flags}")
+    return options
 
 
 if __name__ == "__main__":

@@ -19,6 +19,14 @@ def test_program(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("error: max_receptacles")
 
 
+@pytest.mark.parametrize("given", [["--seed", "3"], ["--level", "many"], ["--num-train", "5"], ["--rooms", "2"]])
+def test_a_frozen_test_set_takes_no_other_numbers(given, tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--out", str(tmp_path), "--test-set", "many", *given])
+    assert end.value.code == 2 and f"leave out {given[0]}" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
 def test_levels_and_knobs(tmp_path, capsys):
     few = ["--num-train", "2", "--num-heldout", "0"]
     assert main(["--out", str(tmp_path / "a"), *few, "--level", "hidden", "--clutter", "0", "1", "--goals", "2"]) == 0
