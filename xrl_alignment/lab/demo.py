@@ -156,8 +156,12 @@ class Evaluator:
 
     def __init__(self, config: DaggerConfig) -> None:
         self.config = config
-        self.environment = environment_factory(config.environment, config.run.max_steps)
-        self.limits = {"max_steps": config.run.max_steps, "enable_tc": config.run.enable_tc}  # as in the training
+        self.play = partial(
+            play_games,
+            make_environment=environment_factory(config.environment, config.run.max_steps),
+            max_steps=config.run.max_steps,
+            enable_tc=config.run.enable_tc,
+        )
 
     def baselines(self, games: list[Game]) -> dict[str, dict]:
         """The expert, and random choice among the admissible commands: figures to compare a policy with."""
@@ -165,9 +169,7 @@ class Evaluator:
             "expert": ExpertActor(partial(new_expert, "explorer", {})),
             "random": PolicyActor(policy=RandomPolicy(self.config.run.seed), blank_frames=True),  # it looks at none
         }
-        figures = {
-            name: summarise(play_games(actor, games, self.environment, **self.limits)) for name, actor in actors.items()
-        }
+        figures = {name: summarise(self.play(actor, games)) for name, actor in actors.items()}
         # Random play chooses among the admissible commands: its success belongs to that column.
         for row in (figures["random"], *figures["random"]["per_task_type"].values()):
             row |= {"success_admissible": row["success"], "interval_admissible": row["interval"]}
@@ -190,14 +192,12 @@ class Evaluator:
         actor = PolicyActor(policy=policy, blank_frames=blank_frames, write_prompt=write_prompt)
         with GameProgress(len(games), quiet=not name) as progress:
             progress.say(name)
-            results = play_games(
+            results = self.play(
                 actor,
                 games,
-                self.environment,
                 concurrency=self.config.run.max_batch,
                 repeat_limit=STUCK_AFTER,
                 on_result=lambda result, trace: progress.advance(result.won),
-                **self.limits,
             )
         return {**summarise(results), "won": {result.game: result.won for result in results}}
 
