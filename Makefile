@@ -32,7 +32,7 @@ TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 VLLM_STAMP := .venv-vllm/.ready
 # Tests wait for the programs that they start: with a process for each core a quarter of the cores' time is idle. Files are
 # taken in their order, which ends with quick ones; xdist's own order ends with single tests of half a minute.
-XDIST := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --dist loadfile --no-loadscope-reorder
+XDIST := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadfile --no-loadscope-reorder
 # The libraries of the adapters want older versions of these than the rest.
 ADAPTERS_OLDER := fsspec|openai|pillow|python-dateutil
 ADAPTERS_PINS := run_scripts/adapters_constraints.txt
@@ -45,7 +45,7 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/
 
 ##@ To try it
 
-demo: $(RUNS)  ## both training phases and all evaluations on a tiny model (3 minutes, 2 cores)
+demo: $(RUNS)  ## both training phases and all evaluations on a tiny model (3 to 4 minutes, 2 cores)
 	$(RUN) -m xrl_alignment.demo
 
 play: $(RUNS)  ## watch the expert play in the terminal; any key: you take over (PLAY_ARGS: docs/play.md)
@@ -95,7 +95,7 @@ format: $(STAMP)  ## let ruff format the code
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-test: $(STAMP)  ## the test suite, without the tests marked slow; two processes more than there are cores
+test: $(STAMP)  ## the test suite, without the tests marked slow; one process more than there are cores
 	$(RUN) -m pytest $(XDIST) $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## the tests marked slow
