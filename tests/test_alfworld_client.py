@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import generate_reflections
 from alfworld_client import parse_arguments
 from alfworld_native.games import find_games
 from lavis.common.errors import ConfigError
@@ -192,3 +193,12 @@ def test_an_expert_of_ones_own_sends_the_labels_also_from_a_process_of_its_own(s
 def test_an_expert_that_does_not_exist(household_data, name, reason):
     code, _, err = run("--data", str(household_data), "--split", "household_heldout", "--expert", name)
     assert code == 2 and reason in err.splitlines()[-1]
+
+
+def test_repeated_options_add_up(tmp_path, monkeypatch):
+    settings = ["--cfg-path", str(ROOT / "configs/dagger/demo_bc.yaml")]
+    given = parse_arguments([*settings, "--options", "run.num_envs=7", "--options", "server.port=7999"])
+    assert (given.num_envs, given.port) == (7, 7999)
+    monkeypatch.setattr(generate_reflections, "saved_settings", lambda folder, options: options)
+    _, options = generate_reflections.read_command_line([str(tmp_path), "--options", "a=1", "--options", "b=2"])
+    assert options == ["a=1", "b=2"]

@@ -395,6 +395,7 @@ def test_a_resume_with_other_settings_or_in_use_is_refused(settings, fails, tmp_
     assert "run.max_steps: 4 → 5" in fails("--resume", run_dir, "--cfg-path", settings, *options, "run.max_steps=5")
     assert f"process {os.getpid()} is writing to {run_dir}" in fails("--resume", run_dir, *options)
     directory.close()
+    assert "leave --run-dir out" in fails("--resume", run_dir, "--run-dir", tmp_path / "other", *options)
     line = fails("--cfg-path", settings, "--run-dir", run_dir, *options)
     assert f"{run_dir} holds a run already: continue it with --resume" in line
 

@@ -429,3 +429,12 @@ def test_a_model_of_the_hub_plays(program, tmp_path, decode):
 def test_an_empty_path_of_the_hub_is_one_line(program):
     code, _, errors = program("model.arch=hf_vlm")
     assert code == 2 and "model.path is empty" in errors[-1]
+
+
+def test_a_name_with_a_dot_keeps_its_card_and_its_log(tmp_path, monkeypatch):
+    for name, stand_in in (("row_of", dict), ("card", str)):
+        monkeypatch.setattr(evaluate, name, stand_in)
+    for name in ("Qwen2.5", "Qwen2.7", "result.json"):
+        evaluate.write(tmp_path / name, None, {}, "log")
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written >= {"Qwen2.5.card.md", "Qwen2.7.card.md", "Qwen2.7.world.log", "result.card.md", "result.world.log"}

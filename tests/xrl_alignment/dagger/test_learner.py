@@ -84,6 +84,19 @@ def test_dpo_prefers_the_experts_action_more_and_more(make):
     assert metrics[-1].chosen_reward > metrics[-1].rejected_reward
 
 
+def saved(learner, path: Path) -> Path:
+    """The learner's checkpoint, with what the reference has said where there is one."""
+    return save_checkpoint(
+        path,
+        model=learner.model,
+        optimizer=learner.optimizer,
+        scaler=learner.updater.scaler,
+        training_step=learner.training_step,
+        random=learner.random_state(),
+        references=learner.references.state() if learner.preferences else None,
+    )
+
+
 @pytest.mark.parametrize("preferences", [False, True])
 def test_any_student_learns_and_continues_from_its_checkpoint(stored, learner_maker, preferences):
     """One without tokenizer, image processor and LAVIS parts; a resume gives the same bits as going on."""
@@ -99,15 +112,7 @@ def test_any_student_learns_and_continues_from_its_checkpoint(stored, learner_ma
     metrics: list[TrainingMetrics] = []
     whole.learn(0, metrics.append)
     assert sum(m.loss for m in metrics[-3:]) < 0.8 * sum(m.loss for m in metrics[:3])
-    path = save_checkpoint(
-        stored / "student.pth",
-        model=whole.model,
-        optimizer=whole.optimizer,
-        scaler=whole.updater.scaler,
-        training_step=whole.training_step,
-        random=whole.random_state(),
-        references=whole.references.state() if preferences else None,
-    )
+    path = saved(whole, stored / "student.pth")
     assert len(whole.references) == (4 if preferences else 0)
     checkpoint = load_checkpoint(path)
     restore_model(resumed.model, checkpoint, path)
@@ -133,15 +138,7 @@ def test_an_episode_that_is_played_again_is_a_new_one_under_the_old_name(stored,
     before.add_shard(name)
     before.learn(0)
     before.buffer.refuse(name)
-    path = save_checkpoint(
-        stored / "student.pth",
-        model=before.model,
-        optimizer=before.optimizer,
-        scaler=before.updater.scaler,
-        training_step=before.training_step,
-        random=before.random_state(),
-        references=before.references.state(),
-    )
+    path = saved(before, stored / "student.pth")
     other = Transition(np.zeros((112, 112, 3), np.uint8), "go to desk 9\n> ", "inventory", "open safe 1", "", "")
     write_shard(stored / name, [other] * 4, {})
     again.restore(load_checkpoint(path))

@@ -4,7 +4,7 @@ from alfworld_native import make_environment
 from xrl_alignment.agents.experts import Label, make_expert
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.play.evaluation.actors import ExpertActor, PolicyActor
-from xrl_alignment.play.evaluation.trials import Trials
+from xrl_alignment.play.evaluation.trials import Trials, swapped
 
 
 def native():
@@ -52,6 +52,11 @@ def test_swapped_memories_are_those_of_another_game(games, scripted):
     lines = [trials._memories[slot][0] for slot in ("0", "1")]
     assert lines[0] != lines[1]
     assert [head for head, _, _ in again] == [f"Memory: {lines[1]}", f"Memory: {lines[0]}"]
+
+
+def test_one_failed_game_gets_no_memories_of_another():
+    assert swapped({"a": ["mine"]}, ["a", "b"]) == {}
+    assert swapped({"a": ["a's"], "c": ["c's"]}, ["a", "b", "c"]) == {"a": ["c's"], "c": ["a's"]}
 
 
 class Solving(PolicyActor):
