@@ -3,9 +3,9 @@
     python -m tests.reliability.soak --minutes 120 --sessions 32
     python -m tests.reliability.soak --minutes 120 --teacher    # labels and memories come from an endpoint
 
-Server and client are the real programs, played with the tiny model. The warm-up takes a tenth of the time, and at least
-two rounds: in the first one every game is new to the client, which keeps what it has read and drawn of it. The rest is
-cut into five windows; the last is compared with the first. A window must hold a whole round: if the time is too short
+Server and client are the real programs, played with the tiny model. The warm-up takes a tenth of the time, or what
+`--warm-up` says, and at least two rounds: in the first one every game is new to the client, which keeps what it has read
+and drawn of it. Its own figures are printed, too. The rest is cut into five windows; the last is compared with the first. A window must hold a whole round: if the time is too short
 for that on this machine, the soak says after its warm-up how many minutes it needs, and ends with code 2. Throughput is
 counted in steps for each second of processor time that both programs took, because the machine may have other work;
 steps for each second are printed beside it. With `--teacher` throughput is printed but not judged: memories make
@@ -189,8 +189,8 @@ def family(programs: list[psutil.Popen]) -> list[psutil.Process]:
     return [process for program in programs for process in (program, *program.children(recursive=True))]
 
 
-def soak(folder: Path, minutes: float, sessions: int, teacher: FakeEndpoint | None) -> list[str]:
-    """Train for so long; returns what is wrong."""
+def soak(folder: Path, minutes: float, warm_up: float, sessions: int, teacher: FakeEndpoint | None) -> list[str]:
+    """Train for so long, of which `warm_up` is the share that is not judged; returns what is wrong."""
     programs = [start(folder, "dagger_server.py", "--cfg-path", settings(folder, teacher))]
     try:
         port = port_of(folder, programs[0])
@@ -198,7 +198,7 @@ def soak(folder: Path, minutes: float, sessions: int, teacher: FakeEndpoint | No
         play = ["--port", port, "--num-workers", sessions, "--max-steps", STEPS]
         programs.append(start(folder, "alfworld_client.py", *games, *play))
         (log,) = folder.glob("out/*/running_nb01.log")
-        windows = watch(folder, port, programs, log, 60 * minutes, teacher)
+        windows = watch(folder, port, programs, log, 60 * minutes, warm_up, teacher)
         most = 2 * sessions + CONCURRENCY + OTHER_SOCKETS
         return [*compared(windows, SLOWER if teacher is None else 0.0, most), *end(folder, programs)]
     finally:
@@ -208,28 +208,38 @@ def soak(folder: Path, minutes: float, sessions: int, teacher: FakeEndpoint | No
 
 
 def watch(
-    folder: Path, port: int, programs: list[psutil.Popen], log: Path, seconds: float, teacher: FakeEndpoint | None
+    folder: Path,
+    port: int,
+    programs: list[psutil.Popen],
+    log: Path,
+    seconds: float,
+    warm_up: float,
+    teacher: FakeEndpoint | None,
 ) -> list[list[Sample]]:
     """Samples of `WINDOWS` windows, after a warm-up; TooShortError right after it if windows would hold no round."""
     began = time.monotonic()
     windows: list[list[Sample]] = [[] for _ in range(WINDOWS)]
+    early: list[Sample] = []  # of the warm-up, after its first rounds
     warm: float | None = None  # the share of the time that had passed when the first window began
     while (passed := (time.monotonic() - began) / seconds) < 1:
         for program in programs:
             assert program.poll() is None, f"{program} ended with code {program.poll()}"
-        if passed >= WARM_UP:
+        if passed >= min(WARM_UP, warm_up):
             seen = sample(folder, port, programs, log)
             if warm is None and seen.episodes >= WARM_ROUNDS * GAMES:
-                warm = passed
-                require_rounds(seconds, warm * seconds, seen.episodes / GAMES)
+                if passed >= warm_up:
+                    warm = passed
+                    require_rounds(seconds, warm * seconds, seen.episodes / GAMES)
+                else:
+                    early.append(seen)
             if warm is not None:
                 windows[int(WINDOWS * (passed - warm) / (1 - warm))].append(seen)
         if teacher:  # it keeps what it was asked and billed, for other tests
             teacher.requests.clear(), teacher.headers.clear(), teacher.billed.clear()
         time.sleep(seconds / SAMPLES)
-    for number, window in enumerate(windows):
+    for name, window in (("warm-up", early), *((f"window {n}", window) for n, window in enumerate(windows, 1))):
         if len(window) > 1:
-            print(f"window {number + 1}: {figures(window)}", flush=True)
+            print(f"{name}: {figures(window)}", flush=True)
     return windows
 
 
@@ -334,6 +344,7 @@ def main() -> int:
     """The exit code: 1 if anything is wrong, 2 if the time is too short to say so."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--warm-up", type=float, default=WARM_UP, help="the share of the time that is not judged")
     parser.add_argument("--sessions", type=int, default=32)
     parser.add_argument("--teacher", action="store_true", help="an endpoint labels states and writes the memories")
     arguments = parser.parse_args()
@@ -341,7 +352,7 @@ def main() -> int:
     endpoint = FakeEndpoint() if arguments.teacher else nullcontext()
     with endpoint as teacher, tempfile.TemporaryDirectory(prefix="emac-soak-") as folder:
         try:
-            wrong = soak(Path(folder), arguments.minutes, arguments.sessions, teacher)
+            wrong = soak(Path(folder), arguments.minutes, arguments.warm_up, arguments.sessions, teacher)
         except TooShortError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
