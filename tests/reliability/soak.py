@@ -4,12 +4,12 @@
     python -m tests.reliability.soak --minutes 120 --teacher    # labels and memories come from an endpoint
 
 Server and client are the real programs, played with the tiny model. The warm-up takes a tenth of the time, or what
-`--warm-up` says, and at least two rounds: in the first one every game is new to the client, which keeps what it has read
-and drawn of it. Its own figures are printed, too. The rest is cut into five windows; the last is compared with the first. A window must hold a whole round: if the time is too short
-for that on this machine, the soak says after its warm-up how many minutes it needs, and ends with code 2. Throughput is
-counted in steps for each second of processor time that both programs took, because the machine may have other work;
-steps for each second are printed beside it. With `--teacher` throughput is printed but not judged: memories make
-prompts longer for the first rounds.
+`--warm-up` says, and at least two rounds: in the first one every game is new to the client, which keeps what it has
+read and drawn of it. Its own figures are printed, too. The rest is cut into five windows; the last is compared with the
+first. A window must hold a whole round: if the time is too short for that on this machine, the soak says after its
+warm-up how many minutes it needs, and ends with code 2. Throughput is counted in steps for each second of processor
+time that both programs took, because the machine may have other work; steps for each second are printed beside it. With
+`--teacher` throughput is printed but not judged: memories make prompts longer for the first rounds.
 
 Memory is judged three times: bytes that are allocated, Python's small objects, which are not among these bytes
 (`allocated.py`), and what the system counts. The latter is a saw's tooth for each round, because the programs keep
