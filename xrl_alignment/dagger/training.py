@@ -20,7 +20,7 @@ from xrl_alignment.dagger.episode import LabelledEpisode, described
 from xrl_alignment.dagger.learner import Learner, TrainingMetrics
 from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint
 from xrl_alignment.runs.directory import EpisodeRecord
-from xrl_alignment.runs.transitions import shard_name, write_shard
+from xrl_alignment.runs.transitions import write_episode
 
 
 class TrainingTime(NamedTuple):
@@ -126,15 +126,13 @@ def store_shard(directory: TrainingFiles, episode: LabelledEpisode) -> str:
     """
     if not episode.transitions:
         return ""
-    name = shard_name(episode.round, episode.env, len(episode.transitions))
     facts = {name: getattr(episode, name) for name in ("game", "won", "assisted", "opening")}
-    steps, staleness = episode.steps, episode.staleness
+    of_it = {"steps": episode.steps, "staleness": episode.staleness}
     try:
-        write_shard(directory.buffer / name, episode.transitions, facts, steps=steps, staleness=staleness)
+        return write_episode(directory.buffer, episode.round, episode.env, episode.transitions, facts, **of_it)
     except ValueError as error:
         directory.logger.error(f"Task: [{episode.env}] nothing is learned from it: {described(error)}")
         return ""
-    return name
 
 
 def load_state(path: Path, journaled: int) -> dict[str, Any]:

@@ -108,6 +108,8 @@ def _claim(plan: Plan, out: Path) -> None:
     """Write the plan into the folder, or check that it is the one there."""
     path = out / "collection.json"
     if not path.is_file():
+        if others := [*out.glob("*.h5"), *out.glob("annotations.json")]:  # whose place this one's could take
+            raise ConfigError(f"{out} holds data that no collection has written ({others[0].name}): use another --out")
         write_json(path, asdict(plan))
         return
     try:

@@ -38,7 +38,7 @@ from xrl_alignment.planning.planners.learning import PlanExample, examples_of, t
 from xrl_alignment.planning.planners.local import LocalPlanner
 from xrl_alignment.planning.player import Answerer, PlannedGame, PlanningPlayer, PlanSettings
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
-from xrl_alignment.runs.transitions import shard_name, write_shard
+from xrl_alignment.runs.transitions import write_episode
 from xrl_alignment.settings.planning import EmacPlusConfig
 
 
@@ -133,11 +133,7 @@ class Loop:
                 played: PlannedGame = outcome.value
                 if played.transitions:
                     facts = {"game": played.result.game, "won": played.result.won, "planner": self.planner.identity}
-                    # Another try of this game may have had another length: then its shard has another name.
-                    for old in (self.folder / "buffer").glob(f"round{round:03d}_env{i:04d}_*.h5"):
-                        old.unlink()
-                    name = shard_name(round, i, len(played.transitions))
-                    write_shard(self.folder / "buffer" / name, played.transitions, facts)
+                    write_episode(self.folder / "buffer", round, i, played.transitions, facts)
                 # The record comes after the shard: a game counts as played once its record is there.
                 write_json(self._record(round, i), played.record())
                 bar.advance(played.result.won)

@@ -92,6 +92,22 @@ def write_shard(
     shards.write_shard(path, {IMAGE: _Images(transitions), **texts, **numbers}, attributes)
 
 
+def write_episode(
+    folder: Path, round: int, env: int, transitions: Sequence[Transition], attributes: Mapping[str, Any], **more: Any
+) -> str:
+    """Write an episode's shard (`write_shard`) to `folder`, instead of one of an earlier try; returns its name.
+
+    A game is played again if a kill came between its shard and the record that says it was played. The second try may
+    have another length, and so another name: with both, offline training would read the game twice.
+    """
+    name = shard_name(round, env, len(transitions))
+    for earlier in folder.glob(f"{name.partition('steps')[0]}*.h5"):
+        if earlier.name != name:  # that one is replaced in one go
+            earlier.unlink()
+    write_shard(folder / name, transitions, attributes, **more)
+    return name
+
+
 def read_transition(path: Path, index: int) -> Transition:
     """Read one transition of a shard; ShardError names a damaged or missing file."""
     return Transition(**open_shard(path).read(index, FIELDS))

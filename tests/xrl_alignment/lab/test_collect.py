@@ -267,6 +267,14 @@ def test_other_settings_need_another_folder(games: list[Game], tmp_path: Path) -
         collect(Plan(seed=1), games[:1], tmp_path)
 
 
+def test_data_of_another_origin_needs_another_folder(games: list[Game], tmp_path: Path) -> None:
+    foreign = tmp_path / "round000_env0000_steps001.h5"
+    foreign.write_bytes(b"not of a collection")
+    with pytest.raises(ConfigError, match=f"data that no collection has written .{foreign.name}.: use another --out"):
+        collect(Plan(), games[:1], tmp_path)
+    assert foreign.read_bytes() == b"not of a collection"
+
+
 @pytest.mark.parametrize("name", ["collection.json", "episodes.jsonl"])
 @pytest.mark.parametrize("content", ["{", "[]", "5", '{"env": 1}\n'])
 def test_a_damaged_collection_is_named(games: list[Game], tmp_path: Path, name: str, content: str) -> None:

@@ -81,7 +81,7 @@ def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(
         loop = make_loop("killed", student=student)
         with monkeypatch.context() as patched:
             if stage == "play":
-                patched.setattr(loop_module, "write_shard", dying(loop_module.write_shard, 3))
+                patched.setattr(loop_module, "write_episode", dying(loop_module.write_episode, 3))
             elif stage == "agent":
                 patched.setattr(loop.agent, "learn", dying(loop.agent.learn, 1))
             else:

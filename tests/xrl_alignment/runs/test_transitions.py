@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.xrl_alignment.runs.stored import store, transition
-from xrl_alignment.runs.transitions import read_transition, write_shard
+from xrl_alignment.runs.transitions import read_transition, write_episode, write_shard
 
 
 def test_a_shard_reads_back_what_was_written(tmp_path):
@@ -17,6 +17,14 @@ def test_a_shard_reads_back_what_was_written(tmp_path):
         assert getattr(back, field) == getattr(given, field)
     with h5py.File(tmp_path / name) as file:
         assert file.attrs["game"] == "pick/12" and file["image"].dtype == np.uint8
+
+
+def test_a_second_try_takes_the_place_of_one_of_another_length(tmp_path):
+    others = [store(tmp_path, 1, 12, range(3)), store(tmp_path, 2, 1, range(3)), store(tmp_path, 1, 1, range(2))]
+    for tries in (5, 1, 1):
+        name = write_episode(tmp_path, 2, 1, [transition(n) for n in range(tries)], {"game": "pick/1"})
+        assert name == f"round002_env0001_steps{tries:03d}.h5"
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted({others[0], others[2], name})
 
 
 def test_a_shard_that_cannot_be_finished_leaves_nothing(tmp_path):

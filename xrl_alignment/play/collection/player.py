@@ -23,7 +23,7 @@ from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.play.collection.plan import Collected, Plan
 from xrl_alignment.play.collection.storage import annotation, save_image, sync_images
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play, play_expert
-from xrl_alignment.runs.transitions import NO_IMAGE, Transition, shard_name, with_feedback, write_shard
+from xrl_alignment.runs.transitions import NO_IMAGE, Transition, with_feedback, write_episode
 
 ATTEMPT_STEPS = 12  # of an attempt that a memory is written of, at most: most games take the explorer fewer
 
@@ -69,7 +69,7 @@ class CollectingPlayer:
         entries: list[dict[str, Any]] = []
         if kept and self.plan.format == "shards":
             facts = {"game": game.id, "won": won, "expert": self.plan.expert, "engine": self.plan.env}
-            write_shard(self.out / shard_name(0, env, len(kept)), [*kept.values()], facts, turns=[*kept])
+            write_episode(self.out, 0, env, [*kept.values()], facts, turns=[*kept])
         elif kept:
             for step, (turn, item) in enumerate(kept.items()):
                 entry = annotation(item, game.id, turn)
