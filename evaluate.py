@@ -147,7 +147,12 @@ def main() -> None:
     set_threads(run.num_threads)
     set_seed(run.seed)
     # What can be wrong is told before games are generated and a model is loaded.
-    output = writable(Path(run.output))
+    output = writable("run.output", Path(run.output))
+    # The table to which the result is appended: a bare name lies beside `run.output`, without a name there is none.
+    path = Path(run.table)
+    scores = path if path.parent != Path() else output.with_name(path.name) if path.name else None
+    if scores:
+        writable("run.table", scores)
     check_expert(config)
     executor = build_executor(config)
     games = games_of(config.environment, run.num_envs)
@@ -192,9 +197,6 @@ def main() -> None:
         first = teacher.account.figures(0)
         result["expert"] = {"model": config.expert.model, "first_trial": first, **teacher.account.status()}
     result["episodes"] = [[vars(episode) for episode in trial] for trial in trials.results]
-    # The table to which the result is appended: a bare name lies beside `run.output`, without a name there is none.
-    path = Path(run.table)
-    scores = path if path.parent != Path() else output.with_name(path.name) if path.name else None
     write(output, scores, result, log)
     print(f"{report(result, log)}; written to {run.output}")
 
@@ -329,14 +331,15 @@ def report(result: dict[str, Any], log: str) -> str:
     return "\n\n".join((*parts, f"protocol {result['protocol']}, {made}"))
 
 
-def writable(output: Path) -> Path:
-    """`output`, after a look whether it can be written: hours later would be late."""
-    folder = output.absolute().parent
+def writable(setting: str, path: Path) -> Path:
+    """The value `path` of a setting, after a look whether it can be written: hours later would be late."""
+    folder = path.absolute().parent
     while not folder.exists():
         folder = folder.parent
-    if output.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"run.output={output} cannot be written: give a file's path in a folder of yours")
-    return output
+    closed = path.is_dir() or (path.exists() and not os.access(path, os.W_OK))
+    if closed or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(f"{setting}={path} cannot be written: give a file's path in a folder of yours")
+    return path
 
 
 def build_actor(config: EvaluateConfig, teacher: TeacherParts, cleanup: contextlib.ExitStack) -> Actor:

@@ -114,6 +114,7 @@ def test_the_same_command_gives_the_same_figures(program, tmp_path):
             "use environment.name=native",
         ),
         (["run.output=/"], "run.output=/ cannot be written"),
+        (["run.table=/"], "run.table=/ cannot be written"),
         ([f"run.output={__file__}/result.json"], "result.json cannot be written"),
     ],
 )
