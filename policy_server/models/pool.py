@@ -42,6 +42,7 @@ class ModelPool:
         self._metrics = metrics
         self._load = load
         self._loaded: OrderedDict[str, VisionModel] = OrderedDict()  # least recently used first
+        self._sizes: dict[str, int] = {}  # of each that was loaded before; its files can be smaller, or unknown
 
     @property
     def default(self) -> str:
@@ -85,9 +86,10 @@ class ModelPool:
         """
         settings = self.settings(name)
         if name not in self._loaded:
-            self._make_room(name, expected_bytes(settings))
+            self._make_room(name, self._sizes.get(name) or expected_bytes(settings))
             logger.info("loading %s from %s", name, settings.path)
-            self._loaded[name] = self._load(settings)
+            self._loaded[name] = model = self._load(settings)
+            self._sizes[name] = model.bytes
             _freeze_garbage()
             self._metrics.model(name, "loaded", self.bytes())
         self._loaded.move_to_end(name)
