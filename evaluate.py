@@ -422,6 +422,7 @@ def player(config: EvaluateConfig, reads: Sequence[str]) -> Scored:
     run, expert, policy, shown = config.run, config.expert, config.policy, config.environment
     decode = "admissible" if "admissible_commands" in reads else "free"
     names = {"task_type": "the task's type", "state": "the state", "admissible_commands": "admissible commands"}
+    names["text"] = replace(shown, tell_objects=True).told  # `tell_objects` is for models; noise is for everybody
     given = ", ".join(names.get(each, each) for each in reads) or "nothing"
     if run.actor == "random":
         return Scored("random", "random commands", decode, given)

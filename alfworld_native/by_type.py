@@ -67,7 +67,7 @@ class ByTypeEnvironment(WrappedEnvironment):
 
     def clone(self) -> ByTypeEnvironment:
         """See `NativeEnvironment`."""
-        other = type(self)(self._environment.clone())  # type: ignore[attr-defined]
+        other = ByTypeEnvironment(self._environment.clone())  # type: ignore[attr-defined]
         other._receptacles, other._commands = self._receptacles, self._commands
         return other
 

@@ -205,6 +205,8 @@ class ALFWorldVectorEnv(VectorEnv):
         """Arguments as `ALFWorldEnv`. All games are read at once (from a cache if there is one)."""
         if num_envs < 1:
             raise EnvironmentFault(f"num_envs is {num_envs}; at least 1 environment is needed")
+        if render_mode not in (None, "rgb_array"):
+            raise EnvironmentFault(f"render_mode {render_mode!r} is unknown: choose rgb_array or None")
         self.num_envs, self.render_mode = num_envs, render_mode
         self._games = _Games(games, split, data, shuffle)
         # Read once for all engines, because each of them may get any game.
@@ -225,7 +227,8 @@ class ALFWorldVectorEnv(VectorEnv):
         super().reset(seed=seed)
         if seed is not None:
             self._games.rewind()
-        wanted = (options or {}).get("games") or [None] * self.num_envs
+        wanted = (options or {}).get("games")
+        wanted = [None] * self.num_envs if wanted is None else list(wanted)
         if len(wanted) != self.num_envs:
             raise EnvironmentFault(f"options['games'] names {len(wanted)} games for {self.num_envs} environments")
         self._playing = [self._games.choose(self.np_random, game) for game in wanted]

@@ -270,8 +270,7 @@ class TextWorldBackend:
         import textworld
         from alfworld.agents.utils.misc import Demangler
 
-        if not os.path.isfile(game.path):
-            raise RequestError(f"no game file for {game.id}: looked for {game.path or GAME_FILE!r}")
+        require_game_file(game)
         content = read_known_game(game.path)
         if self._engine is None:
             self._engine = textworld.envs.PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True))
@@ -346,6 +345,12 @@ def _add_checkout_to_path() -> None:
         sys.path.append(parent)
 
 
+def require_game_file(game: GameFiles) -> None:
+    """RequestError if `game` has none."""
+    if not os.path.isfile(game.path):
+        raise RequestError(f"no game file for {game.id}: looked for {game.path or GAME_FILE!r}")
+
+
 class HouseholdBackend:
     """Generated or official games in emac-plus's own engine, which is more than 100 times as fast as TextWorld."""
 
@@ -375,6 +380,7 @@ class HouseholdBackend:
         from alfworld_native import base
         from lavis.common.errors import EmacError
 
+        require_game_file(game)
         try:
             return self._read_state(self._environment.reset(base.Game(game.id, Path(game.path))))
         except (OSError, EmacError) as error:

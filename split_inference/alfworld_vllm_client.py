@@ -177,6 +177,10 @@ def run_settings(arguments: argparse.Namespace, instructions: str) -> dict[str, 
         from xrl_alignment.settings.schema import EvaluateConfig
 
         config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)
+        shown, usual = config.environment, EvaluateConfig().environment
+        for name in ("name_by", "camera", "other_frames", "image_severity", "text_noise"):
+            if getattr(shown, name) != getattr(usual, name):
+                raise ConfigError(f"environment.{name}={getattr(shown, name)}: the server shows games as they are")
         given |= {name: shareable(config)[name] for name in ("model", "policy", "environment")}
     return given
 

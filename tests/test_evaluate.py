@@ -265,6 +265,11 @@ def test_a_protocol_is_not_for_stored_data(monkeypatch, capsys):
             ("expert", "free", "text", None),
         ),
         (
+            "expert",
+            ["expert.name=examples.custom_expert:OrderlyExpert", "environment.text_noise=0.5"],
+            ("expert", "free", "text with noise (0.5)", None),
+        ),
+        (
             "episodes",
             ["policy.name=examples.custom_policy:WordMatchPolicy", "environment.tell_objects=true"],
             ("class", "admissible", "text, admissible commands", None),

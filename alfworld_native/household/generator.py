@@ -125,7 +125,7 @@ def generate(
     if max_receptacles is not None:
         level = level.with_most(max_receptacles)
     mixture = checked_mixture(levels) if levels else {}
-    if mixture and not level.plain:
+    if mixture and level != STANDARD:
         raise EnvironmentFault("give one level or a mixture of levels, not both")
     if min(num_train, num_heldout) < 0:
         raise EnvironmentFault(f"numbers of games must be 0 or more, got {num_train} and {num_heldout}")

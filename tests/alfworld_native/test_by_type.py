@@ -208,6 +208,9 @@ def test_a_client_asks_no_expert_that_is_not_there(games: list[Game]) -> None:
 
 
 def test_states_can_be_kept_and_copied(games: list[Game]) -> None:
+    labelled = make_environment("native", name_by="type", expert="planner")
+    labelled.reset(games[0])
+    assert labelled.expert_action() and not hasattr(labelled.clone(), "expert_action")  # a clone has no expert
     environment = ByTypeEnvironment(NativeEnvironment())
     environment.reset(games[0])
     action = next(each for each in environment.step("look").admissible_commands if each.startswith("go to "))

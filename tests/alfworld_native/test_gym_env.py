@@ -117,6 +117,11 @@ def test_bad_input(games):
         ALFWorldEnv(games=games, render_mode="human")
     with pytest.raises(EnvironmentFault, match="at least 1"):
         ALFWorldVectorEnv(0, games=games)
+    with pytest.raises(EnvironmentFault, match="render_mode 'ansi' is unknown"):
+        ALFWorldVectorEnv(2, games=games, render_mode="ansi")
+    arrayed = ALFWorldVectorEnv(2, games=games)
+    _, infos = arrayed.reset(options={"games": np.array([games[1].id, games[0].id])})
+    assert list(infos["game"]) == [games[1].id, games[0].id]
     envs = ALFWorldVectorEnv(2, games=games)
     with pytest.raises(EnvironmentFault, match="reset"):
         envs.step(["look", "look"])

@@ -600,6 +600,12 @@ def test_frames_are_those_of_the_package(client, trials):
     assert (shown == frames.render(environment.room_state(), size=300)).all()
 
 
+@pytest.mark.parametrize("backend", [alfworld_server.HouseholdBackend, alfworld_server.TextWorldBackend])
+def test_a_trajectory_without_a_game_is_named(backend):
+    with pytest.raises(alfworld_server.RequestError, match=r"no game file for pick/none: looked for 'game.tw-pddl'"):
+        backend(5).reset(alfworld_server.GameFiles("pick/none", "pick", "", ""))
+
+
 def test_an_engine_that_fails_leaves_the_connection(monkeypatch, trials):
     options = Namespace(env="household", max_steps=5, image_format="jpeg", image_size=64, jpeg_quality=85)
     options.data_dir, options.traj_dir = "/", []

@@ -104,6 +104,12 @@ def test_a_settings_file_that_was_edited_is_another_run(tmp_path):
     assert {key for key in before if before[key] != after[key]} == {"policy"}
 
 
+def test_settings_of_games_that_the_server_shows_otherwise_are_refused(tmp_path):
+    given = ["--output-dir", str(tmp_path / "out"), "--cfg-path", str(REPO_ROOT / "configs/evaluate/looks.yaml")]
+    with pytest.raises(ConfigError, match="environment.name_by=type: the server shows games as they are"):
+        alfworld_vllm_client.run_settings(alfworld_vllm_client.parse_arguments(given), "")
+
+
 # ---- real vLLM -----------------------------------------------------------------------------------------------------
 
 

@@ -31,12 +31,13 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from alfworld_native import choose_games
-from alfworld_native.base import MAX_STEPS, Game
+from alfworld_native.base import Game
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.experts.explorer import ORDERS
 from alfworld_native.experts.seeing import EYES
 from alfworld_native.games import games_hash
-from alfworld_native.household.mixture import read_mixture
+from alfworld_native.household.levels import horizon
+from alfworld_native.household.mixture import horizon_of, read_mixture
 from lavis.common.errors import ConfigError, FileError
 from lavis.common.files import locked, make_folder, remove_temporaries, write_json
 from lavis.common.program import run_program
@@ -143,7 +144,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--data", default="", help="folder with json_2.1.1 (default: $ALFWORLD_DATA)")
     add("--seed", type=int, default=0, help="which games, and all chance in them")
     add("--levels", nargs="+", default=[], metavar="LEVEL=WEIGHT", help="--env household: a mixture of levels")
-    add("--max-steps", type=int, default=MAX_STEPS)
+    add("--max-steps", type=int, default=0, help="of an episode; 0: the split's, or the longest of --levels")
     add("--format", choices=FORMATS, help="default: shards (lavis with --no-frames)")
     add("--image-format", choices=("png", "jpg"), default="png", help="of --format lavis")
     add("--no-frames", dest="frames", action="store_false", help="labels and texts only")
@@ -214,6 +215,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = {str(key): value for key, value in OmegaConf.from_dotlist(settings["expert_options"]).items()}
     # The plan holds what the data depends on; a key's variable or a price may change between two runs.
     settings["expert_options"] = {key: value for key, value in options.items() if f"expert.{key}" not in FREE_KEYS}
+    if not settings["max_steps"]:
+        mixed = settings["levels"]
+        settings["max_steps"] = horizon_of(read_mixture(mixed)) if mixed else horizon(settings["split"])
     Plan(**settings)  # refuse impossible settings before games are looked for
     number = settings["num_games"]
     mixture: dict[str, Any] = {}

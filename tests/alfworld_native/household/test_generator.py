@@ -244,6 +244,8 @@ def test_a_mixture_has_its_shares_and_each_game_its_levels_horizon(tmp_path):
 def test_one_level_and_a_mixture_are_not_given_together(tmp_path):
     with pytest.raises(EnvironmentFault, match="not both"):
         generate(tmp_path, 2, 2, level=LEVELS["many"], levels={"house": 1})
+    with pytest.raises(EnvironmentFault, match="not both"):
+        generate(tmp_path, 2, 2, max_receptacles=8, levels={"house": 1})
 
 
 def test_a_levels_folder_is_not_taken_for_a_plain_one_and_the_difference_is_named(tmp_path):

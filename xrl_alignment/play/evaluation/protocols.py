@@ -52,6 +52,7 @@ class Protocol:
             "run.max_steps": self.steps,
             "run.num_trials": self.trials,
             "run.moving_slots": self.moving_slots,
+            "run.repeat_limit": 0,
             "reflexion.enabled": self.memories,
             **decode,
             **self.further,
@@ -213,7 +214,7 @@ def check_rules(name: str, config: EvaluateConfig, options: Iterable[str]) -> No
 
 def recognised(config: EvaluateConfig) -> str:
     """The protocol of settings for which none was named: the default, or none (`OWN`)."""
-    rules = PROTOCOLS[DEFAULT].rules | {"run.max_steps": horizon(config.environment.split), "run.repeat_limit": 0}
+    rules = PROTOCOLS[DEFAULT].rules | {"run.max_steps": horizon(config.environment.split)}
     # A memory is written after a failed trial, so with one trial it does not matter whether memories are on.
     del rules["reflexion.enabled"]
     return DEFAULT if all(_rule(key, config) == value for key, value in rules.items()) else OWN

@@ -12,9 +12,9 @@ and answers for many rollouts at once), or None after a step that needed no answ
         for outcome in executor.run(evaluate, games, answer=lambda questions: policy.act(questions)):
             ...                          # in the order of `games`, each as early as that order allows
 
-Outcomes are identical across backends. A worker that dies, or whose rollout makes no step for `step_timeout_s`, is
-replaced and its job is played again from the start, at most `retries` times. Then the outcome has a `fault` that says
-why. Nothing of a lost attempt is kept.
+Outcomes are identical across backends, unless the policy draws random numbers: questions come in another order. A
+worker that dies, or whose rollout makes no step for `step_timeout_s`, is replaced and its job is played again from the
+start, at most `retries` times. Then the outcome has a `fault` that says why. Nothing of a lost attempt is kept.
 """
 
 from __future__ import annotations

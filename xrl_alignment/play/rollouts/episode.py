@@ -55,7 +55,9 @@ class Episode:
     @property
     def rejected(self) -> int:
         """How many actions the environment did not understand."""
-        return sum(feedback.strip() == NOTHING_HAPPENS for _, feedback in self.steps)
+        # `environment.text_noise` exchanges words of an answer with one another; no other answer has these two alone.
+        words = set(NOTHING_HAPPENS.split())
+        return sum(bool(heard := set(feedback.split())) and heard <= words for _, feedback in self.steps)
 
     @property
     def stuck(self) -> bool:

@@ -41,6 +41,11 @@ class Curve:
             self._last = [self._last[min(i + 1, len(self._last) - 1)] for i in range(0, len(self._last), 2)]
             self._group *= 2
 
+    @property
+    def last(self) -> float | None:
+        """The x of the newest point, exactly; None without any."""
+        return self._last[-1] if self._last else None
+
     def points(self) -> list[tuple[float, float]]:
         """The points, rounded to six digits."""
         return [(float(f"{x / n:.6g}"), float(f"{y / n:.6g}")) for x, y, n in self._sums]

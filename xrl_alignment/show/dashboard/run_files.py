@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from xrl_alignment.runs.tail import Tail
 from xrl_alignment.settings.schema import EnvironmentConfig
-from xrl_alignment.show.dashboard.curves import MOST_POINTS, Curve, RunningShare
+from xrl_alignment.show.dashboard.curves import Curve, RunningShare
 from xrl_alignment.show.dashboard.replay import agreement
 from xrl_alignment.show.report.run_data import parsed_settings, told_to_agent
 
@@ -172,9 +172,9 @@ class RunFiles:
             played = last.played + last.solved_so_far - last.solved
             facts |= {"round": len(rounds) - 1, "num_rounds": settings.get("num_rounds") or len(rounds)}
             facts |= {"num_envs": last.games, "played_in_round": played, "solved": last.solved_so_far}
-        if losses := self._by_step[_CURVES["train/loss"]].points():
-            facts["training_step"] = int(losses[-1][0]) + 1 if len(losses) < MOST_POINTS else None
-        return {key: value for key, value in facts.items() if value is not None}
+        if (step := self._by_step[_CURVES["train/loss"]].last) is not None:
+            facts["training_step"] = int(step) + 1
+        return facts
 
     @property
     def title(self) -> str:

@@ -62,6 +62,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(argv)
     if arguments.delay < 0:
         raise ConfigError(f"--delay {arguments.delay:g}: give 0 seconds or more")
+    if arguments.web and arguments.player != YOU:
+        raise ConfigError(
+            f"--player {arguments.player} is for the terminal: in the browser (--web) buttons choose who plays"
+        )
     # Before the game: that a recording cannot be written would else be told when it is over.
     if arguments.record:
         check_recording(arguments.record)

@@ -44,6 +44,7 @@ OTHERS = {
     "run.max_steps": "7",
     "run.num_trials": "3",
     "run.moving_slots": "false",
+    "run.repeat_limit": "2",
     "reflexion.enabled": "false",
     "policy.decode": "admissible",
     "expert.decode": "admissible",

@@ -25,6 +25,14 @@ def test_a_turn_is_an_action_and_what_the_environment_answers():
     assert (trace.task_type, trace.won, len(trace.steps)) == ("pick_and_place_simple", True, 2)
 
 
+def test_a_rejection_is_counted_where_noise_has_exchanged_its_words():
+    played = episode()
+    for feedback in ("happens. happens.", "Nothing Nothing", "Nothing happens.", "You open Nothing", ""):
+        played.act("fly")
+        played.hear(feedback)
+    assert played.rejected == 3
+
+
 def test_thoughts_cost_no_action_and_the_fourth_in_a_row_goes_to_the_environment():
     played = episode()
     for number in range(3):

@@ -16,7 +16,7 @@ def test_a_long_curve_keeps_its_shape_in_bounded_memory():
     points = curve.points()
     assert 50 <= len(points) <= 100
     assert all(y == pytest.approx(2 * x, rel=1e-4) for x, y in points)
-    assert points[0][0] < 200 and points[-1][0] > 9_700
+    assert points[0][0] < 200 and points[-1][0] > 9_700 and curve.last == 9_999
 
 
 def test_what_a_resume_repeats_replaces_what_was_there():

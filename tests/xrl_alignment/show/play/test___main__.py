@@ -42,6 +42,7 @@ def test_a_piped_game_ends_with_its_input(games, monkeypatch, capsys):
         (["--player", "policy"], "--player policy: nobody is there to play; give --expert or --checkpoint"),
         (["--player", "expert", "--expert", "none"], "--player expert: nobody is there to play"),
         (["--delay", "-1"], "--delay -1: give 0 seconds or more"),
+        (["--web", "--player", "expert"], "--player expert is for the terminal"),
         (["--game", "77"], "--game 77: there are 6 games"),
     ],
 )
