@@ -114,7 +114,7 @@ from xrl_alignment.agents.experts import make_expert
 from xrl_alignment.agents.policies.uniform import RandomPolicy
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.student import load_student, make_policy, model_section, prompt_writer
-from xrl_alignment.builders.teacher import TeacherParts, build_teacher
+from xrl_alignment.builders.teacher import TeacherParts, build_teacher, expert_options
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.common.progress import GameProgress
@@ -214,7 +214,7 @@ def write(output: Path, scores: Path | None, result: dict[str, Any], log: str) -
 
 def announcement(config: EvaluateConfig, games: list[Game], rules: str) -> str:
     """What is about to be played, by whom, under which rules."""
-    weights = f", weights of {pretrained(config)}" if config.run.actor == "policy" and pretrained(config) else ""
+    weights = f", weights of {pretrained(config)}" if pretrained(config) else ""
     played, run = config.environment, config.run
     where = f"{len(games)} games of {played.name} {played.split}, {run.num_trials} trials"
     other = ""
@@ -249,7 +249,7 @@ def trained_on(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
             return {"games": len(games), "environments": ["the explorer's table of likely places"]}
         return nothing if config.expert.name in ("explorer", *CLIENT_EXPERTS) else unknown
     weights = pretrained(config)
-    if not weights or config.policy.name == "http" or is_class_name(config.policy.name):
+    if not weights:
         return unknown
     played = played_by_file(weights)
     if played is None:
@@ -261,6 +261,8 @@ def trained_on(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
 
 def pretrained(config: EvaluateConfig) -> str:
     """The checkpoint that the model's settings name, those of its type included; empty if none is loaded."""
+    if config.run.actor != "policy" or config.policy.name == "http" or is_class_name(config.policy.name):
+        return ""  # no model of these settings plays
     section = model_section(config.model)
     return str(section.get("pretrained") or "") if section.get("load_pretrained", True) else ""
 
@@ -348,7 +350,8 @@ def build_actor(config: EvaluateConfig, teacher: TeacherParts, cleanup: contextl
     if run.actor == "random":
         return PolicyActor(policy=RandomPolicy(run.seed), reads=RandomPolicy.reads)
     if run.actor == "expert":
-        options = teacher.expert_options
+        told, notes = config.environment.tell_objects, config.expert.notes
+        options = expert_options(config.expert.name, teacher, tell_objects=told, notes=notes)
         reads = reads_of(make_expert(config.expert.name, environment=object(), **options))
         return ExpertActor(partial(new_expert, config.expert.name, options), reads)
     model, vis_processor = load_student(config.model, pick_device(run.device))

@@ -55,7 +55,10 @@ def main(argv: list[str] | None = None) -> None:
         raise RunDirectoryError(f"no round of {arguments.run_dir} has ended yet")
     round = rounds[-1] if arguments.round is None else arguments.round
     with ExitStack() as cleanup:
-        teacher = build_teacher(config.expert, replace(config.reflexion, enabled=True))
+        # Rules ask nobody, so no key is needed, whoever labels in the run.
+        by_rule = config.reflexion.reflector == "rule"
+        expert = replace(config.expert, name="explorer") if by_rule else config.expert
+        teacher = build_teacher(expert, replace(config.reflexion, enabled=True))
         cleanup.callback(teacher.close)
         directory = RunDirectory(arguments.run_dir)
         cleanup.callback(directory.close)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from lavis.common.errors import DivergedError
+from lavis.common.errors import ConfigError, DivergedError
 
 
 class Updater:
@@ -30,7 +30,8 @@ class Updater:
     of a group (`Replicas.average_gradients`). `max_norm` is the largest norm of an update's gradient; 0: any norm.
 
     A loss or gradient that is not finite raises DivergedError before the weights change. Its text is "the loss is nan"
-    followed by what the argument `where` of the method returns: the place in the run, and how to fix it.
+    followed by what the argument `where` of the method returns: the place in the run, and how to fix it. `half` with
+    weights in float16 is a ConfigError.
     """
 
     def __init__(
@@ -42,6 +43,11 @@ class Updater:
         average: Callable[[], None] = lambda: None,
         max_norm: float = 0.0,
     ) -> None:
+        if half and any(parameter.dtype == torch.float16 for parameter in parameters):
+            raise ConfigError(
+                "weights that train cannot be in float16, whose gradients cannot be scaled: set model.dtype (hf_vlm), "
+                "or model.llm_dtype and model.vit_precision, to float32 or bfloat16, or train adapters alone"
+            )
         self.optimizer = optimizer
         self.parameters = parameters
         self.average = average

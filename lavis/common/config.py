@@ -136,7 +136,16 @@ def is_lavis_config(cfg_path: str) -> bool:
 
     Raises MissingFileError or ConfigError for a file that cannot be read.
     """
-    return "task" in (load_yaml(cfg_path).get("run") or {})
+    config = load_yaml(cfg_path)
+    require_sections(config, "run")
+    return "task" in (config.get("run") or {})
+
+
+def require_sections(config: Mapping[Any, Any], *names: str) -> None:
+    """ConfigError if one of these is there and is no section."""
+    for name in names:
+        if not isinstance(config.get(name), DictConfig | None):
+            raise ConfigError(f"{name}: {config[name]!r} is no section: put its keys below it, `key: value`")
 
 
 class ConfigValidator:
@@ -300,6 +309,5 @@ def load_yaml(path: str | Path) -> DictConfig:
 def _section(config: DictConfig, name: str) -> DictConfig:
     if config.get(name) is None:
         raise ConfigError(f"the config has no {name!r} section")
-    if not isinstance(config[name], DictConfig):
-        raise ConfigError(f"{name}: {config[name]!r} is no section: put its keys below it, `key: value`")
+    require_sections(config, name)
     return config[name]

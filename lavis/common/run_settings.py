@@ -44,8 +44,10 @@ class RunSettings(Section, section="run"):
     batch_size_eval: int = setting(16, "the same in an evaluation", at_least(1))
     num_workers: int = setting(2, "processes that load data, for each training process", at_least(0))
     accum_grad_iters: int = setting(1, "batches of every process whose gradients make one update", at_least(1))
-    max_len: int = setting(64, "tokens of a generated answer, at most", at_least(2))
-    min_len: int = setting(1, "tokens of a generated answer, at least", at_least(0))
+    max_len: int = setting(
+        64, "tokens of a generated answer, at most; the beginning counts as one, as in LAVIS", at_least(2)
+    )
+    min_len: int = setting(1, "tokens of a generated answer, at least, counted in the same way", at_least(0))
     num_beams: int = setting(5, "beams of the search; 1: greedy", at_least(1))
     # Where the run lies, what it continues, what it evaluates.
     seed: int = setting(42, "seed of everything random", at_least(0))

@@ -392,6 +392,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         # What the user would believe to have an effect on the target, and has none.
         others = ("base", "llm", "with_llm", "dtype") if given.to == "llm" else ("without_adapters",)
+        others += ("model",) if given.to in ("lavis", "native") else ()
         if unused := [name for name in others if getattr(given, name)]:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
             raise ConfigError(f"--to {given.to} does not use {named}: leave it out")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lavis.common.config import load_yaml, merged, plain, read_option, to_dot_list
+from lavis.common.config import load_yaml, merged, plain, read_option, require_sections, to_dot_list
 from lavis.common.errors import ConfigError, MissingFileError, unknown
 from lavis.common.run_settings import TEXTS, read_settings
 from lavis.models.blip2_models import options as blip2_options
@@ -27,6 +27,9 @@ def check_section(section: Mapping[str, Any]) -> None:
 
     An architecture of one's own passes: only its class knows its keys.
     """
+    for key in ("arch", "model_type"):
+        if not isinstance(section.get(key), str | None):
+            raise ConfigError(f"model.{key}: {section[key]!r} is no name")
     arch = section.get("arch") or "blip2_emac"
     if arch not in _KNOWN:
         return
@@ -72,6 +75,8 @@ def check_config(cfg_path: str, options: Sequence[str]) -> None:
         return
     changes = merged({}, *(read_option(option, TEXTS) for option in to_dot_list(options)))
     user = load_yaml(cfg_path)
+    for given in (user, changes):
+        require_sections(given, "run", "model", "datasets")
     model = user.get("model") or {}
     if (changes.get("model") or {}).get("arch") not in (None, model.get("arch")):
         model = {}  # the file's keys are those of another architecture (`Config.build_model_config`)

@@ -73,9 +73,8 @@ class BlipImageEvalProcessor(BlipImageBaseProcessor):
         """float32 (3, image_size, image_size); of four frames (4, 3, image_size, image_size)."""
         size = (self.image_size, self.image_size)
         image = as_image(item)
-        side = image.width
-        if image.height == FRAMES_AROUND * side:
-            return torch.stack([self(image.crop((0, top, side, top + side))) for top in range(0, image.height, side)])
+        if frames := frames_around(image):
+            return torch.stack([self(frame) for frame in frames])
         return self.normalise(image if image.size == size else image.resize(size, Image.Resampling.BICUBIC))
 
 
@@ -98,9 +97,11 @@ class Blip2ImageTrainProcessor(BlipImageBaseProcessor):
         self.random = random.Random(seed)
 
     def __call__(self, item: Image.Image | np.ndarray) -> Tensor:
-        """float32 (3, image_size, image_size)."""
+        """float32 (3, image_size, image_size); of four frames (4, 3, image_size, image_size), each cropped anew."""
         # The random numbers are drawn in this order: another one would give a seed other images.
         image = as_image(item)
+        if frames := frames_around(image):
+            return torch.stack([self(frame) for frame in frames])
         image = image.crop(random_crop_box(image.size, self.scale, self.random))
         image = image.resize((self.image_size, self.image_size), Image.Resampling.BICUBIC)
         if self.random.random() < 0.5:
@@ -125,6 +126,14 @@ class BlipImageTrainProcessor(Blip2ImageTrainProcessor):
         for change in self.random.choices(sorted(CHANGES), k=2):
             image = CHANGES[change](image, self.random.choice((-1, 1)))
         return image
+
+
+def frames_around(image: Image.Image) -> list[Image.Image]:
+    """The four square frames of an image of `environment.camera=around`, one below the other; [] of another image."""
+    side = image.width
+    if image.height != FRAMES_AROUND * side:
+        return []
+    return [image.crop((0, top, side, top + side)) for top in range(0, image.height, side)]
 
 
 def random_crop_box(size: tuple[int, int], scale: tuple[float, float], rng: random.Random) -> tuple[int, int, int, int]:

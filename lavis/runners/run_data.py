@@ -153,7 +153,7 @@ class RunData:
 
         Of several storages the number of the storage comes before the name.
         """
-        # File name and number, not the index: a cache of references stays valid if the storage grows or moves.
+        # File name and number, not the index: a cache of references stays valid if the storage grows.
         source = self.train_set.source
         places = []
         for index in samples["instance_id"]:

@@ -128,12 +128,9 @@ class RunnerBase:
             self._resume()
             self.task.before_training(model=self.replicas.model, dataset=self.data.train_set)
             with self.stop.on_sigterm():
-                first = self.batches // self.batches_per_epoch  # the epoch of the next batch
-                if self.batches == self.all_batches:
-                    first = self.max_epoch
-                if self.batches in (self.all_batches, first * self.batches_per_epoch) and self.averages.means():
-                    first -= 1  # this epoch has all its batches but no validation yet: it is ended first
-                for epoch in range(first, self.max_epoch):
+                # A checkpoint of a run that was stopped names the epoch in progress, which may have all its batches and
+                # lack its validation; one of an epoch's end names the next.
+                for epoch in range(self.epoch, self.max_epoch):
                     self.epoch = epoch
                     self.train_epoch(epoch)
                     self.end_epoch(epoch)
@@ -172,7 +169,7 @@ class RunnerBase:
         self.replicas.model.train()
         first = epoch * self.batches_per_epoch
         end = min(first + self.batches_per_epoch, self.all_batches)
-        if has_own_loop(self.task):
+        if has_own_loop(self.task) and self.batches < end:
             self.stream.start, self.stream.stop = self.batches, end
             batches = EpochBatches(self.data.train_batches(self.stream, self.device), end - self.batches, self.device)
             figures = self.own_loop(epoch, batches) or {}
@@ -253,7 +250,14 @@ class RunnerBase:
     def end_epoch(self, epoch: int) -> None:
         """Validate, log the epoch's means and figures, write checkpoints."""
         # First, and before anything is logged: a run that is stopped here ends this epoch when it is resumed.
-        found = {split: self.eval_epoch(split, self.label(epoch)) for split in self.settings.valid_splits}
+        try:
+            found = {split: self.eval_epoch(split, self.label(epoch)) for split in self.settings.valid_splits}
+        except Exception as error:
+            # In a process group the others would wait for this one in vain.
+            if get_world_size() == 1 and not isinstance(error, Stopped):
+                self.save("stopped", epoch)
+                logger.info("the epoch was trained: resume with run.resume_ckpt_path=%s", self._last_saved)
+            raise
         means, self.averages = self.averages.means(), Averages()
         self.log.line(epoch=self.label(epoch), **{f"train_{key}": value for key, value in means.items()})
         logger.info("epoch %s: %s", epoch, ", ".join(f"{key} {value:.5g}" for key, value in means.items()))
@@ -389,7 +393,7 @@ class RunnerBase:
         restore_model(self.replicas.model, content, path, load)
         if content["scaler"]:
             self.updater.scaler.load_state_dict(content["scaler"])
-        self.batches = content["batches"]
+        self.batches, self.epoch = content["batches"], content["epoch"]
         self._last_saved = path
         # The data may be another than before; what the weights have learned of the earlier one stays in them.
         self.games = self.games.merged(played_in(content) or PlayedGames(unknown=(path.name,)))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lavis.common.errors import DivergedError
+from lavis.common.errors import ConfigError, DivergedError
 from lavis.training import Updater
 
 ROWS = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
@@ -70,6 +70,13 @@ def test_gradients_are_averaged_before_they_are_clipped() -> None:
     before = [parameter.grad.clone() for parameter in model.parameters()]
     updater.update(where)
     assert all(torch.equal(half, whole / 2) for half, whole in zip(seen, before, strict=True))
+
+
+def test_float16_weights_are_refused_where_gradients_are_scaled() -> None:
+    model = nn.Linear(4, 2).half()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match="weights that train cannot be in float16"):
+        Updater(optimizer, list(model.parameters()), half=True)
 
 
 def test_a_loss_that_is_not_finite_leaves_no_gradient() -> None:

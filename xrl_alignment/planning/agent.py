@@ -65,17 +65,17 @@ class LearningAgent:
         settings: AgentTraining,
         round: int,
         buffer: Path,
-        reference: Path | None,
+        reference: Path,
         report: Callable[[TrainingMetrics, int], None] = lambda metrics, batches: None,
     ) -> None:
         """Train on all shards in `buffer`: what follows depends on the weights, the shards and `settings` alone.
 
-        `reference` is the checkpoint that DPO's reference is taken from; None: the weights as they are. `report` gets
-        each batch's figures, and how many batches there are.
+        `reference` is the checkpoint that DPO's reference is taken from. `report` gets each batch's figures, and how
+        many batches there are.
         """
         dpo = settings.preferences(round)
         if dpo:  # its reference is the policy at the end of cloning, and stays frozen
-            self.model.set_reference(load_checkpoint(reference)["model"] if reference else None)
+            self.model.set_reference(load_checkpoint(reference)["model"])
         torch.manual_seed(settings.seed + round)  # so a loop that continues draws as one that was never stopped
         lr = settings.dpo_lr if dpo else settings.init_lr
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]

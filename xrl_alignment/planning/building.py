@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from alfworld_native import check_split
 from alfworld_native.games import find_games, games_hash
 from lavis.common.config import load_yaml
 from lavis.common.devices import pick_device, set_seed, set_threads
@@ -21,8 +22,10 @@ from lavis.models.base_model import LIBRARY_ROOT
 from lavis.models.blip2_models.emac_config import MODEL_TYPES, package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
 from lavis.models.played import games_of_weights
+from lavis.models.sections import check_section
 from xrl_alignment.builders.environments import environment_factory, games_of
-from xrl_alignment.builders.student import load_student, make_policy, model_section, prompt_writer
+from xrl_alignment.builders.named import check_device, check_policy
+from xrl_alignment.builders.student import check_served, load_student, make_policy, model_section, prompt_writer
 from xrl_alignment.builders.teacher import build_endpoint
 from xrl_alignment.common.versions import versions
 from xrl_alignment.planning.agent import LearningAgent
@@ -70,7 +73,7 @@ def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None 
     settings differ.
     """
     config = load_config(EmacPlusConfig, cfg_path, options)
-    refuse_earlier_frames(config.model.get("images"))  # of `hf_vlm`, before a folder is made and a model loaded
+    check_loop(config)
     folder = resume or new_folder(config.run.output_dir)
     if resume:
         refuse_changes(settings_in(resume, EmacPlusConfig), config, resume)
@@ -88,11 +91,49 @@ def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None 
     return folder
 
 
+def check_loop(config: EmacPlusConfig) -> None:
+    """ConfigError, EnvironmentFault or MissingFileError for what no loop could use, before a folder is made."""
+    run, environment = config.run, config.environment
+    check_device(run.device)
+    check_section(config.model)
+    check_policy(config.policy)
+    refuse_earlier_frames(config.model.get("images"))  # of `hf_vlm`
+    if config.policy.name == "http":
+        raise ConfigError(
+            "policy.name=http asks another machine's model, which this loop does not train: use in_process or vllm"
+        )
+    if config.model.get("ref_pretrained"):
+        raise ConfigError("model.ref_pretrained: the loop's reference is its own agent before DPO; leave it out")
+    for split in (environment.split, run.eval_split):
+        check_split(environment.name, split, environment.data or None)
+    if config.planner.examples and not Path(config.planner.examples).is_file():
+        raise MissingFileError(f"planner.examples={config.planner.examples}: there is no such file")
+    for name in run.switches:
+        dataclasses.replace(config.planner, **_CHANGES[name])  # its own checks
+    for name in run.ablations:
+        if ablated(config, name) == config:
+            raise ConfigError(f"run.ablations={name} changes none of these settings: leave it out")
+
+
+def ablated(config: EmacPlusConfig, name: str) -> EmacPlusConfig:
+    """The settings of an ablation: a loop of its own with one thing changed."""
+    run = config.run
+    return dataclasses.replace(
+        config,
+        planner=dataclasses.replace(config.planner, **_CHANGES[name]),
+        # Without DPO every round is one of cloning.
+        run=dataclasses.replace(run, bc_rounds=run.num_rounds) if name in ("no_dpo", "cross_entropy") else run,
+    )
+
+
 def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dict[str, Any]:
     """The loop, its evaluations and its ablations; returns what the summary holds."""
     run = config.run
     heldout = games_of(dataclasses.replace(config.environment, split=run.eval_split), run.num_eval)
     training = games_of(config.environment, run.num_train_games or run.num_envs * run.num_rounds)
+    trained_on = len({game.id for game in training} & {game.id for game in heldout})
+    if trained_on:
+        print(f"NOT HELD OUT: {trained_on} of {len(heldout)} games of {run.eval_split} are trained on", flush=True)
     # Found now: without them the loop would end in an error after hours. `household` keeps its own games in `data`.
     data = config.environment.data if config.environment.name != "household" else None
     official = find_games("valid_seen", data) if run.valid_seen else []
@@ -120,16 +161,10 @@ def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dic
             name = f"agent_report_noise_{severity}"
             summary[name] = loop.evaluate(name, heldout, agent=True, report_severity=severity)
         identity = loop.planner.identity
-    # Ablations: a loop of its own, trained and evaluated with one thing changed.
     for name in run.ablations:
-        planner = dataclasses.replace(config.planner, **_CHANGES[name])
-        changed = dataclasses.replace(
-            config,
-            planner=planner,
-            # Without DPO every round is one of cloning.
-            run=dataclasses.replace(run, bc_rounds=run.num_rounds) if name in ("no_dpo", "cross_entropy") else run,
-        )
-        with closing(build_loop(changed, folder / "ablations" / name, quiet=quiet, calls=folder / CALLS)) as loop:
+        with closing(
+            build_loop(ablated(config, name), folder / "ablations" / name, quiet=quiet, calls=folder / CALLS)
+        ) as loop:
             loop.run(training)
             found = {who: loop.evaluate(f"{who}_after", heldout, agent=who == "agent") for who in _ACTORS}
         summary[name] = found["agent"] | {"planner_success": found["planner"]["success"]}
@@ -137,6 +172,7 @@ def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dic
         "seed": run.seed,
         "planner": identity,
         "heldout_games_hash": games_hash(heldout),
+        "trained_on": trained_on,  # of the held-out games
         "settings": shareable(config),
         "versions": versions(),
     }
@@ -163,6 +199,8 @@ def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False, cal
     set_seed(run.seed)  # before the models are made: untrained weights are drawn
     model, vis_processor = load_student(config.model, device)
     refuse_earlier_frames(model.frames)  # a model of a third party has its own way to set it
+    if config.policy.name == "vllm":
+        check_served(model, config.policy.adapters)
     model.dpo_beta = run.dpo_beta
     agent = LearningAgent(
         model,

@@ -41,6 +41,8 @@ from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 from xrl_alignment.runs.transitions import write_episode
 from xrl_alignment.settings.planning import EmacPlusConfig
 
+START = "agent_start.pth"  # the agent's checkpoint before its first round, if none is of cloning
+
 
 class Loop:
     """Plays, learns and evaluates in `folder`, as `config` says.
@@ -91,6 +93,8 @@ class Loop:
         # Each of the three steps finds in the folder whether it is done already. With `skip_solved` a game keeps its
         # place in the order, and is not played again; a round in which nothing is left to play teaches nothing new.
         number = self.config.run.num_envs
+        if not self.config.run.bc_rounds and not (start := self.folder / START).exists():
+            self.agent.save(start, 0, PlayedGames())  # DPO's reference
         for round in range(self.config.run.num_rounds):
             chosen = [games[i % len(games)] for i in range(round * number, (round + 1) * number)]
             if self.config.run.skip_solved:
@@ -143,8 +147,8 @@ class Loop:
         checkpoint = self.folder / f"agent_{round:03d}.pth"
         if not checkpoint.exists():
             run = self.config.run
-            # DPO's reference: the policy after the last round of cloning; without such a round, the weights of now.
-            reference = self.folder / f"agent_{run.bc_rounds - 1:03d}.pth" if run.bc_rounds else None
+            # DPO's reference: the policy after the last round of cloning, or that with which the loop began.
+            reference = self.folder / (f"agent_{run.bc_rounds - 1:03d}.pth" if run.bc_rounds else START)
             with Bar("batches", quiet=self.quiet) as bar:
 
                 def show(metrics: TrainingMetrics, batches: int) -> None:

@@ -25,8 +25,8 @@ def reflect_on_round(directory: RunDirectory, round: int, reflector: Reflector) 
     """Replace the memory that each failed game got in `round` by a new one; returns all memories.
 
     They are written to `env_results_trial_<round>.json` and, if no later round has begun, to the state with which a
-    resume begins. Raises RunDirectoryError for a round that has not ended, and whatever `reflector` raises (then
-    nothing is changed).
+    resume begins. A trace that `reflector` cannot read gives no memory, and a warning. Raises RunDirectoryError for a
+    round that has not ended, and what an endpoint raises (then nothing is changed).
     """
     rounds = finished_rounds(directory.path)
     if round not in rounds:
@@ -36,7 +36,7 @@ def reflect_on_round(directory: RunDirectory, round: int, reflector: Reflector) 
     earlier = _results(directory, round - 1) if round else {}
     before = {result["game"]: result["memory"] for result in earlier.values()}
     traces = [record.trace() for record in directory.episodes() if record.round == round]
-    memories = update_memories(traces, before, reflector)
+    memories = update_memories(traces, before, reflector, skip_unreadable=True)
     results = _results(directory, round)
     for result in results.values():
         result["memory"] = memories.get(result["game"], [])

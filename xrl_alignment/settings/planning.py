@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from lavis.common.errors import ConfigError
 from xrl_alignment.settings.checks import (
     ABOVE_ZERO,
     DEVICE,
@@ -242,6 +243,16 @@ class PlannerConfig(EndpointConfig, PlannerTraining, PlanRules):
         check_has_effect(
             "planner.trainer", self.trainer, not self.trainer or self.name == "endpoint", "planner.name=endpoint"
         )
+        for key in ("handover", "cache"):
+            given = getattr(self, key)
+            check_has_effect(
+                f"planner.{key}", given, given in ("", "none") or self.name == "endpoint", "planner.name=endpoint"
+            )
+        if self.name == "explorer" and self.feedback == "questions" and self.report not in ("text", "both"):
+            raise ConfigError(
+                f"planner.report={self.report}: the explorer judges reports in the engine's words: use text or both, "
+                "or planner.feedback=rules"
+            )
 
 
 @dataclass

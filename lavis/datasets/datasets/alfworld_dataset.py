@@ -35,7 +35,8 @@ class AlfworldDataset(RecordDataset):
     def collater(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """A batch: `image` (N, 3, S, S), lists of N texts and ids, `skipped` (messages); N may be 0 in evaluation.
 
-        `image` is a list if a sample has several images.
+        `image` is a list if a sample has several images, or if images have no tensor of one shape (without an image
+        processor, as for a model that has its own).
 
         `prompt` and `text_output_pos` are `text_input` and `text_output` under the names `generate` and `dpo_forward`
         read.
@@ -45,8 +46,9 @@ class AlfworldDataset(RecordDataset):
         batch: dict[str, Any] = {key: [sample[key] for sample in good] for key in (*_TEXTS, "instance_id")}
         images = [sample["image"] for sample in good]
         # An episode's first states have fewer images before them, so samples of several images cannot be stacked.
-        several = any(isinstance(image, tuple) for image in images)
-        batch["image"] = images if several else default_collate(images) if good else torch.empty(0)
+        shapes = {getattr(image, "shape", None) for image in images}
+        stacked = len(shapes) == 1 and None not in shapes
+        batch["image"] = (default_collate(images) if stacked else images) if good else torch.empty(0)
         batch["prompt"], batch["text_output_pos"] = batch["text_input"], batch["text_output"]
         batch["skipped"] = [message for sample in samples for message in sample["skipped"]]
         return batch

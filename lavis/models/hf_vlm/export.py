@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from lavis.common.program import read_first
 
@@ -24,7 +25,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Write a checkpoint's adapters in peft's format.")
     parser.add_argument("out", help="the folder")
     parser.add_argument("--checkpoint", required=True, help="a run's checkpoint")
-    parser.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="keys of the model: section")
+    parser.add_argument(
+        "--options", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="keys of the model: section"
+    )
     return parser.parse_args(argv)
 
 
@@ -34,6 +37,7 @@ if __name__ == "__main__":
 
 from lavis.common.config import merged, plain, read_option
 from lavis.common.errors import EmacError
+from lavis.common.files import make_folder
 from lavis.models.frozen_base import check_base
 from lavis.models.hf_vlm.hf_vlm import HfVlm
 from lavis.models.played import games_of_weights
@@ -46,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = plain(merged({}, *(read_option(option) for option in given.options)))
         # Whatever the options say: without `load_pretrained` untrained adapters would be written.
         settings |= {"pretrained": given.checkpoint, "load_pretrained": True, "ref_pretrained": ""}
+        make_folder(Path(given.out))  # before the model is loaded: that a file is there is told at once
         model = HfVlm.from_config(settings)
         model.require_sources()
         check_base(model, given.checkpoint)

@@ -120,7 +120,8 @@ def test_round_trip_through_all_names(
     OmegaConf.save({"model": section}, tmp_path / "sizes.yaml")
     for source, target, names in steps:
         command = [str(tmp_path / source), str(tmp_path / target), "--to", names, "--with-llm"]
-        assert convert.main([*command, "--model", str(tmp_path / "sizes.yaml")]) == 0
+        sizes = ["--model", str(tmp_path / "sizes.yaml")] if "hub" in command else []
+        assert convert.main([*command, *sizes]) == 0
         assert "image tokens (2, 4, 16) are equal" in capsys.readouterr().out
     lavis = torch.load(tmp_path / "a.pth", weights_only=True)["model"]
     assert {"visual_encoder.blocks.1.attn.q_bias", "Qformer.bert.embeddings.LayerNorm.weight"} <= lavis.keys()
@@ -233,6 +234,7 @@ def test_what_cannot_be_converted_is_one_line(tmp_path: Path, capsys) -> None:
     [
         ("llm", "--model tiny --dtype bfloat16 --base a.pth --llm b --with-llm", "--base, --llm, --with-llm, --dtype"),
         ("lavis", "--without-adapters --dtype bfloat16", "--without-adapters"),
+        ("native", "--model tiny", "--model"),
     ],
 )
 def test_an_option_that_a_target_does_not_use_is_refused(to: str, options: str, unused: str, capsys) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lavis.common.config import is_lavis_config
+from lavis.common.errors import ConfigError
 from lavis.models.sections import check_config, check_section
 from lavis.models.zoo import load_model, model_zoo
 
@@ -64,4 +66,16 @@ def test_checks_a_whole_file(tmp_path: Path) -> None:
         check_config(str(path), ["run.sed=2"])
     with pytest.raises(ValueError, match=r"unknown key 'model.max_txt'"):
         check_config(str(path), ["model.max_txt=2"])
+    for option, says in (
+        ("model=tiny", "model: 'tiny' is no section"),
+        ("run=5", "run: 5 is no section"),
+        ("datasets=5", "datasets: 5 is no section"),
+        ("model.arch=[a]", "model.arch: .*a.* is no name"),
+        ("model.model_type=5", "model.model_type: 5 is no name"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            check_config(str(path), [option])
+    path.with_name("other.yaml").write_text("run: 5\n")
+    with pytest.raises(ConfigError, match="run: 5 is no section"):
+        is_lavis_config(str(path.with_name("other.yaml")))
     check_config(str(path), ["model.arch=hf_vlm", "model.path=folder"])  # another architecture: the file's keys go

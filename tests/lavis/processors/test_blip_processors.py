@@ -31,6 +31,15 @@ def test_eval_is_bicubic_resize_and_normalisation(picture: np.ndarray, size: int
     assert np.array_equal(got.numpy(), want)
 
 
+@pytest.mark.parametrize("name", ["blip_image_eval", "blip2_image_train", "blip_image_train"])
+def test_four_frames_stay_four_images(name: str) -> None:
+    frames = [np.full((56, 56, 3), value, np.uint8) for value in (0, 80, 160, 240)]
+    got = load_processor(name, {"image_size": 28})(np.concatenate(frames))
+    assert got.shape == (4, 3, 28, 28)
+    means = got.mean(dim=(1, 2, 3))
+    assert (means.diff() > 0).all() or name == "blip_image_train"  # whose changes of colour move them
+
+
 def test_arrays_and_images_give_the_same(picture: np.ndarray) -> None:
     processor = load_processor("blip_image_eval", {"image_size": 48})
     rgba = Image.fromarray(picture).convert("RGBA")

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 
@@ -95,6 +96,38 @@ def test_stopped_by_sigterm_while_it_evaluates(make_runner, tmp_path: Path, when
         return figures, (folder / "evaluate.txt").read_text(), (folder / "result/val_epochbest.json").read_text()
 
     assert results(tmp_path / "cut") == results(tmp_path / "whole")
+
+
+def test_an_error_in_validation_loses_no_epoch(make_runner, tmp_path: Path, monkeypatch) -> None:
+    settings = {"run.valid_splits": "[val]", "run.batch_size_eval": 4, "run.max_epoch": 1}
+    make_runner("whole", **settings).train()
+    runner = make_runner("cut", **settings)
+    monkeypatch.setattr(runner.task, "valid_step", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        runner.train()
+    make_runner("cut", **settings, **{"run.resume_ckpt_path": tmp_path / "cut/checkpoint_stopped.pth"}).train()
+    whole, cut = ([line for line in lines(tmp_path / name) if "epoch" in line] for name in ("whole", "cut"))
+    assert whole == cut and len(whole) == 2  # the means of training, the figures of validation
+
+
+def test_a_loop_without_figures_that_is_stopped_keeps_its_epochs_end(make_runner, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("lavis.runners.runner_base.has_own_loop", lambda task: True)
+    settings = {"run.valid_splits": "[val]", "run.batch_size_eval": 4, "run.max_epoch": 2}
+    calls: list[int] = []
+
+    def loop(epoch, batches) -> None:
+        calls.append(len(list(batches)))
+        if len(calls) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    for again in ({}, {"run.resume_ckpt_path": "latest"}):
+        runner = make_runner("cut", **settings, **again)
+        monkeypatch.setattr(runner, "own_loop", loop)
+        with nullcontext() if again else pytest.raises(Stopped):
+            runner.train()
+    assert len(calls) == 2 and all(calls)  # none of them without a batch
+    assert {line["epoch"] for line in lines(tmp_path / "cut") if "val_agg_metrics" in line} == {0, 1}
+    assert (tmp_path / "cut/checkpoint_0.pth").is_file()
 
 
 def test_float16_scales_its_gradients_and_resumes_exactly(make_runner, tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ def test_it_learns_from_shards(tmp_path, dpo: bool) -> None:
     seen = []
     passes = 4 if dpo else 2  # DPO learns from one of the two transitions
     settings = AgentTraining(num_rounds=2, bc_rounds=0 if dpo else 2, epochs=passes, batch_size=2)
-    agent.learn(settings, 0, tmp_path, None, lambda metrics, batches: seen.append((metrics, batches)))
+    agent.save(tmp_path / "start.pth", 0, PlayedGames())
+    agent.learn(settings, 0, tmp_path, tmp_path / "start.pth", lambda metrics, batches: seen.append((metrics, batches)))
     assert [(metrics.chosen_reward is not None, batches) for metrics, batches in seen] == [(dpo, 2), (dpo, 2)]
     assert any(not torch.equal(value, before[name]) for name, value in agent.model.trainable_state_dict().items())
     agent.save(tmp_path / "agent.pth", 0, PlayedGames(("b/own",), ("native train",)))

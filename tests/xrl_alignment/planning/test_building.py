@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from alfworld_native.errors import EnvironmentFault
 from benchmarks._endpoint import FakeEndpoint
-from lavis.common.errors import ConfigError, MissingFileError
+from lavis.common.errors import ConfigError, EmacError, MissingFileError
 from lavis.common.paths import REPO_ROOT
 from lavis.models.base_model import LIBRARY_ROOT
 from tests.hostile_endpoint import HostileEndpoint
@@ -115,6 +115,26 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
 @pytest.mark.parametrize(
     ("option", "text"),
     [
+        (
+            "policy={name: http, base_urls: ['http://x'], skip_rejected: false, skip_visited: false}",
+            "policy.name=http asks another machine's model",
+        ),
+        ("model.ref_pretrained=x", "model.ref_pretrained: the loop's reference is its own agent"),
+        ("run.eval_split=household_held", "household_held"),
+        ("model.modeltype=x", "modeltype"),
+        ("planner.examples=nowhere.txt", "planner.examples=nowhere.txt: there is no such file"),
+        ("run.ablations=[cross_entropy]", "run.ablations=cross_entropy changes none of these settings"),
+    ],
+)
+def test_a_mistake_is_told_before_there_is_a_folder(option: str, text: str, options: list[str], tmp_path) -> None:
+    with pytest.raises(EmacError, match=text):
+        run_emac_plus(DEMO, [*options, option])
+    assert not [path for path in tmp_path.iterdir() if "loop" in path.name]
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
         ("run.ablations=[no_brain]", "run.ablations.*is not a list of ablations"),
         ("environment.levels={house: 1}", "run.max_steps: 50 is less than .* set run.max_steps=150"),
         ("run.bc_rounds=9", "run.bc_rounds: 9 is not at most run.num_rounds"),
@@ -122,6 +142,8 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
         ("planner.trainer=x", "planner.trainer: 'x' has no effect unless planner.name=endpoint"),
         ("planner.report=smell", "planner.report: 'smell' is not one of text, image, both, none"),
         ("environment.report_severity=5", "environment.report_severity: 5 is not a number from 0 to 4"),
+        ("planner={name: explorer, feedback: questions, report: none}", "the explorer judges reports"),
+        ("planner.handover=vllm", "planner.handover: 'vllm' has no effect unless planner.name=endpoint"),
         ("planner.reprt=text", "did you mean 'planner.report'"),
         ("planner.max_cost_usd=1", "planner.max_cost_usd: 1.0 has no effect unless planner.price_prompt or planner"),
     ],

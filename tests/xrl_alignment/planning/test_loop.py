@@ -97,6 +97,21 @@ def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(
     assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(again).items())
 
 
+def test_without_cloning_dpos_reference_is_the_agent_of_the_beginning(make_loop, games, monkeypatch) -> None:
+    config = replace(CONFIG, run=replace(CONFIG.run, bc_rounds=0, num_envs=1))
+    loop = make_loop("dpo", config)
+    first = {name: value.clone() for name, value in weights(loop).items()}
+    references = []
+    set_reference = loop.agent.model.set_reference
+    monkeypatch.setattr(
+        loop.agent.model, "set_reference", lambda given: references.append(given) or set_reference(given)
+    )
+    loop.run(games[:1])
+    assert len(references) == 2 and any(not torch.equal(value, first[name]) for name, value in weights(loop).items())
+    for given in references:  # also in the second round, when the agent has learned
+        assert given.keys() == first.keys() and all(torch.equal(value, first[name]) for name, value in given.items())
+
+
 def dying(original: Callable[..., Any], at: int) -> Callable[..., Any]:
     """`original`, which ends the loop at its `at`-th call."""
     calls = []

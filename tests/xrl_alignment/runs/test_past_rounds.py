@@ -7,6 +7,7 @@ import yaml
 
 from benchmarks._endpoint import FakeEndpoint
 from generate_reflections import main
+from xrl_alignment.common.errors import EndpointFault, PromptTooLong
 from xrl_alignment.runs.directory import RunDirectory, RunDirectoryError
 from xrl_alignment.runs.past_rounds import finished_rounds, reflect_on_round
 
@@ -66,16 +67,30 @@ def test_memories_that_an_older_version_stored_as_they_came_are_cleaned(ended):
     directory.close()
 
 
+def test_a_trace_that_cannot_be_read_costs_no_other_game_its_memory(ended):
+    class Picky(Numbering):
+        def reflect(self, trace, memories):
+            if trace.game_id == unreadable:
+                raise PromptTooLong("too long")
+            return super().reflect(trace, memories)
+
+    directory = RunDirectory(ended)
+    unreadable, *others = reflect_on_round(directory, 1, Numbering())
+    after = reflect_on_round(directory, 1, Picky())
+    assert others and "after 1" not in after[unreadable] and all("after 1" in after[game] for game in others)
+    directory.close()
+
+
 def test_a_failing_reflector_changes_nothing(ended):
     class Failing:
         name = "failing"
 
         def reflect(self, trace, memories):
-            raise ValueError("down")
+            raise EndpointFault("down")
 
     directory = RunDirectory(ended)
     before = directory.memories(), (directory.results / "env_results_trial_1.json").read_text()
-    with pytest.raises(ValueError, match="down"):
+    with pytest.raises(EndpointFault, match="down"):
         reflect_on_round(directory, 1, Failing())
     assert before == (directory.memories(), (directory.results / "env_results_trial_1.json").read_text())
     directory.close()

@@ -90,7 +90,9 @@ def refuse_other_sizes(path: Path, name: str, before: Mapping[str, Any], sizes: 
     """ConfigError if figures `before` of the experiment `name` were made with other sizes: the page names one set."""
     for key, value in asdict(sizes).items():
         earlier = before.get("sizes", {}).get(key, value)  # a size that came later made none of them
-        if key not in WHICH and earlier != value:
+        # The points of a curve are compared with its first one: those of two calls do not belong together.
+        of_one_call = name == "ablations" and key in ("curve", "batch_curve")
+        if (key not in WHICH or of_one_call) and earlier != value:
             raise ConfigError(
                 f"{path}: its figures of {name} were made with results.{key}={earlier}, not {value}: name another "
                 f"results.output or --page, or remove {name} from the file"

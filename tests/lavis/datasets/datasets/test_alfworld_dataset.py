@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 
 from lavis.datasets.datasets.alfworld_dataset import AlfworldDataset
@@ -32,6 +34,15 @@ def test_batch(shard_folder: Path) -> None:
     assert batch["text_output_pos"] == ["go to fridge 1", "open fridge 1"]
     assert batch["text_output_neg"] == ["open fridge 1", "take apple 1 from fridge 1"]
     assert batch["skipped"] == []
+
+
+def test_images_that_no_tensor_holds_come_as_a_list(shard_folder: Path) -> None:
+    pictures = [Image.new("RGB", (8, 8)), Image.new("RGB", (8, 9))]
+    for given in (pictures, [np.asarray(picture) for picture in pictures]):
+        left = iter(given)
+        data = dataset(shard_folder, vis_processor=lambda image, left=left: next(left))
+        batch = data.collater([data[0], data[1]])
+        assert all(one is other for one, other in zip(batch["image"], given, strict=True))
 
 
 def test_random_changes_depend_on_epoch_and_index_alone(shard_folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import find_splits
 from lavis.common.errors import ConfigError
+from lavis.common.paths import REPO_ROOT
 from tests.xrl_alignment.lab.audit.test_logs import write
+from xrl_alignment.lab.audit import __main__ as audit
 from xrl_alignment.lab.audit import experiments
-from xrl_alignment.lab.audit.__main__ import main
+from xrl_alignment.lab.audit.__main__ import laid_over, main
 from xrl_alignment.lab.audit.experiments import QUICK, SECTIONS
 from xrl_alignment.lab.results.lab import Lab
 
@@ -51,6 +54,26 @@ def test_a_page_of_what_is_done_trains_and_plays_nothing(tmp_path, monkeypatch):
     lab, sizes = Lab(tmp_path, say=lambda text: None), replace(QUICK, only_done=True)
     assert experiments.players(lab, sizes) == {"valid_seen": {}}
     assert not any(experiments.protocols(lab, sizes).values())
+
+
+def test_a_page_of_what_is_done_keeps_the_rows_of_earlier_calls(tmp_path, monkeypatch):
+    for module in (experiments, audit):
+        monkeypatch.setattr(module, "splits", lambda: ["valid_seen"])
+    page = tmp_path / "audit.md"
+    shutil.copy(REPO_ROOT / "docs/audit.json", page.with_suffix(".json"))
+    before = page.with_suffix(".json").read_text()
+    asked = ["--only-done", "--sections", "players", "protocols", "dialects", "leakage", "--out", str(tmp_path / "out")]
+    assert main([*asked, "--page", str(page)]) == 0
+    assert json.loads(page.with_suffix(".json").read_text()) == json.loads(before)
+    assert page.read_text() == (REPO_ROOT / "docs/audit.md").read_text()
+
+
+def test_rows_that_have_come_are_laid_over_the_others():
+    before = {"valid_seen": {"a": 1, "b": 2}, "numbers": [1]}
+    assert laid_over(before, {"valid_seen": {"b": 3, "c": 4}}) == {
+        "valid_seen": {"a": 1, "b": 3, "c": 4},
+        "numbers": [1],
+    }
 
 
 @pytest.mark.parametrize("wrong", [["--students", "0"], ["--students", "5", "-1"], ["--weak", "-1"], ["--jobs", "0"]])
