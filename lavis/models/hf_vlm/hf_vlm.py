@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.adapters import is_adapter
-from lavis.models.decoding import forget_decoding
+from lavis.models.decoding import NewTokensPenalty, forget_decoding
 from lavis.models.folder_note import read_note, write_note
 from lavis.models.hf_vlm import loading
 from lavis.models.hf_vlm.adapters import fitting_weights, plain_name, with_adapters
@@ -193,15 +193,18 @@ class HfVlm(StudentModel):
             top_p=options.top_p if options.use_nucleus_sampling else None,
             top_k=0 if options.use_nucleus_sampling else None,
             temperature=options.temperature if options.use_nucleus_sampling else None,
-            repetition_penalty=float(options.repetition_penalty),
             length_penalty=float(options.length_penalty) if beams > 1 else None,  # of beams alone: else a warning
             num_return_sequences=options.num_captions,
             eos_token_id=self.chat.end_id,
             pad_token_id=self.chat.pad_id,
         )
         base: Any = self.base
+        penalty = options.repetition_penalty
+        processors = LogitsProcessorList([NewTokensPenalty(float(penalty))] if penalty != 1 else [])
         with self.maybe_autocast():
-            made = base.generate(**on(batch, self.device, base.dtype), generation_config=settings)
+            made = base.generate(
+                **on(batch, self.device, base.dtype), generation_config=settings, logits_processor=processors
+            )
         prompt = batch["input_ids"].repeat_interleave(options.num_captions, 0).to(made.device)
         if made.shape[1] >= length and torch.equal(made[:, :length], prompt):
             made = made[:, length:]  # InstructBLIP's language model gives the new tokens alone, the others all

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, RepetitionPenaltyLogitsProcessor
 
 from lavis.common.errors import ConfigError
 from lavis.models import HfVlm
@@ -91,6 +91,23 @@ def test_a_batch_says_what_single_questions_say(family: str, build: Build, quest
         assert scores == pytest.approx(model.score([question], [group])[0], abs=1e-4)
         logps = model.answer_logps([question], [group], mean=False)[0]
         assert scores == pytest.approx(logps.tolist(), abs=1e-4)
+
+
+def test_the_penalty_for_repetition_is_for_new_tokens_alone(
+    build: Build, questions: list[Question], monkeypatch
+) -> None:
+    """Transformers' own punishes a player for naming the objects that it reads of."""
+    seen: list[tuple[int, int]] = []
+    plain = RepetitionPenaltyLogitsProcessor.__call__
+
+    def watched(self: RepetitionPenaltyLogitsProcessor, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        changed = plain(self, input_ids, scores)
+        seen.append((len(seen), int((changed != scores)[0].sum())))
+        return changed
+
+    monkeypatch.setattr(RepetitionPenaltyLogitsProcessor, "__call__", watched)
+    wake(build()).eval().write(questions[:1], repetition_penalty=1.5, num_beams=1, max_length=5, min_length=5)
+    assert len(seen) == 4 and all(changed <= written for written, changed in seen) and seen[-1][1] > 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
