@@ -391,9 +391,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parse_arguments(argv)
     try:
         # What the user would believe to have an effect on the target, and has none.
-        others = ("base", "llm", "with_llm", "dtype") if given.to == "llm" else ("without_adapters",)
-        others += ("model",) if given.to in ("lavis", "native") else ()
-        if unused := [name for name in others if getattr(given, name)]:
+        others = {"llm": ("base", "llm", "with_llm", "dtype"), "hub": ("without_adapters",)}
+        unused_here = others.get(given.to, ("without_adapters", "model"))
+        if unused := [name for name in unused_here if getattr(given, name)]:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
             raise ConfigError(f"--to {given.to} does not use {named}: leave it out")
         if given.to == "llm":

@@ -128,8 +128,7 @@ class RunnerBase:
             self._resume()
             self.task.before_training(model=self.replicas.model, dataset=self.data.train_set)
             with self.stop.on_sigterm():
-                # A checkpoint of a run that was stopped names the epoch in progress, which may have all its batches and
-                # lack its validation; one of an epoch's end names the next.
+                # A stopped run's epoch may have all its batches, and lack its validation.
                 for epoch in range(self.epoch, self.max_epoch):
                     self.epoch = epoch
                     self.train_epoch(epoch)
@@ -253,8 +252,7 @@ class RunnerBase:
         try:
             found = {split: self.eval_epoch(split, self.label(epoch)) for split in self.settings.valid_splits}
         except Exception as error:
-            # In a process group the others would wait for this one in vain.
-            if get_world_size() == 1 and not isinstance(error, Stopped):
+            if get_world_size() == 1 and not isinstance(error, Stopped):  # in a group the others would wait in vain
                 self.save("stopped", epoch)
                 logger.info("the epoch was trained: resume with run.resume_ckpt_path=%s", self._last_saved)
             raise
@@ -269,8 +267,7 @@ class RunnerBase:
                 )
             if not figures:
                 continue
-            # The first split alone decides which checkpoint is the best, as `val` does in LAVIS: figures of two splits
-            # cannot be compared.
+            # The first split alone says which checkpoint is the best, as `val` in LAVIS: two cannot be compared.
             if split == self.settings.valid_splits[0] and figures["agg_metrics"] > self.best["agg_metrics"]:
                 self.best = {"agg_metrics": figures["agg_metrics"], "epoch": self.label(epoch)}
                 self.save("best", epoch + 1)
