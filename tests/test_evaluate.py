@@ -282,6 +282,7 @@ def test_a_card_says_what_the_player_was_given(program, tmp_path, cfg, options, 
     (row,) = read_table([tmp_path / "scores.jsonl"])
     assert (row["kind"], row["decode"], row["sees"], row["trained_on"]) == row_has
     assert row["protocol"] == "own settings"  # two steps are those of no protocol
+    assert result(tmp_path)["pretrained"] == ""  # whatever the model's section names
 
 
 # --- scoring others ---------------------------------------------------------------------------------------------------

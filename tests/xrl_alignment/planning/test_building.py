@@ -100,6 +100,15 @@ def test_official_games_that_are_not_there_are_missed_before_the_loop(engine, op
     assert f"{looked}/json_2.1.1/valid_seen" in str(error.value)
 
 
+def test_evaluated_games_that_are_trained_on_are_told(options, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(building, "build_loop", lambda *_, **options: 1 / 0)
+    for split, told in (("household_train", True), ("household_heldout", False)):
+        with pytest.raises(ZeroDivisionError):
+            run_emac_plus(DEMO, [*options, f"run.eval_split={split}", "run.num_envs=12", "run.num_eval=2"])
+        said = "NOT HELD OUT: 2 of 2 games of household_train are trained on" in capsys.readouterr().out
+        assert said is told
+
+
 def test_the_kind_of_a_settings_file() -> None:
     assert is_emac_plus(DEMO) and not is_emac_plus(REPO_ROOT / "configs" / "dagger" / "demo_bc.yaml")
 

@@ -81,6 +81,14 @@ def test_a_trace_that_cannot_be_read_costs_no_other_game_its_memory(ended):
     directory.close()
 
 
+def test_rules_need_no_key_whoever_labels(ended, monkeypatch, capsys):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    settings = {"run": {"num_rounds": 2}, "expert": {"name": "openai", "model": "gpt"}}
+    (ended / "config.yaml").write_text(yaml.safe_dump(settings))
+    main([str(ended), "--round", "0", "--options", "reflexion.reflector=rule"])
+    assert "the newest by rule" in capsys.readouterr().out
+
+
 def test_a_failing_reflector_changes_nothing(ended):
     class Failing:
         name = "failing"
