@@ -131,7 +131,7 @@ def test_the_student_learns_and_acts(real_llm: Path, games: Sequence[Game]) -> N
 def test_the_adapters_that_ship_play(
     real_llm: Path, tmp_path: Path, household_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Six generated games in 30 steps, greedy: it solves most official games (docs/models.md), some of these."""
+    """Six generated games in 30 steps: it solves most official games (docs/models.md), some of these."""
     import evaluate
 
     config = REPO_ROOT / "configs" / "evaluate" / "smollm.yaml"
