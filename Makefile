@@ -45,7 +45,7 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_% $(UNABLE),$(wildcard benchmarks/
 
 ##@ To try it
 
-demo: $(RUNS)  ## both training phases and all evaluations on a tiny model (3 to 4 minutes, 2 cores)
+demo: $(RUNS)  ## both training phases and all evaluations on a tiny model (two to three minutes, 2 cores)
 	$(RUN) -m xrl_alignment.demo
 
 play: $(RUNS)  ## watch the expert play in the terminal; any key: you take over (PLAY_ARGS: docs/play.md)

@@ -84,9 +84,9 @@ HOPELESS_GAMES = 24  # for policies that solve nothing: each of their episodes l
 OFFICIAL_GAMES = 50  # of `valid_seen`'s 140, drawn by the run's seed
 # The phases and how long each took of a whole run, in seconds (2 cores); only their ratios matter.
 PHASES = {
-    "behavioural cloning; beside it the baselines and the untrained policy": 22,
-    "DPO; beside it the evaluation after cloning": 109,
-    "evaluation after DPO": 22,
+    "behavioural cloning; beside it the baselines and the untrained policy": 18,
+    "DPO; beside it the evaluation after cloning": 62,
+    "evaluation after DPO": 20,
 }
 
 
