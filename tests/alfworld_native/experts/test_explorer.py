@@ -72,8 +72,8 @@ def test_notes_say_which_objects_of_the_task_came_into_view() -> None:
         "Your task is to: put two cd in shelf."
     )
     assert expert.act().thought == ""
-    expert.observe("go to desk 1", "You arrive at desk 1. On the desk 1, you see a cd 3, a cd 1, and a pen 1.")
-    assert expert.act().thought == "I see cd 1, cd 3 in/on desk 1"
+    expert.observe("go to desk 1", "You arrive at desk 1. On the desk 1, you see a cd 4, a cd 3, a cd 1, and a pen 1.")
+    assert expert.act().thought == "I see cd 4, cd 3 in/on desk 1", "the first two of a type, as they are listed"
     expert.observe("take cd 1 from desk 1", "You pick up the cd 1 from the desk 1.")
     assert expert.act().thought == ""
     expert.observe("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see a cd 2.")

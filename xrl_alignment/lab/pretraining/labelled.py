@@ -171,16 +171,20 @@ def drill(draw: random.Random) -> Record:
     """
     names = list(invented_names(draw).values()) if draw.random() < 0.6 else sorted(NEW_NAMES)
     goals = draw.choice((1, 2, 2, 3))
-    *others, one, two, three = (name.lower() for name in draw.sample(names, draw.randint(4, 8)))
+    *others, one, two, three = (name.lower() for name in draw.sample(names, draw.randint(5, 14)))
     places = [f"{kind} {draw.randint(1, 9)}" for kind in draw.sample(_PLACES, 2 * goals)]
     treatments = [draw.choice(tuple(_SENTENCES)) for _ in range(goals)]
     told, tasks, turns = [], [], []
     for goal, wanted, treatment in zip(range(goals), (one, two, three), treatments, strict=False):
         place, target = places[2 * goal], places[2 * goal + 1]
-        thing, tool = f"{wanted} {draw.randint(1, 4)}", f"{_TOOLS.get(treatment, '')} 1"
+        # As a room lists things: by name, the highest number first. Of the wanted ones the first is taken.
+        numbers = sorted(draw.sample(range(1, 5), draw.choice((1, 1, 2))), reverse=True)
+        thing, tool = f"{wanted} {numbers[0]}", f"{_TOOLS.get(treatment, '')} 1"
         tasks.append(draw.choice(_SENTENCES[treatment]).format(wanted, target.split()[0]))
-        there = sorted([thing, *(f"{name} {draw.randint(1, 4)}" for name in draw.sample(others, min(2, len(others))))])
-        seen = ", ".join(f"a {name}" for name in there[:-1]) + f", and a {there[-1]}"
+        beside = draw.sample(others, draw.randint(0, min(8, len(others))))
+        there = sorted([*((wanted, -number) for number in numbers), *((name, -draw.randint(1, 4)) for name in beside)])
+        listed = [f"a {name} {-number}" for name, number in there]
+        seen = ", ".join([*listed[:-1], "and " * (len(listed) > 1) + listed[-1]])
         turns += [
             (f"go to {place}", f"You arrive at {place}. On the {place}, you see {seen}.", False),
             (f"take {thing} from {place}", f"You pick up the {thing} from the {place}.", True),
