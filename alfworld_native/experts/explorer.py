@@ -40,13 +40,12 @@ class Explorer:
     its order depends on the kind of room and on the object. `seed` breaks ties between places of equal chance; 0 takes
     them in listing order. `statistics` default to the shipped table. Raises ConfigError for another `order`.
 
-    A thought explains each new subgoal. With `notes` it says instead which objects of the task have come into view (two
-    of a type, as the text lists them), and where, and what is left to do after a part of the task is done ("left: 2 more
-    egg in microwave"). Long notes are hard to write: a student of 2.6 million weights wrote 8 of 100 notes that named
-    all objects, sorted, under names that it did not know, and acted on the wrong ones (2026-11-26). If there are
-    several tasks, it says so at the start, too, and with each object that it takes which of them comes now ("now: hot
-    plate in cabinet"). An agent whose text does not name objects (`environment.tell_objects=false`), or whose prompt is
-    too short for a long episode, writes that down and can read it later.
+    A thought explains each new subgoal. With `notes` it says instead which objects of the task have come into view, and
+    where (two of a type, as the text lists them: students fail at long notes, docs/levels.md), and what is left to do
+    after a part of the task is done ("left: 2 more egg in microwave"). If there are several tasks, it says so at the
+    start, too, and with each object that it takes which of them comes now ("now: hot plate in cabinet"). An agent whose
+    text does not name objects (`environment.tell_objects=false`), or whose prompt is too short for a long episode,
+    writes that down and can read it later.
     """
 
     name = "explorer"

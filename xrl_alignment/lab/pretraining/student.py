@@ -63,7 +63,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     parser.add_argument("--tokens", type=float, default=20.0, metavar="MILLIONS", help="read in all, by all runs (20)")
-    parser.add_argument("--levels", default=MIXTURE, metavar="LEVEL=WEIGHT …", help=f"mixture of levels ({MIXTURE})")
+    mixture = f"mixture of levels ({MIXTURE})"
+    parser.add_argument("--levels", nargs="+", default=[MIXTURE], metavar="LEVEL=WEIGHT", help=mixture)
     parser.add_argument("--official", type=float, default=OFFICIAL, help=f"share of official games ({OFFICIAL})")
     parser.add_argument("--student-drives", type=float, default=0.0, help="share of games that the student plays (0)")
     parser.add_argument("--games", type=int, default=POOL, help=f"of a pool ({POOL})")
@@ -89,7 +90,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         raise ConfigError(f"--batch-tokens {arguments.batch_tokens} --lr {arguments.lr}: use numbers above 0")
     if not (math.isfinite(arguments.tokens) and arguments.tokens > 0):
         raise ConfigError(f"--tokens {arguments.tokens}: use a number of millions above 0")
-    arguments.levels = read_mixture(arguments.levels)
+    arguments.levels = read_mixture(" ".join(arguments.levels))
     options = plain(merged({}, *(read_option(option) for option in arguments.options)))
     arguments.options = {**options, "model_type": arguments.model_type}
     check_section(arguments.options)
