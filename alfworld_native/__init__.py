@@ -150,7 +150,8 @@ def choose_games(
         generate(data, num_train, num_heldout, seed, levels=levels, replace=own)
     games = find_games(split, data=data, num=num, seed=seed)
     if num and len(games) < num:
-        raise EnvironmentFault(f"split {split} has {len(games)} games, {num} were asked for: ask for fewer (num_envs)")
+        more = " or generate more (num_train, num_heldout)" if name == "household" and not level_of(split) else ""
+        raise EnvironmentFault(f"split {split} has {len(games)} games, {num} were asked for: ask for fewer{more}")
     return games
 
 

@@ -174,6 +174,9 @@ def test_jobs_that_follow_one_another_share_no_port() -> None:
 def test_a_run_directory_is_resumed(tmp_path: Path) -> None:
     done = run(named("dagger")[0], tmp_path, RUN_DIR=str(tmp_path))
     assert f"--resume {tmp_path} --options" in done.stdout
+    # One that is not there is the pipeline's to refuse: the job began a new run in its place.
+    done = run(named("dagger")[0], tmp_path, RUN_DIR=str(tmp_path / "no"))
+    assert f"--resume {tmp_path / 'no'} --options" in done.stdout
 
 
 FINE_TUNING = REPO_ROOT / "run_scripts/instructblip/finetuning/ft_caption_alfworld.sh"

@@ -28,6 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+from lavis.common.errors import ConfigError, FileError
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import read_first, run_program
 from xrl_alignment.builders.named import check_named
@@ -46,6 +47,9 @@ def parse_arguments() -> argparse.Namespace:
         "--options", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="settings for both phases"
     )
     arguments = parser.parse_args()
+    for option in arguments.options:
+        if (key := option.partition("=")[0]) in ("run.output_dir", "server.port"):
+            raise ConfigError(f"{key}: a demo chooses it itself; --output names the folder for all results")
     for cfg_path in (arguments.bc_config, arguments.dpo_config):
         check_named(load_config(DaggerConfig, cfg_path, arguments.options))
     return arguments
@@ -63,7 +67,6 @@ from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import find_games, games_hash
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import set_seed, set_threads
-from lavis.common.errors import FileError
 from lavis.common.files import locked, write_json
 from xrl_alignment.agents.policies.uniform import RandomPolicy
 from xrl_alignment.builders.environments import environment_factory, games_of
@@ -312,31 +315,32 @@ def what_next(summary: dict[str, Any], report: Path, config: DaggerConfig) -> li
 
 
 def prepare_output(output: Path) -> TextIO:
-    """Make the folder `output` and lock it; one that holds an earlier demo's summary is emptied. Returns the lock.
+    """Make the folder `output` and lock it; one that an earlier demo made is emptied. Returns the lock.
 
-    Raises FileError if the folder cannot be made or holds the summary of something else, such as EMAC+'s loop, and
-    LockedError if another demo writes to it.
+    Raises FileError if the folder cannot be made or holds what is not a demo's, and LockedError if another demo writes
+    to it.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:  # now, not minutes later
         raise FileError(f"--output {output} cannot be made: {error.strerror}") from error
     lock = locked(output / ".lock", output)
-    summary = output / "summary.json"
-    if summary.exists():
-        # A demo's own names its two checkpoints; nothing else is deleted.
-        try:
-            of_a_demo = {"bc", "dpo"} <= set(json.loads(summary.read_bytes())["checkpoints"])
-        except (OSError, ValueError, KeyError, TypeError):
-            of_a_demo = False
-        if not of_a_demo:
-            lock.close()
-            raise FileError(f"--output {output} holds a summary.json that is no demo's: give another folder")
-        for entry in output.iterdir():  # the lock stays: whoever locks a new file of its name locks out nobody
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry, ignore_errors=True)
-            elif entry.name != ".lock":
-                entry.unlink()
+    mark = output / ".demo"  # a demo that was killed has left it, too
+    try:  # before 0.2.0 there was none; a demo's summary names its two checkpoints
+        summary = output / "summary.json"
+        of_a_demo = mark.exists() or {"bc", "dpo"} <= set(json.loads(summary.read_bytes())["checkpoints"])
+    except (OSError, ValueError, KeyError, TypeError):
+        of_a_demo = False
+    entries = [entry for entry in output.iterdir() if entry.name != ".lock"]
+    if entries and not of_a_demo:
+        lock.close()
+        raise FileError(f"--output {output} holds what is no demo's, {entries[0].name}: give another folder")
+    for entry in entries:  # the lock stays: whoever locks a new file of its name locks out nobody
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink()
+    mark.touch()
     return lock
 
 

@@ -19,7 +19,10 @@ from xrl_alignment.settings.resume import saved_settings
 from xrl_alignment.settings.schema import DaggerConfig, EnvironmentConfig, EvaluateConfig
 
 EPISODES = "configs/evaluate/episodes.yaml"
-HELD_OUT = {"train": "valid_seen", "household_train": "household_heldout"}
+HELD_OUT = {
+    "train": "valid_seen", "valid_seen": "valid_unseen", "valid_unseen": "valid_seen",
+    "household_train": "household_heldout",
+}  # fmt: skip
 # Of a `model:` section: what the checkpoint takes the place of, and what counts in training only.
 _NOT_EVALUATED = ("pretrained", "ref_pretrained", "load_pretrained", "mix_ratio", "avg_log_probs", "low_memory")
 

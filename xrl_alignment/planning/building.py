@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from omegaconf import OmegaConf
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from alfworld_native import check_split
+from alfworld_native.base import Game
 from alfworld_native.games import find_games, games_hash
 from lavis.common.config import load_yaml
 from lavis.common.devices import pick_device, set_seed, set_threads
@@ -21,7 +23,7 @@ from lavis.common.files import locked, new_folder, write_atomically, write_json
 from lavis.models.base_model import LIBRARY_ROOT
 from lavis.models.blip2_models.emac_config import MODEL_TYPES, package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
-from lavis.models.played import games_of_weights
+from lavis.models.played import PlayedGames, games_of_weights
 from lavis.models.sections import check_section
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.named import check_device, check_policy
@@ -74,6 +76,7 @@ def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None 
     """
     config = load_config(EmacPlusConfig, cfg_path, options)
     check_loop(config)
+    games = find_all_games(config)  # before a folder is made: there may be too few
     folder = resume or new_folder(config.run.output_dir)
     if resume:
         refuse_changes(settings_in(resume, EmacPlusConfig), config, resume)
@@ -84,7 +87,7 @@ def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None 
             write_atomically(folder / "config.yaml", lambda file: file.write(text))
         set_threads(config.run.num_threads)
         print(f"EMAC+: {folder}", flush=True)
-        summary = run_all(config, folder)
+        summary = run_all(config, games, folder)
         write_json(folder / SUMMARY, summary)
     print(table(summary))
     print(f"{folder / SUMMARY}", flush=True)
@@ -109,7 +112,8 @@ def check_loop(config: EmacPlusConfig) -> None:
     if config.planner.examples and not Path(config.planner.examples).is_file():
         raise MissingFileError(f"planner.examples={config.planner.examples}: there is no such file")
     for name in run.switches:
-        dataclasses.replace(config.planner, **_CHANGES[name])  # its own checks
+        if dataclasses.replace(config.planner, **_CHANGES[name]) == config.planner:  # it also checks itself
+            raise ConfigError(f"run.switches={name} changes none of these settings: leave it out")
     for name in run.ablations:
         if ablated(config, name) == config:
             raise ConfigError(f"run.ablations={name} changes none of these settings: leave it out")
@@ -126,17 +130,34 @@ def ablated(config: EmacPlusConfig, name: str) -> EmacPlusConfig:
     )
 
 
-def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dict[str, Any]:
-    """The loop, its evaluations and its ablations; returns what the summary holds."""
+class LoopGames(NamedTuple):
+    """Games that a loop trains on, and those that it is evaluated on; `official` only with `run.valid_seen`."""
+
+    training: list[Game]
+    heldout: list[Game]
+    official: list[Game]
+
+
+def find_all_games(config: EmacPlusConfig) -> LoopGames:
+    """The games of a loop; EnvironmentFault if there are too few."""
     run = config.run
-    heldout = games_of(dataclasses.replace(config.environment, split=run.eval_split), run.num_eval)
-    training = games_of(config.environment, run.num_train_games or run.num_envs * run.num_rounds)
-    trained_on = len({game.id for game in training} & {game.id for game in heldout})
-    if trained_on:
-        print(f"NOT HELD OUT: {trained_on} of {len(heldout)} games of {run.eval_split} are trained on", flush=True)
-    # Found now: without them the loop would end in an error after hours. `household` keeps its own games in `data`.
+    # `household` keeps its own games in `data`.
     data = config.environment.data if config.environment.name != "household" else None
-    official = find_games("valid_seen", data) if run.valid_seen else []
+    return LoopGames(
+        games_of(config.environment, run.num_train_games or run.num_envs * run.num_rounds),
+        games_of(dataclasses.replace(config.environment, split=run.eval_split), run.num_eval),
+        find_games("valid_seen", data) if run.valid_seen else [],
+    )
+
+
+def run_all(config: EmacPlusConfig, games: LoopGames, folder: Path, *, quiet: bool = False) -> dict[str, Any]:
+    """The loop, its evaluations and its ablations; returns what the summary holds."""
+    run, (training, heldout, official) = config.run, games
+    # The loop's own games, and those of the weights that the agent begins with.
+    known = games_of_weights(model_section(config.model)).merged(PlayedGames(tuple(game.id for game in training)))
+    trained_on = {"trained_on": trained_among(known, heldout, run.eval_split)}  # of the held-out games
+    if run.valid_seen:
+        trained_on["trained_on_valid_seen"] = trained_among(known, official, "valid_seen")
     with closing(build_loop(config, folder, quiet=quiet)) as loop:
         summary = {f"{who}_before": loop.evaluate(f"{who}_before", heldout, agent=who == "agent") for who in _ACTORS}
         loop.run(training)
@@ -172,11 +193,22 @@ def run_all(config: EmacPlusConfig, folder: Path, *, quiet: bool = False) -> dic
         "seed": run.seed,
         "planner": identity,
         "heldout_games_hash": games_hash(heldout),
-        "trained_on": trained_on,  # of the held-out games
+        **trained_on,
         "settings": shareable(config),
         "versions": versions(),
     }
     return summary | facts
+
+
+def trained_among(known: PlayedGames, games: Sequence[Game], split: str) -> int | None:
+    """How many of `games`, of `split`, are among those `known` to be trained on, and print it; None if nobody knows."""
+    number = len(known.among((game.id for game in games), split))
+    if number:
+        print(f"NOT HELD OUT: {number} of {len(games)} games of {split} are trained on", flush=True)
+    elif not known.all_named:
+        print(f"{split}: whether its games were trained on is unknown; the weights do not name theirs", flush=True)
+        return None
+    return number
 
 
 def refuse_earlier_frames(frames: object) -> None:

@@ -19,7 +19,7 @@ def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
     `valid_first_plans` is that of the first ones, one a game. `replans` counts the others by trigger.
     `judgements` are the calls with the two questions of retrospective feedback, which are no `planner_calls`; their
     tokens are among `planner_tokens`. Those with an answer that is neither yes nor no are `unclear_judgements`, and
-    `right_judgements` is the share of those whose two answers are both true.
+    `right_judgements` is the share of the others whose two answers are both true.
     """
     # Sums over the games; a share is None if there is nothing to divide by.
     results: list[EpisodeResult] = [one.result for one in played]
@@ -31,7 +31,7 @@ def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
     summary, solved = summarise(results), sum(result.won for result in results)
     judged = [feedback for one in played for feedback in one.feedbacks]
     tokens = sum(call["tokens"] for call in [*calls, *judged])
-    unclear = sum(None in (one["executed"], one["solves"]) for one in judged)
+    clear = len(judged) - sum(None in (one["executed"], one["solves"]) for one in judged)
     # An unclear answer (None) is never right: the true answers are yes or no.
     right = sum((one["executed"], one["solves"]) == (one["true_executed"], one["true_solves"]) for one in judged)
     return {
@@ -41,8 +41,8 @@ def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
         "planner_calls": len(calls),
         "planner_tokens": tokens,
         "judgements": len(judged),
-        "unclear_judgements": unclear,
-        "right_judgements": right / len(judged) if judged else None,
+        "unclear_judgements": len(judged) - clear,
+        "right_judgements": right / clear if clear else None,
         "calls_per_solved": len(calls) / solved if solved else None,
         "tokens_per_solved": tokens / solved if solved else None,
         "actions": sum(result.actions for result in results),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lavis.common.errors import ConfigError
@@ -238,21 +238,17 @@ class PlannerConfig(EndpointConfig, PlannerTraining, PlanRules):
     )
 
     def check_combinations(self) -> None:
-        """A trainer is for an endpoint; a limit in dollars needs prices."""
+        """An endpoint's settings need one, and its trainer's hand-over a trainer; the explorer reads text."""
         super().check_combinations()
-        check_has_effect(
-            "planner.trainer", self.trainer, not self.trainer or self.name == "endpoint", "planner.name=endpoint"
-        )
-        for key in ("handover", "cache"):
+        asked = {entry.name: entry.default for entry in fields(EndpointConfig) if entry.name != "model"}
+        for key, default in {**asked, "trainer": "", "handover": "none", "cache": ""}.items():
             given = getattr(self, key)
-            check_has_effect(
-                f"planner.{key}", given, given in ("", "none") or self.name == "endpoint", "planner.name=endpoint"
-            )
-        if self.name == "explorer" and self.feedback == "questions" and self.report not in ("text", "both"):
-            raise ConfigError(
-                f"planner.report={self.report}: the explorer judges reports in the engine's words: use text or both, "
-                "or planner.feedback=rules"
-            )
+            valid = given == default or self.name == "endpoint"
+            check_has_effect(f"planner.{key}", given, valid, "planner.name=endpoint")
+        given = self.handover
+        check_has_effect("planner.handover", given, given == "none" or bool(self.trainer), "planner.trainer is set")
+        if self.name == "explorer" and self.report not in ("text", "both"):
+            raise ConfigError(f"planner.report={self.report}: the explorer reads the engine's words: use text or both")
 
 
 @dataclass

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from alfworld_native.games import find_games
-from lavis.common.errors import FileError
+from lavis.common.errors import ConfigError, FileError
 from lavis.common.files import locked
 from lavis.common.paths import REPO_ROOT
 from tests import warm
@@ -23,6 +23,7 @@ from xrl_alignment.lab.demo import (
     PeakMemory,
     PhaseStatus,
     gain,
+    parse_arguments,
     prepare_output,
     second_process,
     table,
@@ -108,27 +109,38 @@ def test_the_evaluations_have_the_limits_of_the_run(monkeypatch) -> None:
     assert [(options["max_steps"], options["enable_tc"]) for options in given] == [(200, True)] * 3
 
 
-def test_only_an_earlier_demo_is_deleted(tmp_path: Path) -> None:
-    earlier, foreign = tmp_path / "earlier", tmp_path / "foreign"
-    for folder in (earlier, foreign):
-        (folder / "bc").mkdir(parents=True)
-    (earlier / "summary.json").write_text('{"checkpoints": {"bc": "a.pth", "dpo": "b.pth"}}')
-    (earlier / "link").symlink_to(foreign)
-    for folder in (earlier, foreign, tmp_path / "new"):
-        prepare_output(folder).close()
-    assert [path.name for path in earlier.iterdir()] == [".lock"]
-    assert (foreign / "bc").is_dir() and (tmp_path / "new").is_dir()
+@pytest.mark.parametrize("mark", ["summary.json", ".demo"])
+def test_an_earlier_demo_is_deleted_also_one_that_was_killed(mark: str, tmp_path: Path) -> None:
+    """Runs of a demo that was killed stayed in the next one's report."""
+    foreign = tmp_path / "foreign"
+    (foreign / "bc").mkdir(parents=True)
+    (tmp_path / "demo" / "bc").mkdir(parents=True)
+    (tmp_path / "demo" / mark).write_text('{"checkpoints": {"bc": "a.pth", "dpo": "b.pth"}}')
+    (tmp_path / "demo" / "link").symlink_to(foreign)
+    for folder in ("demo", "demo", "new"):
+        prepare_output(tmp_path / folder).close()
+        assert sorted(path.name for path in (tmp_path / folder).iterdir()) == [".demo", ".lock"]
+    assert (foreign / "bc").is_dir()
 
 
-@pytest.mark.parametrize("summary", ["", "[]", '{"planner_before": {}, "seed": 42}', '{"checkpoints": null}'])
-def test_a_folder_with_the_summary_of_something_else_is_refused_and_keeps_all(tmp_path: Path, summary: str) -> None:
+@pytest.mark.parametrize("summary", ["", "[]", '{"planner_before": {}, "seed": 42}', '{"checkpoints": null}', None])
+def test_a_folder_of_something_else_is_refused_and_keeps_all(tmp_path: Path, summary: str | None) -> None:
     """EMAC+'s loop writes a summary.json, too: its folder was emptied."""
     (tmp_path / "adapters").mkdir()
-    (tmp_path / "summary.json").write_text(summary)
-    with pytest.raises(FileError, match="holds a summary.json that is no demo's: give another folder"):
+    if summary is not None:
+        (tmp_path / "summary.json").write_text(summary)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(FileError, match=r"holds what is no demo's, (adapters|summary\.json): give another folder"):
         prepare_output(tmp_path)
-    assert (tmp_path / "adapters").is_dir() and (tmp_path / "summary.json").read_text() == summary
+    assert set(tmp_path.iterdir()) == {*before, tmp_path / ".lock"}
     locked(tmp_path / ".lock", tmp_path).close()  # nobody holds it
+
+
+@pytest.mark.parametrize("option", ["run.output_dir=x", "server.port=7999"])
+def test_what_the_demo_chooses_itself_is_refused(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["demo", "--options", option])
+    with pytest.raises(ConfigError, match="a demo chooses it itself"):
+        parse_arguments()
 
 
 def test_a_second_demo_in_one_folder_is_refused_and_deletes_nothing(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ import yaml
 from omegaconf import OmegaConf
 
 from alfworld_native.errors import EnvironmentFault
+from alfworld_native.household.generator import generate
 from benchmarks._endpoint import FakeEndpoint
 from lavis.common.errors import ConfigError, EmacError, MissingFileError
 from lavis.common.paths import REPO_ROOT
 from lavis.models.base_model import LIBRARY_ROOT
+from lavis.models.played import PlayedGames
 from tests.hostile_endpoint import HostileEndpoint
 from xrl_alignment.agents.experts.llm.accounting import Prices, read_calls
 from xrl_alignment.common.errors import BudgetSpent, EndpointFault
@@ -109,6 +111,56 @@ def test_evaluated_games_that_are_trained_on_are_told(options, monkeypatch, caps
         assert said is told
 
 
+def test_games_that_the_weights_or_the_official_evaluation_share_with_training_are_told(
+    options, monkeypatch, tmp_path, capsys
+) -> None:
+    """Only the loop's own training games were compared, and only with those of `run.eval_split`."""
+    monkeypatch.setattr(building, "build_loop", lambda *_, **options: 1 / 0)
+
+    def said(*more: str) -> str:
+        with pytest.raises(ZeroDivisionError):
+            run_emac_plus(DEMO, [*options, "run.num_envs=12", "run.num_eval=2", *more])
+        return capsys.readouterr().out
+
+    generate(tmp_path, 2, 2, seed=0)  # these stand for official games
+    (tmp_path / "json_2.1.1" / "household_train").rename(tmp_path / "json_2.1.1" / "valid_seen")
+    own = ["environment.name=native", "environment.split=valid_seen", f"environment.data={tmp_path}"]
+    shared = said(*own, "run.valid_seen=true", "run.num_train_games=2")
+    assert "NOT HELD OUT: 2 of 2 games of valid_seen are trained on" in shared
+    monkeypatch.setattr(building, "games_of_weights", lambda _: PlayedGames(splits=("household_heldout",)))
+    assert "NOT HELD OUT: 2 of 2 games of household_heldout are trained on" in said()
+    monkeypatch.setattr(building, "games_of_weights", lambda _: PlayedGames(unknown=("some.pth",)))
+    assert "household_heldout: whether its games were trained on is unknown" in said()
+
+
+def test_too_few_games_are_told_before_a_folder_is_made(options, tmp_path) -> None:
+    """Each try left a folder behind whose settings could not be changed."""
+    with pytest.raises(EnvironmentFault, match=r"9999 were asked for: ask for fewer or generate more \(num_train"):
+        run_emac_plus(DEMO, [*options, "run.num_eval=9999"])
+    assert not (tmp_path / "loop").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("base_url=http://127.0.0.1:1/v1", "planner.base_url: .* has no effect unless planner.name=endpoint"),
+        ("temperature=0.7", "planner.temperature: 0.7 has no effect unless planner.name=endpoint"),
+        ("price_prompt=1", "planner.price_prompt: 1.0 has no effect unless planner.name=endpoint"),
+        ("{name: endpoint, handover: vllm}", "planner.handover: 'vllm' has no effect unless planner.trainer is set"),
+        ("{name: explorer, report: none}", "planner.report=none: the explorer reads the engine's words"),
+    ],
+)
+def test_planner_settings_without_effect_are_refused(given, text) -> None:
+    """A planner's address without `name=endpoint` was accepted, and the model loaded in this process."""
+    with pytest.raises(ConfigError, match=text):
+        load_config(EmacPlusConfig, DEMO, [f"planner={given}" if given.startswith("{") else f"planner.{given}"])
+
+
+def test_a_switch_that_changes_nothing_is_refused(options) -> None:
+    with pytest.raises(ConfigError, match="run.switches=report_text changes none of these settings"):
+        run_emac_plus(DEMO, [*options, "run.switches=[report_text]"])
+
+
 def test_the_kind_of_a_settings_file() -> None:
     assert is_emac_plus(DEMO) and not is_emac_plus(REPO_ROOT / "configs" / "dagger" / "demo_bc.yaml")
 
@@ -151,7 +203,7 @@ def test_a_mistake_is_told_before_there_is_a_folder(option: str, text: str, opti
         ("planner.trainer=x", "planner.trainer: 'x' has no effect unless planner.name=endpoint"),
         ("planner.report=smell", "planner.report: 'smell' is not one of text, image, both, none"),
         ("environment.report_severity=5", "environment.report_severity: 5 is not a number from 0 to 4"),
-        ("planner={name: explorer, feedback: questions, report: none}", "the explorer judges reports"),
+        ("planner={name: explorer, feedback: questions, report: none}", "the explorer reads the engine"),
         ("planner.handover=vllm", "planner.handover: 'vllm' has no effect unless planner.name=endpoint"),
         ("planner.reprt=text", "did you mean 'planner.report'"),
         ("planner.max_cost_usd=1", "planner.max_cost_usd: 1.0 has no effect unless planner.price_prompt or planner"),

@@ -188,4 +188,5 @@ def look(environment: Environment) -> Look:
         names, things = (), None
     view = getattr(environment, "view", None)
     shown = view(LARGE) if view else frame
-    return Look(frame, shown, names, things, state.names.get(state.held or "", ""))
+    held = state.names.get(state.held or "", "")
+    return Look(frame, shown, names, things, type_of(held) if by_type else held)
