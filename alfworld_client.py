@@ -144,6 +144,8 @@ def main() -> int:
         raise ConfigError(f"--host {arguments.host}: give a name or an address without http:// and port (--port)")
     if arguments.ray_address and arguments.executor != "ray":
         raise ConfigError(f"--ray-address {arguments.ray_address} has no effect unless --executor is ray")
+    if arguments.step_timeout != STEP_TIMEOUT_S and arguments.executor == "sequential":
+        raise ConfigError(f"--step-timeout {arguments.step_timeout} has no effect unless --executor is local or ray")
     if arguments.executor == "ray" and arguments.wire == "v1":
         raise ConfigError("wire v1 knows one client, not one on every node: use --wire v2 with --executor ray")
     check_engine(arguments.env)

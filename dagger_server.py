@@ -302,7 +302,8 @@ def build_loop(
         policy=policy,
         training=training,
         label_guard=LabelGuard(config.expert.max_missing_labels),
-        preferences=run.enable_dpo and run.run_training,
+        # DPO's rejected action is the policy's own; without that nobody can say either where the two differ.
+        ask_policy=run.run_training and (run.enable_dpo or run.learn_from == "disagreements"),
         enable_tc=run.enable_tc,
         seed=run.seed,
         write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -75,9 +75,9 @@ class ReferenceLogps:
             "logps": torch.tensor(list(self._known.values())).reshape(-1, 2),
         }
 
-    def forget(self, shard: str) -> None:
-        """The transitions of `shard` are others now, under the same name."""
-        self._known = {place: logps for place, logps in self._known.items() if place[0] != shard}
+    def forget(self, shards: Collection[str]) -> None:
+        """The transitions of `shards` are drawn no more, or are others now, under the same name."""
+        self._known = {place: logps for place, logps in self._known.items() if place[0] not in shards}
 
     def shared_state(self) -> dict[str, Any]:
         """`state` of the caches of all processes, which all then have; every process must call it."""

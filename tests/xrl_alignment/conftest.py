@@ -156,7 +156,7 @@ class Run:
             ),
             rounds=self.rounds,
             policy=watch(policy or make_policy(PolicyConfig(num_beams=1, max_length=8), self.model, vis_processor, 32)),
-            preferences=preferences,
+            ask_policy=preferences,
             seed=seed,
             write_prompt=prompt_writer(self.model),
             training=self.training,

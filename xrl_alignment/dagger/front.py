@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from alfworld_native.experts.base import Expert
 from alfworld_native.games import ids_hash
-from xrl_alignment.agents.language.plain import plain
+from xrl_alignment.agents.language.plain import one_line, plain
 from xrl_alignment.dagger.episode import (
     EpisodeFault,
     LabelledEpisode,
@@ -25,10 +25,10 @@ from xrl_alignment.dagger.rounds import GamesError, Rounds
 from xrl_alignment.wire.admission import PendingRequest
 from xrl_alignment.wire.http_server import DaggerHTTPServer
 from xrl_alignment.wire.messages import Bye, Hello, Next, Observation
-from xrl_alignment.wire.v1 import SKIP
+from xrl_alignment.wire.v1 import SKIP, V1_SESSION
 
-V1_SESSION = "v1"  # wire v1 knows no sessions: there is one client
 MAX_NAME, MAX_ENVIRONMENTS = 100, 64  # of what clients say of themselves; the server writes no more of it down
+LONGEST_REASON = 3000  # characters: our own command line and two names of the client's
 MAX_HELD = 192 << 20  # bytes of memory for the texts of all unfinished episodes
 MAX_STORED = 16 << 30  # bytes of disk for their transitions
 ATTEMPTS = 3  # at a game whose data cannot be used, in one round
@@ -91,6 +91,7 @@ class Front:
         self._v1_games = 0  # games that a v1 client has begun
         self._given_up: Counter[tuple[int, str]] = Counter()  # by round and game
         self._warned = False
+        self._skipped = 0  # games in a row that a v1 client has begun and that were not to be played
 
     def in_progress(self) -> list[tuple[str, LabelledEpisode]]:
         """Every session with its episode; may be called by any thread."""
@@ -121,7 +122,15 @@ class Front:
                     continue
                 match request.message:
                     case Observation() as observation:
-                        if observation.task_type and not observation.session and V1_SESSION in self.episodes:
+                        before = self.episodes.get(V1_SESSION)
+                        if (
+                            observation.task_type
+                            and not observation.session
+                            and before
+                            and self._repeats(before, observation)
+                        ):
+                            self._give_back(V1_SESSION, "began its game again")
+                        elif observation.task_type and not observation.session and before:
                             # Wire v1's only client begins another game: the one before ends unsolved. The new one
                             # waits until that is stored, for the round may end with it.
                             ended.append(self.episodes.pop(V1_SESSION))
@@ -212,11 +221,19 @@ class Front:
         self._rounds.give_back(session)
         return []
 
+    def _repeats(self, episode: LabelledEpisode, observation: Observation) -> bool:
+        """Whether a v1 client begins `episode` anew, as after a broken connection, and not the next game.
+
+        Only a game that names its trial tells: games of one task may have the same opening. With one game in the run
+        the next game is the same one, in the next round.
+        """
+        return "/" in episode.game and episode.game == plain(observation.task_type) and self._rounds.num_envs > 1
+
     # --- who plays what --------------------------------------------------------------------------------------------
 
     def _refuse(self, request: PendingRequest, reason: str) -> None:
         """Answer with an error, and tell the server's user: the run still waits for a client that fits."""
-        reason = plain(reason)  # it may quote what the client sent
+        reason = one_line(reason, LONGEST_REASON)  # it may quote what the client sent
         self._log.error(f"Refused a client: {reason}")
         self.say(f"refused a client: {reason}")
         request.reply({"kind": "error", "reason": reason})
@@ -289,13 +306,20 @@ class Front:
         self._v1_games += session == V1_SESSION
         env = rounds.hand_out(session, game)
         if env < 0:
-            if not self._warned and not rounds.finished and len(rounds.games) < rounds.num_envs:
-                # A v1 client that starts over before all games of a round came has too few: the round cannot end.
+            self._skipped += session == V1_SESSION
+            # A v1 client that starts over before all games of a round came has too few, and one that is done with a
+            # whole list and has not begun a game that is left has others: the round cannot end.
+            left, numbers = next(iter(rounds.left), ""), (len(rounds.games), rounds.num_envs)
+            if not self._warned and not rounds.finished and numbers[0] < numbers[1]:
                 self._warned = True
-                numbers = len(rounds.games), rounds.num_envs
                 logger.warning("the client begins again after %d games, the run has %d (run.num_envs)", *numbers)
+            elif not self._warned and left and self._skipped >= rounds.num_envs:
+                self._warned = True
+                self.say(f"the client plays no game that is left in this round, such as {left}: start it with these")
             _answer_end(request, self._forgotten.pop(session, ""))
             return None
+
+        self._skipped = 0
 
         # Where the game is played is written down: as the session has said in its hello. For a wire v1 client the
         # observation may name the engine, and the run's split is assumed if that has a game of this id.

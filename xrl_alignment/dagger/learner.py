@@ -215,9 +215,10 @@ class Learner:
         """
         self.buffer.refused.discard(name)
         if name in self._referenced:
-            self.references.forget(name)
+            self.references.forget([name])
             self._referenced.discard(name)
-        self.buffer.add_shard(name)
+        if gone := self.buffer.add_shard(name):
+            self.references.forget(gone)
 
     def random_state(self) -> dict:
         """What decides the next draws, as plain containers (see `checkpoint.py`): generators, and refused shards."""

@@ -33,9 +33,10 @@ GOODBYE_S = 5.0  # at the end of a run, for clients that have not heard of it
 class DaggerLoop:
     """Lets the clients of `front` play until all rounds are over, and `training` learn from what they play.
 
-    `preferences` asks the policy for its own answer at every step (DPO's rejected side); without it the policy is not
+    `ask_policy` asks the policy for its own answer at every step (DPO's rejected side); without it the policy is not
     asked in states in which the expert drives. `enable_tc` lets expert and policy think (`think: …`). `write_prompt`
-    writes what the model sees. Without `training` (an evaluation) no transition is stored and nothing is learned.
+    writes what the model sees. Without `training` (an evaluation) no
+    transition is stored, nothing is learned, and the expert is not asked.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class DaggerLoop:
         policy: Policy,
         training: Trainer | None = None,
         label_guard: LabelGuard | None = None,
-        preferences: bool = False,
+        ask_policy: bool = False,
         enable_tc: bool = False,
         seed: int = 42,
         write_prompt: Callable[..., str] = build_prompt,
@@ -57,7 +58,7 @@ class DaggerLoop:
         self.policy = policy
         self.training = training or NoTraining()
         self.label_guard = label_guard or LabelGuard()
-        self.preferences = preferences
+        self.ask_policy = ask_policy
         self.enable_tc = enable_tc
         self.seed = seed
         self.write_prompt = write_prompt
@@ -128,9 +129,11 @@ class DaggerLoop:
         prompts = [self.write_prompt(e.opening, e.memories, e.steps) for e in episodes]
 
         # D_i = {(s, pi*(s))}: the expert labels every visited state, whoever drives. None: it has no label for it.
-        with self.times.part("expert"):
-            advice = act_all([e.expert for e in episodes], [e.information for e in episodes])
-        labels = [e.label(said, thoughts=self.enable_tc) for e, said in zip(episodes, advice, strict=True)]
+        labels: list[str | None] = [None] * len(episodes)
+        if self.training.keeps_transitions:  # else labels are of no use, and a call of a language model costs
+            with self.times.part("expert"):
+                advice = act_all([e.expert for e in episodes], [e.information for e in episodes])
+            labels = [e.label(said, thoughts=self.enable_tc) for e, said in zip(episodes, advice, strict=True)]
 
         # pi_i = beta_i pi* + (1 - beta_i) pi^_i: a coin says for each state whether the expert drives.
         expert_drives = [
@@ -141,7 +144,7 @@ class DaggerLoop:
         # The policy answers in one call: where it drives, and for DPO everywhere (its own action is the rejected one).
         questions: dict[int, PolicyInput] = {}
         for i, episode in enumerate(episodes):
-            if self.preferences or not expert_drives[i]:
+            if self.ask_policy or not expert_drives[i]:
                 seen = episode.observation
                 questions[i] = PolicyInput(
                     prompts[i],

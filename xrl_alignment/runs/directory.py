@@ -133,9 +133,12 @@ def round_block(round: int, *, solved: int, newly_solved: int, total: int, secon
 
 def newest_checkpoint(directory: Path | str) -> Path | None:
     """The `emma_checkpoint_<round>.pth` of the latest round in a run directory, or None."""
-    # By number: as text, round 10 would come before round 9.
-    found = sorted(Path(directory).glob("emma_checkpoint_*.pth"), key=lambda path: int(path.stem.rsplit("_", 1)[1]))
-    return found[-1] if found else None
+    # By number: as text, round 10 would come before round 9. Other endings are a user's own copies.
+    rounds = {
+        path.stem.removeprefix("emma_checkpoint_"): path for path in Path(directory).glob("emma_checkpoint_*.pth")
+    }
+    newest = max((round for round in rounds if round.isdecimal()), key=int, default="")
+    return rounds.get(newest)
 
 
 class RunPaths:

@@ -18,7 +18,8 @@ from xrl_alignment.runs.directory import RunDirectory, RunDirectoryError
 def finished_rounds(run_dir: Path) -> list[int]:
     """The rounds of a run directory that have ended, in order."""
     files = (run_dir / "logging_results").glob("env_results_trial_*.json")
-    return sorted(int(file.stem.rpartition("_")[2]) for file in files)
+    rounds = (file.stem.rpartition("_")[2] for file in files)
+    return sorted(int(round) for round in rounds if round.isdecimal())
 
 
 def reflect_on_round(directory: RunDirectory, round: int, reflector: Reflector) -> dict[str, list[str]]:

@@ -59,8 +59,11 @@ class ReplayBuffer:
         """Number of transitions that can be drawn."""
         return self._ends[-1] - self._start if self._ends else 0
 
-    def add_shard(self, name: str) -> None:
-        """Take a written shard of this directory into the index; with `disagreements` its texts are read."""
+    def add_shard(self, name: str) -> set[str]:
+        """Take a written shard of this directory into the index; with `disagreements` its texts are read.
+
+        Returns the shards that leave the index for it.
+        """
         match = _SHARD_NAME.fullmatch(name)
         if not match:
             raise ValueError(f"{name} is not a shard's name (round000_env0000_steps000.h5)")
@@ -73,16 +76,18 @@ class ReplayBuffer:
             except ShardError as error:
                 logger.error("nothing is learned from %s: %s", name, error)
                 texts = []
-            rows = [i for i, row in enumerate(texts) if row["text_output_neg"] not in ("", row["text_output"])]
+            rows = [i for i, row in enumerate(texts) if row["text_output_neg"] != row["text_output"]]
             self._rows[name], steps = rows, len(rows)
             if not rows:
-                return  # nothing of it can be drawn
+                return set()  # nothing of it can be drawn
         # `_ends` are running totals, so that the shard of the n-th transition is found by bisection, in O(log shards).
         self._names.append(name)
         self._ends.append((self._ends[-1] if self._ends else 0) + steps)
         # The oldest shards go as a whole, and the newest one stays even if it alone is larger than the capacity.
+        before = self._gone
         while len(self) > self.capacity and self._gone < len(self._names) - 1:
             self._gone += 1
+        return set(self._names[before : self._gone])
 
     def sample(self, batch_size: int) -> dict[str, list]:
         """Draw a batch: {"image": list of uint8 (H, W, 3), "text_input": [...], "text_output": [...]}."""

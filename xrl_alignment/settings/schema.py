@@ -86,7 +86,8 @@ class RunConfig(Section, section="run"):
     learn_from: str = setting(
         "all",
         "which transitions the learner draws: `all`, as the original, or only `disagreements`, in which the expert's "
-        "label is not the policy's own action (pairs of equal actions teach DPO nothing)",
+        "label is not the policy's own action (pairs of equal actions teach DPO nothing; the policy is then asked in "
+        "every state, also in those in which the expert drives)",
         one_of(*LEARN_FROM),
     )
     repeat_limit: int = setting(0, "the same action this often in a row ends the episode as stuck; 0: never", REPEATS)

@@ -24,6 +24,7 @@ from xrl_alignment.wire.messages import (
     check_observation,
 )
 
+V1_SESSION = "v1"  # there is one client, and it knows no sessions: no session of v2 may have this name
 SKIP = "SKIP"  # the reply when this game is solved already: the client continues with the next one
 
 MAX_NESTING = 32  # brackets inside brackets in that literal; ALFWorld's infos need three

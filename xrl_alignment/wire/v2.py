@@ -30,6 +30,7 @@ from xrl_alignment.wire.messages import (
     brief,
     check_observation,
 )
+from xrl_alignment.wire.v1 import V1_SESSION
 
 CONTENT_TYPE = "application/x-emac-v2"
 MAX_HEADER = 2 << 20  # bytes; the list of ALFWorld's 3,553 training games takes 0.5 MB
@@ -80,6 +81,8 @@ def decode(body: bytes) -> Message:
     seq = _get(header, "seq", int)
     if not 0 < len(session) <= MAX_NAME or seq < 0:
         raise ProtocolError(f"field session must have 1 to {MAX_NAME} characters, field seq must not be negative")
+    if session == V1_SESSION:
+        raise ProtocolError(f"field session: {session} is the name of wire v1's client")
     match kind:
         case "observation":
             if length > MAX_OBSERVATION:

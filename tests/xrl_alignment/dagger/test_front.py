@@ -8,11 +8,16 @@ from alfworld_native import make_environment
 from alfworld_native.games import games_hash, ids_hash
 from lavis.models.played import PlayedGames, played_by_file
 from tests.xrl_alignment.dagger.original_client import OriginalClient
-from xrl_alignment.dagger.front import ExpectedGames
+from xrl_alignment.agents.experts import make_expert
+from xrl_alignment.dagger.front import ExpectedGames, Front
+from xrl_alignment.dagger.loop import DaggerLoop
+from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.play.client.connection import ClientError
 from xrl_alignment.play.client.play import play
 from xrl_alignment.runs.checkpoint import load_checkpoint
-from xrl_alignment.wire.messages import Hello
+from xrl_alignment.runs.directory import RunDirectory
+from xrl_alignment.wire.admission import PendingRequest
+from xrl_alignment.wire.messages import Hello, Observation
 
 
 def hello(environment="native", split="train", games=("g/1", "g/2", "g/3")) -> Hello:
@@ -158,3 +163,70 @@ def test_what_a_v1_client_plays_is_unknown_where_nothing_tells(make_run, scripte
     assert run.directory.environments() == ["unknown unknown"]
     known = played_by_file(run.directory.checkpoint(0))
     assert known is not None and known.all_named is not bare
+
+
+class Queue:
+    """A server without sockets: the loop takes what a test has put into `waiting`."""
+
+    stopped = False
+
+    def __init__(self) -> None:
+        self.waiting: list[PendingRequest] = []
+
+    def take(self, *_, **__) -> list[PendingRequest]:
+        taken, self.waiting = self.waiting, []
+        return taken
+
+
+@pytest.fixture
+def v1_client(tmp_path, scripted):
+    """Makes a loop over `num_envs` games, and `play(game, steps)`: what a v1 client is answered to so many messages."""
+
+    def make(num_envs: int, say=lambda text: None):
+        rounds = Rounds(RunDirectory(tmp_path / "run"), num_rounds=2, num_envs=num_envs)
+        front = Front(Queue(), rounds, make_expert=lambda: make_expert("explorer"), max_steps=2, say=say)
+        loop = DaggerLoop(front=front, rounds=rounds, policy=scripted("look"))
+
+        def play(game: str, steps: int = 3) -> list[bytes]:
+            said: list[bytes] = []
+            for name in (game, *[""] * (steps - 1)):
+                request = PendingRequest(Observation("You see a desk 1.", task_type=name), "v1")
+                front.server.waiting.append(request)
+                while front.server.waiting or front._postponed:
+                    while rounds.round_over:
+                        loop.end_round()
+                    asking, ended = front.collect(timeout_s=0)
+                    _, over = loop.answer(asking, loop.decide_each([episode for _, episode in asking]), None)
+                    for episode in (*ended, *over):
+                        loop.store(episode)
+                    while rounds.round_over:
+                        loop.end_round()
+                said.append(request._response.body)
+                if said[-1] == b"['SKIP']":
+                    break
+            return said
+
+        return rounds, play
+
+    return make
+
+
+def test_a_v1_client_repeats_its_game_after_a_broken_connection(v1_client):
+    """The game counted as lost, and its repetition was skipped."""
+    rounds, play = v1_client(2)
+    assert play("pick/a", steps=1) == [b"['look']"]
+    assert play("pick/a") == [b"['look']", b"['look']", b"['SKIP']"]
+    assert [(record.game, record.actions) for record in rounds.records] == [("pick/a", 2)]
+    play("pick/b", steps=1)
+    play("pick/a")  # round 0 goes on with the next game: that one has ended
+    assert rounds.round == 1 and [(record.game, record.actions) for record in rounds.records] == [("pick/a", 2)]
+
+
+def test_a_v1_client_with_other_games_than_those_that_are_left_is_told(v1_client):
+    told: list[str] = []
+    rounds, play = v1_client(2, say=told.append)
+    play("pick/a", steps=1)  # then the client is replaced by one with other games of the split
+    for _ in range(4):
+        play("pick/b"), play("pick/c")
+    assert rounds.round == 1 and list(rounds.left) == ["pick/a"]
+    assert told == ["the client plays no game that is left in this round, such as pick/a: start it with these"]

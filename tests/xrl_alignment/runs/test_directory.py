@@ -59,6 +59,7 @@ def test_the_newest_checkpoint_is_that_of_the_latest_round(tmp_path):
     assert newest_checkpoint(tmp_path) is None
     for number in (2, 10, 9):
         (tmp_path / f"emma_checkpoint_{number}.pth").touch()
+    (tmp_path / "emma_checkpoint_best.pth").touch()  # a user's own copy ended the server with a traceback
     assert newest_checkpoint(tmp_path).name == "emma_checkpoint_10.pth"
 
 

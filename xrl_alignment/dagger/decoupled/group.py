@@ -13,6 +13,8 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from xrl_alignment.dagger.decoupled.process import INTERRUPTED
+
 USER_ERROR = 2  # the exit code of `common.program.run_program`
 WATCH_S = 0.5
 
@@ -20,8 +22,9 @@ WATCH_S = 0.5
 def launch(processes: int, run_dir: Path) -> int:
     """Start the learner of `run_dir` in so many processes of one group on this machine; the group's exit code.
 
-    If SIGKILL has ended one of them, this process ends the others and then itself by SIGKILL, so that the server, which
-    watches it, sees a killed learner. Raises KeyboardInterrupt if this process is told to end.
+    If SIGKILL or, before any other failed, another signal has ended one of them, this process ends the others and then
+    itself by SIGKILL, so that the server, which watches it, sees a killed learner. Raises KeyboardInterrupt if this
+    process is told to end.
     """
     config = LaunchConfig(
         min_nodes=1,
@@ -37,9 +40,10 @@ def launch(processes: int, run_dir: Path) -> int:
     except SignalException as stop:
         raise KeyboardInterrupt from stop
     except ChildFailedError as error:
-        # Processes that lose another one fail as well, so a kill counts before their codes.
+        # Processes that lose another one fail as well, by a signal of their own or with a code: the first one tells.
         codes = [failure.exitcode for failure in error.failures.values()]
-        if -signal.SIGKILL in codes:
+        first = error.get_first_failure()[1].exitcode
+        if -signal.SIGKILL in codes or first < 0 or first == INTERRUPTED:
             os.kill(os.getpid(), signal.SIGKILL)
         return USER_ERROR if USER_ERROR in codes else 1
     return 0

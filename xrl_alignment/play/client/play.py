@@ -73,6 +73,12 @@ def play(
             raise ConfigError(unknown(what, value, known))
     if wire == "v1" and num_workers != 1:
         raise ConfigError(f"wire v1 knows one client, not {num_workers} workers: use --wire v2 or --num-workers 1")
+    if wire == "v2" and num_rounds is not None:
+        raise ConfigError(
+            "the number of rounds has no effect with wire v2: the server's settings say it (run.num_rounds)"
+        )
+    if wire == "v1" and image_format != "auto":
+        raise ConfigError(f"image format {image_format} has no effect with wire v1, which sends JSON arrays")
     if num_rounds is not None and num_rounds < 1:
         raise ConfigError(f"the number of rounds must be at least 1, not {num_rounds}")
     if num_workers < 1:

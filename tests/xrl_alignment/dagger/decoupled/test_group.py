@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from lavis.common.errors import ConfigError
 from tests.xrl_alignment.dagger.decoupled.stored import copy_stored, wait_until
+from xrl_alignment.dagger.decoupled import group
 from xrl_alignment.dagger.decoupled.process import LearnerProcess
 from xrl_alignment.dagger.decoupled.published import read_published
 from xrl_alignment.runs.checkpoint import load_checkpoint
@@ -53,6 +55,29 @@ def process(paths):
     process = LearnerProcess(paths.path)
     yield process
     process.stop()
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "killed"),
+    [(-signal.SIGSEGV, 1, True), (130, -signal.SIGTERM, True), (1, -signal.SIGABRT, False), (1, -signal.SIGKILL, True)],
+)
+def test_a_signal_to_one_process_is_a_kill_of_the_group(first, then, killed, monkeypatch, tmp_path):
+    """Every signal but SIGKILL was a fault, for which the run ended; a single learner is started again."""
+    failures = {
+        rank: ProcessFailure(local_rank=rank, pid=rank, exitcode=int(code), error_file="")
+        for rank, code in enumerate((first, then))
+    }
+    for rank, failure in failures.items():
+        failure.timestamp = 100 + rank
+
+    def launcher(*_):
+        raise ChildFailedError("learner", failures)
+
+    monkeypatch.setattr(group, "elastic_launch", lambda *_: launcher)
+    told = []
+    monkeypatch.setattr(group.os, "kill", lambda *sent: told.append(sent))
+    assert group.launch(2, tmp_path) == 1
+    assert told == ([(os.getpid(), signal.SIGKILL)] if killed else [])
 
 
 @pytest.mark.slow
