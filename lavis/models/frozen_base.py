@@ -1,15 +1,19 @@
 """The frozen base that trained weights belong to: a checkpoint beside another base is refused.
 
 A run's checkpoint holds what trained and nothing else, and the hash of the rest (`base_hash`). Weights of the right
-shapes would load beside any base, and mean nothing there.
+shapes would load beside any base, and mean nothing there. So would adapters that count more or less than in training
+(`adapter_scaling`).
 """
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from lavis.common.errors import EmacError, why_unreadable
 from lavis.models import download
@@ -50,11 +54,16 @@ def check_bases(model: BaseModel | Student, section: Mapping[str, Any]) -> None:
 
 def require_base(model: BaseModel | Student, content: Mapping[str, Any], path: Path | str) -> None:
     """CheckpointError if the weights were trained on another frozen base than `model`'s."""
-    if model.is_base(content["base_hash"]):
-        return
-    # What the settings in the file say of its base. Only short printable texts of them: the message goes to a terminal.
     config = content.get("config")
     section = config.get("model") if isinstance(config, dict) else None
+    if model.is_base(content["base_hash"]):
+        scaling = content.get("adapter_scaling")
+        if scaling is None and isinstance(section, dict):  # of an older version; only what its settings say is known
+            alpha, rank = section.get("lora_alpha"), section.get("lora_rank")
+            scaling = alpha / rank if isinstance(alpha, int) and isinstance(rank, int) and rank > 0 else None
+        require_scaling(model, scaling, path)
+        return
+    # What the settings in the file say of its base. Only short printable texts of them: the message goes to a terminal.
     keys = ("model_type", "path", "quantization", "llm_model", "llm_weights", "base_model", "vit_weights")
     texts = {key: section.get(key) for key in keys} if isinstance(section, dict) else {}
     named = [
@@ -68,3 +77,20 @@ def require_base(model: BaseModel | Student, content: Mapping[str, Any], path: P
         f"this model's frozen base is {model.base_hash()[:12]}: load the same base weights, in the same number format "
         "(model.dtype, model.llm_dtype, model.vit_precision)"
     )
+
+
+def adapter_scaling(model: nn.Module) -> float | None:
+    """By what `model` multiplies the product of its adapters, `lora_alpha / lora_rank`; None without adapters."""
+    # By peft's names, without importing it, which takes seconds. All adapters of a model have one scaling.
+    found = (module.scaling for module in model.modules() if hasattr(module, "lora_A"))
+    return next((float(value) for scaling in found for value in scaling.values()), None)
+
+
+def require_scaling(model: BaseModel | Student, scaling: object, path: Path | str) -> None:
+    """CheckpointError if the adapters of `path` counted otherwise (`scaling`) than `model` counts them."""
+    own = adapter_scaling(model)  # type: ignore[arg-type]  # a student is a module
+    if isinstance(scaling, float) and own is not None and not math.isclose(own, scaling, rel_tol=1e-6):
+        raise CheckpointError(
+            f"the adapters of {path} were trained with lora_alpha / lora_rank = {scaling:g}, this model's count "
+            f"{own:g} times: set model.lora_alpha as in that training"
+        )

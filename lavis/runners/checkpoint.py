@@ -3,6 +3,7 @@
 model, optimizer, scaler, config, epoch      LAVIS's (`model` holds only what trains)
 batches        micro-batches done since the run began: its place in the data
 arch, base_hash      the model and the frozen weights that these belong to
+adapter_scaling      lora_alpha / lora_rank; None without adapters; older files lack it
 global_batch, accum_grad_iters, batches_per_epoch      what `batches` counts; older files lack the last
 random         torch's generator state of every process
 best, averages      best validation so far; means of the current epoch

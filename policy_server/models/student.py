@@ -43,12 +43,9 @@ class StudentModel:
                 )
         device = pick_device(settings.device, "model.device")
         kind, named = settings.student
-        options: dict[str, Any] = {"arch": kind}
-        if kind == "hf_vlm":
-            options |= {"path": named}
-        else:
-            # A prompt too long for the model is refused: a client of this server should know, unlike a training run.
-            options |= {"model_type": named, "cut_prompts": False}
+        # A prompt too long for the model is refused: a client of this server should know, unlike a training run.
+        options: dict[str, Any] = {"arch": kind, "cut_prompts": False}
+        options |= {"path": named} if kind == "hf_vlm" else {"model_type": named}
         self.model, self.vis_processor = load_student({**options, **settings.options}, device)
         self.policy = InProcessPolicy(
             model=self.model, vis_processor=self.vis_processor, num_beams=1, max_length=self.MAX_LENGTH, min_length=1

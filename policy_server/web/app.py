@@ -133,7 +133,9 @@ def create_app(admission: AdmissionControl, keys: ApiKeys) -> FastAPI:
     # Starlette's own refusals: no such path, or another method than the path has.
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> JSONResponse:
-        return JSONResponse({"error": "http", "detail": str(error.detail)}, error.status_code, error.headers)
+        refusal = RequestRefused(error.status_code, "http", str(error.detail))
+        status, body = refusal_status_and_body(refusal, request.url.path)
+        return JSONResponse(body, status, error.headers)
 
     app.add_middleware(GateMiddleware, admission=admission, keys=keys)
     return app

@@ -27,6 +27,7 @@ from policy_server.web.conversion import timing_header
 from policy_server.web.gate import CALLER, CHAT
 from policy_server.web.schemas import Name
 
+LEAST_TEMPERATURE = 1e-4  # a lower one is greedy decoding
 MAX_MESSAGES, MAX_TEXT, MAX_IMAGES = 1000, 400_000, 16  # of a conversation; characters of all its messages together
 IGNORED = ("user", "seed", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "tool_choice",
            "parallel_tool_calls", "reasoning_effort", "verbosity")  # fmt: skip
@@ -140,10 +141,16 @@ def query_from(body: ChatRequest) -> ChatQuery:
     parts = [part for message in body.messages if not isinstance(message.content, str) for part in message.content]
     # A message's content is a text, or a list of parts.
     texts = [message.content for message in body.messages if isinstance(message.content, str)]
+    texts += [part.text for part in parts if isinstance(part, TextPart)]
     # Before any image is decoded or any text written as tokens, both of which take time for a conversation too long.
-    if sum(map(len, texts)) + sum(len(part.text) for part in parts if isinstance(part, TextPart)) > MAX_TEXT:
+    if sum(map(len, texts)) > MAX_TEXT:
         reason = f"a conversation may have at most {MAX_TEXT} characters"
         raise RequestRefused(400, "context_length_exceeded", reason, param="messages")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        reason = "a text holds half a surrogate pair, which is no character"
+        raise RequestRefused(400, "invalid_request", reason, param="messages") from error
     if sum(isinstance(part, ImagePart) for part in parts) > MAX_IMAGES:
         reason = f"a conversation may have at most {MAX_IMAGES} images"
         raise RequestRefused(400, "invalid_request", reason, param="messages")
@@ -152,12 +159,19 @@ def query_from(body: ChatRequest) -> ChatQuery:
     return ChatQuery(
         turns=tuple(zip(roles, map(_parts, body.messages), strict=True)),
         model=body.model,
-        temperature=1.0 if body.temperature is None else body.temperature,  # OpenAI's default
+        temperature=_temperature(body.temperature),
         top_p=body.top_p,
         max_tokens=body.max_completion_tokens or body.max_tokens,
         number=body.n or 1,
         stop=(body.stop,) if isinstance(body.stop, str) and body.stop else tuple(body.stop or ()),
     )
+
+
+def _temperature(asked: float | None) -> float:
+    """1 if none is asked for, which is OpenAI's default; 0 for one by which no logit can be divided."""
+    if asked is None:
+        return 1.0
+    return asked if asked >= LEAST_TEMPERATURE else 0.0
 
 
 def _parts(message: ChatMessage) -> tuple[str | bytes, ...]:

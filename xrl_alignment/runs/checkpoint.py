@@ -6,6 +6,7 @@ A checkpoint file (`emma_checkpoint_<round>.pth`, `state/trainer.pth`) is one di
     version       1
     model         {name: tensor}, the trainable part of the model, LAVIS names
     base_hash     hash of the frozen part that these weights belong to
+    adapter_scaling    lora_alpha / lora_rank; None without adapters; older files lack it
     optimizer, scaler    their state dictionaries, or None
     round, training_step, episodes    how far the run was
     random        states of the random generators that the run draws from
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 
 from lavis.checkpoints import CheckpointError, check_types, read, restore_model, write
+from lavis.models.frozen_base import adapter_scaling
 from lavis.models.student import Student
 
 __all__ = ["CheckpointError", "load_checkpoint", "restore_model", "save_checkpoint"]
@@ -66,6 +68,7 @@ def save_checkpoint(
         "version": VERSION,
         "model": weights,
         "base_hash": model.base_hash(),
+        "adapter_scaling": adapter_scaling(model),
         "optimizer": state,
         "scaler": scaler.state_dict() if scaler else None,
         "round": round,

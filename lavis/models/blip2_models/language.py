@@ -197,7 +197,8 @@ def generate(
         inputs_embeds=embeds,
         attention_mask=mask,
         do_sample=sampled,
-        **({"top_p": decoding.top_p, "temperature": float(decoding.temperature)} if sampled else {}),
+        # `top_k=0`: else Transformers draws from the 50 most probable tokens alone, whatever `top_p` says.
+        **({"top_k": 0, "top_p": decoding.top_p, "temperature": float(decoding.temperature)} if sampled else {}),
         num_beams=decoding.num_beams,
         num_return_sequences=decoding.num_captions,
         max_new_tokens=decoding.max_new,

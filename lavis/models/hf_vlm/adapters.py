@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -61,3 +64,19 @@ def fitting_weights(own: Mapping[str, Tensor], state: Mapping[str, Tensor], sour
     weights.require_match(own, state, source)
     weights.require_finite(state, source)
     return dict(state)
+
+
+def peft_scaling(path: Path) -> float:
+    """`lora_alpha / lora_rank` of the adapters whose `adapter_config.json` is `path`.
+
+    WeightsError if it cannot be read, or says that the adapters are used in a way in which this student does not.
+    """
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        rank, scaling = int(settings["r"]), settings["lora_alpha"] / settings["r"]
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise weights.WeightsError(f"{path} does not say r and lora_alpha, as peft's file for LoRA does") from error
+    for name in ("use_dora", "alpha_pattern", "rank_pattern"):
+        if settings.get(name):
+            raise weights.WeightsError(f"{path} has {name}, which this student's adapters do not")
+    return float(scaling * math.sqrt(rank) if settings.get("use_rslora") else scaling)  # alpha / sqrt(r)

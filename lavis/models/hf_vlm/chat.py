@@ -35,8 +35,14 @@ _TRIES = 8  # to shorten a text: its number of tokens changes a little with wher
 class Chat:
     """A model's processor and its chat template. `images`: how many frames a prompt has at most."""
 
-    def __init__(self, processor: ProcessorMixin, config: PretrainedConfig, *, images: int, longest: int) -> None:
-        """`longest`: most tokens of a prompt. ConfigError if the template has no place for an image."""
+    def __init__(
+        self, processor: ProcessorMixin, config: PretrainedConfig, *, images: int, longest: int, cuts: bool = True
+    ) -> None:
+        """`longest`: most tokens of a prompt; `cuts`: a longer one is cut, else refused.
+
+        ConfigError if the template has no place for an image.
+        """
+        self.cuts = cuts
         self.processor: Any = processor
         self.tokenizer: Any = processor.tokenizer
         self.images, self.longest = images, longest
@@ -61,8 +67,8 @@ class Chat:
     def read(self, question: Question) -> Inputs:
         """The model's inputs for one question: `ALIGNED` of shape (1, L), and what the image became.
 
-        A prompt that is longer than `longest` loses the beginning of its text, never an image token. ConfigError for a
-        question without images, or with more than the model was set up for.
+        A prompt that is longer than `longest` loses the beginning of its text, never an image token; ConfigError if
+        prompts are not cut, for a question without images, or with more than the model was set up for.
         """
         return self._fitted(question)[2]
 
@@ -91,6 +97,10 @@ class Chat:
         for _ in range(_TRIES):
             if (excess := inputs["input_ids"].shape[1] - self.longest) <= 0:
                 break
+            if not self.cuts:
+                raise ConfigError(
+                    f"the prompt has {self.longest + excess} tokens, the model reads {self.longest} (model.max_txt_len)"
+                )
             ids = self.encode(text)[excess:]
             if not ids:
                 raise ConfigError(

@@ -28,8 +28,9 @@ from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.adapters import is_adapter
 from lavis.models.decoding import NewTokensPenalty, forget_decoding
 from lavis.models.folder_note import read_note, write_note
+from lavis.models.frozen_base import require_scaling
 from lavis.models.hf_vlm import loading
-from lavis.models.hf_vlm.adapters import fitting_weights, plain_name, with_adapters
+from lavis.models.hf_vlm.adapters import fitting_weights, peft_scaling, plain_name, with_adapters
 from lavis.models.hf_vlm.chat import Chat, Encode, Inputs, joined, on
 from lavis.models.hf_vlm.logps import answer_logits, check_image_tokens, shares_prompts, summed_logps
 from lavis.models.hf_vlm.options import MODEL_TYPES, amp_of, checked_options
@@ -120,7 +121,9 @@ class HfVlm(StudentModel):
         path = str(options["path"])
         config = loading.load_config(path)
         processor = loading.load_processor(path, config)
-        chat = Chat(processor, config, images=options["images"], longest=options["max_txt_len"])
+        chat = Chat(
+            processor, config, images=options["images"], longest=options["max_txt_len"], cuts=options["cut_prompts"]
+        )
         vlm, sources = loading.load_model(path, config, options)
         check_image_tokens(vlm, chat, path)
         amp = amp_of(options)
@@ -139,6 +142,7 @@ class HfVlm(StudentModel):
         if options["ref_pretrained"]:
             model._check_note("ref_pretrained", str(options["ref_pretrained"]))
             model.set_reference(weights.read_state(str(options["ref_pretrained"])))
+            model._check_scaling(str(options["ref_pretrained"]))
         return model
 
     @property
@@ -376,6 +380,13 @@ class HfVlm(StudentModel):
             self.load_trainable(weights.read_state(url_or_filename))
         except weights.WeightsError as error:
             raise weights.WeightsError(f"model.pretrained: {url_or_filename}: {error}") from error
+        self._check_scaling(url_or_filename)
+
+    def _check_scaling(self, folder: str) -> None:
+        """CheckpointError if the adapters in peft's `folder` count otherwise than this model counts its own."""
+        written = Path(folder) / "adapter_config.json"
+        if written.is_file():
+            require_scaling(self, peft_scaling(written), folder)
 
     def _check_note(self, key: str, folder: str) -> None:
         """WeightsError, which names `model.<key>`, if the note in an adapter's folder names another base."""

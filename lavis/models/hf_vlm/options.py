@@ -68,6 +68,9 @@ class HfVlmKeys(Section, section="model"):
     ref_pretrained: str = setting("", "the same, of DPO's reference: phase 1's")
     load_pretrained: bool = setting(True, "read `pretrained`")
     max_txt_len: int = setting(1024, "tokens of a prompt, image tokens counted, at most", at_least(1))
+    cut_prompts: bool = setting(
+        True, "a prompt over `max_txt_len` loses the beginning of its text; false: it is refused"
+    )
     max_output_txt_len: int = setting(64, "tokens of an answer and its end, at most", at_least(2))
     avg_log_probs: bool = setting(True, "DPO: mean of an answer's log-probabilities instead of their sum")
     mix_ratio: float = setting(0.5, "weight of the cloning loss beside DPO's (method.md)", at_least(0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
@@ -192,9 +193,24 @@ def test_what_cannot_be_done_is_refused_by_name(client):
     ):
         with pytest.raises(openai.BadRequestError):
             client.chat.completions.create(**{**ASKED, **wrong})
+    # The model divided its logits by it: 500.
+    least = client.chat.completions.create(**{**ASKED, "temperature": 1e-310}, max_tokens=8)
+    assert least.choices[0].message == client.chat.completions.create(**ASKED, max_tokens=8).choices[0].message
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(**{**ASKED, "model": "gpt-4o"})
     assert missing.value.code == "model_not_found" and MODEL in str(missing.value)
+
+
+def test_half_a_surrogate_pair_and_bodies_that_are_no_json_get_openais_errors(serve):
+    """The tokenizer failed, 500; and what never reached the route had a form that OpenAI's client does not read."""
+    server, post = serve(), {"headers": {"Content-Type": "application/json"}}
+    half = json.dumps({**ASKED, "messages": [{"role": "user", "content": "a \ud800 b"}]})
+    for answer, status, said in (
+        (server.http.post("/v1/chat/completions", content=half, **post), 400, "half a surrogate pair"),
+        (server.http.post("/v1/chat/completions", content="{", **post), 400, ""),
+        (server.http.get("/v1/chat/completions"), 405, "Method Not Allowed"),
+    ):
+        assert answer.status_code == status and said in answer.json()["error"]["message"]
 
 
 def test_a_conversation_has_limits(client):

@@ -9,14 +9,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText, RepetitionPenaltyLogitsProcessor
 
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, EmacError
 from lavis.models import HfVlm
 from lavis.models.blip2_models.weights import WeightsError
-from lavis.models.frozen_base import CheckpointError, check_base
+from lavis.models.frozen_base import CheckpointError, adapter_scaling, check_base, check_bases
 from lavis.models.hf_vlm import tiny
 from lavis.models.references import ReferenceLogps
 from lavis.models.student import DpoParts, Question
@@ -370,6 +371,38 @@ def test_an_adapter_of_another_base_is_refused(build: Build, tmp_path: Path) -> 
     (tmp_path / "adapter" / "emac_base.json").unlink()  # as peft itself leaves a folder
     with pytest.raises(WeightsError, match=r"model.pretrained: .*adapter"):
         build(pretrained=str(tmp_path / "adapter"), lora_rank=8)
+
+
+@pytest.mark.parametrize("written", [{}, {"use_rslora": True, "lora_alpha": 8}, {"use_dora": True}])
+def test_adapters_that_count_otherwise_than_in_their_training_are_refused(
+    written: dict[str, object], build: Build, tmp_path: Path
+) -> None:
+    """They were loaded as another policy: neither the base's hash nor shapes tell `lora_alpha`."""
+    trained = build(lora_alpha=32)
+    folder, file = tmp_path / "adapter", tmp_path / "run.pth"
+    trained.save_adapter(folder)
+    content = {"model": trained.trainable_state_dict(), "base_hash": trained.base_hash()}
+    torch.save({**content, "adapter_scaling": adapter_scaling(trained)}, file)
+    build(lora_alpha=32, pretrained=str(folder))
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, **written}))
+    for key in ("pretrained", "ref_pretrained"):
+        with pytest.raises(EmacError, match=r"set model\.lora_alpha as in that training|has use_dora"):
+            build(lora_alpha=8, **{key: str(folder)})
+    check_bases(build(lora_alpha=32, pretrained=str(file)), {"pretrained": str(file)})
+    with pytest.raises(CheckpointError, match=r"lora_alpha / lora_rank = 8, this model's count 2 times"):
+        check_bases(build(lora_alpha=8, pretrained=str(file)), {"pretrained": str(file)})
+    torch.save({**content, "config": {"model": {"lora_alpha": 32, "lora_rank": 4}}}, file)  # of an older version
+    with pytest.raises(CheckpointError, match=r"lora_alpha / lora_rank = 8, this model's count 2 times"):
+        check_base(build(lora_alpha=8), file)
+
+
+def test_a_prompt_that_is_too_long_is_refused_if_none_are_cut(build: Build) -> None:
+    """A policy server's student read the end of a prompt without its task, and answered."""
+    question = Question("look " * 600, [np.zeros((60, 60, 3), np.uint8)])
+    assert build(max_txt_len=200).chat.read(question)["input_ids"].shape[1] == 200
+    with pytest.raises(ConfigError, match=r"the prompt has \d+ tokens, the model reads 200 \(model.max_txt_len\)"):
+        build(max_txt_len=200, cut_prompts=False).chat.read(question)
 
 
 def test_a_vision_tower_that_came_from_nowhere_is_refused(

@@ -161,7 +161,7 @@ def test_work_that_was_not_offered_is_refused(master, games):
 def test_v1_and_v2_show_the_server_the_same(master, games):
     servers = [master(num_rounds=1), master(num_rounds=1)]
     for server, wire in zip(servers, ("v1", "v2"), strict=True):
-        play(server.url, native, games[:1], wire=wire, num_rounds=1, report=quiet())
+        play(server.url, native, games[:1], wire=wire, num_rounds=1 if wire == "v1" else None, report=quiet())
     for one, other in zip(servers[0].observations(), servers[1].observations(), strict=True):
         assert (one.text, one.information, one.done) == (other.text, other.information, other.done)
         assert np.array_equal(one.image, other.image)
