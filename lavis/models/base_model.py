@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,20 +169,27 @@ class BaseModel(nn.Module):
             self._frozen_hash = self.frozen_hash()
         return self._frozen_hash
 
-    def frozen_hash(self, dtype: torch.dtype | None = None) -> str:
-        """SHA-256 of the frozen parameters; with `dtype`, of them in that number format."""
+    def frozen_hash(self, dtype: torch.dtype | None = None, trained: Collection[str] | None = None) -> str:
+        """SHA-256 of the frozen parameters; with `dtype`, of them in that number format.
+
+        With `trained`, names of `trainable_state_dict`, of those that would be frozen if these trained.
+        """
         digest = hashlib.sha256()
         # Names and bytes, so that two layers which have changed places give another hash.
         for name, parameter in self.named_parameters():
-            if not parameter.requires_grad:
+            if not parameter.requires_grad if trained is None else name not in trained:
                 digest.update(name.encode())
                 value = parameter.detach().to(dtype if dtype and parameter.is_floating_point() else parameter.dtype)
                 digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
-    def is_base(self, found: str) -> bool:
-        """Whether `found` is the hash of this model's frozen part."""
-        if found == self.base_hash():
+    def is_base(self, found: str, trained: Collection[str] = ()) -> bool:
+        """Whether `found` is the hash of this model's frozen part, or of what `trained` weights leave frozen.
+
+        A checkpoint of one part goes on in a run that trains another one: what the checkpoint's training left frozen is
+        the same, though more or less of it trains now.
+        """
+        if found == self.base_hash() or (trained and found == self.frozen_hash(trained=trained)):
             return True
         # Older versions hashed the weights as a CPU has them, in float32. Shards of a distributed model, and quantised
         # weights, are of other types, and cannot be hashed so.

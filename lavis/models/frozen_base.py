@@ -56,7 +56,7 @@ def require_base(model: BaseModel | Student, content: Mapping[str, Any], path: P
     """CheckpointError if the weights were trained on another frozen base than `model`'s."""
     config = content.get("config")
     section = config.get("model") if isinstance(config, dict) else None
-    if model.is_base(content["base_hash"]):
+    if model.is_base(content["base_hash"], content["model"].keys()):
         scaling = content.get("adapter_scaling")
         if scaling is None and isinstance(section, dict):  # of an older version; only what its settings say is known
             alpha, rank = section.get("lora_alpha"), section.get("lora_rank")

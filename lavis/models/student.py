@@ -238,8 +238,8 @@ class Student(Protocol):
         """Hash (hex) of the frozen weights, which a checkpoint belongs to; the same on every device."""
         ...
 
-    def is_base(self, found: str) -> bool:
-        """Whether `found` is `base_hash`, or what an older version computed of the same weights."""
+    def is_base(self, found: str, trained: Collection[str] = ()) -> bool:
+        """Whether `found` is `base_hash`, or what an older version or a model whose `trained` train computes."""
         return found == self.base_hash()
 
     def require_sources(self) -> None:

@@ -22,7 +22,7 @@ Shapes: N samples, Q query (image) tokens, L text tokens, H hidden size of the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -398,9 +398,9 @@ class Blip2Emac(StudentModel):
         """Load a weight file or folder of any known format; see `emac_weights.load_checkpoint`."""
         emac_weights.load_checkpoint(self, url_or_filename)
 
-    def frozen_hash(self, dtype: torch.dtype | None = None) -> str:
+    def frozen_hash(self, dtype: torch.dtype | None = None, trained: Collection[str] | None = None) -> str:
         """Hash of the frozen weights, see `emac_weights.base_hash`; with `dtype`, of them in that number format."""
-        return emac_weights.base_hash(self, dtype)
+        return emac_weights.base_hash(self, dtype, trained)
 
     def reference_hash(self) -> str:
         """Key of cached reference log-probabilities: equal as long as they hold.

@@ -151,14 +151,15 @@ def _part_of(name: str) -> str:
 # ---- hashes ---------------------------------------------------------------------------------------------------------
 
 
-def base_hash(model: Blip2Emac, dtype: torch.dtype | None = None) -> str:
-    """Hash (64 hex digits) of the frozen weights and of the names and shapes of those that train.
+def base_hash(model: Blip2Emac, dtype: torch.dtype | None = None, trained: Collection[str] | None = None) -> str:
+    """Hash (64 hex digits) of the frozen weights and of the names and shapes of those that train, or of the `trained`.
 
     A checkpoint belongs to the base that it was trained on. Adapters do not count: the base is the same with them. With
     `dtype`, it is the hash of the weights in that number format.
     """
     base = {name: value for name, value in sorted(policy_state(model).items()) if not adapters.is_adapter(name)}
-    return weights.digest("", base, base.keys() - trainable_state(model).keys(), dtype)
+    changed = trainable_state(model).keys() if trained is None else trained
+    return weights.digest("", base, base.keys() - set(changed), dtype)
 
 
 def reference_hash(model: Blip2Emac, reference: nn.Module) -> str:

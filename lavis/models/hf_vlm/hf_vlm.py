@@ -11,7 +11,7 @@ Shapes: N questions, A answers to each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -397,15 +397,17 @@ class HfVlm(StudentModel):
                 f"{self.base_hash()[:12]}: name the model that it was trained on"
             )
 
-    def frozen_hash(self, dtype: torch.dtype | None = None) -> str:
-        """Hash of the frozen weights and of the names and shapes of those that train.
+    def frozen_hash(self, dtype: torch.dtype | None = None, trained: Collection[str] | None = None) -> str:
+        """Hash of the frozen weights and of the names and shapes of those that train, or of the `trained`.
 
         With `dtype`, of the weights in that number format. It must be the same before and after training.
         """
-        state = {plain_name(name): value for name, value in self.vlm.named_parameters() if not is_adapter(name)}
-        frozen = {
-            plain_name(n) for n, value in self.vlm.named_parameters() if not value.requires_grad and not is_adapter(n)
-        }
+        base = {name: value for name, value in self.vlm.named_parameters() if not is_adapter(name)}
+        if trained is None:
+            frozen = {plain_name(name) for name, value in base.items() if not value.requires_grad}
+        else:
+            frozen = {plain_name(name) for name in base} - {plain_name(name) for name in trained}
+        state = {plain_name(name): value for name, value in base.items()}
         return weights.digest("", dict(sorted(state.items())), whole=frozen, dtype=dtype)
 
     def save_adapter(self, folder: Path | str, played: Mapping[str, Any] | None = None) -> None:

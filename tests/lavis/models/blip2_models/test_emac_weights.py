@@ -96,6 +96,19 @@ class TestWeights:
         assert model.base_hash() == before
         assert build(freeze_vit=True, freeze_qformer=True, freeze_llm=True, init_seed=8).base_hash() != before
 
+    def test_a_checkpoint_of_one_part_fits_a_run_that_trains_more(self, build: Build) -> None:
+        """It was refused, as trained on another base, though all weights were equal."""
+        frozen = {"freeze_vit": True, "freeze_qformer": True, "freeze_llm": True}
+        first = build(**frozen)
+        trained = first.trainable_state_dict()
+        assert {name.split(".")[0] for name in trained} == {"llm_proj"}
+        for more in ({"freeze_qformer": False}, {"freeze_llm": False}, {"lora_rank": 2}):
+            options = {**frozen, **more}
+            assert build(**options).is_base(first.base_hash(), trained)
+            assert not build(**options, init_seed=8).is_base(first.base_hash(), trained)
+        whole = build(freeze_vit=False, freeze_qformer=False, freeze_llm=False)
+        assert first.is_base(whole.base_hash(), whole.trainable_state_dict()), "it holds everything: it needs no base"
+
     def test_a_base_has_the_same_hash_on_a_cpu(self) -> None:
         options = {"llm_dtype": "bfloat16", "freeze_llm": True}
         here = load_model("blip2_emac", "tiny", options=options)
