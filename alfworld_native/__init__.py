@@ -132,6 +132,8 @@ def choose_games(
     mixture (level -> weight), each level has its share of the generated games. Raises EnvironmentFault if the split has
     fewer games than asked for, or if `data` holds other generated games; FileError if the games cannot be written.
     """
+    if levels and (name != "household" or level_of(split)):
+        raise EnvironmentFault(f"levels mix games that household generates: environment {name}, split {split} has none")
     if name == "household" and (level := level_of(split)):
         from alfworld_native.household.frozen import make_test_set
 

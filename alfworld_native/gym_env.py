@@ -50,6 +50,14 @@ _TEXT = spaces.Text(min_length=0, max_length=MAX_TEXT, charset=string.printable)
 _COMMAND = spaces.Text(min_length=0, max_length=MAX_COMMAND, charset=string.printable)
 
 
+def _option(options: dict[str, Any] | None, key: str) -> Any:
+    """What `reset` was given under `key`; EnvironmentFault for another key, which would have no effect."""
+    for given in options or {}:
+        if given != key:
+            raise EnvironmentFault(f"reset knows the option {key!r}, not {given!r}")
+    return (options or {}).get(key)
+
+
 class _Games:
     """The games that are played, and which comes next."""
 
@@ -70,6 +78,10 @@ class _Games:
             self.games = choose_games("household", split, data=where, num_train=GENERATED, num_heldout=GENERATED)
         else:
             self.games = list(games) if games is not None else find_games(split or "valid_seen", data)
+            if strange := [game for game in self.games if not isinstance(game, Game)]:
+                raise EnvironmentFault(
+                    f"games holds {str(strange[0])[:80]}, no Game: choose_games gives a list of them"
+                )
         if not self.games:
             raise EnvironmentFault("the list of games is empty; give at least one game, or a split")
         self._by_id = {game.id: game for game in self.games}
@@ -146,7 +158,7 @@ class ALFWorldEnv(gymnasium.Env):
         super().reset(seed=seed)
         if seed is not None:
             self._games.rewind()
-        self._game = self._games.choose(self.np_random, (options or {}).get("game"))
+        self._game = self._games.choose(self.np_random, _option(options, "game"))
         return self._seen(self._engine.reset(self._game))
 
     def step(self, action: str) -> tuple[dict, float, bool, bool, dict]:
@@ -227,7 +239,7 @@ class ALFWorldVectorEnv(VectorEnv):
         super().reset(seed=seed)
         if seed is not None:
             self._games.rewind()
-        wanted = (options or {}).get("games")
+        wanted = _option(options, "games")
         wanted = [None] * self.num_envs if wanted is None else list(wanted)
         if len(wanted) != self.num_envs:
             raise EnvironmentFault(f"options['games'] names {len(wanted)} games for {self.num_envs} environments")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from alfworld_native.base import Environment, Game, TimeStep, WrappedEnvironment
 from alfworld_native.experts.statistics import load_statistics
@@ -80,6 +81,15 @@ class RenamedEnvironment(WrappedEnvironment):
             action = self._any_old.sub("nothing", action)
             action = self._any_new.sub(lambda match: self._old[match[1]], action)
         return self._renamed(self._environment.step(action))
+
+    def restore(self, state: Any) -> TimeStep:
+        """See `NativeEnvironment`."""
+        return self._renamed(self._environment.restore(state))  # type: ignore[attr-defined]
+
+    def expert_action(self) -> str | None:
+        """What the expert would do now, with the new names."""
+        action = self._environment.expert_action()  # type: ignore[attr-defined]
+        return self._said(action) if action else None
 
     def _renamed(self, now: TimeStep) -> TimeStep:
         return now._replace(

@@ -7,6 +7,8 @@ from concurrent.futures import Executor, wait
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from alfworld_native.errors import EnvironmentFault
+
 
 @dataclass(frozen=True)
 class Label:
@@ -62,6 +64,13 @@ class ExpertQuestion(NamedTuple):
     information: dict[str, Any]
 
 
+def checked(label: Any, expert: Expert) -> Label:
+    """What an expert, perhaps a class of somebody's own, has answered; EnvironmentFault if it is no `Label`."""
+    if not isinstance(label, Label):
+        raise EnvironmentFault(f"expert {type(expert).__name__}: act must return a Label, not {str(label)[:80]!r}")
+    return label
+
+
 def act_all(experts: Sequence[Expert], informations: Sequence[Mapping[str, Any] | None]) -> list[Label]:
     """Every expert's advice; experts that have a `pool` run at the same time.
 
@@ -73,7 +82,8 @@ def act_all(experts: Sequence[Expert], informations: Sequence[Mapping[str, Any] 
         for expert, information, pool in zip(experts, informations, pools, strict=True)
     ]
     wait([future for future in asked if future])
-    return [
+    labels = [
         future.result() if future else expert.act(information)
         for expert, information, future in zip(experts, informations, asked, strict=True)
     ]
+    return [checked(label, expert) for expert, label in zip(experts, labels, strict=True)]

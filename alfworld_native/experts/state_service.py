@@ -17,13 +17,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from alfworld_native.advice.shortest import shortest_way
-from alfworld_native.base import MAX_STEPS, Game, TimeStep
+from alfworld_native.base import Game, TimeStep
 from alfworld_native.engine.game import NativeGame
 from alfworld_native.engine.state import Snapshot
 from alfworld_native.engine.world import load_world
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.experts.base import Label
 from alfworld_native.experts.explorer import Explorer
+from alfworld_native.household.levels import longest_horizon
 from alfworld_native.language.commands import canonical
 
 
@@ -56,9 +57,12 @@ class Bookmark(NamedTuple):
 class StateService:
     """One game in the canonical dialect; unlike an `Environment` it plays on after its end."""
 
-    def __init__(self, game: Game, max_steps: int = MAX_STEPS) -> None:
-        """`done` is told after `max_steps`. MissingFileError or EnvironmentFault if `game` cannot be played."""
-        self.game, self.max_steps = game, max_steps
+    def __init__(self, game: Game, max_steps: int | None = None) -> None:
+        """`done` is told after `max_steps`, or as many as `game` may take.
+
+        MissingFileError or EnvironmentFault if `game` cannot be played.
+        """
+        self.game, self.max_steps = game, max_steps or longest_horizon([game])
         self._engine = NativeGame(load_world(game.path), dialect="put")
         self.reset()
 

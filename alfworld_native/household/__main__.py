@@ -33,8 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
             }
             level = LEVELS[options.level]
             if knobs.get("goals", 1) > 1 and "goals" not in level.changed():
-                # Several goals need tasks that bring something (`GameLevel`): `compound` has just these.
-                knobs["kinds"] = LEVELS["compound"].kinds
+                # Several goals need tasks that bring something (`GameLevel`): `compound` has all of these.
+                knobs["kinds"] = tuple(kind for kind in level.kinds if kind in LEVELS["compound"].kinds)
             generate(
                 options.out,
                 options.num_train,

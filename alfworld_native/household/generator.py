@@ -34,7 +34,7 @@ from alfworld_native.household.alfworld_tables import tables
 from alfworld_native.household.furnish import Unfit, draw_layout
 from alfworld_native.household.game_files import plan, write_game
 from alfworld_native.household.houses import draw_plan
-from alfworld_native.household.levels import LEVELS, STANDARD, GameLevel
+from alfworld_native.household.levels import LEVELS, MANIFEST, STANDARD, GameLevel
 from alfworld_native.household.mixture import apportioned, checked_mixture
 from alfworld_native.language.sentences import NOTHING_HAPPENS
 from lavis.common.errors import EmacError, FileError, missing_extra, unknown
@@ -143,7 +143,7 @@ def generate(
     request = request if level.plain else request | {"level": json.loads(json.dumps(level.changed()))}
     request = request | {"levels": mixture} if mixture else request
     out = Path(out).expanduser()
-    manifest = out / "household.json"
+    manifest = out / MANIFEST
     if _read_manifest(manifest) == request:
         return
     if not manifest.exists() and any((out / RELEASE / name).exists() for name in SPLITS):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 from alfworld_native.base import MAX_STEPS, MIXED_TRIAL, Game
 from alfworld_native.errors import EnvironmentFault
@@ -13,6 +16,7 @@ from lavis.common.errors import unknown
 
 MIN_RECEPTACLES, MAX_RECEPTACLES = 8, 16
 MAX_ROOMS, MAX_GOALS = 4, 3
+MANIFEST = "household.json"  # beside the games of a folder: what was asked for
 _BRINGING = tuple(kind for kind in TASK_TYPES if kind != "look_at_obj_in_light")
 _TWO = "pick_two_obj_and_place"
 
@@ -42,7 +46,9 @@ class GameLevel:
             ("rooms", self.rooms, 1, MAX_ROOMS),
             ("receptacles (least)", least, MIN_RECEPTACLES, 1000),
             ("receptacles (most)", most, least, 1000),
+            ("clutter (least)", self.clutter[0], 0, 20),
             ("clutter (most)", self.clutter[1], self.clutter[0], 20),
+            ("instances", self.instances, 1, 20),
             ("count", self.count, 2, MAX_COUNT),
             ("goals", self.goals, 1, MAX_GOALS),
             ("max_steps", self.max_steps, 1, 10_000),
@@ -123,8 +129,24 @@ def horizon(split: str) -> int:
 
 
 def longest_horizon(games: Iterable[Game], split: str = "") -> int:
-    """The most steps that an episode may have in any of `games`: what the game's id grants, else `split` or its own."""
-    return max((game.horizon or horizon(split or game.split) for game in games), default=MAX_STEPS)
+    """The most steps that an episode may have in any of `games`.
+
+    It is what a game's id grants, else the level that its folder was made for, else what `split`, or its own, has.
+    """
+    return max(
+        (game.horizon or _folders_horizon(game.path.parents[4]) or horizon(split or game.split) for game in games),
+        default=MAX_STEPS,
+    )
+
+
+@lru_cache(maxsize=256)
+def _folders_horizon(folder: Path) -> int | None:
+    """The steps of the level for which the games of `folder` were made (`household.json`); None if it says none."""
+    try:
+        steps = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["level"]["max_steps"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return steps if isinstance(steps, int) and steps > 0 else None
 
 
 def level_of(split: str) -> str | None:

@@ -158,3 +158,12 @@ def test_by_looks_only_the_image_tells_what_lies_where(games):
 def test_who_asks_for_official_games_hears_how_to_get_them():
     with pytest.raises(EnvironmentFault, match=r"games='official': .*split='valid_seen'; get the official games"):
         ALFWorldEnv(games="official")
+
+
+def test_an_option_or_a_game_that_is_none_is_refused(games):
+    """A misspelt option played another game without a word."""
+    single = gymnasium.make("alfworld_native:ALFWorldNative-v0", games=games[:2])
+    with pytest.raises(EnvironmentFault, match="reset knows the option 'game', not 'games'"):
+        single.reset(options={"games": [games[0].id]})
+    with pytest.raises(EnvironmentFault, match=r"games holds .*, no Game"):
+        gymnasium.make("alfworld_native:ALFWorldNative-v0", games=[games[0].id])

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from alfworld_native import make_environment
 from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.experts.explorer import Explorer
 from alfworld_native.experts.statistics import load_statistics
@@ -63,3 +64,16 @@ def _with(names: dict[str, str], text: str) -> str:
     for old, new in names.items():
         text = text.replace(f"{old} ", f"{new} ").replace(f" {old} ", f" {new} ")
     return text
+
+
+def test_old_names_come_neither_from_the_expert_nor_from_a_restored_state(game):
+    """Both came past the renaming: every label named what the game does not know."""
+    environment = RenamedEnvironment(
+        make_environment("native", expert="planner", max_steps=100), invented_names(random.Random(3))
+    )
+    now = environment.reset(game)
+    state = environment.snapshot()
+    assert environment.restore(state).admissible_commands == now.admissible_commands
+    while not now.done:
+        now = environment.step(environment.expert_action())
+    assert now.won

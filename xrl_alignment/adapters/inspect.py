@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from alfworld_native.base import MAX_STEPS, Game
+from alfworld_native.base import Game
 from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import games_hash
+from alfworld_native.household.levels import longest_horizon
 from lavis.common.errors import missing_extra
 from xrl_alignment.adapters.conversation import INSTRUCTION, message
 from xrl_alignment.agents.language.answers import read_answer
@@ -32,10 +33,14 @@ except ModuleNotFoundError as error:
 _WON, _STEPS = "household_won", "household_steps"  # what the solver tells the scorer
 
 
-def household_task(games: Sequence[Game], *, admissible: bool = False, max_steps: int = MAX_STEPS) -> Task:
-    """Every game once; an episode ends after `max_steps` commands. EnvironmentFault for no games."""
+def household_task(games: Sequence[Game], *, admissible: bool = False, max_steps: int | None = None) -> Task:
+    """Every game once; an episode ends after `max_steps` commands, or those of the hardest of `games`.
+
+    EnvironmentFault for no games.
+    """
     if not games:
         raise EnvironmentFault("the list of games is empty; give at least one game")
+    max_steps = max_steps or longest_horizon(games)
     samples = [Sample(input=INSTRUCTION, id=game.id, target="won", metadata={"game": game.id}) for game in games]
     kind = "admissible commands" if admissible else "free text"
     return Task(
@@ -47,12 +52,12 @@ def household_task(games: Sequence[Game], *, admissible: bool = False, max_steps
 
 
 @solver
-def play_household(games: Mapping[str, Game], admissible: bool = False, max_steps: int = MAX_STEPS) -> Solver:
-    """The model plays the game of its sample until it is won or `max_steps` commands are given."""
+def play_household(games: Mapping[str, Game], admissible: bool = False, max_steps: int | None = None) -> Solver:
+    """The model plays its sample's game until it is won or `max_steps` commands (see `household_task`) are given."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         # `completed`: Inspect has reached one of its limits, such as tokens or time.
-        environment, steps = NativeEnvironment(max_steps), 0
+        environment, steps = NativeEnvironment(max_steps or longest_horizon(games.values())), 0
         now = environment.reset(games[state.metadata["game"]])
         while not now.done and not state.completed:
             state.messages.append(ChatMessageUser(content=message(now, admissible)))

@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
-from alfworld_native.base import MAX_STEPS, Game, TimeStep
+from alfworld_native.base import Game, TimeStep
 from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.errors import EnvironmentFault
+from alfworld_native.household.levels import longest_horizon
 from lavis.common.errors import missing_extra, unknown
 from xrl_alignment.adapters.access import KeyedApp
 from xrl_alignment.agents.language.plain import plain
@@ -59,11 +60,14 @@ class HouseholdSession(OpenEnvironment):
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def __init__(self, games: Sequence[Game], following: Callable[[], Game], max_steps: int = MAX_STEPS) -> None:
-        """`games` are those that a client may ask for, `following()` is the next one if it asks for none."""
+    def __init__(self, games: Sequence[Game], following: Callable[[], Game], max_steps: int | None = None) -> None:
+        """`games` are those that a client may ask for, `following()` is the next one if it asks for none.
+
+        An episode ends after `max_steps` commands, or those of the hardest of `games`.
+        """
         super().__init__()
         self._games, self._following = {game.id: game for game in games}, following
-        self._engine = NativeEnvironment(max_steps)
+        self._engine = NativeEnvironment(max_steps or longest_horizon(games))
         self._state = State(episode_id=None, step_count=0)
         self._game = ""
 
@@ -124,7 +128,7 @@ class HouseholdClient(EnvClient[Command, HouseholdObservation, State]):
         return State(**payload)
 
 
-def make_app(games: Sequence[Game], *, max_sessions: int = 64, max_steps: int = MAX_STEPS, key: str = "") -> Any:
+def make_app(games: Sequence[Game], *, max_sessions: int = 64, max_steps: int | None = None, key: str = "") -> Any:
     """The server as an ASGI application for uvicorn, with at most `max_sessions` at once.
 
     Other machines are answered only with `key` in their address, `http://host:8000/<key>` (`access.KeyedApp`). How many

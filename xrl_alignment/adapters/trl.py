@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from alfworld_native.base import MAX_STEPS, Game
+from alfworld_native.base import Game
 from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.errors import EnvironmentFault
+from alfworld_native.household.levels import longest_horizon
 from lavis.common.errors import unknown
 
 INSTRUCTION = "You are in a household. Do the task step by step with the tools.\n\n"
@@ -31,12 +32,12 @@ def rows(games: Sequence[Game], instruction: str = INSTRUCTION) -> list[dict[str
 class Household:
     """One game at a time; the public methods beside `reset` and `get_reward` are the model's tools."""
 
-    def __init__(self, games: Sequence[Game], max_steps: int = MAX_STEPS) -> None:
-        """`games` are those that rows may name; an episode ends after `max_steps` actions."""
+    def __init__(self, games: Sequence[Game], max_steps: int | None = None) -> None:
+        """`games` are those that rows may name; an episode ends after `max_steps` actions, or those of the hardest."""
         if not games:
             raise EnvironmentFault("the list of games is empty; give at least one game")
         self._games = {game.id: game for game in games}
-        self._engine = NativeEnvironment(max_steps)
+        self._engine = NativeEnvironment(max_steps or longest_horizon(games))
         # No game yet: a tool that is called before `reset` answers `_OVER`.
         self._over, self._won = True, False
         self.playing = ""  # the game's id

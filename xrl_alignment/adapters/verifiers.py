@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from alfworld_native.base import MAX_STEPS, TimeStep
+from alfworld_native.base import TimeStep
 from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.games import HOUSEHOLD_SPLITS, find_games
 from alfworld_native.household.generator import make_game
+from alfworld_native.household.levels import longest_horizon
 from lavis.common.errors import missing_extra
 from xrl_alignment.adapters.conversation import INSTRUCTION, message
 from xrl_alignment.agents.language.answers import read_answer
@@ -39,7 +40,7 @@ class HouseholdTasksetConfig(vf.TasksetConfig):
     seed: int = 0  # of the generator
     data: Path | None = None  # folder with json_2.1.1; without it household splits are generated, and have no end
     admissible: bool = False  # whether messages list the admissible commands
-    max_steps: int = MAX_STEPS
+    max_steps: int = 0  # of an episode; 0: as many as the game may take
 
 
 class HouseholdTaskData(vf.TaskData):
@@ -63,6 +64,7 @@ class HouseholdTaskset(vf.Taskset[HouseholdTask, HouseholdTasksetConfig]):
         # verifiers' own flag for a taskset without end.
         self.INFINITE = config.data is None and config.split in HOUSEHOLD_SPLITS
         self._games = {} if self.INFINITE else {game.id: game for game in find_games(config.split, config.data)}
+        self.max_steps = config.max_steps or longest_horizon(self._games.values())
 
     def load(self) -> Iterator[HouseholdTask]:
         """One task after the other."""
@@ -96,7 +98,7 @@ class HouseholdEnv(vf.Env[HouseholdEnvConfig]):
     async def run(self, task: HouseholdTask, agents: Any) -> None:
         """One episode."""
         config, steps = self.taskset.config, 0
-        environment = NativeEnvironment(config.max_steps)
+        environment = NativeEnvironment(self.taskset.max_steps)
         now = self.taskset.begin(task.data, environment)
         async with agents.agent.interaction(task) as interaction:
             while not now.done:

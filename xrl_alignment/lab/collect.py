@@ -31,12 +31,12 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from alfworld_native import choose_games
-from alfworld_native.base import Game
+from alfworld_native.base import MAX_STEPS, Game
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.experts.explorer import ORDERS
 from alfworld_native.experts.seeing import EYES
 from alfworld_native.games import games_hash
-from alfworld_native.household.levels import horizon
+from alfworld_native.household.levels import longest_horizon
 from alfworld_native.household.mixture import horizon_of, read_mixture
 from lavis.common.errors import ConfigError, FileError
 from lavis.common.files import locked, make_folder, remove_temporaries, write_json
@@ -215,10 +215,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = {str(key): value for key, value in OmegaConf.from_dotlist(settings["expert_options"]).items()}
     # The plan holds what the data depends on; a key's variable or a price may change between two runs.
     settings["expert_options"] = {key: value for key, value in options.items() if f"expert.{key}" not in FREE_KEYS}
-    if not settings["max_steps"]:
-        mixed = settings["levels"]
-        settings["max_steps"] = horizon_of(read_mixture(mixed)) if mixed else horizon(settings["split"])
-    Plan(**settings)  # refuse impossible settings before games are looked for
+    mixed = settings["levels"]
+    shortest = horizon_of(read_mixture(mixed)) if mixed else MAX_STEPS
+    Plan(**{**settings, "max_steps": settings["max_steps"] or shortest})  # before games are looked for
     number = settings["num_games"]
     mixture: dict[str, Any] = {}
     if settings["levels"]:
@@ -228,6 +227,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     games = choose_games(
         settings["env"], settings["split"], num=number, data=settings["data"] or None, seed=settings["seed"], **mixture
     )
+    settings["max_steps"] = settings["max_steps"] or longest_horizon(games)
     plan = Plan(
         **{**settings, "data": os.path.abspath(settings["data"]) if settings["data"] else ""}, games=games_hash(games)
     )

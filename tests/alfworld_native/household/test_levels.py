@@ -11,10 +11,12 @@ import pytest
 from alfworld_native.advice.shortest import task_of
 from alfworld_native.engine.world import load_world
 from alfworld_native.errors import EnvironmentFault
+from alfworld_native.experts.state_service import StateService
+from alfworld_native.games import find_games
 from alfworld_native.household.floor_plans import GRID, room_kind
-from alfworld_native.household.generator import make_game
+from alfworld_native.household.generator import generate, make_game
 from alfworld_native.household.houses import draw_plan
-from alfworld_native.household.levels import LEVELS, GameLevel, frozen_splits, level_named, level_of
+from alfworld_native.household.levels import LEVELS, GameLevel, frozen_splits, level_named, level_of, longest_horizon
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +114,19 @@ def test_a_level_with_more_receptacles_alone_has_the_games_it_always_had():
     assert LEVELS["standard"].key() == "16" and LEVELS["standard"].with_most(40).key() == "40"
     keys = {dataclasses.replace(level, max_steps=50).key() for level in LEVELS.values()}
     assert len(keys) == len(LEVELS)
+
+
+def test_a_folder_of_a_level_grants_the_levels_steps(tmp_path):
+    """Whoever played such a folder got 50 steps, in which a hardest game cannot be won."""
+    level = dataclasses.replace(LEVELS["many"], max_steps=73)
+    for folder, asked, steps in (("many", level, 73), ("plain", LEVELS["standard"], 50)):
+        generate(tmp_path / folder, 1, 0, seed=0, level=asked)
+        games = find_games("household_train", data=tmp_path / folder)
+        assert longest_horizon(games) == steps
+        assert StateService(games[0]).max_steps == steps
+
+
+@pytest.mark.parametrize(("knobs", "named"), [({"instances": 0}, "instances"), ({"clutter": (-3, 2)}, "clutter")])
+def test_a_knob_that_makes_no_game_is_named(knobs, named):
+    with pytest.raises(EnvironmentFault, match=f"{named}.* must be from"):
+        dataclasses.replace(LEVELS["standard"], **knobs)

@@ -14,6 +14,7 @@ from alfworld_native.language.sentences import NOTHING_HAPPENS, Task, names_in, 
 from xrl_alignment.agents.language.history import EpisodeTrace
 
 RULE_MARK = "(by rule)"
+MOST_WORDS = 80  # of a hint
 _NAMES_SHOWN = 4  # of a list: a hint becomes a part of every later prompt
 _REPEATS_NAMED = 3  # a command that failed this often is worth a warning
 _USUALLY_CLOSED = frozenset(("cabinet", "drawer", "fridge", "microwave", "safe"))  # at the start of ALFWorld's games
@@ -38,7 +39,11 @@ class RuleReflector:
         for command, times in reading.failed.most_common(1):
             if times >= _REPEATS_NAMED:
                 parts.append(f"'{' '.join(command.split()[:8])}' failed {times} times, I will not repeat it.")
-        parts.append(f"Next time I will {', '.join(_plan(reading))}.")
+        plan = _plan(reading)
+        # What comes last in a plan is worth least: many objects of the task may have been left where they were seen.
+        while len(" ".join([*parts, "Next time I will", *plan]).split()) > MOST_WORDS and len(plan) > 1:
+            plan = plan[:-1]
+        parts.append(f"Next time I will {', '.join(plan)}.")
         return reading.said(" ".join(parts))
 
 

@@ -22,6 +22,7 @@ from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.play.collection.plan import Collected, Plan
 from xrl_alignment.play.collection.storage import annotation, save_image, sync_images
+from xrl_alignment.play.rollouts.episode import Episode
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play, play_expert
 from xrl_alignment.runs.transitions import NO_IMAGE, Transition, with_feedback, write_episode
 
@@ -50,6 +51,7 @@ class CollectingPlayer:
                 name_by=plan.name_by,
                 show_ids=plan.show_ids,
                 camera=plan.camera,
+                seed=plan.seed,
                 expert=beside,
             )
         )
@@ -61,7 +63,8 @@ class CollectingPlayer:
         env, game = job
         began = time.perf_counter()
         with self._environments.lend() as environment:
-            transitions, won = yield from self.play(environment, game)
+            transitions, episode = yield from self.play(environment, game)
+        won = episode.won
         only = self.plan.only
         kept = {turn: it for turn, it in transitions.items() if only in ("", it.text_output.partition(" ")[0])}
         # What an expert did in a game that it lost is no example, unless the plan says so.
@@ -80,12 +83,12 @@ class CollectingPlayer:
                 entries.append(entry)
             sync_images(self.out, entries)
         seconds = round(time.perf_counter() - began, 3)
-        return Collected(env, game.id, game.task_type, won, len(transitions), len(kept), seconds), entries
+        return Collected(env, game.id, game.task_type, won, episode.actions, len(kept), seconds), entries
 
     def play(
         self, environment: Environment, game: Game
-    ) -> Generator[ExpertQuestion | None, Label | None, tuple[dict[int, Transition], bool]]:
-        """Play one game with the plan's expert; returns the labelled transitions by turn and whether it was won."""
+    ) -> Generator[ExpertQuestion | None, Label | None, tuple[dict[int, Transition], Episode]]:
+        """Play one game with the plan's expert; returns the labelled transitions by turn, and the episode."""
         plan = self.plan
         # By game, not one generator for all: so the data do not depend on which worker plays what.
         draw = random.Random(f"{plan.seed} {game.id}")
@@ -106,7 +109,7 @@ class CollectingPlayer:
             thoughts=plan.thoughts,
         )
         transitions = with_feedback(agent.labelled, episode.steps)
-        return dict(zip(agent.labelled, transitions, strict=True)), episode.won
+        return dict(zip(agent.labelled, transitions, strict=True)), episode
 
     def close(self) -> None:
         """Close the environments."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from alfworld_native.base import Environment
 from alfworld_native.experts.base import Expert, ExpertQuestion, Label, act_all
+from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts import make_expert
 from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.agents.policies.base import Policy, PolicyInput, frames_of
@@ -76,7 +77,14 @@ class PolicyActor:
             else:
                 steps = ()
             batch.append(PolicyInput(prompt, asked.image, asked.admissible_commands, session, steps, asked.earlier))
-        return self.policy.act(batch)
+        said = self.policy.act(batch)
+        # A class of somebody's own: a text in place of a list would be played letter by letter, and None ends a game.
+        if not isinstance(said, list) or len(said) != len(batch) or not all(isinstance(one, str) for one in said):
+            raise ConfigError(
+                f"policy {type(self.policy).__name__}: act must return a list with a text for each of the "
+                f"{len(batch)} inputs, not {str(said)[:80]!r}"
+            )
+        return said
 
 
 class ExpertActor:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from alfworld_native.base import Environment, Game
+from lavis.common.errors import ConfigError
 from xrl_alignment.agents.language.history import EpisodeTrace
 from xrl_alignment.agents.reflexion.base import Reflector, update_memories
 from xrl_alignment.play.evaluation.actors import Actor
@@ -98,6 +99,8 @@ class Trials:
 
         With `swap_memories` every failed game is played with the memories of another one, a control experiment.
         """
+        if len({game.id for game in games}) < len(games):
+            raise ConfigError("a game is listed twice: what is solved, and every memory, is kept by the game's id")
         self.actor = actor
         self.games = games
         self.reflector = reflector

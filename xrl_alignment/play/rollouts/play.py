@@ -25,7 +25,7 @@ import numpy as np
 
 from alfworld_native.base import MAX_STEPS, Environment, Game, TimeStep, information_of
 from alfworld_native.drawing.frames import BLANK_FRAME
-from alfworld_native.experts.base import Expert, ExpertQuestion, Label
+from alfworld_native.experts.base import Expert, ExpertQuestion, Label, checked
 from alfworld_native.experts.seeing import SeeingExplorer
 from xrl_alignment.play.rollouts.base import Rollout
 from xrl_alignment.play.rollouts.episode import Episode
@@ -123,7 +123,7 @@ def ask_expert(expert: Expert, turn: Turn) -> Generator[ExpertQuestion, Label, L
         expert.look(turn.environment.room_state(), by_type=by_type)  # type: ignore[attr-defined]
     if getattr(expert, "pool", None):
         return (yield ExpertQuestion(expert, turn.information))
-    return expert.act(turn.information)
+    return checked(expert.act(turn.information), expert)
 
 
 def play_expert(

@@ -1,10 +1,14 @@
 """The same games again and again, with memories of the failures between trials."""
 
+import pytest
+
 from alfworld_native import make_environment
+from alfworld_native.errors import EnvironmentFault
+from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts import Label, make_expert
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.play.evaluation.actors import ExpertActor, PolicyActor
-from xrl_alignment.play.evaluation.trials import Trials, swapped
+from xrl_alignment.play.evaluation.trials import Trials, play_games, swapped
 
 
 def native():
@@ -99,3 +103,34 @@ def test_moving_slots_count_a_game_as_often_as_slots_meet_it(games):
     for _ in range(3):
         still.play(lambda result, trace: None)
     assert still.solved == {0} and sum(result.won for result in still.best) == 1
+
+
+@pytest.mark.parametrize("said", [None, "look", [], [None], ("look",)])
+def test_a_policy_that_answers_with_no_list_of_texts_is_named(said, games):
+    """None ended each game at once, as lost; a text was played letter by letter."""
+
+    class Wrong:
+        def act(self, inputs):
+            return said
+
+    with pytest.raises(ConfigError, match="policy Wrong: act must return a list with a text for each of the 1 inputs"):
+        play_games(PolicyActor(policy=Wrong()), games[:1], native)
+
+
+def test_an_expert_that_answers_with_no_label_is_named(games):
+    class Wrong:
+        reads = ("text",)
+
+        def begin(self, *_, **__):
+            """Nothing."""
+
+        def act(self, information=None):
+            return "look"
+
+    with pytest.raises(EnvironmentFault, match="expert Wrong: act must return a Label, not 'look'"):
+        play_games(ExpertActor(lambda environment: Wrong()), games[:1], native)
+
+
+def test_trials_refuse_a_game_that_is_listed_twice(games):
+    with pytest.raises(ConfigError, match="a game is listed twice"):
+        Trials(actor=explorer(), games=[games[0], games[0]], make_environment=native)
