@@ -79,16 +79,25 @@ def require_base(model: BaseModel | Student, content: Mapping[str, Any], path: P
     )
 
 
-def adapter_scaling(model: nn.Module) -> float | None:
+def adapter_scaling(model: nn.Module | Student) -> float | None:
     """By what `model` multiplies the product of its adapters, `lora_alpha / lora_rank`; None without adapters."""
+    assert isinstance(model, nn.Module)  # every student is one
     # By peft's names, without importing it, which takes seconds. All adapters of a model have one scaling.
-    found = (module.scaling for module in model.modules() if hasattr(module, "lora_A"))
-    return next((float(value) for scaling in found for value in scaling.values()), None)
+    for module in model.modules():
+        if hasattr(module, "lora_A"):
+            scaling: Any = module.scaling
+            return next(map(float, scaling.values()), None)
+    return None
+
+
+def base_of(model: BaseModel | Student) -> dict[str, Any]:
+    """What a checkpoint says of the base of its weights, for `require_base`."""
+    return {"base_hash": model.base_hash(), "adapter_scaling": adapter_scaling(model)}
 
 
 def require_scaling(model: BaseModel | Student, scaling: object, path: Path | str) -> None:
     """CheckpointError if the adapters of `path` counted otherwise (`scaling`) than `model` counts them."""
-    own = adapter_scaling(model)  # type: ignore[arg-type]  # a student is a module
+    own = adapter_scaling(model)
     if isinstance(scaling, float) and own is not None and not math.isclose(own, scaling, rel_tol=1e-6):
         raise CheckpointError(
             f"the adapters of {path} were trained with lora_alpha / lora_rank = {scaling:g}, this model's count "

@@ -40,7 +40,7 @@ from lavis.common.progress import Bar
 from lavis.common.registry import registry
 from lavis.datasets.data_utils import to_device
 from lavis.models import BaseModel, StudentModel
-from lavis.models.frozen_base import adapter_scaling, check_bases
+from lavis.models.frozen_base import base_of, check_bases
 from lavis.models.played import STORED, PlayedGames, games_of_weights, played_in
 from lavis.models.references import ReferenceLogps
 from lavis.runners import checkpoint
@@ -344,8 +344,7 @@ class RunnerBase:
             "config": self.config.to_dict(),
             "epoch": epoch,
             "batches": self.batches,
-            "base_hash": self.replicas.model.base_hash(),
-            "adapter_scaling": adapter_scaling(self.replicas.model),
+            **base_of(self.replicas.model),
             **self._identity(),
             # Of every process: each draws for itself, dropout for example.
             "random": gathered(checkpoint.random_state(self.device)),

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from lavis.checkpoints import CheckpointError, check_types, read, restore_model, write
-from lavis.models.frozen_base import adapter_scaling
+from lavis.models.frozen_base import base_of
 from lavis.models.student import Student
 
 __all__ = ["CheckpointError", "load_checkpoint", "restore_model", "save_checkpoint"]
@@ -67,8 +67,7 @@ def save_checkpoint(
         "format": FORMAT,
         "version": VERSION,
         "model": weights,
-        "base_hash": model.base_hash(),
-        "adapter_scaling": adapter_scaling(model),
+        **base_of(model),
         "optimizer": state,
         "scaler": scaler.state_dict() if scaler else None,
         "round": round,

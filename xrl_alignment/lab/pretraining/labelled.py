@@ -187,8 +187,8 @@ def drill(draw: random.Random) -> Record:
         tasks.append(draw.choice(_SENTENCES[treatment]).format(wanted, target.split()[0]))
         beside = draw.sample(others, draw.randint(0, min(8, len(others))))
         there = sorted([*((wanted, -number) for number in numbers), *((name, -draw.randint(1, 4)) for name in beside)])
-        listed = [f"a {name} {-number}" for name, number in there]
-        seen = ", ".join([*listed[:-1], "and " * (len(listed) > 1) + listed[-1]])
+        shown = [f"a {name} {-number}" for name, number in there]
+        seen = ", ".join([*shown[:-1], "and " * (len(shown) > 1) + shown[-1]])
         turns += [
             (f"go to {place}", f"You arrive at {place}. On the {place}, you see {seen}.", False),
             (f"take {thing} from {place}", f"You pick up the {thing} from the {place}.", True),
