@@ -76,7 +76,7 @@ class ReplayBuffer:
             except ShardError as error:
                 logger.error("nothing is learned from %s: %s", name, error)
                 texts = []
-            rows = [i for i, row in enumerate(texts) if row["text_output_neg"] != row["text_output"]]
+            rows = [i for i, row in enumerate(texts) if row["text_output_neg"] not in ("", row["text_output"])]
             self._rows[name], steps = rows, len(rows)
             if not rows:
                 return set()  # nothing of it can be drawn

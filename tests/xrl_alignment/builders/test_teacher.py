@@ -14,6 +14,7 @@ from xrl_alignment.agents.reflexion.llm import LLMReflector
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.builders.teacher import TeacherParts, answers_file, build_teacher, expert_options
 from xrl_alignment.common.errors import BudgetSpent, EndpointFault
+from xrl_alignment.dagger.training import NoTraining
 from xrl_alignment.settings.loading import load_config
 from xrl_alignment.settings.schema import EvaluateConfig, ExpertConfig, ReflexionConfig
 
@@ -70,6 +71,13 @@ def teach(endpoint, tmp_path):
         teacher.close()
 
 
+def labelling(run) -> NoTraining:
+    """Learns nothing, and keeps nothing on disk, but wants labels."""
+    training = NoTraining()
+    training.keeps_transitions = True
+    return training
+
+
 @pytest.mark.parametrize(
     ("name", "reflexion", "reflector", "options"),
     [
@@ -89,7 +97,7 @@ def test_who_labels_and_who_reflects(name, reflexion, reflector, options):
 
 
 def test_a_run_with_labels_memories_and_costs(make_run, scripted, teach, endpoint):
-    run = make_run(policy=scripted("look"), train=False, num_rounds=2, max_steps=2)
+    run = make_run(policy=scripted("look"), train=False, trainer=labelling, num_rounds=2, max_steps=2)
     teacher = teach(run)
     run.play()
     assert run.error is None
@@ -109,7 +117,7 @@ def test_a_run_with_labels_memories_and_costs(make_run, scripted, teach, endpoin
 def test_half_a_surrogate_pair_ends_no_run_and_no_resume(make_run, scripted, teach, endpoint):
     """In labels, thoughts and memories; and in the memories with which an older version paused."""
     endpoint.answer = lambda prompt: "I will \ud800 look." if "New plan:" in prompt else "open \ud800 drawer 1"
-    run = make_run("one", policy=scripted("look"), train=False, num_rounds=3, max_steps=2)
+    run = make_run("one", policy=scripted("look"), train=False, trainer=labelling, num_rounds=3, max_steps=2)
     teach(run)
     played, end_round = [], run.directory.end_round
 
@@ -124,7 +132,7 @@ def test_half_a_surrogate_pair_ends_no_run_and_no_resume(make_run, scripted, tea
     assert played == [0, 1] and set(map(tuple, run.rounds.memories.values())) == {("I will ? look.",)}
     path = run.directory.state / "memories.json"
     path.write_text(path.read_text().replace("I will ? look.", "I will \\ud800 look."))
-    again = make_run("one", policy=scripted("look"), train=False, num_rounds=3, max_steps=2)
+    again = make_run("one", policy=scripted("look"), train=False, trainer=labelling, num_rounds=3, max_steps=2)
     teach(again)
     again.play()
     assert again.error is None and again.directory.done
@@ -133,16 +141,16 @@ def test_half_a_surrogate_pair_ends_no_run_and_no_resume(make_run, scripted, tea
 
 
 def test_a_spent_budget_pauses_and_a_resume_pays_only_for_what_is_new(make_run, scripted, teach, endpoint):
-    whole = make_run("whole", policy=scripted("look"), train=False, num_rounds=2, max_steps=3)
+    whole = make_run("whole", policy=scripted("look"), train=False, trainer=labelling, num_rounds=2, max_steps=3)
     calls = teach(whole, cache="").account
     whole.play()
     asked = len(endpoint.requests)
-    paused = make_run("paused", policy=scripted("look"), train=False, num_rounds=2, max_steps=3)
+    paused = make_run("paused", policy=scripted("look"), train=False, trainer=labelling, num_rounds=2, max_steps=3)
     teach(paused, max_calls=3)
     assert paused.play() is None
     assert isinstance(paused.error, BudgetSpent) and "--resume" in str(paused.error)
     assert "the expert's budget is spent: 3 calls" in paused.log
-    again = make_run("paused", policy=scripted("look"), train=False, num_rounds=2, max_steps=3)
+    again = make_run("paused", policy=scripted("look"), train=False, trainer=labelling, num_rounds=2, max_steps=3)
     account = teach(again, max_calls=100).account
     again.play()
     assert again.error is None and again.directory.done
@@ -153,7 +161,7 @@ def test_a_spent_budget_pauses_and_a_resume_pays_only_for_what_is_new(make_run, 
 
 def test_a_wrong_key_ends_the_run_at_once(make_run, scripted, teach, endpoint):
     endpoint.fault = lambda number: (401, {}, b"{}")
-    run = make_run(policy=scripted("look"), train=False, max_steps=2)
+    run = make_run(policy=scripted("look"), train=False, trainer=labelling, max_steps=2)
     teach(run)
     run.play()
     assert isinstance(run.error, EndpointFault) and "refuses the key (401): check OPENAI_API_KEY" in str(run.error)

@@ -114,7 +114,7 @@ def test_a_long_game_is_several_rows_none_longer_than_a_prompt_and_an_answer(mod
     rows = writer.rows(long, random.Random(2))
     assert len(rows) > 2 and max(len(row.ids) for row in rows) < model.max_txt_len + 200
     learned = sum(sum(weight == 1.0 for weight in row.weights) for row in rows)
-    assert learned > 0.6 * sum(len(model.encode(step.label)) for step in steps[: len(steps) // 2])
+    assert learned > 0.5 * sum(len(model.encode(step.label)) for step in steps[: len(steps) // 2])
 
 
 def test_what_trains_moves_and_the_rest_stays_and_a_second_run_goes_on(tmp_path, monkeypatch, capsys):
