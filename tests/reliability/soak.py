@@ -13,7 +13,7 @@ time that both programs took, because the machine may have other work; steps for
 
 Updates are real, but so small that the policy stays what it is: what it learns changes the load. At a rate of 1e-3
 its answers grew from 7.1 to 12.2 characters in two hours, so every prompt of 20 steps grew by 100, and the memory of
-the server in a round by 3.6 % (2026-11-26), though nothing had leaked.
+the server in a round by 3.6 % (2026-11-26); a run without that growth is still to be made.
 
 Memory is judged three times: bytes that are allocated, Python's small objects, which are not among these bytes
 (`allocated.py`), and what the system counts. The latter is a saw's tooth for each round, because the programs keep
