@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from alfworld_native.base import MAX_STEPS, MIXED_TRIAL, Game
@@ -133,13 +132,19 @@ def longest_horizon(games: Iterable[Game], split: str = "") -> int:
 
     It is what a game's id grants, else the level that its folder was made for, else what `split`, or its own, has.
     """
+    games = list(games)
+    # <folder>/json_2.1.1/<split>/<task>/<trial>/game.tw-pddl; a game of somebody's own may lie anywhere.
+    folders = {folder for game in games for folder in game.path.parents[4:5]}
+    made_for = {folder: _folders_horizon(folder) for folder in folders}
     return max(
-        (game.horizon or _folders_horizon(game.path.parents[4]) or horizon(split or game.split) for game in games),
+        (
+            game.horizon or next(map(made_for.get, game.path.parents[4:5]), None) or horizon(split or game.split)
+            for game in games
+        ),
         default=MAX_STEPS,
     )
 
 
-@lru_cache(maxsize=256)
 def _folders_horizon(folder: Path) -> int | None:
     """The steps of the level for which the games of `folder` were made (`household.json`); None if it says none."""
     try:

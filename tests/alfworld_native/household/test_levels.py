@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
+from pathlib import Path
 
 import pytest
 
 from alfworld_native.advice.shortest import task_of
+from alfworld_native.base import Game
 from alfworld_native.engine.world import load_world
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.experts.state_service import StateService
@@ -124,6 +126,9 @@ def test_a_folder_of_a_level_grants_the_levels_steps(tmp_path):
         games = find_games("household_train", data=tmp_path / folder)
         assert longest_horizon(games) == steps
         assert StateService(games[0]).max_steps == steps
+    assert longest_horizon([Game("pick/own", Path("game.tw-pddl"))]) == 50, "of nobody's folder"
+    generate(tmp_path / "many", 1, 0, seed=0, level=LEVELS["standard"], replace=True)
+    assert longest_horizon(games := find_games("household_train", data=tmp_path / "many")) == 50 and games
 
 
 @pytest.mark.parametrize(("knobs", "named"), [({"instances": 0}, "instances"), ({"clutter": (-3, 2)}, "clutter")])
