@@ -51,13 +51,18 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
         raise FileError(f"checkpoint {path} could not be written: {reason}; an older one there is untouched") from error
 
 
+def require_checkpoint(path: Path, *, setting: str = "") -> None:
+    """MissingFileError, which begins with the `setting` that named it, unless `path` is a file."""
+    if not path.is_file():
+        raise MissingFileError(f"{setting}{': ' if setting else ''}no checkpoint at {path}")
+
+
 def read(path: Path, *, setting: str = "", mmap: bool = False) -> Any:
     """What a file of `torch.save` holds, on the CPU; with `mmap` a tensor is read when it is used.
 
     MissingFileError, which begins with the `setting` that named the file; CheckpointError if the file is damaged.
     """
-    if not path.is_file():
-        raise MissingFileError(f"{setting}{': ' if setting else ''}no checkpoint at {path}")
+    require_checkpoint(path, setting=setting)
     try:
         return load_tensors(path, mmap=mmap)
     except (OSError, TensorFileError) as error:

@@ -98,7 +98,11 @@ def make_game(
             return game
         # The next draw goes on with the same generator: seed and index still decide the game.
         shutil.rmtree(game.path.parent)
-    raise EnvironmentFault(f"could not make a {kind} game (seed {seed}, index {index})")
+    knobs = ", ".join(f"{name} {value}" for name, value in level.changed().items()) or "the standard knobs"
+    raise EnvironmentFault(
+        f"could not make a {kind} game (seed {seed}, index {index}): none of {_DRAWS:,} rooms that were drawn allows "
+        f"{knobs}"
+    )
 
 
 def generate(

@@ -151,6 +151,15 @@ class MetricLogger:
                 logging.info("%s", self.delimiter.join(parts))
 
 
+def import_wandb() -> Any:
+    """The module `wandb`; MissingExtraError without it."""
+    try:
+        import wandb
+    except ImportError:
+        raise MissingExtraError("run.wandb_project needs the extra 'wandb': pip install -e '.[wandb]'") from None
+    return wandb
+
+
 class RunLog:
     """`log.txt` (one JSON object a line) and TensorBoard curves in `folder`; W&B too if a project is named.
 
@@ -169,10 +178,7 @@ class RunLog:
         self._writer = SummaryWriter(str(folder / "tensorboard"))
         if not wandb_project:
             return
-        try:
-            import wandb
-        except ImportError:
-            raise MissingExtraError("run.wandb_project needs the extra 'wandb': pip install -e '.[wandb]'") from None
+        wandb = import_wandb()
         try:
             # The W&B run has the folder's name as its id, so that a resumed run continues its curves.
             self._wandb = wandb.init(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from argparse import Namespace
+from pathlib import Path
 
+from lavis.checkpoints import require_checkpoint
 from lavis.common.config import Config
 from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.dist_utils import get_rank, init_distributed_mode, launched_world_size
 from lavis.common.errors import ConfigError
-from lavis.common.logger import setup_logger
+from lavis.common.logger import import_wandb, setup_logger
 from lavis.common.registry import registry
 from lavis.common.run_settings import TEXTS, foreign_keys
 from lavis.runners.runner_base import RunnerBase
@@ -38,6 +40,14 @@ def build_runner(arguments: Namespace) -> RunnerBase:
     setup_logger()
     if others := foreign_keys(cfg.run_cfg):
         logger.info("run.%s: no runner reads these, only the task run.task=%s", ", run.".join(others), settings.task)
+    # Before data and weights are read, which may take minutes.
+    runner_class = registry.get_runner_class(settings.runner)
+    if settings.wandb_project:
+        import_wandb()
+    if not settings.evaluate:
+        registry.get_lr_scheduler_class(settings.lr_sched)
+        if settings.resume_ckpt_path not in ("", "latest"):
+            require_checkpoint(Path(settings.resume_ckpt_path), setting="run.resume_ckpt_path")
     set_threads(settings.num_threads)
     # Loader processes are forked after the tokenizer was used; it warns unless told that it must not use threads.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -45,4 +55,4 @@ def build_runner(arguments: Namespace) -> RunnerBase:
     task = setup_task(cfg)
     datasets = task.build_datasets(cfg) if task.needs_data else {}
     model = task.build_model(cfg)
-    return registry.get_runner_class(settings.runner)(cfg=cfg, task=task, model=model, datasets=datasets)
+    return runner_class(cfg=cfg, task=task, model=model, datasets=datasets)
