@@ -88,13 +88,15 @@ def _run(sizes: ResultsConfig, output: Path, page: Path | None) -> dict[str, Any
 
 def refuse_other_sizes(path: Path, name: str, before: Mapping[str, Any], sizes: ResultsConfig) -> None:
     """ConfigError if figures `before` of the experiment `name` were made with other sizes: the page names one set."""
+    if not before.get("sizes"):
+        return
+    made = asdict(ResultsConfig()) | before["sizes"]  # a size that came later has its default
     for key, value in asdict(sizes).items():
-        earlier = before.get("sizes", {}).get(key, value)  # a size that came later made none of them
         # The points of a curve are compared with its first one: those of two calls do not belong together.
         of_one_call = name == "ablations" and key in ("curve", "batch_curve")
-        if (key not in WHICH or of_one_call) and earlier != value:
+        if (key not in WHICH or of_one_call) and made[key] != value:
             raise ConfigError(
-                f"{path}: its figures of {name} were made with results.{key}={earlier}, not {value}: name another "
+                f"{path}: its figures of {name} were made with results.{key}={made[key]}, not {value}: name another "
                 f"results.output or --page, or remove {name} from the file"
             )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from alfworld_native.experts.explorer import ORDERS
+from alfworld_native.household.mixture import checked_mixture, horizon_of
 from lavis.common.paths import REPO_ROOT
 from xrl_alignment.builders.environments import games_of
 from xrl_alignment.lab.results.images import steps_by_eyes
@@ -67,7 +68,7 @@ def student(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
             name, games, reader = f"cloned/seed{seed}", _collections(lab, sizes), _reader(lab, sizes)
             cloned = _trained(lab, f"seed{seed}", games, sizes.batches, seed, falls=20, language_model=reader)
         found = {"cloned": _judged(lab, sizes, name, cloned)}
-        keys = {"run.seed": seed, "run.num_envs": sizes.round_games, "reflexion.enabled": False}
+        keys = {"run.seed": seed} | _games(sizes, sizes.round_games) | {"reflexion.enabled": False}
         own = []
         for number, (short, shown) in enumerate(INFORMATION.items()):
             # The cloned student plays in every information setting, and the expert labels what it meets (DAgger).
@@ -152,7 +153,7 @@ def looking(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     def one(kind: str, seed: int) -> dict[str, dict[str, Any]]:
         name = f"looking-{kind}-seed{seed}"
         flags = ("--order", "listing", *taught[kind])
-        data = _collection(lab, name, sizes.looking_games, 20 + seed, *flags, noise=sizes.noise)
+        data = _collection(lab, sizes, name, sizes.looking_games, 20 + seed, *flags)
         weights = _trained(lab, name, [data], sizes.looking_batches, seed, SHIPPED, model=vision, init_lr=3e-4)
         return {
             way: lab.evaluate(f"looking/{_slug(way)}-seed{seed}", weights, games | dict(keys))
@@ -226,11 +227,11 @@ def ablations(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
         # Students that are cloned for longer see the same games; those of every driver begin with the same weights.
         own = "explorer" if variant.beta is not None else variant.name
         data = "explorer" if variant.batches != sizes.ablation_batches else own
-        shown = _collection(lab, f"{data}-seed{seed}", variant.games, 10 + seed, *variant.collect, noise=sizes.noise)
+        shown = _collection(lab, sizes, f"{data}-seed{seed}", variant.games, 10 + seed, *variant.collect)
         weights = _trained(lab, f"{own}-seed{seed}", [shown], variant.batches, seed)
         if variant.beta is not None:
             keys = {"run.beta": f"[{variant.beta}]", "run.seed": seed, "environment.seed": 10 + seed}
-            keys["run.num_envs"] = sizes.ablation_games
+            keys |= _games(sizes, sizes.ablation_games)
             weights = lab.round(f"{variant.name}-seed{seed}", weights, keys)
         return _heldout(lab, sizes, f"ablations/{variant.name}-seed{seed}", weights, variant.judged)
 
@@ -272,7 +273,7 @@ def pooled(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     def one(games: int, seed: int) -> dict[str, dict[str, Any]]:
         name = f"regime{games}-seed{seed}"
         start = _start(lab, sizes, games, seed)
-        pairs = _collection(lab, f"{name}-pairs", games, 10 + seed, "--negatives", noise=sizes.noise)
+        pairs = _collection(lab, sizes, f"{name}-pairs", games, 10 + seed, "--negatives")
         own = lab.label(f"{name}-labelled", start, _phase_keys(sizes, games, seed))
         found = {"start": _heldout(lab, sizes, f"{name}/start", start)}
         for arm, options in POOLED.items():
@@ -290,13 +291,28 @@ def pooled(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 def _start(lab: Lab, sizes: ResultsConfig, games: int, seed: int) -> Path:
     """The cloned student that phase 2 begins with."""
     name = f"regime{games}-seed{seed}"
-    shown = _collection(lab, name, games, 10 + seed, noise=sizes.noise)
+    shown = _collection(lab, sizes, name, games, 10 + seed)
     return _trained(lab, name, [shown], sizes.regime_batches, seed)
 
 
 def _phase_keys(sizes: ResultsConfig, games: int, seed: int) -> Options:
     """The games of a round of phase 2."""
-    return {"run.seed": seed, "run.num_envs": min(games, sizes.phase_games), "environment.seed": 10 + seed}
+    return {"run.seed": seed} | _games(sizes, min(games, sizes.phase_games)) | {"environment.seed": 10 + seed}
+
+
+def _games(sizes: ResultsConfig, number: int) -> Options:
+    """The keys of a round's `number` games; without a mixture of levels its settings file says which."""
+    household = {"environment.name": "household", "environment.split": "household_train"}
+    household |= {"environment.num_train": number, "environment.num_heldout": 1} | _mixture(sizes)
+    return {"run.num_envs": number} | (household if sizes.levels else {})
+
+
+def _mixture(sizes: ResultsConfig) -> Options:
+    """The keys of the mixture of levels, for generated games; empty without one."""
+    if not sizes.levels:
+        return {}
+    weights = ", ".join(f"{level}: {weight}" for level, weight in sizes.levels.items())
+    return {"environment.levels": f"{{{weights}}}", "run.max_steps": horizon_of(checked_mixture(sizes.levels))}
 
 
 def _by_regime(lab: Lab, sizes: ResultsConfig, one: Callable[[int, int], dict[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -325,7 +341,7 @@ def _collections(lab: Lab, sizes: ResultsConfig) -> list[Path]:
     nothing; a wrong `take` costs one step. So states in which something is taken count more.
     """
     # Seeds differ, so that the ways show different games, in another order.
-    told = partial(_collection, lab, noise=sizes.noise)
+    told = partial(_collection, lab, sizes)
     taken = told("taken", sizes.taken_games, 6, "--no-show-ids", "--only", "take")
     return [
         told("told", sizes.told_games, 1),
@@ -373,9 +389,13 @@ def _trained(
     return lab.train(name, storages, start, seed=seed, max_iters=batches, iters_per_inner_epoch=inner, **options)
 
 
-def _collection(lab: Lab, name: str, games: int, seed: int, *flags: str, noise: float) -> Path:
-    arguments = ["--split", "train", "--num-games", str(games), "--seed", str(seed), "--noise", str(noise)]
-    return lab.collect(name, *arguments, *flags)
+def _collection(lab: Lab, sizes: ResultsConfig, name: str, games: int, seed: int, *flags: str) -> Path:
+    drawn = ["--split", "train"]
+    if sizes.levels:
+        weights = (f"{level}={weight}" for level, weight in sizes.levels.items())
+        drawn = ["--env", "household", "--split", "household_train", "--levels", *weights]
+    arguments = ["--num-games", str(games), "--seed", str(seed), "--noise", str(sizes.noise)]
+    return lab.collect(name, *drawn, *arguments, *flags)
 
 
 def _judged(
@@ -399,7 +419,7 @@ def _heldout(
     """An evaluation on generated games in rooms that no training game has."""
     keys = {"environment.name": "household", "environment.split": "household_heldout", "environment.num_train": 1}
     keys |= {"environment.num_heldout": sizes.heldout_games, "run.num_envs": sizes.heldout_games}
-    return lab.evaluate(name, weights, keys | dict(options or {}), trials)
+    return lab.evaluate(name, weights, keys | _mixture(sizes) | dict(options or {}), trials)
 
 
 RUN: dict[str, Callable[[Lab, ResultsConfig], dict[str, Any]]] = {

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from alfworld_native.errors import EnvironmentFault
+from alfworld_native.household.mixture import checked_mixture
+from lavis.common.errors import ConfigError
 from xrl_alignment.settings.checks import Rule, at_least, between, list_of
 from xrl_alignment.settings.fields import Section, setting
 
@@ -37,6 +41,12 @@ class ResultsConfig(Section, section="results"):
     )
     output: str = setting("output/results", "folder of all data, checkpoints and figures", may_change=True)
     jobs: int = setting(2, "programs that run at once, each on one thread", at_least(1), may_change=True)
+    levels: dict[str, Any] = setting(
+        {},
+        "mixture of levels of all training games, and of the generated games that phase 2, the ablations and Reflexion "
+        "are judged on, level: weight (docs/levels.md); empty: official training games, and generated ones of "
+        "`standard`",
+    )
     seeds: list[int] = setting([0, 1, 2], "one run of everything for each", SEEDS, may_change=True)
     told_games: int = setting(
         2000, "training games whose text names the objects (rendered state with labels)", at_least(1)
@@ -79,6 +89,13 @@ class ResultsConfig(Section, section="results"):
         1000, "generated games that Reflexion is measured on; the good student fails few", at_least(1)
     )
     valid_games: int = setting(140, "official valid_seen games that the students are judged on", at_least(1))
+
+    def check_combinations(self) -> None:
+        """The mixture has levels that exist."""
+        try:
+            checked_mixture(self.levels or {"standard": 1})
+        except EnvironmentFault as error:
+            raise ConfigError(f"results.levels: {error}") from error
 
 
 @dataclass

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,7 @@ def test_sizes_of_the_full_and_of_the_quick_run() -> None:
         ),
         ("results.batch_curve=[24,25]", "results.batch_curve: .* each a multiple of its eighth"),
         ("results.noise=2", "results.noise: 2.0 is not a number from 0 to 1"),
+        ("results.levels={compond: 1}", "results.levels: unknown level 'compond': did you mean 'compound'"),
         ("results.batchs=3", "unknown key 'results.batchs': did you mean 'results.batches'"),
     ],
 )
@@ -121,9 +123,15 @@ def test_an_experiment_that_is_run_alone_keeps_the_others_figures(alfworld_data:
 
 
 def test_figures_of_other_sizes_are_not_mixed(tmp_path: Path) -> None:
-    (tmp_path / "results.json").write_text(json.dumps({"images": {"figures": {}, "sizes": {"valid_games": 140}}}))
-    done = run(tmp_path, "results.experiments=[images]")
-    assert done.returncode == 2 and "results.valid_games=140, not 6: name another results.output" in done.stderr
+    quick = load_config(ResultsFile, REPO_ROOT / "configs/results/quick.yaml").results
+    sizes = {key: value for key, value in asdict(quick).items() if key != "levels"}  # from before there were any
+    for changed, option, refusal in (
+        ({"valid_games": 140}, (), "results.valid_games=140, not 6: name another results.output"),
+        ({}, ("results.levels={many: 1}",), "results.levels={}, not {'many': 1}: name another results.output"),
+    ):
+        (tmp_path / "results.json").write_text(json.dumps({"images": {"figures": {}, "sizes": sizes | changed}}))
+        done = run(tmp_path, "results.experiments=[images]", *option)
+        assert done.returncode == 2 and refusal in done.stderr
 
 
 def test_kept_figures_keep_how_they_were_made() -> None:
