@@ -14,6 +14,7 @@ from alfworld_native.language.sentences import process_ob, without_objects
 MEMORIES_SHOWN = 3  # the original shows at most the last three
 WHOLE_STEPS = 4  # the newest, which never lose their feedback; memories give way once fewer of them would fit
 COUNTED, LONGEST_COUNTED = 1 << 14, 2000  # texts whose tokens `token_counter` remembers, and their characters at most
+SHORTENED_BY = 8  # steps are shortened, or left out, in parts of the room that this many make up
 GAP = "...\n"  # stands for the steps that were left out
 _CUE = "> "
 _BANNER = "-="  # "-= Welcome to TextWorld, ALFRED! =-": the same in every game
@@ -42,6 +43,8 @@ def build_prompt(
     (`think: …`), takes a quarter of the room. Next the oldest steps are left out, with one line `...` in their place;
     then memories, oldest first, as soon as fewer than four steps would fit with their feedback; then all steps but the
     newest. Lines are never cut. Opening and newest step always stay, even if these two alone exceed the budget.
+    Steps are shortened by whole eighths of the room, so that the prompts of the next steps begin as this one does: what
+    a model has computed for it (its keys and values) serves them, too.
 
     The parts of the prompt are counted one by one, and their counts added up. Without `tell_objects` the steps say what
     happened, not what lies where: the image shows that.
@@ -58,14 +61,21 @@ def build_prompt(
                 break
             shown = shown[1:]
         room -= sum(map(count, shown))
-        # As few steps as possible lose their feedback; if that is not enough, the oldest steps are left out.
-        total = sum(sizes)
+        # The oldest steps lose their feedback; if that is not enough, the oldest steps are left out.
+        unit = max(1, room // SHORTENED_BY)
+        too_long = _rounded_up(sum(sizes) - room, unit)
         for i in range(len(turns) - WHOLE_STEPS):
-            if total <= room:
+            if too_long <= 0:
                 break
             turns[i] = _turn(steps[i][0], "")
-            total, sizes[i] = total - sizes[i] + count(turns[i]), count(turns[i])
-        turns = turns[-max(newest_that_fit(sizes, room, count(GAP)), 1) :]
+            too_long, sizes[i] = too_long - sizes[i] + count(turns[i]), count(turns[i])
+        if sum(sizes) > room:
+            too_long = _rounded_up(sum(sizes) - room + count(GAP), unit)
+            gone = 0
+            while too_long > 0 and gone < len(turns) - 1:
+                too_long -= sizes[gone]
+                gone += 1
+            turns = turns[gone:]
     gap = GAP if len(turns) < len(steps) else ""
     return "".join((*shown, head, gap, _CUE, *turns))
 
@@ -106,6 +116,11 @@ def _turn(action: str, feedback: str) -> str:
     feedback = process_ob(feedback).strip()
     answer = f"{feedback}\n" if feedback else ""
     return f"{' '.join(action.split())}\n{answer}{_CUE}"
+
+
+def _rounded_up(amount: int, unit: int) -> int:
+    """The smallest multiple of `unit` that is at least `amount`."""
+    return -(-amount // unit) * unit
 
 
 def newest_that_fit(sizes: Sequence[int], room: int, gap: int) -> int:
