@@ -42,10 +42,11 @@ class Explorer:
 
     A thought explains each new subgoal. With `notes` it says instead which objects of the task have come into view, and
     where (two of a type, as the text lists them: students fail at long notes, docs/levels.md), and what is left to do
-    after a part of the task is done ("left: 2 more egg in microwave"). If there are several tasks, it says so at the
-    start, too, and with each object that it takes which of them comes now ("now: hot plate in cabinet"). An agent whose
-    text does not name objects (`environment.tell_objects=false`), or whose prompt is too short for a long episode,
-    writes that down and can read it later.
+    after a part of the task is done, with the object that it fetches next if it has seen one, else with the place that
+    it searched last ("left: 2 more egg in microwave; next: egg 1 in/on shelf 2", "...; searched to shelf 2"). If there
+    are several tasks, it says what is left at the start, too, and with each object that it takes which of them comes
+    now ("now: hot plate in cabinet"). An agent whose text does not name objects (`environment.tell_objects=false`), or
+    whose prompt is too short for a long episode, writes that down and can read it later.
     """
 
     name = "explorer"
@@ -87,6 +88,8 @@ class Explorer:
         self._hopeless = self._label is not None
         self._subgoal: tuple[str, ...] = ()
         self._left = self._what_is_left()
+        self._searched = ""  # the place whose contents came into view last while the hand was free
+        self._goes_on = False  # whether the next note says how it goes on after a part of the task
         self._news = f"left: {self._left}" if len(self._tasks) > 1 else ""
 
     def _refusal(self, understood: bool) -> Label | None:
@@ -100,12 +103,20 @@ class Explorer:
         lacking = [kind for kind in places if kind not in self._types.values()]
         return Label(None, f"There is no {lacking[0]} in this room.") if lacking else None
 
+    @property
+    def done(self) -> bool:
+        """Whether every object is where the tasks want it, as far as known (of tasks that bring something)."""
+        return not self._what_is_left()
+
     def observe(self, action: str, feedback: str) -> None:
         """Read the executed action, whoever chose it, and the environment's feedback."""
         if self._hopeless:
             return
-        held, before = self._belief.held, dict(self._belief.place)
+        self._goes_on = False
+        held, before, seen = self._belief.held, dict(self._belief.place), set(self._belief.seen)
         self._belief.observe(action, feedback)
+        if not held:
+            self._searched = next(iter(self._belief.seen - seen), self._searched)  # an answer shows one place
         # The news: objects of the task that have come into view, and where. What the agent put down itself is none.
         wanted = {task.object_type for task in self._tasks}
         wanted |= {task.target_type for task in self._tasks if task.treatment == "look"}  # the lamp
@@ -120,6 +131,7 @@ class Explorer:
         notes = [f"I see {'; '.join(news)}"] if news else []
         if self._left != (left := self._what_is_left()):
             self._left = left
+            self._goes_on = bool(left) and not self._belief.held
             notes.append(f"left: {left}")
         if len(self._tasks) > 1 and self._belief.held not in (None, held):
             taken = type_of(str(self._belief.held))
@@ -132,6 +144,7 @@ class Explorer:
         if self._label is None:
             # The policy may have moved things since the last advice: what to do is decided anew in every state.
             decision = self._decide()
+            notes = self._news + (self._how_it_goes_on(decision) if self._goes_on else "")
             action = self._belief.said(decision.action) if decision.action else None
             if action in self._belief.failed:  # a simulator may fail once: look, then try again
                 action = "look"
@@ -139,8 +152,15 @@ class Explorer:
             # A thought opens a subgoal and is not repeated at each of its steps, as in ReAct's ALFWorld examples.
             explains = decision.thought if decision.subgoal != self._subgoal else ""
             self._subgoal = decision.subgoal
-            self._label = Label(action, self._belief.said(self._news if self.notes else explains))
+            self._label = Label(action, self._belief.said(notes if self.notes else explains))
         return self._label
+
+    def _how_it_goes_on(self, decision: _Decision) -> str:
+        """The end of a note after a part of the task: the object to fetch and its place, or what was searched last."""
+        what, thing = decision.subgoal[:2]
+        if what == "take":
+            return f"; next: {thing} in/on {self._belief.place[thing]}"
+        return f"; searched to {self._searched}" if what == "search" and self._searched else ""
 
     def _choose_task(self) -> Task:
         """Of several tasks, that of the object in the hand, else the first that is not known to be done."""
@@ -301,6 +321,7 @@ class Explorer:
         belief = self._belief
         if belief.seen.issuperset(belief.receptacles):
             belief.forget()  # it was overlooked, or moved: search everywhere again
+            self._searched = ""
         worths = self._worths.get(wanted) or self._rate(wanted)
         unseen = [name for name in belief.receptacles if name not in belief.seen]
         # max P(there) / steps is the greedy order that minimises the expected steps until the object is found, if the

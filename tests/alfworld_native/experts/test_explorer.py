@@ -10,6 +10,7 @@ import pytest
 
 from alfworld_native.base import MAX_STEPS
 from alfworld_native.engine.environment import NativeEnvironment
+from alfworld_native.experts.base import Label
 from alfworld_native.experts.explorer import Explorer
 from alfworld_native.games import find_games
 from alfworld_native.household.generator import make_game
@@ -98,6 +99,28 @@ def test_notes_say_what_is_left_once_a_part_of_the_task_is_done() -> None:
     assert expert.act().thought != "", "asked twice in one state, it says the same"
     expert.observe("take cd 1 from shelf 1", "You pick up the cd 1 from the shelf 1.")
     assert expert.act().thought == "left: 3 more cd in shelf; cool mug in desk; now: 3 more cd in shelf"
+
+
+def test_notes_say_how_it_goes_on_after_a_part_of_the_task() -> None:
+    for there, note, action in (
+        ("a cd 4, and a cd 3", "next: cd 3 in/on desk 1", "go to desk 1"),
+        ("a cd 4, and a pen 1", "searched to desk 1", "go to shelf 1"),
+    ):
+        expert = Explorer(notes=True, order="listing")
+        expert.begin(
+            "You are in the middle of a room. Looking quickly around you, you see a desk 1, a bed 1, and a shelf 1.\n\n"
+            "Your task is to: put two cd in bed."
+        )
+        expert.observe("go to desk 1", f"You arrive at desk 1. On the desk 1, you see {there}.")
+        expert.observe("take cd 4 from desk 1", "You pick up the cd 4 from the desk 1.")
+        # What comes into view on the way is not searched.
+        expert.observe("go to bed 1", "You arrive at bed 1. On the bed 1, you see nothing.")
+        expert.observe("put cd 4 in/on bed 1", "You put the cd 4 in/on the bed 1.")
+        assert expert.act() == Label(action, f"left: 1 more cd in bed; {note}") and not expert.done
+    expert.observe("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see a cd 1.")
+    expert.observe("take cd 1 from shelf 1", "You pick up the cd 1 from the shelf 1.")
+    expert.observe("put cd 1 in/on bed 1", "You put the cd 1 in/on the bed 1.")
+    assert expert.done
 
 
 @pytest.fixture(scope="module")

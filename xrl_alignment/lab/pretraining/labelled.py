@@ -18,22 +18,21 @@ from alfworld_native.base import MAX_STEPS, Game
 from alfworld_native.drawing.frames import BLANK_FRAME
 from alfworld_native.drawing.state import RoomState
 from alfworld_native.engine.environment import NativeEnvironment
+from alfworld_native.engine.texts import listing
 from alfworld_native.experts.explorer import Explorer
 from alfworld_native.household.generator import make_game
 from alfworld_native.household.levels import LEVELS
 from alfworld_native.household.mixture import apportioned
 from alfworld_native.household.new_names import NEW_NAMES
 from alfworld_native.language.commands import normalise
-from alfworld_native.language.sentences import TASK_JOINT
+from alfworld_native.language.sentences import NUMBERS, TASK_JOINT, type_of
 from alfworld_native.renaming import RenamedEnvironment, invented_names
 from xrl_alignment.play.collection.player import failed_attempt
 from xrl_alignment.play.evaluation.actors import PolicyQuestion
 from xrl_alignment.play.rollouts.episode import THOUGHT_FEEDBACK
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play
 
-# Share of the games with invented names. Copying is learned soonest where little else is to be read.
-RENAMED = {"standard": 0.6, "hidden": 0.6, "cluttered": 0.5, "compound": 0.4}
-RENAMED_ELSE = 0.25  # of the other levels, and of the official games
+RENAMED, RENAMED_OFFICIAL = 0.5, 0.25  # shares of the games that have invented names
 # Levels whose search is labelled in the order of the opening text: the next place can be read off, where the order of
 # chances would have to be known for every type. It takes 0.95 to 1.25 times the steps (elsewhere up to 1.4 times).
 LISTED_ORDER = ("many", "compound", "house", "hardest")
@@ -110,7 +109,7 @@ def played(job: Job) -> Generator[Any, Any, Record]:
     draw = random.Random(job.seed)
     horizon = MAX_STEPS if job.source == OFFICIAL else LEVELS[job.source].max_steps
     environment: Any = NativeEnvironment(horizon)
-    renamed = draw.random() < RENAMED.get(job.source, RENAMED_ELSE)
+    renamed = draw.random() < (RENAMED_OFFICIAL if job.source == OFFICIAL else RENAMED)
     if renamed:
         environment = RenamedEnvironment(environment, invented_names(draw))
     memories: list[str] = []
@@ -157,60 +156,100 @@ def mistake(label: str, turn: Turn, draw: random.Random) -> str:
     return re.sub(r"\d+", lambda number: str(draw.randint(1, 4)), label, count=1)
 
 
-_PLACES = ("shelf", "desk", "dresser", "countertop", "sidetable", "armchair", "bed", "sofa", "drawer", "cabinet")
+_SURFACES = ("shelf", "desk", "dresser", "countertop", "sidetable", "armchair", "bed", "sofa", "diningtable")
+_CLOSED = ("cabinet", "drawer", "safe")
 _TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 _SENTENCES = {  # how tasks are said (`sentences.py`), by treatment
     "": ("put a {} in {}", "put some {} on {}"),
     "clean": ("put a clean {} in {}", "clean some {} and put it in {}"),
     "heat": ("put a hot {} in {}", "heat some {} and put it in {}"),
     "cool": ("put a cool {} in {}", "cool some {} and put it in {}"),
+    "several": ("put {count} {} in {}", "find {count} {} and put them in {}"),
 }
+LONGEST_DRILL = 60  # steps
+SEARCHING = "go to "  # a label that says what to do, and leaves open where
 
 
 def drill(draw: random.Random) -> Record:
-    """An exercise in copying names and keeping notes: one to three objects are seen, taken, treated and brought.
+    """An exercise in searching, copying names and keeping notes: up to three goals, with few places and steps.
 
-    It is as dense as a game can be: a third of its tokens are copies. The notes are the explorer's. Where to look is
-    not learned (a label that is empty): nobody knows it.
+    It is denser than a game. The explorer acts, sometimes with a wrong way, in places that hold what is wanted, other
+    things, or nothing: whether a list has a wanted name must be read. If there is no reason to search one place rather
+    than another, the label is `SEARCHING`.
     """
-    names = list(invented_names(draw).values()) if draw.random() < 0.6 else sorted(NEW_NAMES)
-    goals = draw.choice((1, 2, 2, 3))
-    *others, one, two, three = (name.lower() for name in draw.sample(names, draw.randint(5, 14)))
-    places = [f"{kind} {draw.randint(1, 9)}" for kind in draw.sample(_PLACES, 2 * goals)]
-    treatments = [draw.choice(tuple(_SENTENCES)) for _ in range(goals)]
-    told, tasks, turns = [], [], []
-    for goal, wanted, treatment in zip(range(goals), (one, two, three), treatments, strict=False):
-        place, target = places[2 * goal], places[2 * goal + 1]
-        # As a room lists things: by name, the highest number first. Of the wanted ones the first is taken.
-        numbers = sorted(draw.sample(range(1, 5), draw.choice((1, 1, 2))), reverse=True)
-        thing, tool = f"{wanted} {numbers[0]}", f"{_TOOLS.get(treatment, '')} 1"
-        tasks.append(draw.choice(_SENTENCES[treatment]).format(wanted, target.split()[0]))
-        beside = draw.sample(others, draw.randint(0, min(8, len(others))))
-        there = sorted([*((wanted, -number) for number in numbers), *((name, -draw.randint(1, 4)) for name in beside)])
-        shown = [f"a {name} {-number}" for name, number in there]
-        seen = ", ".join([*shown[:-1], "and " * (len(shown) > 1) + shown[-1]])
-        turns += [
-            (f"go to {place}", f"You arrive at {place}. On the {place}, you see {seen}.", False),
-            (f"take {thing} from {place}", f"You pick up the {thing} from the {place}.", True),
-        ]
-        if treatment:
-            turns.append((f"go to {tool}", f"You arrive at {tool}. On the {tool}, you see nothing.", True))
-            turns.append((f"{treatment} {thing} with {tool}", f"You {treatment} the {thing} using the {tool}.", True))
-        turns.append((f"go to {target}", f"You arrive at {target}. On the {target}, you see nothing.", True))
-        turns.append((f"put {thing} in/on {target}", f"You move the {thing} to the {target}.", True))
-        told += [place, target]
-    told += [f"{_TOOLS[treatment]} 1" for treatment in sorted(set(treatments)) if treatment]
-    # In any order: where things are must be read from what follows, not from the list.
-    draw.shuffle(told)
-    listed = ", ".join(f"a {name}" for name in told[:-1]) + f", and a {told[-1]}"
-    text = f"You are in the middle of a room. Looking quickly around you, you see {listed}.\n"
+    names = list(invented_names(draw).values()) if draw.random() < 0.6 else [name.lower() for name in sorted(NEW_NAMES)]
+    goals = draw.choice((1, 1, 2, 2, 3))
+    names = draw.sample(names, goals + draw.randint(2, 12))
+    kinds = [*draw.sample(_SURFACES, draw.randint(2, 5)), *draw.sample(_CLOSED, draw.randint(1, 2))]
+    places = [f"{kind} {number}" for kind in kinds for number in range(draw.choice((1, 1, 1, 2, 3)), 0, -1)]
+    contents: dict[str, list[str]] = {place: [] for place in places}
+    tasks, tools = [], set[str]()
+    counts = [draw.choice((1, 1, 1, 2, 3, 4) if goals == 1 else (1, 1, 2)) for _ in range(goals)]
+    for wanted, count, target in zip(names, counts, draw.sample(kinds, min(goals, len(kinds))), strict=False):
+        treatment = "several" if count > 1 else draw.choice(("", "clean", "heat", "cool"))
+        tools |= {f"{_TOOLS[treatment]} 1"} if treatment in _TOOLS else set()
+        tasks.append(draw.choice(_SENTENCES[treatment]).format(wanted, target, count=NUMBERS[count]))
+        elsewhere = [place for place in places if type_of(place) != target]
+        for number in draw.sample(range(1, 6), count + draw.choice((0, 0, 1))):
+            contents[draw.choice(elsewhere)].append(f"{wanted} {number}")
+    for other in names[goals:]:
+        for number in draw.sample(range(1, 5), draw.choice((1, 1, 2, 3))):
+            contents[draw.choice(places)].append(f"{other} {number}")
+    contents.update((tool, []) for tool in tools)
+    # As a room lists things: a type's together, the highest number first.
+    draw.shuffle(names)
+    for things in contents.values():
+        things.sort(key=lambda thing: (names.index(type_of(thing)), -int(thing.split()[1])))
+    shut = {place for place in contents if type_of(place) in (*_CLOSED, "fridge", "microwave")}
+    told = draw.sample(sorted(contents), len(contents))
+    text = (
+        f"You are in the middle of a room. Looking quickly around you, you see {listing([f'a {p}' for p in told])}.\n"
+    )
     text += f"Your task is to: {TASK_JOINT.join(tasks)}."
-    expert, steps = Explorer(notes=True), list[Step]()
+
+    def look(place: str) -> str:
+        if place in shut:
+            return f"The {place} is closed."
+        where = f"The {place} is open. In it" if type_of(place) in _CLOSED else f"On the {place}"
+        return f"{where}, you see {listing([f'a {thing}' for thing in contents[place]])}."
+
+    # Several goals, or several objects, are what the levels in `LISTED_ORDER` ask for.
+    listed = goals > 1 or counts[0] > 2
+    expert, noise = Explorer(notes=True, order="listing" if listed else "likely"), draw.choice(NOISE[1:])
     expert.begin(text)
-    for action, feedback, known in turns:
-        if thought := expert.act().thought:
-            said = normalise(f"think: {thought}")
+    steps, seen, at, held = list[Step](), set[str](), "", False
+    while not expert.done and len(steps) < LONGEST_DRILL:
+        advice = expert.act()
+        assert advice.action is not None  # the exercise can be done
+        if advice.thought:
+            said = normalise(f"think: {advice.thought}")
             steps.append(Step(said, said, THOUGHT_FEEDBACK, None))
-        steps.append(Step(action, action if known else "", feedback, None))
-        expert.observe(action, feedback)
+        action = label = advice.action
+        verb, *words = label.split()
+        if verb == "go":
+            if not listed and not held and " ".join(words[1:]) not in seen:
+                label = SEARCHING
+            if draw.random() < noise:
+                words = ["to", *draw.choice([place for place in told if place != at]).split()]
+                action = " ".join([verb, *words])
+        thing, place = " ".join(words[:2]), " ".join(words[-2:])
+        if verb == "go":
+            at, answer = place, f"You arrive at {place}. {look(place)}"
+        elif verb == "open":
+            shut.discard(place)
+            answer = f"You open the {place}. {look(place)}"
+        elif verb == "take":
+            held = True
+            contents[place].remove(thing)
+            answer = f"You pick up the {thing} from the {place}."
+        elif verb == "put":
+            held = False
+            contents[place].append(thing)
+            answer = f"You move the {thing} to the {place}."
+        else:
+            answer = f"You {verb} the {thing} using the {place}."
+        if at not in shut:
+            seen.add(at)
+        steps.append(Step(action, label, answer, None))
+        expert.observe(action, answer)
     return Record(DRILL, text, (), steps, True, True, False)

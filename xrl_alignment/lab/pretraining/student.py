@@ -120,7 +120,7 @@ from xrl_alignment.agents.policies.in_process import InProcessPolicy
 from xrl_alignment.builders.student import ImageProcessor, load_student, model_section, prompt_writer
 from xrl_alignment.lab.pretraining.descent import descend, rate_factor
 from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
-from xrl_alignment.lab.pretraining.labelled import DRILL, Pools, Record, draw_jobs, drill, played
+from xrl_alignment.lab.pretraining.labelled import DRILL, SEARCHING, Pools, Record, draw_jobs, drill, played
 from xrl_alignment.play.evaluation.actors import PolicyActor
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 
@@ -193,7 +193,10 @@ class RowWriter:
         while at < len(record.steps) and (at == start or len(ids) <= self.limit):
             step = record.steps[at]
             said = encode(self.before_action + step.action)
-            wanted = [*encode(self.before_action + step.label), eos] if step.label else []
+            if step.label == SEARCHING:
+                wanted = encode(self.before_action + step.label.rstrip())
+            else:
+                wanted = [*encode(self.before_action + step.label), eos] if step.label else []
             begin = len(ids) - 1  # the last position of the prompt predicts the action's first token
             # What to say is known as long as what was said agrees with it.
             agreed = next((i for i, (a, b) in enumerate(zip(said, wanted, strict=False)) if a != b), len(said))
