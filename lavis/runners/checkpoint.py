@@ -13,6 +13,8 @@ played         the games that the weights have trained on (`lavis.models.played`
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
@@ -21,7 +23,18 @@ from typing import Any
 import torch
 
 from lavis.checkpoints import CheckpointError, check_types, read
+from lavis.common.errors import ConfigError
 
+logger = logging.getLogger(__name__)
+
+# Settings that the trained weights do not depend on, or that `require_fit` compares: of the machine, of the place of
+# files, of evaluations, and how long is trained.
+_FREE = re.compile(
+    r"run\.(device|world_size|dist_url|distributed|fsdp|find_unused_parameters|num_workers|num_threads|log_freq|evaluate"
+    r"|wandb_project|output_dir|job_id|resume_ckpt_path|max_epoch|max_iters|batch_size_train|batch_size_eval|max_len"
+    r"|min_len|num_beams|repetition_penalty|length_penalty|valid_splits|test_splits|environment\..*|policy\..*)"
+    r"|.*\.(storage|url|md5)|model\.(pretrained|ref_pretrained|llm_model|path|kept_prompts_mib)"
+)
 TYPES: dict[str, type | UnionType] = {  # LAVIS's keys, then ours
     "model": dict,
     "optimizer": dict,
@@ -68,6 +81,35 @@ def require_fit(content: Mapping[str, Any], own: Mapping[str, Any], path: Path) 
                 "a new run from these weights with model.pretrained",
             }.get(key, "")
             raise CheckpointError(f"{path} has {key} {theirs}, this run {ours}{hint}")
+
+
+def compare_settings(content: Mapping[str, Any], own: Mapping[str, Any], path: Path, *, left: int) -> None:
+    """Warn of settings in which this run differs from that of the checkpoint `content`; `left` epochs are to come.
+
+    A run may be resumed with other settings. ConfigError if it differs and has nothing left to train: it is probably
+    another experiment under the same name, and would pass the earlier run's weights off as its own.
+    """
+    before, now = _flat(content["config"]), _flat(own)
+    changed = [
+        f"{key} {before.get(key, 'unset')} → {now.get(key, 'unset')}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and not _FREE.fullmatch(key)
+    ]
+    if changed and left <= 0:
+        raise ConfigError(
+            f"{path} is of a run that has ended, with other settings ({', '.join(changed)}): name another run.job_id, "
+            "train longer, or go on from its weights with model.pretrained"
+        )
+    if changed:
+        logger.warning("%s is of a run with other settings: %s", path, ", ".join(changed))
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"run": {"seed": 1}}` as `{"run.seed": 1}`."""
+    flat: dict[str, Any] = {}
+    for key, value in section.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
 
 
 def newest(folder: Path) -> Path | None:

@@ -46,8 +46,8 @@ def build_runner(arguments: Namespace) -> RunnerBase:
         import_wandb()
     if not settings.evaluate:
         registry.get_lr_scheduler_class(settings.lr_sched)
-        if settings.resume_ckpt_path not in ("", "latest"):
-            require_checkpoint(Path(settings.resume_ckpt_path), setting="run.resume_ckpt_path")
+        if (wanted := settings.resume_ckpt_path) and wanted != "latest":
+            require_checkpoint(Path(wanted), setting="run.resume_ckpt_path")
     set_threads(settings.num_threads)
     # Loader processes are forked after the tokenizer was used; it warns unless told that it must not use threads.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

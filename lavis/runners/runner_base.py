@@ -377,7 +377,7 @@ class RunnerBase:
             return
         content = checkpoint.load(path)
         checkpoint.require_fit(content, self._identity(), path)
-
+        checkpoint.compare_settings(content, self.config.to_dict(), path, left=self.max_epoch - content["epoch"])
         # The optimiser's state brings the earlier run's settings; this run's win. (The schedule sets learning rates.)
         own = [{key: group[key] for key in ("weight_decay", "betas")} for group in self.optimizer.param_groups]
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from lavis.checkpoints import CheckpointError, write
-from lavis.common.errors import DivergedError
+from lavis.common.errors import ConfigError, DivergedError
 from lavis.common.files import LockedError
 from lavis.datasets.records import BadSampleError
 from lavis.processors import BlipImageEvalProcessor
@@ -148,6 +148,18 @@ def test_float16_scales_its_gradients_and_resumes_exactly(make_runner, tmp_path:
 def test_latest_without_a_checkpoint_begins_anew(make_runner, tmp_path: Path) -> None:
     make_runner("new", **{"run.resume_ckpt_path": "latest", "run.max_epoch": 1}).train()
     assert (tmp_path / "new/checkpoint_0.pth").is_file()
+
+
+def test_another_experiment_under_the_name_of_one_that_has_ended(make_runner, tmp_path: Path, capsys) -> None:
+    """It would train nothing, and hand out the other's weights as its own."""
+    make_runner("sweep", **{"run.max_epoch": 1, "run.init_lr": 1e-3}).train()
+    latest = {"run.resume_ckpt_path": "latest", "run.init_lr": 1e-5}
+    changed = "run.init_lr 0.001 → 1e-05"
+    with pytest.raises(ConfigError, match=rf"has ended, with other settings \({changed}\): name another run.job_id"):
+        make_runner("sweep", **latest, **{"run.max_epoch": 1, "run.log_freq": 7}).train()
+    make_runner("sweep", **latest, **{"run.max_epoch": 2}).train()
+    assert f"checkpoint_0.pth is of a run with other settings: {changed}" in capsys.readouterr().err
+    make_runner("sweep", **latest, **{"run.max_epoch": 2, "run.log_freq": 7}).train()  # ended, and nothing was changed
 
 
 def test_dpo(make_runner, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Games that are played and labelled, for training the student: new games of a mixture of levels, and exercises.
+"""Games that are played and labelled, for training the student: new games of a mixture of levels, and official ones.
 
 In most games the explorer acts, with a share of wrong steps (DART, Laskey et al. 2017); in a share of them the student
 itself does, as it is now (DAgger, Ross et al. 2011). The explorer labels every state, whoever acts; its thoughts are
@@ -18,18 +18,13 @@ from alfworld_native.base import MAX_STEPS, Game
 from alfworld_native.drawing.frames import BLANK_FRAME
 from alfworld_native.drawing.state import RoomState
 from alfworld_native.engine.environment import NativeEnvironment
-from alfworld_native.engine.texts import listing
 from alfworld_native.experts.explorer import Explorer
 from alfworld_native.household.generator import make_game
 from alfworld_native.household.levels import LEVELS
 from alfworld_native.household.mixture import apportioned
-from alfworld_native.household.new_names import NEW_NAMES
-from alfworld_native.language.commands import normalise
-from alfworld_native.language.sentences import NUMBERS, TASK_JOINT, type_of
 from alfworld_native.renaming import RenamedEnvironment, invented_names
 from xrl_alignment.play.collection.player import failed_attempt
 from xrl_alignment.play.evaluation.actors import PolicyQuestion
-from xrl_alignment.play.rollouts.episode import THOUGHT_FEEDBACK
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play
 
 RENAMED, RENAMED_OFFICIAL = 0.5, 0.25  # shares of the games that have invented names
@@ -41,10 +36,11 @@ WITH_MEMORY = 0.1  # share of the games that begin with the memory of a failed a
 STUCK = 4  # repeats of an action that end a game which the student plays
 OWN_STEPS = 60  # of a game that the student plays, at most: its first mistakes teach most, and 200 steps take long
 OFFICIAL, DRILL = "official", "drill"  # sources that are no level
+SEARCHING = "go to "  # a label that says what to do, and leaves open where
 
 
 class Step(NamedTuple):
-    """`action` was done, `label` is what should have been done (empty: nobody knows); `state` is the room before."""
+    """`action` was done, `label` is what should have been done (or `SEARCHING`); `state` is the room before."""
 
     action: str
     label: str
@@ -76,7 +72,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Pools:
-    """What a pool holds: `number` games, in shares, and `drills`, exercises in copying, beside them."""
+    """What a pool holds: `number` games, in shares, and `drills`, exercises (`drills.py`), beside them."""
 
     number: int
     mixture: Mapping[str, float]  # of levels, for all but the official games
@@ -154,102 +150,3 @@ def mistake(label: str, turn: Turn, draw: random.Random) -> str:
     if kind < 0.8:
         return turn.episode.steps[-1][0]
     return re.sub(r"\d+", lambda number: str(draw.randint(1, 4)), label, count=1)
-
-
-_SURFACES = ("shelf", "desk", "dresser", "countertop", "sidetable", "armchair", "bed", "sofa", "diningtable")
-_CLOSED = ("cabinet", "drawer", "safe")
-_TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
-_SENTENCES = {  # how tasks are said (`sentences.py`), by treatment
-    "": ("put a {} in {}", "put some {} on {}"),
-    "clean": ("put a clean {} in {}", "clean some {} and put it in {}"),
-    "heat": ("put a hot {} in {}", "heat some {} and put it in {}"),
-    "cool": ("put a cool {} in {}", "cool some {} and put it in {}"),
-    "several": ("put {count} {} in {}", "find {count} {} and put them in {}"),
-}
-LONGEST_DRILL = 60  # steps
-SEARCHING = "go to "  # a label that says what to do, and leaves open where
-
-
-def drill(draw: random.Random) -> Record:
-    """An exercise in searching, copying names and keeping notes: up to three goals, with few places and steps.
-
-    It is denser than a game. The explorer acts, sometimes with a wrong way, in places that hold what is wanted, other
-    things, or nothing: whether a list has a wanted name must be read. If there is no reason to search one place rather
-    than another, the label is `SEARCHING`.
-    """
-    names = list(invented_names(draw).values()) if draw.random() < 0.6 else [name.lower() for name in sorted(NEW_NAMES)]
-    goals = draw.choice((1, 1, 2, 2, 3))
-    names = draw.sample(names, goals + draw.randint(2, 12))
-    kinds = [*draw.sample(_SURFACES, draw.randint(2, 5)), *draw.sample(_CLOSED, draw.randint(1, 2))]
-    places = [f"{kind} {number}" for kind in kinds for number in range(draw.choice((1, 1, 1, 2, 3)), 0, -1)]
-    contents: dict[str, list[str]] = {place: [] for place in places}
-    tasks, tools = [], set[str]()
-    counts = [draw.choice((1, 1, 1, 2, 3, 4) if goals == 1 else (1, 1, 2)) for _ in range(goals)]
-    for wanted, count, target in zip(names, counts, draw.sample(kinds, min(goals, len(kinds))), strict=False):
-        treatment = "several" if count > 1 else draw.choice(("", "clean", "heat", "cool"))
-        tools |= {f"{_TOOLS[treatment]} 1"} if treatment in _TOOLS else set()
-        tasks.append(draw.choice(_SENTENCES[treatment]).format(wanted, target, count=NUMBERS[count]))
-        elsewhere = [place for place in places if type_of(place) != target]
-        for number in draw.sample(range(1, 6), count + draw.choice((0, 0, 1))):
-            contents[draw.choice(elsewhere)].append(f"{wanted} {number}")
-    for other in names[goals:]:
-        for number in draw.sample(range(1, 5), draw.choice((1, 1, 2, 3))):
-            contents[draw.choice(places)].append(f"{other} {number}")
-    contents.update((tool, []) for tool in tools)
-    # As a room lists things: a type's together, the highest number first.
-    draw.shuffle(names)
-    for things in contents.values():
-        things.sort(key=lambda thing: (names.index(type_of(thing)), -int(thing.split()[1])))
-    shut = {place for place in contents if type_of(place) in (*_CLOSED, "fridge", "microwave")}
-    told = draw.sample(sorted(contents), len(contents))
-    text = (
-        f"You are in the middle of a room. Looking quickly around you, you see {listing([f'a {p}' for p in told])}.\n"
-    )
-    text += f"Your task is to: {TASK_JOINT.join(tasks)}."
-
-    def look(place: str) -> str:
-        if place in shut:
-            return f"The {place} is closed."
-        where = f"The {place} is open. In it" if type_of(place) in _CLOSED else f"On the {place}"
-        return f"{where}, you see {listing([f'a {thing}' for thing in contents[place]])}."
-
-    # Several goals, or several objects, are what the levels in `LISTED_ORDER` ask for.
-    listed = goals > 1 or counts[0] > 2
-    expert, noise = Explorer(notes=True, order="listing" if listed else "likely"), draw.choice(NOISE[1:])
-    expert.begin(text)
-    steps, seen, at, held = list[Step](), set[str](), "", False
-    while not expert.done and len(steps) < LONGEST_DRILL:
-        advice = expert.act()
-        assert advice.action is not None  # the exercise can be done
-        if advice.thought:
-            said = normalise(f"think: {advice.thought}")
-            steps.append(Step(said, said, THOUGHT_FEEDBACK, None))
-        action = label = advice.action
-        verb, *words = label.split()
-        if verb == "go":
-            if not listed and not held and " ".join(words[1:]) not in seen:
-                label = SEARCHING
-            if draw.random() < noise:
-                words = ["to", *draw.choice([place for place in told if place != at]).split()]
-                action = " ".join([verb, *words])
-        thing, place = " ".join(words[:2]), " ".join(words[-2:])
-        if verb == "go":
-            at, answer = place, f"You arrive at {place}. {look(place)}"
-        elif verb == "open":
-            shut.discard(place)
-            answer = f"You open the {place}. {look(place)}"
-        elif verb == "take":
-            held = True
-            contents[place].remove(thing)
-            answer = f"You pick up the {thing} from the {place}."
-        elif verb == "put":
-            held = False
-            contents[place].append(thing)
-            answer = f"You move the {thing} to the {place}."
-        else:
-            answer = f"You {verb} the {thing} using the {place}."
-        if at not in shut:
-            seen.add(at)
-        steps.append(Step(action, label, answer, None))
-        expert.observe(action, answer)
-    return Record(DRILL, text, (), steps, True, True, False)

@@ -10,9 +10,9 @@ r"""Trains the student on games of all levels, by whole episodes, from any weigh
         state.pt               the same in float32, with the optimiser: the command goes on from here
         progress.jsonl         a line for each pool: tokens, losses, success of the games that the student played
 
-Each pool has new games of a mixture of levels (docs/levels.md), official training games, and exercises in copying;
-`labelled.py` plays and labels them. A game is read as one row of text, or as a few rows if it is long, so every token
-is computed once and every action of the row is learned:
+Each pool has new games of a mixture of levels (docs/levels.md), official training games (`labelled.py` plays and
+labels them), and exercises (`drills.py`). A game is read as one row of text, or as a few rows if it is long, so every
+token is computed once and every action of the row is learned:
 
     [image tokens][room and task][> action, feedback]…        as `build_prompt` writes it, at most `max_txt_len` tokens
 
@@ -52,7 +52,7 @@ OFFICIAL = 0.2  # share of the games that are ALFWorld's own
 POOL = 128  # games of a pool
 UNTOLD = 0.8  # share of the games with old names that give moments whose text names no objects
 BATCH_TOKENS = 2500  # small: a copy is learned after a number of steps rather than of tokens
-DRILLS = 150  # exercises in copying beside a pool of games
+DRILLS = 240  # exercises beside a pool of games
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -68,7 +68,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--official", type=float, default=OFFICIAL, help=f"share of official games ({OFFICIAL})")
     parser.add_argument("--student-drives", type=float, default=0.0, help="share of games that the student plays (0)")
     parser.add_argument("--games", type=int, default=POOL, help=f"of a pool ({POOL})")
-    parser.add_argument("--drills", type=int, default=DRILLS, help=f"exercises in copying beside a pool ({DRILLS})")
+    parser.add_argument("--drills", type=int, default=DRILLS, help=f"exercises beside a pool ({DRILLS})")
     untold = f"share of the games that give moments in which only the image tells what lies where ({UNTOLD})"
     parser.add_argument("--untold", type=float, default=UNTOLD, help=untold)
     parser.add_argument("--lr", type=float, default=1.2e-3)
@@ -119,8 +119,9 @@ from xrl_alignment.agents.language.prompt import build_prompt, token_counter
 from xrl_alignment.agents.policies.in_process import InProcessPolicy
 from xrl_alignment.builders.student import ImageProcessor, load_student, model_section, prompt_writer
 from xrl_alignment.lab.pretraining.descent import descend, rate_factor
+from xrl_alignment.lab.pretraining.drills import drill
 from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
-from xrl_alignment.lab.pretraining.labelled import DRILL, SEARCHING, Pools, Record, draw_jobs, drill, played
+from xrl_alignment.lab.pretraining.labelled import DRILL, SEARCHING, Pools, Record, draw_jobs, played
 from xrl_alignment.play.evaluation.actors import PolicyActor
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 
@@ -193,10 +194,9 @@ class RowWriter:
         while at < len(record.steps) and (at == start or len(ids) <= self.limit):
             step = record.steps[at]
             said = encode(self.before_action + step.action)
-            if step.label == SEARCHING:
-                wanted = encode(self.before_action + step.label.rstrip())
-            else:
-                wanted = [*encode(self.before_action + step.label), eos] if step.label else []
+            wanted = encode(self.before_action + step.label.rstrip())
+            if step.label != SEARCHING:
+                wanted.append(eos)
             begin = len(ids) - 1  # the last position of the prompt predicts the action's first token
             # What to say is known as long as what was said agrees with it.
             agreed = next((i for i, (a, b) in enumerate(zip(said, wanted, strict=False)) if a != b), len(said))

@@ -1,4 +1,4 @@
-"""Labelled games: who acts, who labels, and the exercises in copying."""
+"""Labelled games: who acts, and who labels."""
 
 from __future__ import annotations
 
@@ -11,19 +11,7 @@ import pytest
 from alfworld_native.base import Game
 from alfworld_native.household.generator import make_game
 from alfworld_native.household.levels import LEVELS
-from alfworld_native.household.new_names import NEW_NAMES
-from alfworld_native.language.sentences import parse_opening, parse_tasks, type_of
-from xrl_alignment.lab.pretraining.labelled import (
-    OFFICIAL,
-    SEARCHING,
-    STUCK,
-    Job,
-    Pools,
-    draw_jobs,
-    drill,
-    mistake,
-    played,
-)
+from xrl_alignment.lab.pretraining.labelled import OFFICIAL, STUCK, Job, Pools, draw_jobs, mistake, played
 from xrl_alignment.play.evaluation.actors import PolicyQuestion
 from xrl_alignment.play.rollouts.play import without_questions
 
@@ -82,34 +70,3 @@ def test_mistakes_are_commands_and_differ_from_the_label_most_often():
     draws = Counter(mistake("take mug 7 from desk 1", turn, random.Random(seed)) for seed in range(200))
     assert draws["look"] > 60 and draws["go to desk 1"] > 30
     assert {f"take mug {n} from desk 1" for n in range(1, 5)} <= draws.keys()
-
-
-def test_a_drill_is_a_small_game_that_the_explorer_finishes():
-    drills = [drill(random.Random(seed)) for seed in range(200)]
-    known = {name.lower() for name in NEW_NAMES}
-    kinds, searches, missed, ways = Counter(), 0, 0, 0
-    for record in drills:
-        tasks = parse_tasks(parse_opening(record.text)[1])
-        taken = [
-            type_of(step.action.split(" from ")[0][5:]) for step in record.steps if step.action.startswith("take ")
-        ]
-        assert Counter(taken) == {task.object_type: task.count for task in tasks}, record.text
-        verbs = [step.action.split()[0] for step in record.steps]
-        assert all(task.treatment in verbs for task in tasks if task.treatment)
-        # All but a wrong way is done as it is labelled; where to search is labelled only if the listing says it.
-        listed = len(tasks) > 1 or tasks[0].count > 2
-        for step in record.steps:
-            if step.label == SEARCHING:
-                assert step.action.startswith("go to ") and not listed
-                searches += 1
-            elif step.label != step.action:
-                assert step.label.startswith("go to ") and step.action.startswith("go to ")
-                missed += 1
-            ways += step.action.startswith("go to ")
-        kinds[len(tasks), taken[0] in known] += 1
-    assert {goals for goals, _ in kinds} == {1, 2, 3} and {old for _, old in kinds} == {True, False}
-    assert searches > 100 and 0.05 < missed / ways < 0.25
-    # A list that was read for nothing is what tells that names have to be compared.
-    ends = [step for record in drills for step in record.steps if "you see" in step.feedback]
-    noted = sum("think: i see" in step.action for record in drills for step in record.steps)
-    assert 0.1 < noted / len(ends) < 0.5

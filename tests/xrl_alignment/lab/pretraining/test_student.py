@@ -18,7 +18,7 @@ from lavis.models.blip2_models.text import IGNORE, FastTokenizer, encode_output,
 from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.lab.pretraining import student
-from xrl_alignment.lab.pretraining.labelled import Job, Record, Step, played
+from xrl_alignment.lab.pretraining.labelled import SEARCHING, Job, Record, Step, played
 from xrl_alignment.lab.pretraining.student import RowWriter
 from xrl_alignment.play.rollouts.play import without_questions
 
@@ -96,15 +96,14 @@ def test_after_a_wrong_step_the_label_counts_as_far_as_it_agrees(model, record):
     assert set(row.targets[start + 2 : start + 4]) == {IGNORE}
 
 
-def test_what_nobody_knows_is_read_and_not_learned(model, record):
-    unknown = Record(
-        "drill", record.text, (), [Step("go to desk 2", "", "You arrive at desk 2.", None)], True, True, False
-    )
+def test_where_to_search_is_read_and_not_learned(model, record):
+    unknown = Record("drill", record.text, (), [Step("go to desk 2", SEARCHING, "…", None)], True, True, False)
     row, _ = RowWriter(model).stretch(unknown, 0, random.Random(1))
     start = len(model.encode(build_prompt(record.text, (), ())))
-    said = model.encode("go to desk 2")
-    assert row.ids[start + 1 :][: len(said)] == said
-    assert set(row.targets[start:][: len(said) + 1]) == {IGNORE}
+    said, learned = model.encode("go to desk 2"), model.encode("go to")
+    assert row.ids[start + 1 :][: len(said)] == said and said[: len(learned)] == learned
+    assert row.targets[start:][: len(learned)] == learned
+    assert set(row.targets[start:][len(learned) : len(said) + 1]) == {IGNORE}
 
 
 def test_a_long_game_is_several_rows_none_longer_than_a_prompt_and_an_answer(model, record):

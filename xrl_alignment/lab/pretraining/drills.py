@@ -1,0 +1,137 @@
+"""Exercises: small games with many names, in which the explorer searches, copies names and keeps notes.
+
+They are denser than the games of a level. A student that reads only games learns late that a list has to be compared
+with the task, name by name (docs/levels.md).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from alfworld_native.engine.texts import listing
+from alfworld_native.experts.explorer import APPLIANCES, Explorer
+from alfworld_native.household.new_names import NEW_NAMES
+from alfworld_native.language.commands import normalise
+from alfworld_native.language.sentences import NUMBERS, TASK_JOINT, type_of
+from alfworld_native.renaming import invented_names
+from xrl_alignment.lab.pretraining.labelled import DRILL, SEARCHING, Record, Step
+from xrl_alignment.play.rollouts.episode import THOUGHT_FEEDBACK
+
+SURFACES = ("shelf", "desk", "dresser", "countertop", "sidetable", "armchair", "bed", "sofa", "diningtable")
+CONTAINERS = ("cabinet", "drawer", "safe")  # shut at the start
+SENTENCES = {  # how tasks are said (`sentences.py`), by treatment
+    "": ("put a {} in {}", "put some {} on {}"),
+    "clean": ("put a clean {} in {}", "clean some {} and put it in {}"),
+    "heat": ("put a hot {} in {}", "heat some {} and put it in {}"),
+    "cool": ("put a cool {} in {}", "cool some {} and put it in {}"),
+    "several": ("put {count} {} in {}", "find {count} {} and put them in {}"),
+}
+WRONG_WAYS = (0.0, 0.1, 0.25)  # how often the explorer goes to a place by chance
+LONGEST = 60  # steps
+
+
+@dataclass
+class Room:
+    """Places and what lies in them; `answer` says what ALFWorld's engine says."""
+
+    contents: dict[str, list[str]]
+    shut: set[str]
+
+    def answer(self, action: str) -> str:
+        """Do `action`, one that is possible here, and tell what happened."""
+        verb, *words = action.split()
+        thing, place = " ".join(words[:2]), " ".join(words[-2:])
+        if verb == "go":
+            return f"You arrive at {place}. {self._shown(place)}"
+        if verb == "open":
+            self.shut.discard(place)
+            return f"You open the {place}. {self._shown(place)}"
+        if verb == "take":
+            self.contents[place].remove(thing)
+            return f"You pick up the {thing} from the {place}."
+        if verb == "put":
+            self.contents[place].append(thing)
+            return f"You move the {thing} to the {place}."
+        return f"You {verb} the {thing} using the {place}."
+
+    def _shown(self, place: str) -> str:
+        if place in self.shut:
+            return f"The {place} is closed."
+        where = f"The {place} is open. In it" if type_of(place) in CONTAINERS else f"On the {place}"
+        return f"{where}, you see {listing([f'a {thing}' for thing in self.contents[place]])}."
+
+
+class Exercise(NamedTuple):
+    """A room and what is to be done in it."""
+
+    room: Room
+    tasks: list[str]
+    # Several goals, or more than two objects: then a student searches in the order of the listing (`LISTED_ORDER`).
+    listed: bool
+
+
+def draw_exercise(draw: random.Random) -> Exercise:
+    """One to three goals in a few places, which hold what is wanted, other things, or nothing."""
+    names = list(invented_names(draw).values()) if draw.random() < 0.6 else [name.lower() for name in sorted(NEW_NAMES)]
+    goals = draw.choice((1, 1, 2, 2, 3))
+    names = draw.sample(names, goals + draw.randint(2, 12))
+    counts = [draw.choice((1, 1, 1, 2, 3, 4) if goals == 1 else (1, 1, 2)) for _ in range(goals)]
+    kinds = [*draw.sample(SURFACES, draw.randint(2, 5)), *draw.sample(CONTAINERS, draw.randint(1, 2))]
+    places = [f"{kind} {number}" for kind in kinds for number in range(draw.choice((1, 1, 1, 2, 3)), 0, -1)]
+    contents: dict[str, list[str]] = {place: [] for place in places}
+    tasks = []
+    for wanted, count, target in zip(names[:goals], counts, draw.sample(kinds, goals), strict=True):
+        treatment = "several" if count > 1 else draw.choice(("", *APPLIANCES))
+        if treatment in APPLIANCES:
+            contents.setdefault(f"{APPLIANCES[treatment]} 1", [])
+        tasks.append(draw.choice(SENTENCES[treatment]).format(wanted, target, count=NUMBERS[count]))
+        elsewhere = [place for place in places if type_of(place) != target]
+        for number in draw.sample(range(1, 6), count + draw.choice((0, 0, 1))):
+            contents[draw.choice(elsewhere)].append(f"{wanted} {number}")
+    for other in names[goals:]:
+        for number in draw.sample(range(1, 5), draw.choice((1, 1, 2, 3))):
+            contents[draw.choice(places)].append(f"{other} {number}")
+    # As a room lists things: those of a type together, the highest number first.
+    draw.shuffle(names)
+    for things in contents.values():
+        things.sort(key=lambda thing: (names.index(type_of(thing)), -int(thing.split()[1])))
+    shut = {place for place in contents if type_of(place) in (*CONTAINERS, "fridge", "microwave")}
+    return Exercise(Room(contents, shut), tasks, goals > 1 or counts[0] > 2)
+
+
+def drill(draw: random.Random) -> Record:
+    """An exercise that the explorer does, sometimes by a wrong way, with its notes.
+
+    If nothing says which place to search next, the label is `SEARCHING`.
+    """
+    room, tasks, listed = draw_exercise(draw)
+    places = draw.sample(sorted(room.contents), len(room.contents))
+    around = listing([f"a {place}" for place in places])
+    text = f"You are in the middle of a room. Looking quickly around you, you see {around}.\n"
+    text += f"Your task is to: {TASK_JOINT.join(tasks)}."
+    expert, wrong = Explorer(notes=True, order="listing" if listed else "likely"), draw.choice(WRONG_WAYS)
+    expert.begin(text)
+    steps, seen, here, holding = list[Step](), set[str](), "", False
+    while not expert.done and len(steps) < LONGEST:
+        advice = expert.act()
+        assert advice.action is not None  # every exercise can be done
+        if advice.thought:
+            said = normalise(f"think: {advice.thought}")
+            steps.append(Step(said, said, THOUGHT_FEEDBACK, None))
+        action = label = advice.action
+        if label.startswith("go to "):
+            if not listed and not holding and label.removeprefix("go to ") not in seen:
+                label = SEARCHING
+            if draw.random() < wrong:
+                action = f"go to {draw.choice([place for place in places if place != here])}"
+            here = action.removeprefix("go to ")
+        elif label.startswith(("take ", "put ")):
+            holding = label.startswith("take ")
+        answer = room.answer(action)
+        if here not in room.shut:
+            seen.add(here)
+        steps.append(Step(action, label, answer, None))
+        expert.observe(action, answer)
+    return Record(DRILL, text, (), steps, True, True, False)
