@@ -45,7 +45,7 @@ import datetime
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -108,9 +108,11 @@ from alfworld_native.household.mixture import horizon_of
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.files import write_atomically
-from lavis.common.named_class import is_class_name
+from lavis.common.named_class import is_class_name, make_named
 from lavis.models.played import played_by_file
 from xrl_alignment.agents.experts import make_expert
+from xrl_alignment.agents.language.prompt import build_prompt
+from xrl_alignment.agents.policies.base import Policy
 from xrl_alignment.agents.policies.uniform import RandomPolicy
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.student import load_student, make_policy, model_section, prompt_writer
@@ -354,10 +356,15 @@ def build_actor(config: EvaluateConfig, teacher: TeacherParts, cleanup: contextl
         options = expert_options(config.expert.name, teacher, tell_objects=told, notes=notes)
         reads = reads_of(make_expert(config.expert.name, environment=object(), **options))
         return ExpertActor(partial(new_expert, config.expert.name, options), reads)
-    model, vis_processor = load_student(config.model, pick_device(run.device))
-    policy = make_policy(config.policy, model, vis_processor, run.max_batch)
+    tell_objects = config.environment.tell_objects
+    if is_class_name(config.policy.name):  # its prompts are whole: no model's budget is its own
+        policy: Policy = make_named(config.policy.name, "policy", ("act", "close"), Policy)
+        write_prompt: Callable[..., str] = partial(build_prompt, tell_objects=tell_objects)
+    else:
+        model, vis_processor = load_student(config.model, pick_device(run.device))
+        policy = make_policy(config.policy, model, vis_processor, run.max_batch)
+        write_prompt = prompt_writer(model, tell_objects=tell_objects)
     cleanup.callback(policy.close)
-    write_prompt = prompt_writer(model, tell_objects=config.environment.tell_objects)
     blank, reads = config.environment.blank_frames, reads_of(policy, policy=True)
     return PolicyActor(policy=policy, blank_frames=blank, write_prompt=write_prompt, reads=reads)
 
@@ -441,7 +448,9 @@ def player(config: EvaluateConfig, reads: Sequence[str]) -> Scored:
         path = str(config.model.get("path", ""))
         who = Path(path).name if Path(path).is_dir() else path
     else:
-        who = str(config.model.get("model_type", "tiny"))
+        arch, kind = str(config.model.get("arch", "blip2_emac")), str(config.model.get("model_type", ""))
+        # The types of this project's model are known by their names.
+        who = (kind or "tiny") if arch in ("blip2_emac", "blip2_emma") else f"{arch} {kind}".strip()
     who += f" {Path(weights).name}" if weights and not is_class_name(policy.name) else ""
     who += ", no rejected command again" if policy.skip_rejected else ""
     who += ", not again where nothing can be new" if policy.skip_visited else ""

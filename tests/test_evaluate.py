@@ -13,8 +13,10 @@ from alfworld_native.experts.explorer import Explorer
 from alfworld_native.games import find_games, games_hash
 from benchmarks._endpoint import FakeEndpoint
 from lavis.common.program import run_program
+from lavis.common.registry import registry
 from lavis.models.hf_vlm import tiny
 from tests import warm
+from tests.colour_student import ColourStudent
 from tests.hostile_endpoint import HostileEndpoint
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.play.evaluation.page import page
@@ -137,6 +139,29 @@ def test_the_examples_play_by_name(program, tmp_path):
     code, _, err = program(*policy, *of_one_type)
     got = result(tmp_path)
     assert code == 0 and sum(episode["actions"] for episode in got["episodes"][0]) > 6, err
+
+
+class TypelessStudent(ColourStudent):
+    """A student of one's own, without named types."""
+
+    @classmethod
+    def from_config(cls, cfg):
+        return cls(seed=cfg.get("seed", 0))
+
+
+def test_a_student_without_named_types_is_scored_by_its_own_name(program, tmp_path, monkeypatch):
+    monkeypatch.setitem(registry.mapping["model_name_mapping"], "typeless", TypelessStudent)
+    code, _, err = program("model.arch=typeless", "model.model_type=", "run.num_envs=1", "run.max_steps=2")
+    assert code == 0, err
+    (row,) = read_table([tmp_path / "scores.jsonl"])
+    assert row["who"] == "typeless" and row["kind"] == "checkpoint"
+    # It does not read `model.pretrained`: another's figures would be told of that file.
+    trained = TypelessStudent()
+    for weight in trained.head.parameters():
+        weight.data += 1
+    path = save_checkpoint(tmp_path / "emma_checkpoint_1.pth", model=trained)
+    code, _, err = program("model.arch=typeless", "model.model_type=", f"model.pretrained={path}")
+    assert code == 2 and "the weights of" in err[0] and "TypelessStudent.from_config must load that file" in err[0]
 
 
 def test_an_environment_of_ones_own_plays_by_name(program, tmp_path, household_data):

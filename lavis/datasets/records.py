@@ -44,6 +44,8 @@ class Record:
 class Source(Protocol):
     """A sequence of records that is read one at a time."""
 
+    frames: int  # images that a record has, at most: the current one, and those of the states right before it
+
     @property
     def skipped(self) -> Sequence[str]:
         """Entries that were left out when it was opened, and why."""
@@ -76,6 +78,16 @@ class SourceChain:
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = tuple(sources)
         self._ends = list(accumulate(map(len, sources)))
+
+    @property
+    def frames(self) -> int:
+        """Images that a record has, at most; setting it sets it for all sources."""
+        return self.sources[0].frames
+
+    @frames.setter
+    def frames(self, number: int) -> None:
+        for source in self.sources:
+            source.frames = number
 
     @property
     def skipped(self) -> Sequence[str]:

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from lavis.common.errors import EmacError, why_unreadable
 from lavis.models import download
@@ -26,9 +27,10 @@ class CheckpointError(EmacError, ValueError):
     """A checkpoint that is truncated, foreign, or belongs to another model or run; the text names both sides."""
 
 
-def check_base(model: BaseModel | Student, path: Path | str) -> None:
+def check_base(model: BaseModel | Student, path: Path | str, *, loaded: bool = False) -> None:
     """CheckpointError if `path` is a run's checkpoint, offline or online, of another frozen base than `model`'s.
 
+    With `loaded` also if its weights are not in `model`: a class of one's own may not read `model.pretrained`.
     Weight files of other kinds (LAVIS's, safetensors) say nothing of a base and pass.
     """
     file = download.cached_path(str(path)) if download.is_url(path) else Path(path)
@@ -42,6 +44,13 @@ def check_base(model: BaseModel | Student, path: Path | str) -> None:
         if not isinstance(content["base_hash"], str):
             raise CheckpointError(f"{path} is damaged: base_hash is {type(content['base_hash']).__name__}, not str")
         require_base(model, content, path)
+        own = model.trainable_state_dict() if loaded else {}
+        common = own.keys() & content["model"].keys()
+        if common and not any(_alike(own[name], content["model"][name]) for name in common):
+            raise CheckpointError(
+                f"model.pretrained: the weights of {path} are not in the model: "
+                f"{type(model).__name__}.from_config must load that file"
+            )
 
 
 def check_bases(model: BaseModel | Student, section: Mapping[str, Any]) -> None:
@@ -49,7 +58,12 @@ def check_bases(model: BaseModel | Student, section: Mapping[str, Any]) -> None:
     # The reference is loaded whatever `load_pretrained` says.
     for key in ("pretrained", "ref_pretrained") if section.get("load_pretrained", True) else ("ref_pretrained",):
         if section.get(key):
-            check_base(model, str(section[key]))
+            check_base(model, str(section[key]), loaded=key == "pretrained")
+
+
+def _alike(own: Tensor, stored: Tensor) -> bool:
+    """Whether the numbers are the same in the type of `own`."""
+    return own.shape == stored.shape and torch.equal(own.cpu(), stored.to(own.dtype).cpu())
 
 
 def require_base(model: BaseModel | Student, content: Mapping[str, Any], path: Path | str) -> None:

@@ -81,7 +81,9 @@ def load_preprocess(config: Mapping[str, Mapping]) -> tuple[Processors, Processo
 
 
 def _type_config(name: str, model_type: str, options: Mapping[str, object] | None) -> DictConfig:
-    cfg = load_yaml(registry.get_model_class(name).default_config_path(model_type))
+    kind = registry.get_model_class(name)
+    # Without types the options are all.
+    cfg = load_yaml(kind.default_config_path(model_type)) if kind.PRETRAINED_MODEL_CONFIG_DICT else {"model": {}}
     return merged(cfg, {"model": dict(options or {})})
 
 

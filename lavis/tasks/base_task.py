@@ -85,9 +85,6 @@ class BaseTask:
             raise ConfigError("the config names no dataset: put a section such as alfworld_cap under datasets:")
         settings = self.settings_of(cfg)
         vis_processors, _ = load_preprocess(cfg.config.get("preprocess") or {})
-        images = cfg.model_cfg.get(
-            "images", 1
-        )  # `hf_vlm` reads several frames; of another architecture it may be any key
         made: dict[str, Any] = {}
         for name, section in cfg.datasets_cfg.items():
             made[str(name)] = registry.get_builder_class(str(name))(section)
@@ -96,7 +93,6 @@ class BaseTask:
                 vis_processors=vis_processors,
                 skip_bad=settings.skip_bad_samples,
                 seed=settings.seed,
-                frames=images if isinstance(images, int) else 1,
             )
         # Before any file is opened: a large one is indexed first.
         settings.require_splits([split for builder in made.values() for split in builder.annotations()])

@@ -7,6 +7,7 @@ from typing import Any
 
 from lavis.common.errors import missing_extra
 from lavis.common.registry import registry
+from lavis.models.student import questions_of
 from lavis.tasks.student_task import StudentTask
 
 
@@ -20,8 +21,8 @@ class CaptionTask(StudentTask):
         `nll` is a mean over the label's tokens, or their sum with `model.avg_log_probs=False`.
         """
         settings = self.settings
-        captions = model.generate(
-            samples,
+        captions = model.write(
+            questions_of(samples, samples["text_input"]),
             num_beams=settings.num_beams,
             max_length=settings.max_len,
             min_length=settings.min_len,

@@ -61,7 +61,10 @@ class StudentTask(BaseTask):
         return model
 
     def prepare(self, model: Student, datasets: Mapping[str, Any]) -> None:
-        """Let the datasets refuse labels that this model cannot learn from; ConfigError if DPO lacks a reference."""
+        """Datasets give as many frames as the model reads, and refuse labels that it cannot learn from.
+
+        ConfigError if DPO lacks a reference.
+        """
         preferences = self.settings.objective == "dpo"
         if preferences and self.settings.train_splits and not self.settings.evaluate and not model.has_reference:
             raise ConfigError("run.objective=dpo needs model.ref_pretrained: the checkpoint that it starts from")
@@ -71,6 +74,7 @@ class StudentTask(BaseTask):
                     f"run.task={self.settings.task} reads stored transitions (datasets: alfworld_cap), split {split} "
                     f"is a {type(dataset).__name__}: choose another task (docs/lavis.md)"
                 )
+            dataset.source.frames = model.frames
             # Only training on pairs needs a rejected answer; an evaluation compares with the label.
             trains = split in self.settings.train_splits
             dataset.check = LabelCheck(model.encode_answer, model.max_answer_tokens, preferences and trains)

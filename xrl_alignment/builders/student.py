@@ -51,21 +51,22 @@ def load_student(settings: dict[str, Any], device: torch.device | str) -> tuple[
 
 
 def default_type(arch: str) -> str:
-    """The model type of settings that name none: the first one (`tiny`) of Blip2Emac, the only one of `hf_vlm`.
+    """The model type of settings that name none: the first one (`tiny`) of Blip2Emac, empty for a model without types.
 
     ConfigError for a model that does not act.
     """
     kind = registry.get_model_class(arch)
     if not issubclass(kind, StudentModel):
         raise ConfigError(f"model.arch={arch} does not act: {kind.__name__} is no lavis.models.StudentModel")
-    return next(iter(kind.PRETRAINED_MODEL_CONFIG_DICT))
+    return next(iter(kind.PRETRAINED_MODEL_CONFIG_DICT), "")
 
 
 def model_section(settings: dict[str, Any]) -> dict[str, Any]:
     """All keys of a `model:` section, those of its type's yaml included."""
     arch = settings.get("arch", "blip2_emac")
-    path = registry.get_model_class(arch).default_config_path(settings.get("model_type") or default_type(arch))
-    return plain(merged(load_yaml(path).model, settings))
+    if not (model_type := settings.get("model_type") or default_type(arch)):
+        return dict(settings)
+    return plain(merged(load_yaml(registry.get_model_class(arch).default_config_path(model_type)).model, settings))
 
 
 def make_policy(settings: PolicyConfig, model: Student, vis_processor: ImageProcessor, max_batch: int) -> Policy:

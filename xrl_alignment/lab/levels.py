@@ -58,12 +58,14 @@ from xrl_alignment.common.progress import GameProgress
 from xrl_alignment.common.versions import versions
 from xrl_alignment.play.evaluation.actors import Actor, ExpertActor, PolicyActor, new_expert
 from xrl_alignment.play.evaluation.metrics import summarise
+from xrl_alignment.play.evaluation.reads import reads_of
 from xrl_alignment.play.evaluation.trials import play_games
 
 BEGIN, END = "<!-- table: python -m xrl_alignment.levels -->\n", "<!-- /table -->\n"
 SHIPPED = ("student", "student_levels")  # model types
 PLAYERS = ("explorer", *SHIPPED, "student+rules", "random")
 RULES = "+rules"  # ends the name of a player that is decoded with our two rules
+CHOOSES = "chosen from the admissible commands"  # how such a player answers
 TOGETHER = 64  # games that are played at once: a student answers them as one batch
 
 
@@ -79,6 +81,7 @@ class Player(NamedTuple):
     name: str
     identity: dict[str, Any]
     make: Callable[[ExitStack], Actor]
+    answers: str = "free text"
 
 
 def player_named(text: str) -> Player:
@@ -86,18 +89,21 @@ def player_named(text: str) -> Player:
     if text == "explorer":
         return Player(text, {}, lambda cleanup: ExpertActor(partial(new_expert, "explorer", {})))
     if text == "random":  # any admissible command; it reads nothing
-        return Player(text, {}, lambda cleanup: _policy_actor(RandomPolicy(), cleanup, lambda *parts: "", blank=True))
+        make = partial(_policy_actor, RandomPolicy(), write_prompt=lambda *parts: "", blank=True)
+        return Player(text, {}, make, CHOOSES)
     weights = text.removesuffix(RULES)
     if weights in SHIPPED or Path(weights).exists():
         return _student(text, weights)
     if is_class_name(text):
-        named = load_class(text, "policy", ("act", "close"))  # a class that cannot be used is told now
+        named = load_class(text, "policy", ("act", "close"), Policy)  # a class that cannot be used is told now
+        reads = reads_of(named, policy=True)
         source = hashlib.sha256(Path(inspect.getfile(named)).read_bytes()).hexdigest()
 
         def made(cleanup: ExitStack) -> Actor:
-            return _policy_actor(make_named(text, "policy", ("act", "close")), cleanup)
+            return _policy_actor(make_named(text, "policy", ("act", "close"), Policy), cleanup)
 
-        return Player(text, {"source": source}, made)
+        answers = CHOOSES if "admissible_commands" in reads else "free text"
+        return Player(text, {"source": source, "reads": ", ".join(reads)}, made, answers)
     model, _, address = text.partition("@")
     if model and address.startswith(("http://", "https://")):
         return Player(text, {}, partial(_endpoint, model, address))
@@ -110,7 +116,8 @@ def _policy_actor(
     policy: Policy, cleanup: ExitStack, write_prompt: Callable[..., str] = build_prompt, *, blank: bool = False
 ) -> Actor:
     cleanup.callback(policy.close)
-    return PolicyActor(policy=policy, write_prompt=write_prompt, blank_frames=blank)
+    reads = reads_of(policy, policy=True)  # it is given no more
+    return PolicyActor(policy=policy, write_prompt=write_prompt, blank_frames=blank, reads=reads)
 
 
 def _student(text: str, weights: str) -> Player:
@@ -358,7 +365,7 @@ def _player_card(player: Player, out: Path) -> str:
     rows.sort(key=lambda row: list(LEVELS).index(row["level"]))
     lines = [
         f"# {player.name} on the levels", "",
-        "Single trial, free text, success with Wilson's 95 % interval, mean steps of solved games.", "",
+        f"Single trial, {player.answers}, success with Wilson's 95 % interval, mean steps of solved games.", "",
         "| level | set | games | hash | horizon | solved | success | rejected commands |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip

@@ -62,8 +62,8 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
         blank = bool(self.config.get("blank_images", False))
         # `collect` fills a folder either way; only the LAVIS format has the annotation file.
         if storage.is_dir() and not (storage / ANNOTATION_NAME).is_file():
-            return ShardFolder(storage, blank_images=blank, frames=self.frames)
+            return ShardFolder(storage, blank_images=blank)
         path = storage / ANNOTATION_NAME if storage.is_dir() else storage
         images = (self.config.build_info.get("images") or {}).get("storage") or path.parent
         root, allowed = Path(images).expanduser(), self.skip_bad
-        return AnnotationFile(path, root, skip_bad=allowed, blank_images=blank, frames=self.frames)
+        return AnnotationFile(path, root, skip_bad=allowed, blank_images=blank)

@@ -53,19 +53,16 @@ class BaseDatasetBuilder:
         text_processors: Mapping[str, BaseProcessor] | None = None,
         skip_bad: int = 0,
         seed: int = 0,
-        frames: int = 1,
     ) -> None:
         """What a run says of its datasets: the splits to open (None: all), processors, bad samples, seed.
 
-        `vis_processors` and `text_processors` ("train", "eval") serve if the section names none: the model's own. The
-        model reads `frames` images of a sample: a builder whose data have earlier ones gives these, too.
+        `vis_processors` and `text_processors` ("train", "eval") serve if the section names none: the model's own.
         """
         self.splits = splits
         self.vis_processors = dict(vis_processors or {"train": BaseProcessor(), "eval": BaseProcessor()})
         self.text_processors = dict(text_processors or {"train": BaseProcessor(), "eval": BaseProcessor()})
         self.skip_bad = skip_bad
         self.seed = seed
-        self.frames = frames
 
     @classmethod
     def default_config_path(cls, type: str = "default") -> str:

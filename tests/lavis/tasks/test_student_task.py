@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 from lavis.common.run_settings import RunSettings
-from lavis.datasets.records import BadSampleError, Record
+from lavis.datasets.datasets.alfworld_dataset import AlfworldDataset
+from lavis.datasets.records import BadSampleError, Record, SourceChain
+from lavis.datasets.shards import ShardFolder
+from lavis.processors import BaseProcessor
 from lavis.tasks import student_task
 from lavis.tasks.captioning import CaptionTask
 from lavis.tasks.student_task import LabelCheck
+from tests.colour_student import ColourStudent
+from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 
 def result(number: int) -> dict:
@@ -25,6 +30,22 @@ def test_results_of_all_processes_count_once(tmp_path: Path, monkeypatch: pytest
     figures = CaptionTask(settings=RunSettings()).after_evaluation(parts[0], "val", 3, tmp_path)
     assert figures["samples"] == 3
     assert [row["instance_id"] for row in json.loads((tmp_path / "val_epoch3.json").read_text())] == [0, 1, 2]
+
+
+def test_any_student_is_evaluated_and_gets_the_frames_that_it_reads(tmp_path: Path) -> None:
+    task, student = CaptionTask(settings=RunSettings()), ColourStudent()
+    student.frames = 3
+    frame = np.zeros((8, 8, 3), np.uint8)
+    items = [Transition(frame, f"{i}\n> ", "look", "", "look", "") for i in range(4)]
+    write_shard(tmp_path / shard_name(0, 0, 4), items, {"game": "look_at_obj_in_light-CD/t"})
+    chain = SourceChain([ShardFolder(tmp_path), ShardFolder(tmp_path)])
+    dataset = AlfworldDataset(source=chain, vis_processor=BaseProcessor(), text_processor=BaseProcessor())
+    task.prepare(student, {"val": dataset})
+    samples = dataset.collater([dataset[number] for number in range(8)])
+    # A sample with one image is that image.
+    assert [len(image) if isinstance(image, tuple) else 1 for image in samples["image"]] == [1, 2, 3, 3] * 2
+    rows = task.valid_step(student, samples)
+    assert [row["label"] for row in rows] == ["look"] * 8 and all(row["nll"] > 0 for row in rows)
 
 
 def test_skipped_samples_are_listed_and_limited(tmp_path: Path) -> None:

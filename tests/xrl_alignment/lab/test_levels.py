@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ElementTree
 from contextlib import ExitStack
+from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from alfworld_native import choose_games
@@ -91,6 +93,32 @@ def test_any_policy_plays_by_its_name_and_results_of_other_weights_are_not_reuse
     assert [(policy.skip_rejected, policy.skip_visited) for policy in policies] == [(False, False), (True, True)]
     weights.write_bytes(b"other")
     assert levels.player_named(str(weights)).identity != mine.identity
+
+
+class Silent:
+    """A policy that does not say what it reads; it walks about, and notes what it is asked."""
+
+    prompts: ClassVar[list[str]] = []
+
+    def act(self, observations, normalise=None):
+        assert not any(len(seen.admissible_commands) or np.any(seen.image) for seen in observations), "text alone"
+        self.prompts += [seen.prompt for seen in observations]
+        return [f"go to cabinet {len(self.prompts) % 3}" for _ in observations]
+
+    def close(self):
+        """Nothing to close."""
+
+
+def test_a_class_is_given_what_it_declares_and_its_card_says_how_it_answers(tmp_path):
+    players = [f"{__name__}:Silent", "examples.custom_policy:WordMatchPolicy"]
+    asked = ["--out", str(tmp_path), "--levels", "standard", "--fresh", "1", "--games", "2", "--players", *players]
+    assert levels.main(asked) == 0
+    silent, chooses = (
+        next(path.read_text() for path in tmp_path.glob("*.card.md") if name in path.name)
+        for name in ("Silent", "WordMatchPolicy")
+    )
+    assert "Single trial, free text, " in silent and "chosen from the admissible commands" in chooses
+    assert max(map(len, Silent.prompts)) > 3000, "a class is told the whole episode"
 
 
 @pytest.mark.parametrize(
