@@ -445,13 +445,17 @@ def player(config: EvaluateConfig, reads: Sequence[str]) -> Scored:
     if is_class_name(policy.name):
         who = policy.name
     elif config.model.get("arch") == "hf_vlm":  # a model of the hub: its folder's name, or its id
-        path = str(config.model.get("path", ""))
-        who = Path(path).name if Path(path).is_dir() else path
+        folder = str(config.model.get("path", ""))
+        who = Path(folder).name if Path(folder).is_dir() else folder
     else:
         arch, kind = str(config.model.get("arch", "blip2_emac")), str(config.model.get("model_type", ""))
         # The types of this project's model are known by their names.
         who = (kind or "tiny") if arch in ("blip2_emac", "blip2_emma") else f"{arch} {kind}".strip()
-    who += f" {Path(weights).name}" if weights and not is_class_name(policy.name) else ""
+    if weights and not is_class_name(policy.name):
+        path = Path(weights)  # every run calls its checkpoints alike: the run's folder tells them apart
+        who += f" {path.absolute().parent.name}/{path.name}" if "checkpoint" in path.name else f" {path.name}"
+    if policy.num_beams > 1 and decode == "free" and not is_class_name(policy.name):
+        who += f", {policy.num_beams} beams"
     who += ", no rejected command again" if policy.skip_rejected else ""
     who += ", not again where nothing can be new" if policy.skip_visited else ""
     if policy.name == "http":

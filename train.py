@@ -13,9 +13,10 @@ if __name__ == "__main__":
     import lavis  # noqa: F401  (before all else: it says in one line what this interpreter lacks)
 
 import argparse
+from pathlib import Path
 
 from lavis.common.program import parse_args, read_first, run_program
-from lavis.models.sections import changed_keys, check_config
+from lavis.models.sections import check_config
 
 
 def read_command_line() -> argparse.Namespace:
@@ -31,12 +32,11 @@ if __name__ == "__main__":
     read_first(read_command_line)
 
 from lavis.common.allocator import bound_kernel_cache
-from lavis.common.config import plain
 from lavis.common.dist_utils import end_distributed_mode, is_main_process
 from lavis.runners.launch import build_runner
 from lavis.runners.runner_base import Stopped
 from xrl_alignment.lab import lavis_task  # noqa: F401  (registers the task alfworld_episode and the actions' normaliser)
-from xrl_alignment.lab.ending import command, model_options
+from xrl_alignment.lab.ending import offline_command
 
 
 def main() -> None:
@@ -47,8 +47,8 @@ def main() -> None:
         runner = build_runner(arguments)
         runner.train()
         if is_main_process() and (checkpoint := runner.final_checkpoint):
-            section = changed_keys(plain(runner.config.model_cfg))
-            print(f"checkpoint: {checkpoint}\nevaluate it: {command(model_options(section, checkpoint))}", flush=True)
+            next_step = offline_command(runner.config.to_dict(), Path(checkpoint))
+            print(f"checkpoint: {checkpoint}\nevaluate it: {next_step}", flush=True)
     except Stopped as stop:
         if is_main_process():
             print(stop, flush=True)

@@ -27,7 +27,7 @@ _SAID = {  # dialect -> what to replace in its texts by the other dialect's
 }
 _EDGE = string.punctuation + string.whitespace
 _MOVES_NO_OBJECT = ("go to ", "open ", "close ", "examine ", "look", "inventory", "help")
-_VERBS = frozenset("put move go use take open close heat cool clean slice examine".split())
+VERBS = frozenset("put move go use take open close heat cool clean slice examine".split())
 _COMPLETE = {"go": 4, "use": 3}  # words of `go to cabinet 1`; what follows them is chatter (`… 1 slowly`)
 _PREPOSITIONS = frozenset(("in", "on", "in/on", "into", "onto", "inside", "to"))
 
@@ -117,7 +117,7 @@ def normalise(text: str) -> str:
         return line
     line = line.partition(">")[0].strip(_EDGE)  # "go to desk 1 > look": the second action is not ours to take
     words = [word for word in (part.strip(string.punctuation) for part in line.split()) if word and word != "the"]
-    if not words or words[0] not in _VERBS:
+    if not words or words[0] not in VERBS:
         return line
     if words[0] in ("put", "move"):
         # `put X in Y`, `put X on Y`, `move X to Y` … -> `put X in/on Y`; whole words only (`tin`, `spoon` stay).

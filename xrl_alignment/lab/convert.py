@@ -59,6 +59,8 @@ def to_lavis(shards: Path, out: Path, image_format: str = "png") -> int:
 
 def to_shards(annotations: Path, out: Path, images: Path | None = None) -> int:
     """Write one shard for each episode of a LAVIS annotation file into `out`; returns the number of transitions."""
+    if annotations.is_dir():  # as `collect` fills it
+        annotations /= "annotations.json"
     source = AnnotationFile(annotations, images or annotations.parent)
     if not len(source):
         raise ConfigError(f"{annotations} holds no entries")

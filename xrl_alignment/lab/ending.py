@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lavis.common.paths import REPO_ROOT
+from lavis.models.sections import changed_keys
 from xrl_alignment.agents.experts.llm.accounting import Usage, read_calls
+from xrl_alignment.play.collection.plan import Plan
 from xrl_alignment.runs.directory import EpisodeRecord, RunPaths, newest_checkpoint
 from xrl_alignment.settings.fields import settings_of
 from xrl_alignment.settings.loading import load_config
@@ -80,6 +82,37 @@ def evaluate_command(config: DaggerConfig, checkpoint: Path) -> str:
         if getattr(config.run, name) != getattr(base.run, name):
             options[f"run.{name}"] = getattr(config.run, name)
     return command(options)
+
+
+def offline_command(config: Mapping[str, Any], checkpoint: Path) -> str:
+    """The command line that plays held-out games with `checkpoint`, which `train.py` has written; `config` is its own.
+
+    The games show what those of the training data showed, if `collect` made the data: another text is another task.
+    """
+    base = load_config(EvaluateConfig, REPO_ROOT / EPISODES)
+    options = model_options(changed_keys(config["model"]), checkpoint)
+    if plan := _plan(config["datasets"]):
+        shown: dict[str, Any] = {"name": plan.env, "split": HELD_OUT.get(plan.split, plan.split)}
+        shown |= {key: getattr(plan, key) for key in ("data", "tell_objects", "show_ids", "name_by", "camera")}
+        shown["blank_frames"] = plan.blank_frames
+        options |= {f"environment.{key}": its for key, its in shown.items() if its != getattr(base.environment, key)}
+        options |= {"run.enable_tc": True} if plan.thoughts else {}
+        options |= {"run.num_envs": 0} if plan.env == "household" else {}
+    return command(options)
+
+
+def _plan(datasets: Mapping[str, Any]) -> Plan | None:
+    """How `collect` made the first training data of a `datasets:` section; None if it did not."""
+    for section in datasets.values():
+        given = section["build_info"]["annotations"].get("train", {}).get("storage") or []
+        for storage in [given] if isinstance(given, str) else given:
+            folder = Path(storage) if Path(storage).is_dir() else Path(storage).parent
+            try:
+                settings = json.loads((folder / "collection.json").read_text(encoding="utf-8"))
+                return Plan(**settings)
+            except (OSError, ValueError, TypeError):  # none, or not readable, or another version's
+                continue
+    return None
 
 
 def model_options(section: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:

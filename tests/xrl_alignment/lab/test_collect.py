@@ -292,6 +292,10 @@ def test_a_damaged_collection_is_named(games: list[Game], tmp_path: Path, name: 
         ({"noise": 2.0}, "--noise 2.0 is no probability"),
         ({"expert": "handcoded", "eyes": "frame"}, "--order and --eyes are the explorer's"),
         ({"env": "thor", "eyes": "frame"}, "--eyes reads the state of ALFWorld's games"),
+        ({"image_format": "jpg"}, "--image-format jpg is for --format lavis"),
+        ({"expert": "handcoded", "notes": True, "thoughts": True}, "--notes are the explorer's thoughts"),
+        ({"notes": True}, "use it with --expert explorer --thoughts"),
+        ({"only": "tke"}, "--only: unknown first word of a label 'tke': did you mean 'take'"),
     ],
 )
 def test_impossible_settings(settings: dict, message: str) -> None:

@@ -35,6 +35,7 @@ def shards(tmp_path: Path) -> Path:
 def test_both_ways(shards: Path, tmp_path: Path) -> None:
     assert to_lavis(shards, tmp_path / "lavis") == 5
     assert to_shards(tmp_path / "lavis/annotations.json", tmp_path / "back") == 5
+    assert to_shards(tmp_path / "lavis", tmp_path / "from the folder") == 5
     names = [path.name for path in sorted(shards.glob("*.h5"))]
     assert [path.name for path in sorted((tmp_path / "back").glob("*.h5"))] == names
     for name in names:

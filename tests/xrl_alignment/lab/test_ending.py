@@ -11,7 +11,8 @@ import pytest
 
 from lavis.common.paths import REPO_ROOT
 from lavis.models.sections import changed_keys, check_section
-from xrl_alignment.lab.ending import ending, model_options, success
+from xrl_alignment.lab.ending import EPISODES, ending, model_options, offline_command, success
+from xrl_alignment.play.collection.plan import Plan
 from xrl_alignment.runs.directory import EpisodeRecord
 from xrl_alignment.settings.loading import load_config, to_yaml
 from xrl_alignment.settings.schema import DaggerConfig, EvaluateConfig
@@ -70,3 +71,27 @@ def test_the_keys_of_a_type_are_not_repeated(tmp_path: Path) -> None:
     new = tmp_path / "new.pth"
     options = model_options(changed_keys(section), new)
     assert options == {"model.model_type": "tiny", "model.max_txt_len": 77, "model.pretrained": str(new)}
+
+
+def test_offline_training_ends_with_an_evaluation_of_what_the_data_showed(tmp_path: Path) -> None:
+    """With the file's own settings a student that was told what it sees would play by images that it never needed."""
+    told, other = tmp_path / "told", tmp_path / "other"
+    for folder in (told, other):
+        folder.mkdir()
+    plan = Plan(env="household", split="household_train", thoughts=True, show_ids=False)
+    (told / "collection.json").write_text(json.dumps(asdict(plan)))
+    base = load_config(EvaluateConfig, REPO_ROOT / EPISODES)
+
+    def evaluated(storage: object) -> EvaluateConfig:
+        datasets = {"alfworld_cap": {"build_info": {"annotations": {"train": {"storage": storage}}}}}
+        config = {"model": {"arch": "blip2_emac", "model_type": "tiny"}, "datasets": datasets}
+        words = shlex.split(offline_command(config, tmp_path / "a.pth"))
+        return load_config(EvaluateConfig, REPO_ROOT / EPISODES, words[words.index("--options") + 1 :])
+
+    for storage in (str(told), [str(other), str(told / "annotations.json")]):
+        config = evaluated(storage)
+        assert config.environment == replace(
+            base.environment, name="household", split="household_heldout", tell_objects=True, show_ids=False
+        )
+        assert config.run.enable_tc and config.run.num_envs == 0
+    assert evaluated(str(other)).environment == base.environment

@@ -51,7 +51,7 @@ def diagnose(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield check_device()
         yield check_games(arguments.data)
         if arguments.cfg_path:
-            yield from check_config_weights(arguments.cfg_path)
+            yield from check_config_weights(arguments.cfg_path, [] if arguments.model else arguments.options)
     for name in arguments.model:
         if not missing and is_model(name):
             yield from check_model(name, arguments.options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ def check_weights(path: str, what: str = "weights") -> Finding:
     )
 
 
-def check_config_weights(cfg_path: str) -> Iterator[Finding]:
+def check_config_weights(cfg_path: str, options: Sequence[str] = ()) -> Iterator[Finding]:
     """Every file of weights that a config names under `model:`; a config that cannot be read is one `fail`."""
     from lavis.common.errors import ConfigError
     from xrl_alignment.settings.loading import is_emac_plus, load_config
@@ -65,10 +65,13 @@ def check_config_weights(cfg_path: str) -> Iterator[Finding]:
 
     try:
         loop = is_emac_plus(cfg_path)
-        model = load_config(EmacPlusConfig, cfg_path).model if loop else load_config(DaggerConfig, cfg_path).model
+        if loop:
+            model = load_config(EmacPlusConfig, cfg_path, options).model
+        else:
+            model = load_config(DaggerConfig, cfg_path, options).model
     except ConfigError as error:  # it may be a file for evaluate.py
         try:
-            model = load_config(EvaluateConfig, cfg_path).model
+            model = load_config(EvaluateConfig, cfg_path, options).model
         except ConfigError:
             yield Finding("fail", "config", str(error), "correct the file")
             return

@@ -8,7 +8,8 @@ from typing import Any
 from alfworld_native.base import MAX_STEPS
 from alfworld_native.games import HOUSEHOLD_SPLITS
 from alfworld_native.household.mixture import horizon_of, read_mixture
-from lavis.common.errors import ConfigError
+from alfworld_native.language.commands import VERBS
+from lavis.common.errors import ConfigError, unknown
 from lavis.common.named_class import check_choice_or_class, is_class_name
 from xrl_alignment.common.choices import CLIENT_EXPERTS, ENVIRONMENT_NAMES, EXPERT_NAMES
 
@@ -76,6 +77,13 @@ class Plan:
             raise ConfigError("--levels is for generated games: use --env household --split household_train")
         if not 0 <= self.noise <= 1:
             raise ConfigError(f"--noise {self.noise} is no probability")
+        if self.image_format != Plan.image_format and self.format == "shards":
+            raise ConfigError(f"--image-format {self.image_format} is for --format lavis: shards have one of their own")
+        if self.notes and (self.expert != "explorer" or not self.thoughts):
+            raise ConfigError("--notes are the explorer's thoughts: use it with --expert explorer --thoughts")
+        words = (*sorted(VERBS), "look", "think:")
+        if self.only and self.only not in words and not is_class_name(self.env):
+            raise ConfigError(f"--only: {unknown('first word of a label', self.only, words)}")
         if not self.frames and self.format == "shards":
             raise ConfigError("--no-frames writes texts only: use it with --format lavis")
         check_choice_or_class("--env", self.env, ENVIRONMENT_NAMES)

@@ -37,6 +37,8 @@ def test_config_weights_are_checked_and_a_wrong_config_is_one_line(tmp_path):
     good.write_text("model:\n  arch: blip2_emac\n  model_type: tiny\n  pretrained: /no/such/file.pth\n")
     (finding,) = files.check_config_weights(str(good))
     assert finding.level == "fail" and finding.what == "model.pretrained"
+    (finding,) = files.check_config_weights(str(good), ["model.pretrained=/other.pth"])
+    assert "/other.pth" in finding.detail
     bad = tmp_path / "bad.yaml"
     bad.write_text("run:\n  num_rouns: 3\n")
     (finding,) = files.check_config_weights(str(bad))
