@@ -300,14 +300,14 @@ def _phase_keys(sizes: ResultsConfig, games: int, seed: int) -> Options:
     return {"run.seed": seed} | _games(sizes, min(games, sizes.phase_games)) | {"environment.seed": 10 + seed}
 
 
-def _games(sizes: ResultsConfig, number: int) -> Options:
+def _games(sizes: ResultsConfig, number: int) -> dict[str, Any]:
     """The keys of a round's `number` games; without a mixture of levels its settings file says which."""
     household = {"environment.name": "household", "environment.split": "household_train"}
     household |= {"environment.num_train": number, "environment.num_heldout": 1} | _mixture(sizes)
     return {"run.num_envs": number} | (household if sizes.levels else {})
 
 
-def _mixture(sizes: ResultsConfig) -> Options:
+def _mixture(sizes: ResultsConfig) -> dict[str, Any]:
     """The keys of the mixture of levels, for generated games; empty without one."""
     if not sizes.levels:
         return {}
