@@ -20,6 +20,10 @@ read -ra more <<<"${OPTIONS:-}"
 staged=()
 stage() {
   local scratch=${PBS_JOBFS:-${SLURM_TMPDIR:-${TMPDIR:-/tmp}}} job=${PBS_JOBID:-${SLURM_JOB_ID:-$$}} folder
+  if [[ ! -d $1 ]]; then
+    echo "$1 is no folder: name the folder that collect has filled" >&2
+    return 1
+  fi
   mkdir -p "$scratch"
   trap 'rm -rf -- ${staged[@]+"${staged[@]}"}' EXIT
   folder=$(mktemp -d "$scratch/emac-data-${job//[^0-9A-Za-z]/-}.XXXXXX")

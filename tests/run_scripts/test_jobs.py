@@ -72,6 +72,14 @@ def test_training_is_staged_named_and_resumes(script: Path, tmp_path: Path) -> N
     )
 
 
+@pytest.mark.parametrize("script", named("train"), ids=lambda path: path.name)
+def test_data_that_is_no_folder_is_told_in_one_line(script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "annotations.json"
+    file.write_text("[]")
+    done = run(script, tmp_path, TRAIN_DATA=str(file))
+    assert done.returncode and done.stderr == f"{file} is no folder: name the folder that collect has filled\n"
+
+
 @pytest.mark.parametrize(
     "script", named("train") + named("evaluate"), ids=lambda path: f"{path.parent.name}-{path.stem}"
 )

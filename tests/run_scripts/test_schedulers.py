@@ -100,7 +100,6 @@ class Cluster:
         for entry in REPO_ROOT.iterdir():
             if entry.name not in ("output", ".git"):
                 (self.work / entry.name).symlink_to(entry)
-        (self.work / "output").mkdir()
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "PYTHON": sys.executable}
         self.environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "NPROC": "1", "PATH": PLACES}
         self._daemons: list[subprocess.Popen] = []
@@ -214,7 +213,7 @@ def test_train(cluster: Cluster, transitions: Path) -> None:
     job = cluster.submit("train", TRAIN_DATA=str(transitions), NAME="one", OPTIONS=TRAIN)
     cluster.wait(job)
     assert list((cluster.work / "output/finetune/one").glob("checkpoint_*.pth")), cluster.logs()
-    assert (cluster.work / f"output/slurm-emac-train-{job}.log").is_file()
+    assert (cluster.work / f"slurm-emac-train-{job}.log").is_file()
 
 
 def test_an_array_of_seeds(cluster: Cluster, transitions: Path) -> None:
