@@ -110,7 +110,8 @@ def test_a_job_reads_its_own_data_only_and_removes_its_copy(script: Path, tmp_pa
 
 
 def test_a_copy_that_fails_ends_the_job(tmp_path: Path) -> None:
-    done = run(named("train")[0], tmp_path, TRAIN_DATA=str(tmp_path / "absent"))
+    stand_in(tmp_path / "tools", "cp", "exit 1")
+    done = run(named("train")[0], tmp_path, PATH=f"{tmp_path / 'tools'}:{os.environ['PATH']}")
     assert done.returncode != 0 and done.stdout == "" and list((tmp_path / "disk").iterdir()) == []
 
 
