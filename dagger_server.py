@@ -126,8 +126,6 @@ def main(command_line: tuple[argparse.Namespace, DaggerConfig] | None = None) ->
         cleanup.callback(teacher.close)
         device = pick_device(run.device)
         check_learner_devices(run)
-        if not arguments.resume:
-            make_folder(Path(run.output_dir))  # before a model is loaded, which may take minutes
         model, vis_processor = load_student(config.model, device)
         check_student(config, model)
         policy = make_policy(config.policy, model, vis_processor, run.max_batch)

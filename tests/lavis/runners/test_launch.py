@@ -40,6 +40,6 @@ def test_what_no_run_could_use_is_told_before_data_and_weights_are_read(
     monkeypatch.setattr(BaseTask, "build_model", build)
     with pytest.raises(EmacError, match=message):
         make_runner("early", **settings)
-    for usable in ({}, {"run.resume_ckpt_path": None}, {"run.resume_ckpt_path": "latest"}):
+    for usable in ({}, {"run.resume_ckpt_path": "null"}, {"run.resume_ckpt_path": "latest"}):
         with pytest.raises(AssertionError, match="data and model were not to be built"):
             make_runner("early", **usable)
