@@ -14,7 +14,7 @@ from alfworld_native.engine.texts import listing
 from alfworld_native.experts.explorer import APPLIANCES, Explorer
 from alfworld_native.household.new_names import NEW_NAMES
 from alfworld_native.language.commands import normalise
-from alfworld_native.language.sentences import NUMBERS, TASK_JOINT, type_of
+from alfworld_native.language.sentences import NOTHING_HAPPENS, NUMBERS, TASK_JOINT, type_of
 from alfworld_native.renaming import invented_names
 from xrl_alignment.lab.pretraining.labelled import DRILL, SEARCHING, Record, Step
 from xrl_alignment.play.rollouts.episode import THOUGHT_FEEDBACK
@@ -28,7 +28,7 @@ SENTENCES = {  # how tasks are said (`sentences.py`), by treatment
     "cool": ("put a cool {} in {}", "cool some {} and put it in {}"),
     "several": ("put {count} {} in {}", "find {count} {} and put them in {}"),
 }
-WRONG_WAYS = (0.0, 0.1, 0.25)  # how often the explorer goes to a place by chance
+MISTAKES = (0.0, 0.1, 0.25)  # how often something else is done than what the explorer says
 LONGEST = 60  # steps
 
 
@@ -38,23 +38,34 @@ class Room:
 
     contents: dict[str, list[str]]
     shut: set[str]
+    here: str = ""  # the place in reach
+    held: str = ""  # the thing in the hand
 
     def answer(self, action: str) -> str:
-        """Do `action`, one that is possible here, and tell what happened."""
+        """Do `action` if it is possible, and tell what happened."""
         verb, *words = action.split()
         thing, place = " ".join(words[:2]), " ".join(words[-2:])
         if verb == "go":
+            if place == self.here or place not in self.contents:
+                return NOTHING_HAPPENS
+            self.here = place
             return f"You arrive at {place}. {self._shown(place)}"
-        if verb == "open":
+        if place != self.here:
+            return NOTHING_HAPPENS
+        if verb == "open" and place in self.shut:
             self.shut.discard(place)
             return f"You open the {place}. {self._shown(place)}"
-        if verb == "take":
+        if verb == "take" and not self.held and place not in self.shut and thing in self.contents[place]:
             self.contents[place].remove(thing)
+            self.held = thing
             return f"You pick up the {thing} from the {place}."
-        if verb == "put":
+        if verb == "put" and thing == self.held and place not in self.shut:
             self.contents[place].append(thing)
+            self.held = ""
             return f"You move the {thing} to the {place}."
-        return f"You {verb} the {thing} using the {place}."
+        if verb in APPLIANCES and thing == self.held and place == f"{APPLIANCES[verb]} 1":
+            return f"You {verb} the {thing} using the {place}."
+        return NOTHING_HAPPENS
 
     def _shown(self, place: str) -> str:
         if place in self.shut:
@@ -102,7 +113,7 @@ def draw_exercise(draw: random.Random) -> Exercise:
 
 
 def drill(draw: random.Random) -> Record:
-    """An exercise that the explorer does, sometimes by a wrong way, with its notes.
+    """An exercise that the explorer does, with its notes and some mistakes in it.
 
     If nothing says which place to search next, the label is `SEARCHING`.
     """
@@ -111,9 +122,9 @@ def drill(draw: random.Random) -> Record:
     around = listing([f"a {place}" for place in places])
     text = f"You are in the middle of a room. Looking quickly around you, you see {around}.\n"
     text += f"Your task is to: {TASK_JOINT.join(tasks)}."
-    expert, wrong = Explorer(notes=True, order="listing" if listed else "likely"), draw.choice(WRONG_WAYS)
+    expert, mistakes = Explorer(notes=True, order="listing" if listed else "likely"), draw.choice(MISTAKES)
     expert.begin(text)
-    steps, seen, here, holding = list[Step](), set[str](), "", False
+    steps, seen, last, answer = list[Step](), set[str](), "look", ""
     while not expert.done and len(steps) < LONGEST:
         advice = expert.act()
         assert advice.action is not None  # every exercise can be done
@@ -121,17 +132,18 @@ def drill(draw: random.Random) -> Record:
             said = normalise(f"think: {advice.thought}")
             steps.append(Step(said, said, THOUGHT_FEEDBACK, None))
         action = label = advice.action
-        if label.startswith("go to "):
-            if not listed and not holding and label.removeprefix("go to ") not in seen:
-                label = SEARCHING
-            if draw.random() < wrong:
-                action = f"go to {draw.choice([place for place in places if place != here])}"
-            here = action.removeprefix("go to ")
-        elif label.startswith(("take ", "put ")):
-            holding = label.startswith("take ")
-        answer = room.answer(action)
-        if here not in room.shut:
-            seen.add(here)
+        searches = label.startswith("go to ") and not room.held and label.removeprefix("go to ") not in seen
+        if searches and not listed:
+            label = SEARCHING
+        if answer == NOTHING_HAPPENS and draw.random() < 0.4:  # what does not work is tried again and again
+            action = last
+        elif draw.random() < mistakes:
+            # A wrong way; or what "Nothing happens." answers: the way to where it stands, or the last action again.
+            ways = [f"go to {draw.choice(places)}", f"go to {room.here}" if room.here else last, last]
+            action = draw.choices(ways, weights=(2, 1, 1))[0]
+        answer, last = room.answer(action), action
+        if room.here not in room.shut:
+            seen.add(room.here)
         steps.append(Step(action, label, answer, None))
         expert.observe(action, answer)
     return Record(DRILL, text, (), steps, True, True, False)
