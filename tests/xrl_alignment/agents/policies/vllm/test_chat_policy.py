@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
+from lavis.common import devices
 from lavis.common.errors import ConfigError
 from lavis.models.blip2_models.adapters import is_adapter
 from lavis.models.hf_vlm import tiny
@@ -115,7 +116,9 @@ def follows(policy, model, processor, batch) -> bool:
 
 
 @pytest.mark.parametrize("images", [1, 2])
-def test_it_answers_as_the_policy_in_this_process_while_its_adapters_learn(folder, images):
+def test_it_answers_as_the_policy_in_this_process_while_its_adapters_learn(folder, images, monkeypatch):
+    # The engine computes in float32. A policy in this process would compute in bfloat16 if the CPU multiplies it.
+    monkeypatch.setattr(devices, "cpu_multiplies_bfloat16", lambda: False)
     model, processor = student_of(folder, images=images)
     engine = SmallChatEngine(folder)
     batch = [item._replace(earlier=[255 - item.image] * (i % images)) for i, item in enumerate(inputs(4))]
