@@ -6,9 +6,12 @@
 
 A player is `explorer`, `random`, `student` or `student_levels` (those that ship), or one of your own:
 
-    RUN/emma_checkpoint_1.pth                 weights for the model that ships
+    RUN/emma_checkpoint_1.pth                 a run's checkpoint: its model's settings are those that it names
+    DIR/student.safetensors                   weights for the student that ships, or for a model given with --options
     MODEL@http://localhost:8000/v1            a language model behind an endpoint with OpenAI's interface
     mypackage.players:Mine                    a policy: a class with `act` and `close` (examples/custom_policy.py)
+
+A model of the hub needs its folder, too: `--players RUN/emma_checkpoint_1.pth --options model.path=FOLDER`.
 
 Whatever writes text decodes greedily. `student+rules`, or `FILE+rules`, has two rules of ours on top, which are no
 learning: `policy.skip_rejected` and `policy.skip_visited`. Each game is played once, with free text, until the level's
@@ -84,8 +87,11 @@ class Player(NamedTuple):
     answers: str = "free text"
 
 
-def player_named(text: str) -> Player:
-    """The player that `text` means; ConfigError, one line, if it means none."""
+def player_named(text: str, options: Sequence[str] = ()) -> Player:
+    """The player that `text` means; ConfigError, one line, if it means none.
+
+    `options` are settings for a player of weights that do not ship.
+    """
     if text == "explorer":
         return Player(text, {}, lambda cleanup: ExpertActor(partial(new_expert, "explorer", {})))
     if text == "random":  # any admissible command; it reads nothing
@@ -93,7 +99,7 @@ def player_named(text: str) -> Player:
         return Player(text, {}, make, CHOOSES)
     weights = text.removesuffix(RULES)
     if weights in SHIPPED or Path(weights).exists():
-        return _student(text, weights)
+        return _student(text, weights, options)
     if is_class_name(text):
         named = load_class(text, "policy", ("act", "close"), Policy)  # a class that cannot be used is told now
         reads = reads_of(named, policy=True)
@@ -120,13 +126,14 @@ def _policy_actor(
     return PolicyActor(policy=policy, write_prompt=write_prompt, blank_frames=blank, reads=reads)
 
 
-def _student(text: str, weights: str) -> Player:
-    """The model that ships, with its own weights or those of a file, on frames of the rendered state with labels."""
+def _student(text: str, weights: str, more: Sequence[str]) -> Player:
+    """A model that ships, or one of a file of weights, on frames of the rendered state with labels."""
     rules = text.endswith(RULES)
     own = weights in SHIPPED
     file = REPO_ROOT / "lavis" / "models" / "tiny" / f"{weights}.safetensors" if own else Path(weights)
     if file.is_dir():
         raise ConfigError(f"player {weights} is a folder: name the checkpoint's file in it")
+    chosen = [f"model.model_type={weights}"] if own else [*_model_of(file, more), f"model.pretrained={weights}", *more]
 
     def make(cleanup: ExitStack) -> Actor:
         from lavis.common.devices import pick_device, set_threads  # here: the other players need no torch
@@ -134,8 +141,7 @@ def _student(text: str, weights: str) -> Player:
         from xrl_alignment.settings.loading import load_config
         from xrl_alignment.settings.schema import EvaluateConfig
 
-        options = [f"policy.skip_rejected={str(rules).lower()}", f"policy.skip_visited={str(rules).lower()}"]
-        options += [f"model.model_type={weights}" if own else f"model.pretrained={weights}"]
+        options = [f"policy.skip_rejected={str(rules).lower()}", f"policy.skip_visited={str(rules).lower()}", *chosen]
         config = load_config(EvaluateConfig, REPO_ROOT / "configs" / "evaluate" / "student.yaml", options)
         set_threads(config.run.num_threads)
         model, vis_processor = load_student(config.model, pick_device(config.run.device))
@@ -144,7 +150,27 @@ def _student(text: str, weights: str) -> Player:
 
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     decoded = "greedy, no rejected command again, not again where nothing can be new" if rules else "greedy"
-    return Player(text, {"weights": digest, "decoding": decoded}, make)
+    identity = {"weights": digest, "decoding": decoded}
+    if more and not own:
+        identity["options"] = " ".join(more)
+    return Player(text, identity, make)
+
+
+def _model_of(file: Path, more: Sequence[str]) -> list[str]:
+    """The `model:` settings that a run's checkpoint names, as options; none for a file of weights alone.
+
+    ConfigError if the checkpoint is of a model of the hub and `more` options do not say where the model is.
+    """
+    from xrl_alignment.builders.stored import stored_settings  # here: the other players need no torch
+    from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint
+
+    try:
+        stored = stored_settings(load_checkpoint(file).get("config")).taken["model"]
+    except CheckpointError:
+        return []
+    if stored.get("arch") == "hf_vlm" and not any(option.startswith("model.path=") for option in more):
+        raise ConfigError(f"player {file} is of a model of the hub: say where it is, --options model.path=FOLDER")
+    return [f"model.{key}={json.dumps(value)}" for key, value in stored.items()]
 
 
 def _endpoint(model: str, address: str, cleanup: ExitStack) -> Actor:
@@ -264,6 +290,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--levels", nargs="+", choices=LEVELS, default=list(LEVELS))
     parser.add_argument("--players", nargs="*", default=list(PLAYERS), metavar="PLAYER")
     parser.add_argument(
+        "--options", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
+        help="settings model.… and run.… for players that are files of weights (others: configs/evaluate/student.yaml)",
+    )  # fmt: skip
+    parser.add_argument(
         "--fresh", type=int, metavar="SEED", help="new games from this seed (default: frozen test sets)"
     )
     parser.add_argument("--games", type=int, default=0, metavar="N", help=f"of each level (default: {GAMES})")
@@ -273,7 +303,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.games < 0 or (options.fresh or 0) < 0:
         raise ConfigError("--games and --fresh must be 0 or more")
-    players = [player_named(text) for text in options.players]  # before minutes go into the games of others
+    for option in options.options:
+        if not option.startswith(("model.", "run.")):
+            raise ConfigError(f"--options {option}: all players see the same and decode greedily; use model.… or run.…")
+    players = [player_named(text, options.options) for text in options.players]  # before minutes go into others' games
     page = _page_parts(options.page) if options.page else None
     make_folder(options.out)
     found: dict[str, dict[str, Any]] = {}

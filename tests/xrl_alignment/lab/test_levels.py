@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 from alfworld_native import choose_games
 from alfworld_native.household.floor_plans import floor_plan_numbers
@@ -17,7 +18,12 @@ from alfworld_native.household.levels import LEVELS, GameLevel
 from lavis.common.errors import ConfigError
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import run_program
+from lavis.models.hf_vlm import tiny
+from xrl_alignment.builders.student import load_student
 from xrl_alignment.lab import levels
+from xrl_alignment.runs.checkpoint import save_checkpoint
+from xrl_alignment.settings.loading import load_config, shareable
+from xrl_alignment.settings.schema import DaggerConfig
 
 
 def test_a_table_is_made_once_and_written_into_its_page(tmp_path, monkeypatch, capsys):
@@ -95,6 +101,34 @@ def test_any_policy_plays_by_its_name_and_results_of_other_weights_are_not_reuse
     assert levels.player_named(str(weights)).identity != mine.identity
 
 
+def test_weights_of_another_model_play_with_its_settings(tmp_path):
+    def made(path, options):
+        model, _ = load_student(load_config(DaggerConfig, None, options).model, torch.device("cpu"))
+        config = shareable(load_config(DaggerConfig, None, options))
+        return str(save_checkpoint(path, model=model, config=config))
+
+    def policy_of(*asked):
+        with ExitStack() as cleanup:
+            return levels.player_named(*asked).make(cleanup).policy
+
+    # A run's checkpoint names its model's settings; others may be given, and figures depend on them.
+    tiny_run = made(tmp_path / "tiny.pth", ["model.model_type=tiny", "model.max_txt_len=200"])
+    policy = policy_of(tiny_run)
+    assert policy.model.max_txt_len == 200 and policy.model.llm_proj.in_features == 64  # `student` has 96
+    assert policy_of(tiny_run, ["model.max_txt_len=300"]).model.max_txt_len == 300
+    assert levels.player_named(tiny_run, ["model.max_txt_len=300"]).identity["options"] == "model.max_txt_len=300"
+    # A model of the hub needs its folder: it is not taken from a file.
+    folder = tiny.make("smolvlm", tmp_path / "hub")
+    place = f"model.path={folder}"
+    hub_run = made(tmp_path / "hub.pth", ["model.arch=hf_vlm", place, "model.lora_rank=4"])
+    with pytest.raises(ConfigError, match="is of a model of the hub: say where it is"):
+        levels.player_named(hub_run)
+    asked = ["--out", str(tmp_path / "out"), "--levels", "standard", "--fresh", "1", "--games", "1", "--players"]
+    assert levels.main([*asked, hub_run, "--options", place]) == 0
+    (figures,) = (json.loads(path.read_text()) for path in (tmp_path / "out").glob("fresh-1-standard-*.json"))
+    assert figures["options"] == place and figures["games"] == 1
+
+
 class Silent:
     """A policy that does not say what it reads; it walks about, and notes what it is asked."""
 
@@ -128,6 +162,7 @@ def test_a_class_is_given_what_it_declares_and_its_card_says_how_it_answers(tmp_
         (["--players", "no.module:Here"], "there is no module"),
         (["--players", "gpt@ftp://host"], "unknown player"),
         (["--players", str(REPO_ROOT)], "is a folder"),
+        (["--options", "policy.skip_rejected=true"], "all players see the same and decode greedily"),
         (["--games", "61"], "a frozen test set has 60"),
         (["--games", "-1"], "must be 0 or more"),
     ],
