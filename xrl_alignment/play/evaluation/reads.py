@@ -36,7 +36,7 @@ class RestrictedExpert:
     def __init__(self, expert: Expert) -> None:
         self._expert = expert
         self._reads = reads_of(expert)
-        self.name = expert.name
+        self.name = getattr(expert, "name", type(expert).__name__)  # a class of somebody's own may have none
 
     def __getattr__(self, name: str) -> Any:
         """A `pool`, if the expert has one."""

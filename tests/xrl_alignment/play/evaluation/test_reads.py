@@ -16,8 +16,6 @@ from xrl_alignment.play.evaluation.trials import play_games
 class Listening:
     """Notes all that it is told."""
 
-    name = "listening"
-
     def __init__(self) -> None:
         self.told = []
 
