@@ -82,7 +82,7 @@ from xrl_alignment.agents.language.prompt import build_prompt, opening
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.lab.pretraining.descent import descend, rate_factor
-from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
+from xrl_alignment.lab.pretraining.files import read_splits, write_weights
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play, without_questions
 
 SLOTS = 32  # as many as the tiny model's queries
@@ -409,7 +409,7 @@ def train(
             read += sum(len(row.ids) for row in rows)
             step += 1
         # Under Transformers' names; the output layer is tied to the embedding.
-        write_bfloat16({k: v for k, v in llm.state_dict().items() if k != "lm_head.weight"}, out, played)
+        write_weights({k: v for k, v in llm.state_dict().items() if k != "lm_head.weight"}, out, played)
         minutes = (time.monotonic() - started) / 60
         print(
             f"{min(read / tokens, 1):4.0%}  step {step}, {read / 1e6:.1f} million tokens in {minutes:.1f} min, "

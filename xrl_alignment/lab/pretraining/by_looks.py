@@ -67,7 +67,7 @@ from lavis.training import Updater
 from xrl_alignment.agents.language.prompt import build_prompt, token_counter
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.lab.pretraining.descent import descend, rate_factor
-from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
+from xrl_alignment.lab.pretraining.files import read_splits, write_weights
 from xrl_alignment.lab.pretraining.vision import LOOKS_FOR, QUERY_OF, TYPES
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
@@ -295,7 +295,7 @@ def main() -> None:
             model, states, batches=arguments.batches * (2 if number == 0 else 1),
             lr=arguments.lr * (1 if number == 0 else 0.6), seed=seed, newest=len(player.states) if number else 0,
         )  # fmt: skip
-        write_bfloat16(
+        write_weights(
             {key: value for key, value in model.llm_model.state_dict().items() if key != "lm_head.weight"},
             out / "llm.safetensors",
             read_splits(official=True),  # the shipped student's, with which it began

@@ -14,9 +14,11 @@ from lavis.common.files import write_atomically
 from lavis.models.played import PlayedGames
 
 
-def write_bfloat16(weights: Mapping[str, Tensor], out: Path, played: PlayedGames) -> None:
-    """Write `weights`, in bfloat16, as the safetensors file `out`, whole or not at all; it says what they `played`."""
-    small = {key: value.detach().to(torch.bfloat16).contiguous() for key, value in weights.items()}
+def write_weights(
+    weights: Mapping[str, Tensor], out: Path, played: PlayedGames, dtype: torch.dtype = torch.bfloat16
+) -> None:
+    """Write `weights` in `dtype` as the safetensors file `out`, whole or not at all; it says what they `played`."""
+    small = {key: value.detach().to(dtype).contiguous() for key, value in weights.items()}
     metadata = {"format": "pt", "played": json.dumps(played.as_dict())}
     write_atomically(out, lambda file: file.write(serialize(small, metadata=metadata)))
 

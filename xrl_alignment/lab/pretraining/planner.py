@@ -45,7 +45,7 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.progress import Bar
 from lavis.models.blip2_models.emac_config import package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
-from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
+from xrl_alignment.lab.pretraining.files import read_splits, write_weights
 from xrl_alignment.planning.building import language_model
 from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion
 from xrl_alignment.planning.planners.explorer import explorers_plan
@@ -135,7 +135,7 @@ def main() -> None:
     weights = planner.merged()
     # The output layer is the embedding, which stands in the file already.
     small = {name: value for name, value in weights.items() if name != "lm_head.weight"}
-    write_bfloat16(small, arguments.out, read_splits(official=False))
+    write_weights(small, arguments.out, read_splits(official=False))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ from lavis.models.blip2_models.conv_encoder import ConvEncoder
 from lavis.training import Updater
 from xrl_alignment.lab.pretraining.by_looks import ToldStudent, told_student
 from xrl_alignment.lab.pretraining.descent import descend, rate_factor
-from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
+from xrl_alignment.lab.pretraining.files import read_splits, write_weights
 from xrl_alignment.lab.pretraining.recognition import new_encoder, pixels_of, views
 from xrl_alignment.lab.pretraining.vision import LOOKS_FOR, QUERY_OF, SHARPNESS, TYPES
 
@@ -196,7 +196,7 @@ def main() -> None:
     told = told_student(arguments.language_model / "llm.safetensors")
     with torch.no_grad():
         played = read_splits(official=True)  # the language model began with the shipped student's
-        write_bfloat16(student_state(encoder, reader, told), arguments.out, played)
+        write_weights(student_state(encoder, reader, told), arguments.out, played)
 
 
 if __name__ == "__main__":

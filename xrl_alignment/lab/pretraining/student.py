@@ -5,7 +5,11 @@ r"""Trains the student on games of all levels, by whole episodes, from any weigh
     python -m xrl_alignment.make_student --out DIR --tokens 0.4 --official 1 --drills 0 --untold 0 --actions-only \
         --batch-tokens 1600 --model-type smollm2_135m --options llm_model=FOLDER    # of a pretrained language model
 
+    python -m xrl_alignment.make_student --out A --beside B --seed 1 --tokens 20 &      # two runs, a core each, that
+    python -m xrl_alignment.make_student --out B --beside A --seed 2 --tokens 20        # share what they learn
+
     DIR/
+        deeper.safetensors     with --deeper: what it starts from
         student.safetensors    language model and projection in bfloat16, for `model.pretrained`
         state.pt               the same in float32, with the optimiser: the command goes on from here
         progress.jsonl         a line for each pool: tokens, losses, success of the games that the student played
@@ -75,6 +79,10 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS, help=f"of a batch, about ({BATCH_TOKENS})")
     parser.add_argument("--threads", type=int, default=1, help="of torch; a tiny model is faster with one (1)")
     parser.add_argument("--seed", type=int, default=0)
+    beside = "the --out of another run of this command: after each pool the mean of its newest weights and these"
+    parser.add_argument("--beside", type=Path, metavar="DIR", help=beside)
+    deeper = "layers (from 0) behind which the language model first gets a copy that changes nothing yet"
+    parser.add_argument("--deeper", type=int, nargs="+", default=[], metavar="LAYER", help=deeper)
     parser.add_argument("--model-type", default="student", help="model type whose weights it starts from (student)")
     parser.add_argument(
         "--options", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="keys of the model: section"
@@ -118,9 +126,10 @@ from lavis.training import Updater
 from xrl_alignment.agents.language.prompt import build_prompt, token_counter
 from xrl_alignment.agents.policies.in_process import InProcessPolicy
 from xrl_alignment.builders.student import ImageProcessor, load_student, model_section, prompt_writer
+from xrl_alignment.lab.pretraining.deeper import make_deeper
 from xrl_alignment.lab.pretraining.descent import descend, rate_factor
 from xrl_alignment.lab.pretraining.drills import drill
-from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
+from xrl_alignment.lab.pretraining.files import read_splits, write_weights
 from xrl_alignment.lab.pretraining.labelled import DRILL, SEARCHING, Pools, Record, draw_jobs, played
 from xrl_alignment.play.evaluation.actors import PolicyActor
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
@@ -284,10 +293,12 @@ class Trainer:
     out: Path
     seed: int
     played: PlayedGames  # what the file says of the games that it was trained on
+    beside: Path | None = None  # the folder of a run whose weights are taken into account
     actions_only: bool = False
     untold: float = UNTOLD
     pool: int = 0
     read: int = 0
+    taken: float = 0.0  # when the weights of `beside` were written that were taken last
 
     def __post_init__(self) -> None:
         """Take up what `out` holds."""
@@ -344,6 +355,21 @@ class Trainer:
             # By this run's own speed, playing and saving included.
             left_minutes = (tokens - self.read) * (time.monotonic() - begun) / (self.read - first) / 60
             self.note(records, losses, self.read - read, playing, time.monotonic() - started, max(0.0, left_minutes))
+            if self.beside:
+                self.average(self.beside / "state.pt")
+
+    def average(self, other: Path) -> None:
+        """Take the mean of these weights and those of `other`, if there are new ones.
+
+        So two runs on two cores learn from each other's games (AD-PSGD: Lian et al. 2018, arXiv:1710.06952). Each keeps
+        its own optimiser.
+        """
+        written = other.stat().st_mtime if other.is_file() else 0.0
+        if written > self.taken:
+            self.taken = written
+            theirs = torch.load(other, weights_only=True)["weights"]
+            ours = self.model.trainable_state_dict()
+            self.model.load_trainable({name: weight.lerp(theirs[name], 0.5) for name, weight in ours.items()})
 
     def note(
         self,
@@ -372,7 +398,7 @@ class Trainer:
             "pool": self.pool, "read": self.read, "played": self.played.as_dict(),
         }  # fmt: skip
         write_atomically(self.out / "state.pt", lambda file: torch.save(state, file))
-        write_bfloat16(self.model.trainable_state_dict(), self.out / "student.safetensors", self.played)
+        write_weights(self.model.trainable_state_dict(), self.out / "student.safetensors", self.played)
         with open(self.out / "progress.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         print(json.dumps(line), flush=True)
@@ -390,11 +416,20 @@ def main() -> None:
     try:
         for left in arguments.out.glob(".games-*"):  # of a run that was killed
             shutil.rmtree(left, ignore_errors=True)
-        model, vis_processor = load_student(arguments.options, torch.device("cpu"))
+        options = arguments.options
+        if arguments.deeper:
+            options = make_deeper(options, set(arguments.deeper), arguments.out / "deeper.safetensors")
+        model, vis_processor = load_student(options, torch.device("cpu"))
         assert isinstance(model, Blip2Emac)  # the only architecture with this tokenizer
-        played = read_splits(official=arguments.official > 0).merged(games_of_weights(model_section(arguments.options)))
         trainer = Trainer(
-            model, vis_processor, arguments.out, arguments.seed, played, arguments.actions_only, arguments.untold
+            model,
+            vis_processor,
+            arguments.out,
+            arguments.seed,
+            read_splits(official=arguments.official > 0).merged(games_of_weights(model_section(options))),
+            beside=arguments.beside,
+            actions_only=arguments.actions_only,
+            untold=arguments.untold,
         )
         pools = Pools(
             number=arguments.games,

@@ -63,7 +63,7 @@ from lavis.models.blip2_models.text import LlmTokenizer
 from lavis.training import Updater
 from xrl_alignment.builders.student import ImageProcessor, load_student
 from xrl_alignment.lab.pretraining.descent import descend, rate_factor
-from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
+from xrl_alignment.lab.pretraining.files import read_splits, write_weights
 
 # One line a query. Two types share one only if they never lay together in any of 3,300 games.
 LOOKS_FOR = (
@@ -323,7 +323,7 @@ def save(model: Blip2Emac, head: nn.Linear, out: Path) -> None:
     state: Mapping[str, Tensor] = model.policy_state_dict()
     kept = {key: value for key, value in state.items() if not key.startswith(("llm_model.", "llm_proj."))}
     played = read_splits(official=False)
-    write_bfloat16({**kept, "llm_proj.weight": weight, "llm_proj.bias": bias}, out, played)
+    write_weights({**kept, "llm_proj.weight": weight, "llm_proj.bias": bias}, out, played)
 
 
 def main() -> None:

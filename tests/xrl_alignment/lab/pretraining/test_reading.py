@@ -9,7 +9,7 @@ from lavis.models.blip2_models.conv_encoder import ConvEncoder, ConvEncoderConfi
 from lavis.models.student import Question
 from xrl_alignment.lab.pretraining import reading
 from xrl_alignment.lab.pretraining.by_looks import told_student
-from xrl_alignment.lab.pretraining.files import read_splits, write_bfloat16
+from xrl_alignment.lab.pretraining.files import read_splits, write_weights
 from xrl_alignment.lab.pretraining.reading import Reader, agreement, learn_to_read, loss_of, named_by, student_state
 from xrl_alignment.lab.pretraining.vision import TYPES
 
@@ -48,7 +48,7 @@ def test_the_student_gives_the_words_of_what_the_reader_names(tmp_path):
     told = told_student()
     path = tmp_path / "student.safetensors"
     with torch.no_grad():
-        write_bfloat16(student_state(encoder, reader, told), path, read_splits(official=True))
+        write_weights(student_state(encoder, reader, told), path, read_splits(official=True))
     options = {"vit_config": SIZES, "pretrained": str(path), "amp": ""}
     model, _, _ = load_model_and_preprocess("blip2_emac", "student_looks", is_eval=True, options=options)
     model.require_sources()

@@ -15,6 +15,7 @@ from alfworld_native.household.generator import make_game
 from alfworld_native.household.levels import LEVELS
 from lavis.common.errors import ConfigError
 from lavis.models.blip2_models.text import IGNORE, FastTokenizer, encode_output, encode_prompts
+from lavis.models.played import PlayedGames
 from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.lab.pretraining import student
@@ -156,6 +157,22 @@ def test_what_trains_moves_and_the_rest_stays_and_a_second_run_goes_on(tmp_path,
     assert again["pool"] == 2 and again["read"] > first["read"]
     line = json.loads((tmp_path / "progress.jsonl").read_text().splitlines()[1])
     assert sum(games for _, games in line["own"].values()) == 2, "the student played its share: half of four games"
+
+
+def test_two_runs_share_their_weights(tmp_path):
+    ours, theirs = (load_student({"model_type": "student"}, torch.device("cpu"))[0] for _ in range(2))
+    started = {name: weight.clone() for name, weight in ours.trainable_state_dict().items()}
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            weight += weight.requires_grad
+    (tmp_path / "b").mkdir()
+    trainer = student.Trainer(ours, None, tmp_path / "a", 0, PlayedGames())
+    trainer.average(tmp_path / "b" / "state.pt")  # the other has nothing yet
+    torch.save({"weights": theirs.trainable_state_dict()}, tmp_path / "b" / "state.pt")
+    for _ in range(2):  # once: the same weights are not taken again
+        trainer.average(tmp_path / "b" / "state.pt")
+        for name, weight in ours.trainable_state_dict().items():
+            torch.testing.assert_close(weight, started[name] + 0.5)
 
 
 def test_the_image_of_an_untold_moment_is_its_own(model, record):
