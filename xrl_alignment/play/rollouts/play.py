@@ -25,6 +25,7 @@ import numpy as np
 
 from alfworld_native.base import MAX_STEPS, Environment, Game, TimeStep, information_of
 from alfworld_native.drawing.frames import BLANK_FRAME
+from alfworld_native.errors import EnvironmentFault
 from alfworld_native.experts.base import Expert, ExpertQuestion, Label, checked
 from alfworld_native.experts.seeing import SeeingExplorer
 from xrl_alignment.play.rollouts.base import Rollout
@@ -45,8 +46,19 @@ class Turn:
         return information_of(self.environment, self.now)
 
     def frame(self, *, blank: bool = False) -> np.ndarray:
-        """The agent's view, uint8 (H, W, 3); with `blank` a black one, and nothing is rendered."""
-        return BLANK_FRAME if blank else self.environment.render()
+        """The agent's view, uint8 (H, W, 3); with `blank` a black one, and nothing is rendered.
+
+        EnvironmentFault for another shape or dtype: stored, it would end a training long after.
+        """
+        if blank:
+            return BLANK_FRAME
+        seen = self.environment.render()
+        if not (isinstance(seen, np.ndarray) and seen.dtype == np.uint8 and seen.ndim == 3 and seen.shape[2] == 3):
+            what = f"{seen.dtype} {seen.shape}" if isinstance(seen, np.ndarray) else f"a {type(seen).__name__}"
+            raise EnvironmentFault(
+                f"{type(self.environment).__name__}.render() gives {what}: a frame is a uint8 array (height, width, 3)"
+            )
+        return seen
 
 
 # Who acts in an episode: a generator of questions to the caller's process, which gives their answers. It returns the

@@ -10,6 +10,7 @@ import pytest
 
 from alfworld_native.base import TimeStep
 from alfworld_native.engine.environment import NativeEnvironment
+from alfworld_native.errors import EnvironmentFault
 from alfworld_native.experts.base import ExpertQuestion
 from alfworld_native.experts.seeing import SeeingExplorer
 from xrl_alignment.agents.experts import Label, make_expert
@@ -155,6 +156,26 @@ def test_blank_frames_are_black_and_nothing_is_rendered(games):
     frame = agent.acted[0].frame(blank=True)
     assert frame.dtype == np.uint8 and frame.ndim == 3 and not frame.any()
     with pytest.raises(AssertionError, match="rendered"):
+        agent.acted[0].frame()
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (np.zeros((8, 8, 4), np.uint8), r"gives uint8 \(8, 8, 4\)"),
+        (np.zeros((8, 8, 3)), r"gives float64 \(8, 8, 3\)"),
+        (np.zeros((8, 8), np.uint8), r"gives uint8 \(8, 8\)"),
+        (None, "gives a NoneType"),
+    ],
+)
+def test_a_view_that_is_no_frame_is_refused_at_once(games, seen, said):
+    class Odd(NativeEnvironment):
+        def render(self):
+            return seen
+
+    agent = Says(None)
+    without_questions(play(Odd(), games[0], agent))
+    with pytest.raises(EnvironmentFault, match=f"Odd.render.. {said}: a frame is a uint8 array"):
         agent.acted[0].frame()
 
 
