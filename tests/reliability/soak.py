@@ -16,8 +16,9 @@ its answers grew from 7.1 to 12.2 characters in two hours, so every prompt of 20
 the server in a round by 3.6 % (2026-11-26). With this rate (the same day, two hours, `--teacher`, 9,792 episodes) what
 the system counts grew from 765.2 to 779.2 MB from the first window to the last (1.018), in the same phase of whole
 rounds it was 0.991, and small objects 1.009; but what is allocated grew from 192.4 to 198.0 MB (1.028), and so that run
-failed. Compiled kernels that stay are the larger part of what fills up slowly: without them
-(`ONEDNN_PRIMITIVE_CACHE_CAPACITY=0 LRU_CACHE_CAPACITY=1`) it does not grow after 2,000 episodes (docs/security.md).
+failed. What that is was not proved. Without compiled kernels that stay
+(`ONEDNN_PRIMITIVE_CACHE_CAPACITY=0 LRU_CACHE_CAPACITY=1`) a run of 24 minutes hardly grew after 2,000 episodes
+(docs/security.md).
 
 Memory is judged three times: bytes that are allocated, Python's small objects, which are not among these bytes
 (`allocated.py`), and what the system counts. The latter is a saw's tooth for each round, because the programs keep

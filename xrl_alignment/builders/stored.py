@@ -9,6 +9,7 @@ told, and whoever wants it gives it with `--options`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -122,6 +123,11 @@ def told(settings: StoredSettings) -> str:
         "names, paths, addresses and unusual values of a checkpoint are not taken from it; give those that you want "
         f"with --options: {', '.join(settings.left_out[:_SHOWN])}{more}"
     )
+
+
+def as_options(taken: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Settings by section as options, `model.max_txt_len=200`, whose values are JSON: a text stays one, and a list."""
+    return [f"{section}.{key}={json.dumps(value)}" for section, its in taken.items() for key, value in its.items()]
 
 
 def _is_harmless(value: object, kind: type, rule: Rule) -> bool:

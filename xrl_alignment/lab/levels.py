@@ -161,7 +161,7 @@ def _model_of(file: Path, more: Sequence[str]) -> list[str]:
 
     ConfigError if the checkpoint is of a model of the hub and `more` options do not say where the model is.
     """
-    from xrl_alignment.builders.stored import stored_settings  # here: the other players need no torch
+    from xrl_alignment.builders.stored import as_options, stored_settings  # here: the other players need no torch
     from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint
 
     try:
@@ -170,7 +170,7 @@ def _model_of(file: Path, more: Sequence[str]) -> list[str]:
         return []
     if stored.get("arch") == "hf_vlm" and not any(option.startswith("model.path=") for option in more):
         raise ConfigError(f"player {file} is of a model of the hub: say where it is, --options model.path=FOLDER")
-    return [f"model.{key}={json.dumps(value)}" for key, value in stored.items()]
+    return as_options({"model": stored})
 
 
 def _endpoint(model: str, address: str, cleanup: ExitStack) -> Actor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
 import random
 import re
 import sys
@@ -135,7 +134,7 @@ def settings_of_run(checkpoint: Path) -> list[str]:
 
     Only harmless ones (`builders.stored`); the others are told. ConfigError if the file does not say which model it is.
     """
-    from xrl_alignment.builders.stored import stored_settings, told
+    from xrl_alignment.builders.stored import as_options, stored_settings, told
     from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint
 
     how = "give the settings of the model, for instance --cfg-path configs/evaluate/episodes.yaml"
@@ -147,12 +146,7 @@ def settings_of_run(checkpoint: Path) -> list[str]:
         raise ConfigError(f"{checkpoint} does not say which model it belongs to: {how}")
     if caution := told(stored):
         print(f"{checkpoint}: {caution}", file=sys.stderr, flush=True)
-    return [
-        # As JSON, so that a text stays a text and a list stays a list when the option is read.
-        f"{section}.{key}={json.dumps(value)}"
-        for section, values in stored.taken.items()
-        for key, value in values.items()
-    ]
+    return as_options(stored.taken)
 
 
 def load_policy(config: EvaluateConfig, cleanup: contextlib.ExitStack) -> Suggest:
