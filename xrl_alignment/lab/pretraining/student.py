@@ -367,7 +367,9 @@ class Trainer:
         written = other.stat().st_mtime if other.is_file() else 0.0
         if written > self.taken:
             self.taken = written
-            theirs = torch.load(other, weights_only=True)["weights"]
+            state = torch.load(other, weights_only=True)
+            self.played = self.played.merged(played_in(state) or PlayedGames())
+            theirs = state["weights"]
             ours = self.model.trainable_state_dict()
             self.model.load_trainable({name: weight.lerp(theirs[name], 0.5) for name, weight in ours.items()})
 

@@ -168,11 +168,13 @@ def test_two_runs_share_their_weights(tmp_path):
     (tmp_path / "b").mkdir()
     trainer = student.Trainer(ours, None, tmp_path / "a", 0, PlayedGames())
     trainer.average(tmp_path / "b" / "state.pt")  # the other has nothing yet
-    torch.save({"weights": theirs.trainable_state_dict()}, tmp_path / "b" / "state.pt")
+    state = {"weights": theirs.trainable_state_dict(), "played": PlayedGames(splits=("train",)).as_dict()}
+    torch.save(state, tmp_path / "b" / "state.pt")
     for _ in range(2):  # once: the same weights are not taken again
         trainer.average(tmp_path / "b" / "state.pt")
         for name, weight in ours.trainable_state_dict().items():
             torch.testing.assert_close(weight, started[name] + 0.5)
+    assert trainer.played.splits == ("train",), "what the other has read counts"
 
 
 def test_the_image_of_an_untold_moment_is_its_own(model, record):
