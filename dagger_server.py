@@ -78,7 +78,7 @@ if __name__ == "__main__":
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
-from lavis.common.files import make_folder, write_atomically
+from lavis.common.files import make_folder, writable, write_atomically
 from lavis.models import StudentModel
 from lavis.runners.parallel import check_shardable
 from xrl_alignment.agents.experts import make_expert
@@ -110,6 +110,9 @@ def main(command_line: tuple[argparse.Namespace, DaggerConfig] | None = None) ->
     run = config.run
     set_threads(run.num_threads)
     set_seed(run.seed)
+    if not arguments.resume:
+        name, folder = ("--run-dir", arguments.run_dir) if arguments.run_dir else ("run.output_dir", run.output_dir)
+        writable(name, Path(folder), folder=True)
     expected = expected_games(config)
     # It keeps its port from here on, while the model is loaded. It answers nobody before `start`, and by then `loop`,
     # which its status asks, is built.

@@ -43,7 +43,6 @@ import argparse
 import contextlib
 import datetime
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -107,7 +106,7 @@ from alfworld_native.household.levels import horizon
 from alfworld_native.household.mixture import horizon_of
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
-from lavis.common.files import write_atomically
+from lavis.common.files import writable, write_atomically
 from lavis.common.named_class import is_class_name, make_named
 from lavis.models.played import played_by_file
 from xrl_alignment.agents.experts import make_expert
@@ -333,17 +332,6 @@ def report(result: dict[str, Any], log: str) -> str:
     parts.append(f"rollouts: {sum(rollouts['seconds']):.1f} s, {rollouts['executor']}{workers}")
     made = f"engine {result['engine']}, {result['actor']}, games {result['games_hash']}"
     return "\n\n".join((*parts, f"protocol {result['protocol']}, {made}"))
-
-
-def writable(setting: str, path: Path) -> Path:
-    """The value `path` of a setting, after a look whether it can be written: hours later would be late."""
-    folder = path.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
-    closed = path.is_dir() or (path.exists() and not os.access(path, os.W_OK))
-    if closed or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"{setting}={path} cannot be written: give a file's path in a folder of yours")
-    return path
 
 
 def build_actor(config: EvaluateConfig, teacher: TeacherParts, cleanup: contextlib.ExitStack) -> Actor:

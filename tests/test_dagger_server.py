@@ -285,6 +285,15 @@ def test_a_missing_key_is_said_before_the_model_is_loaded(settings, fails, monke
     )
 
 
+def test_a_folder_that_cannot_be_written_is_said_before_the_model_is_loaded(settings, fails, monkeypatch):
+    monkeypatch.setattr(dagger_server, "load_student", lambda *_: pytest.fail("the model is loaded first"))
+    below = f"{settings}/runs"  # below a file
+    line = fails("--cfg-path", settings, "--options", "server.port=0", f"run.output_dir={below}")
+    assert f"run.output_dir={below} cannot be written: give a folder of yours" in line
+    line = fails("--cfg-path", settings, "--run-dir", below, "--options", "server.port=0")
+    assert f"--run-dir={below} cannot be written" in line
+
+
 def test_a_base_file_without_the_vision_encoder(settings, fails, tmp_path):
     model, _ = load_student({}, torch.device("cpu"))
     own = {k: v.clone() for k, v in model.policy_state_dict().items() if not k.startswith(("visual_", "llm_model."))}

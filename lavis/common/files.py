@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from lavis.common.errors import FileError
+from lavis.common.errors import ConfigError, FileError
 
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")  # what `replaced` calls its temporary files
 
@@ -84,6 +84,21 @@ def make_folder(path: Path | str) -> None:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"the folder {path} could not be made: {error.strerror or error}") from error
+
+
+def writable(setting: str, path: Path, *, folder: bool = False) -> Path:
+    """The value `path` of a setting, after a look whether this file (or `folder`) can be written: before hours of work.
+
+    Raises ConfigError; makes nothing.
+    """
+    place = path.absolute() if folder else path.absolute().parent
+    while not place.exists():
+        place = place.parent
+    taken = not folder and path.exists() and (path.is_dir() or not os.access(path, os.W_OK))
+    if taken or not place.is_dir() or not os.access(place, os.W_OK):
+        wanted = "a folder" if folder else "a file's path in a folder"
+        raise ConfigError(f"{setting}={path} cannot be written: give {wanted} of yours")
+    return path
 
 
 def new_folder(path: Path | str) -> Path:

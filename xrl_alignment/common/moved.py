@@ -44,7 +44,17 @@ MOVED = {
     **{name: f"{_X}.show.{name}" for name in ("dashboard", "report")},
     **{
         name: f"{_X}.lab.{name}"
-        for name in ("collect", "convert", "demo", "doctor", "lavis_task", "levels", "make_figures", "pipeline")
+        for name in (
+            "collect",
+            "convert",
+            "demo",
+            "doctor",
+            "lavis_task",
+            "levels",
+            "loops",
+            "make_figures",
+            "pipeline",
+        )
     },
     **{name: f"{_X}.lab.{name}" for name in ("audit", "pretraining", "results")},
     **{

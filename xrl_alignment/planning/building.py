@@ -64,8 +64,10 @@ _CHANGES: dict[str, dict[str, Any]] = {  # ablation -> settings of the planner
     "no_dpo": {"dpo_epochs": 0},
     "no_feedback": {"feedback": "rules"},
     "cross_entropy": {},
+    "step_teacher": {"replan_every": 1},
 }
 _ACTORS = ("planner", "agent")
+_TEXT_NOISE = (0.05, 0.1, 0.2, 0.4)  # `environment.text_noise` of the curve that `run.robustness` draws
 
 
 def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None = None) -> Path:
@@ -119,15 +121,21 @@ def check_loop(config: EmacPlusConfig) -> None:
             raise ConfigError(f"run.ablations={name} changes none of these settings: leave it out")
 
 
-def ablated(config: EmacPlusConfig, name: str) -> EmacPlusConfig:
-    """The settings of an ablation: a loop of its own with one thing changed."""
-    run = config.run
-    return dataclasses.replace(
-        config,
-        planner=dataclasses.replace(config.planner, **_CHANGES[name]),
-        # Without DPO every round is one of cloning.
-        run=dataclasses.replace(run, bc_rounds=run.num_rounds) if name in ("no_dpo", "cross_entropy") else run,
-    )
+def ablated(config: EmacPlusConfig, name: str, tokens: tuple[int, int] = (1, 1)) -> EmacPlusConfig:
+    """The settings of an ablation: a loop of its own with one thing changed.
+
+    `tokens` are `Loop.training_tokens` of the whole loop: `step_teacher`, whose planner is asked before every action,
+    plays so many games less in a round that it needs about as many tokens.
+    """
+    run, planner = config.run, dataclasses.replace(config.planner, **_CHANGES[name])
+    if name in ("no_dpo", "cross_entropy"):  # every round is one of cloning
+        run = dataclasses.replace(run, bc_rounds=run.num_rounds)
+    if name == "step_teacher":
+        ours, each_step = tokens
+        number = min(run.num_envs, max(1, round(run.num_envs * ours / max(each_step, 1))))
+        run = dataclasses.replace(run, num_envs=number)
+        planner = dataclasses.replace(planner, max_replans=run.max_steps)
+    return dataclasses.replace(config, planner=planner, run=run)
 
 
 class LoopGames(NamedTuple):
@@ -159,12 +167,15 @@ def run_all(config: EmacPlusConfig, games: LoopGames, folder: Path, *, quiet: bo
     if run.valid_seen:
         trained_on["trained_on_valid_seen"] = trained_among(known, official, "valid_seen")
     with closing(build_loop(config, folder, quiet=quiet)) as loop:
-        summary = {f"{who}_before": loop.evaluate(f"{who}_before", heldout, agent=who == "agent") for who in _ACTORS}
+
+        def evaluated(when: str, split: str, games: list[Game]) -> dict[str, Any]:
+            names = {who: f"{who}_{when}{split}" for who in _ACTORS}
+            return {name: loop.evaluate(name, games, agent=who == "agent") for who, name in names.items()}
+
+        before = evaluated("before", "", heldout) | (evaluated("before", "_valid_seen", official) if official else {})
         loop.run(training)
-        summary |= {f"{who}_after": loop.evaluate(f"{who}_after", heldout, agent=who == "agent") for who in _ACTORS}
-        if run.valid_seen:
-            for who in _ACTORS:
-                summary[f"{who}_after_valid_seen"] = loop.evaluate(f"{who}_valid_seen", official, agent=who == "agent")
+        summary = before | evaluated("after", "", heldout)
+        summary |= evaluated("after", "_valid_seen", official) if official else {}
         # Switches: the trained agent and planner play once more with one rule changed.
         for name in run.switches:
             rules = dataclasses.replace(config.planner, **_CHANGES[name])
@@ -178,20 +189,26 @@ def run_all(config: EmacPlusConfig, games: LoopGames, folder: Path, *, quiet: bo
             for ending, rules in (("", config.planner), ("_no_replanning", fixed)):
                 name = f"agent_{kind}_{severity}{ending}"
                 summary[name] = loop.evaluate(name, heldout, agent=True, make_environment=noisy, rules=rules)
+        for rate in _TEXT_NOISE if run.robustness else ():
+            noisy = environment_factory(dataclasses.replace(config.environment, text_noise=rate), run.max_steps)
+            for who in _ACTORS:
+                name = f"{who}_text_noise_{rate}"
+                summary[name] = loop.evaluate(name, heldout, agent=who == "agent", make_environment=noisy)
         for severity in range(1, 5) if run.report_noise else ():
             name = f"agent_report_noise_{severity}"
             summary[name] = loop.evaluate(name, heldout, agent=True, report_severity=severity)
-        identity = loop.planner.identity
+        identity, tokens = loop.planner.identity, loop.training_tokens()
     for name in run.ablations:
-        with closing(
-            build_loop(ablated(config, name), folder / "ablations" / name, quiet=quiet, calls=folder / CALLS)
-        ) as loop:
+        changed = ablated(config, name, tokens)
+        with closing(build_loop(changed, folder / "ablations" / name, quiet=quiet, calls=folder / CALLS)) as loop:
             loop.run(training)
             found = {who: loop.evaluate(f"{who}_after", heldout, agent=who == "agent") for who in _ACTORS}
-        summary[name] = found["agent"] | {"planner_success": found["planner"]["success"]}
+            spent, _ = loop.training_tokens()
+        summary[name] = found["agent"] | {"planner_success": found["planner"]["success"], "training_tokens": spent}
     facts = {
         "seed": run.seed,
         "planner": identity,
+        "training_tokens": tokens[0],
         "heldout_games_hash": games_hash(heldout),
         **trained_on,
         "settings": shareable(config),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +193,18 @@ class Loop:
                 found += examples_of(record, targets=rules.targets, learn_feedback=rules.learn_feedback)
         return found
 
+    def training_tokens(self) -> tuple[int, int]:
+        """Tokens that the planner has read and written in all rounds, and those of a teacher that is asked each step.
+
+        Both count the same games: as they were played.
+        """
+        ours = each_step = 0
+        for path in self.folder.glob("round_*/game_*.json"):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            ours += sum(call["tokens"] for call in [*record["calls"], *record.get("feedbacks", ())])
+            each_step += record.get("step_tokens", 0)  # records of older versions have none
+        return ours, each_step
+
     def _record(self, round: int, number: int) -> Path:
         return self.folder / f"round_{round:03d}" / f"game_{number:04d}.json"
 
@@ -209,7 +221,8 @@ class Loop:
     ) -> dict[str, Any]:
         """The figures of `name`: the agent plays by the plans, or the planner alone (the controller carries them out).
 
-        `changes` replace fields of `plans`. Figures that are on disk are read from there.
+        `changes` replace fields of `plans`. Figures that are on disk are read from there. The file also holds every
+        game's result, as `evaluate.py` writes them (`episodes`): loops are compared game by game (`lab/loops.py`).
         """
         path = self.folder / "evaluations" / f"{name}.json"
         if not path.exists():
@@ -231,6 +244,7 @@ class Loop:
                 for outcome in own.run(player, list(games), answer=answer):
                     played.append(outcome.value)
                     bar.advance(outcome.value.result.won)
-            write_json(path, figures(played))
+            write_json(path, figures(played) | {"episodes": [[asdict(one.result) for one in played]]})
         # From the file also if it was just written: a loop that goes on returns the same containers (lists, no tuples).
-        return json.loads(path.read_text(encoding="utf-8"))
+        read = json.loads(path.read_text(encoding="utf-8"))
+        return {key: value for key, value in read.items() if key != "episodes"}

@@ -32,6 +32,7 @@ ABLATIONS = (
     "no_dpo",
     "no_feedback",
     "cross_entropy",
+    "step_teacher",
 )
 SWITCHES = ABLATIONS[:5]  # what can be changed without training anew
 PLANNERS = ("local", "endpoint", "explorer")
@@ -103,7 +104,8 @@ class LoopRunConfig(AgentTraining):
     )
     robustness: bool = setting(
         False,
-        "evaluate the result at severities 0 to 4 of `environment.image_noise`, with and without replanning",
+        "evaluate the result at severities 0 to 4 of `environment.image_noise`, with and without replanning, and "
+        "planner and agent at rates of 0.05, 0.1, 0.2 and 0.4 of `environment.text_noise`",
         may_change=True,
     )
     report_noise: bool = setting(False, "evaluate the result at report noise of severity 1 to 4, too", may_change=True)

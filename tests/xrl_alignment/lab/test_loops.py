@@ -1,0 +1,77 @@
+"""`python -m xrl_alignment.loops`: several real loops compared game by game."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from lavis.common.errors import ConfigError, MissingFileError
+from lavis.common.files import write_json
+from tests.xrl_alignment.planning.test_building import DEMO, SMALL
+from xrl_alignment.lab.loops import ACTORS, compare, main, read_loop, render
+from xrl_alignment.planning.building import run_emac_plus
+
+MORE = ("run.num_eval=3", "run.max_steps=4", "run.ablations=[no_planner_learning,step_teacher]", "run.robustness=true")
+
+
+@pytest.fixture(scope="module")
+def loops(tmp_path_factory, household_data):
+    folder = tmp_path_factory.mktemp("loops")
+    given = [*SMALL, *MORE, f"environment.data={household_data}", "run.num_envs=2"]
+    return [run_emac_plus(DEMO, [*given, f"run.output_dir={folder / str(s)}", f"run.seed={s}"]) for s in (1, 2)]
+
+
+def test_the_rows_are_those_of_the_loops_own_files(loops, monkeypatch, capsys) -> None:
+    rows = compare(loops)
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in loops]
+    for who in ACTORS:
+        own = [summary[f"{who}_after"]["success"] for summary in summaries]
+        assert rows[f"{who}_after"]["by_seed"] == pytest.approx(own) and rows[f"{who}_after"]["games"] == 3
+        assert rows[f"{who}_after"]["base"] == f"{who}_before" and "base" not in rows[f"{who}_before"]
+        for name in ("no_planner_learning, trained anew", "step_teacher, trained anew", "text_noise_0.4"):
+            assert rows[f"{who}_{name}"]["base"] == f"{who}_after"
+    spent = [summary["step_teacher"]["training_tokens"] for summary in summaries]
+    assert rows["agent_step_teacher, trained anew"]["training_tokens"] == sum(spent) / 2 > 0
+    assert rows["agent_before"]["training_tokens"] is None
+    assert rows["planner_after"]["training_tokens"] == sum(each["training_tokens"] for each in summaries) / 2
+
+    monkeypatch.setattr("sys.argv", ["loops", *map(str, loops)])
+    main()
+    printed = capsys.readouterr().out
+    assert printed.strip() == render(rows) and "| no_planner_learning, trained anew, 3 games | " in printed
+
+
+@pytest.fixture
+def copies(loops, tmp_path):
+    return [shutil.copytree(folder, tmp_path / folder.name) for folder in loops]
+
+
+def test_a_difference_is_paired_by_loop_and_game(copies) -> None:
+    for folder, won in zip(copies, ([1, 1, 0], [1, 0, 0]), strict=True):
+        for name, values in (("agent_before", [0, 0, 0]), ("agent_after", won)):
+            path = folder / "evaluations" / f"{name}.json"
+            found = json.loads(path.read_text())
+            for one, value in zip(found["episodes"][0], values, strict=True):
+                one["won"] = bool(value)
+            write_json(path, found)
+    row = compare(copies)["agent_after"]
+    assert row["success"] == row["difference"]["difference"] == 0.5 and row["by_seed"] == pytest.approx([2 / 3, 1 / 3])
+    low, high = row["difference"]["interval"]
+    assert 0 <= low < 0.5 < high <= 1
+
+
+def test_what_cannot_be_compared_is_refused(copies, tmp_path) -> None:
+    with pytest.raises(ConfigError, match="has the same seed as"):
+        compare([copies[0], copies[0]])
+    with pytest.raises(MissingFileError, match="has no summary.json"):
+        compare([tmp_path])
+    text = (copies[1] / "config.yaml").read_text()
+    (copies[1] / "config.yaml").write_text(text.replace("max_steps: 4", "max_steps: 5"))
+    with pytest.raises(ConfigError, match=r"has other settings than .*: run.max_steps: 4 → 5"):
+        compare(copies)
+    path = copies[0] / "evaluations" / "agent_after.json"
+    write_json(path, {"success": 1.0})
+    with pytest.raises(ConfigError, match="is of an older version"):
+        read_loop(copies[0])
