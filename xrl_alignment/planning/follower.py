@@ -205,6 +205,11 @@ class PlanFollower:
                 if self._ask("rejected"):
                     self._fail(REJECTED)
                     return
+            # The agent has gone elsewhere, and there lies what the plan still searches for.
+            found = self._now.action.verb == "go to" and not planned and self._has_found()
+            if found and not self._asks_planner and self._ask("seen"):
+                self._end(done=False)
+                return
         if self.rules.replan_every and self._steps >= self.rules.replan_every and self._ask("every"):
             if self._now:
                 # Cut short by the number of steps: neither carried out nor refused.
@@ -245,8 +250,7 @@ class PlanFollower:
                     continue
                 # The plan would go on searching for what has been seen in the meantime.
                 searching = bool(self._waiting) and self._waiting[0].verb == "go to"
-                seen = bool(self._sought) and self._controller.find(self._sought) is not None
-                if searching and seen and self._ask("seen"):
+                if searching and self._has_found() and self._ask("seen"):
                     return
         # The plan is used up. If it ended at a part that is no action, the planner is told so.
         if self._unknown:
@@ -257,6 +261,10 @@ class PlanFollower:
             if self._ask("rejected"):
                 return
         self._ask("exhausted")
+
+    def _has_found(self) -> bool:
+        """Whether what the plan searches for has come into view since it was made."""
+        return bool(self._sought) and self._controller.find(self._sought) is not None
 
     def _judge(self) -> bool:
         """Have the planner judge what is left of its plan; False if nothing is left, or no plan could follow."""

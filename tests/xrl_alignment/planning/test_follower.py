@@ -9,6 +9,7 @@ import pytest
 
 from xrl_alignment.planning.follower import PlanFollower
 from xrl_alignment.planning.planners.base import QUESTIONS, PlanAnswer, plan_prompt
+from xrl_alignment.planning.plans import HighLevelAction
 from xrl_alignment.settings.planning import PlanRules
 
 OPENING = (
@@ -86,6 +87,18 @@ def test_an_agent_that_does_not_do_what_was_planned_is_no_reason_for_another_pla
     follower = follow("go to countertop 1, take mug", PlanRules())
     follower.observe("open window 1", "Nothing happens.")
     assert not follower.due and follower.command == "go to countertop 1" and not follower.calls[0].failed
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_an_agent_that_finds_elsewhere_what_the_plan_searches_for_gets_a_new_plan(on: bool) -> None:
+    follower = follow("go to desk 1, go to cabinet 1, take mug", replace(OFF, replan_seen=on))
+    follower.observe("go to sinkbasin 1", "You arrive at sinkbasin 1. On the sinkbasin 1, you see a fork 1.")
+    assert not follower.due and follower.command == "go to desk 1"
+    follower.observe("go to countertop 1", MUG_COUNTER)
+    assert follower.due is on and follower.action == (None if on else HighLevelAction("go to", place="desk 1"))
+    if on:
+        (action, report) = follower.question().history[-1]
+        assert action == "go to desk 1" and report.endswith(MUG_COUNTER) and not follower.carried_out
 
 
 @pytest.mark.parametrize("text", ["", "dance on table 1", "<think>hm"])
