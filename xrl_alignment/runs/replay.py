@@ -50,14 +50,15 @@ class ReplayBuffer:
         self.random = np.random.default_rng(seed)
         self.drawn: list[Place] = []  # the last batch: shard and transition of each sample
         self.refused: set[str] = set()  # shards that cannot be learned from; a checkpoint keeps them
-        self._names: list[str] = []  # every shard ever added that has a transition to draw
-        self._ends: list[int] = []  # transitions up to and including each shard
+        # The index holds the shards that can be drawn from alone: a run may write millions of them.
+        self._names: list[str] = []  # the oldest first
+        self._ends: list[int] = []  # transitions up to and including each shard, those that have left included
         self._rows: dict[str, list[int]] = {}  # with `disagreements`: which of a shard's transitions count
-        self._gone = 0  # so many shards have left the index
+        self._left = 0  # transitions of the shards that have left the index
 
     def __len__(self) -> int:
         """Number of transitions that can be drawn."""
-        return self._ends[-1] - self._start if self._ends else 0
+        return self._ends[-1] - self._left if self._ends else 0
 
     def add_shard(self, name: str) -> set[str]:
         """Take a written shard of this directory into the index; with `disagreements` its texts are read.
@@ -77,17 +78,21 @@ class ReplayBuffer:
                 logger.error("nothing is learned from %s: %s", name, error)
                 texts = []
             rows = [i for i, row in enumerate(texts) if row["text_output_neg"] not in ("", row["text_output"])]
-            self._rows[name], steps = rows, len(rows)
             if not rows:
                 return set()  # nothing of it can be drawn
+            self._rows[name], steps = rows, len(rows)
         # `_ends` are running totals, so that the shard of the n-th transition is found by bisection, in O(log shards).
         self._names.append(name)
-        self._ends.append((self._ends[-1] if self._ends else 0) + steps)
+        self._ends.append((self._ends[-1] if self._ends else self._left) + steps)
         # The oldest shards go as a whole, and the newest one stays even if it alone is larger than the capacity.
-        before = self._gone
-        while len(self) > self.capacity and self._gone < len(self._names) - 1:
-            self._gone += 1
-        return set(self._names[before : self._gone])
+        gone = 0
+        while len(self) > self.capacity and gone < len(self._names) - 1:
+            self._left = self._ends[gone]
+            self._rows.pop(self._names[gone], None)
+            gone += 1
+        left = set(self._names[:gone])
+        del self._names[:gone], self._ends[:gone]
+        return left
 
     def sample(self, batch_size: int) -> dict[str, list]:
         """Draw a batch: {"image": list of uint8 (H, W, 3), "text_input": [...], "text_output": [...]}."""
@@ -126,7 +131,7 @@ class ReplayBuffer:
         return self._learnable()
 
     def _learnable(self) -> bool:
-        return any(name not in self.refused for name in self._names[self._gone :])
+        return any(name not in self.refused for name in self._names)
 
     def describe_drawn(self, limit: int = 4) -> str:
         """The last batch in words: shard, step and game of its first samples."""
@@ -140,15 +145,11 @@ class ReplayBuffer:
         more = len(self.drawn) - limit
         return ", ".join(named) + (f" and {more} more" if more > 0 else "")
 
-    @property
-    def _start(self) -> int:
-        return self._ends[self._gone - 1] if self._gone else 0
-
     def _place(self, position: int) -> Place:
         """Shard and index in it of the `position`-th transition that can be drawn."""
-        position += self._start
+        position += self._left
         shard = bisect_right(self._ends, position)
-        name, row = self._names[shard], position - (self._ends[shard - 1] if shard else 0)
+        name, row = self._names[shard], position - (self._ends[shard - 1] if shard else self._left)
         return name, self._rows[name][row] if self.disagreements else row
 
 

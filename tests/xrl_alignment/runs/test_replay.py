@@ -83,6 +83,30 @@ def test_an_index_over_100_000_transitions_is_small_and_quick(tmp_path):
     assert len(buffer) == 100_000 and size < 4 << 20 and seconds < 2.0  # with tracemalloc, about 0.1 s
 
 
+def test_an_index_forgets_the_shards_that_have_left_and_draws_as_before(tmp_path):
+    buffer, held, left = ReplayBuffer(tmp_path, capacity=30, seed=1), [], []
+    for env in range(1000):
+        name = shard_name(0, env, env % 7 + 1)
+        held.append((name, env % 7 + 1))
+        gone = set()
+        while sum(steps for _, steps in held) > 30:
+            gone.add(held.pop(0)[0])
+        assert buffer.add_shard(name) == gone
+        left += gone
+        places = [(name, step) for name, steps in held for step in range(steps)]
+        wanted = np.random.default_rng(env).integers(len(places), size=4)
+        buffer.random = np.random.default_rng(env)
+        assert buffer.draw(4) == [places[i] for i in wanted] and len(buffer) == len(places)
+    assert len(left) > 980 and len(buffer._names) == len(buffer._ends) == len(held)
+
+
+def test_with_disagreements_the_rows_of_a_shard_leave_with_it(tmp_path):
+    buffer = ReplayBuffer(tmp_path, capacity=5, disagreements=True)
+    for env in range(4):
+        buffer.add_shard(store(tmp_path, 0, env, range(3)))
+    assert len(buffer) == 3 and list(buffer._rows) == buffer._names == [shard_name(0, 3, 3)]
+
+
 def test_damaged_missing_and_foreign_shards_are_named(tmp_path):
     name = store(tmp_path, 0, 0, range(4))
     buffer = ReplayBuffer(tmp_path)
