@@ -290,8 +290,6 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_model_is_loaded(sett
     below = f"{settings}/runs"  # below a file
     line = fails("--cfg-path", settings, "--options", "server.port=0", f"run.output_dir={below}")
     assert f"run.output_dir={below} cannot be written: give a folder of yours" in line
-    line = fails("--cfg-path", settings, "--run-dir", below, "--options", "server.port=0")
-    assert f"--run-dir={below} cannot be written" in line
 
 
 def test_a_base_file_without_the_vision_encoder(settings, fails, tmp_path):
@@ -345,7 +343,7 @@ def test_a_busy_port_names_its_holder(settings, fails, tmp_path):
 def test_a_file_as_run_directory_is_refused(settings, fails, tmp_path):
     (tmp_path / "file").touch()
     line = fails("--cfg-path", settings, "--run-dir", tmp_path / "file", "--options", "server.port=0")
-    assert f"the folder {tmp_path / 'file'} could not be made: File exists" in line
+    assert f"--run-dir={tmp_path / 'file'} cannot be written: give a folder of yours" in line
 
 
 @pytest.mark.parametrize("damage", ["truncated", "another base", "another shape"])
