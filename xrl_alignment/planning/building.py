@@ -307,6 +307,7 @@ def local_planner(settings: PlannerConfig, run: LoopRunConfig, device: torch.dev
         context_tokens=settings.context_tokens,
         max_answer_tokens=settings.max_answer_tokens,
         max_batch=run.max_batch,
+        grounded=settings.grounded,
     )
 
 

@@ -232,6 +232,11 @@ class PlannerConfig(EndpointConfig, PlannerTraining, PlanRules):
     )
     context_tokens: int = setting(1024, "the model's context: tokens of prompt and plan together", at_least(2))
     max_answer_tokens: int = setting(64, "tokens of a plan, at most", at_least(1))
+    grounded: bool = setting(
+        False,
+        "`local`: decode under a grammar, ours: known actions, places of the room, searches only where the agent has "
+        "not been, and numbers only of things that were reported",
+    )
     base_url: str = setting("", "`endpoint`: its address; empty: OpenAI's own", may_change=True)
     cache: str = setting(
         "",
@@ -247,6 +252,8 @@ class PlannerConfig(EndpointConfig, PlannerTraining, PlanRules):
             given = getattr(self, key)
             valid = given == default or self.name == "endpoint"
             check_has_effect(f"planner.{key}", given, valid, "planner.name=endpoint")
+        valid = not self.grounded or self.name == "local"
+        check_has_effect("planner.grounded", self.grounded, valid, "planner.name=local")
         given = self.handover
         check_has_effect("planner.handover", given, given == "none" or bool(self.trainer), "planner.trainer is set")
         if self.name == "explorer" and self.report not in ("text", "both"):

@@ -27,6 +27,7 @@ from lavis.models.blip2_models.text import LlmTokenizer, encode_output, encode_p
 from lavis.models.decoding import forget_decoding
 from xrl_alignment.agents.language.prompt import token_counter
 from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion, plan_prompt
+from xrl_alignment.planning.planners.grounded import Grounded
 
 NOTE = "planner.json"
 _WEIGHTS = "adapter_model.safetensors"
@@ -41,7 +42,8 @@ class LocalPlanner(Planner):
     """`model` writes plans greedily, `max_batch` at a time; an adapter of `rank` beside its linear layers trains.
 
     `targets` names the layers that have one, by the end of their names; none: all. `examples` are shown before each
-    question. `context_tokens` is the room for prompt and answer together. Raises MissingExtraError without peft.
+    question. `context_tokens` is the room for prompt and answer together. A `grounded` planner writes only plans of the
+    grammar (`PlanGrammar`). Raises MissingExtraError without peft.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class LocalPlanner(Planner):
         max_answer_tokens: int = 64,
         max_batch: int = 32,
         targets: Sequence[str] = (),
+        grounded: bool = False,
     ) -> None:
         try:
             from peft import LoraConfig, get_peft_model
@@ -66,6 +69,7 @@ class LocalPlanner(Planner):
         self.examples = examples
         self.max_answer_tokens = max_answer_tokens
         self.max_batch = max_batch
+        self.grounded = grounded
         self.base_hash = _hash_of_base(model)
         forget_decoding(model)  # else a folder's repetition penalty would count against the words of a greedy plan
         self._budget = context_tokens - max_answer_tokens - 1  # the BOS token
@@ -105,6 +109,7 @@ class LocalPlanner(Planner):
             for row, prompt in enumerate(batch):  # padded on the left: what is generated follows the prompt at once
                 ids[row, longest - len(prompt) :] = torch.tensor(prompt)
                 mask[row, longest - len(prompt) :] = 1
+            asked = questions[start : start + self.max_batch]
             # Greedy: the same state gets the same plan, in whatever batch it is asked.
             made = self.model.generate(
                 input_ids=ids.to(device),
@@ -113,6 +118,7 @@ class LocalPlanner(Planner):
                 max_new_tokens=self.max_answer_tokens,
                 eos_token_id=eos,
                 pad_token_id=pad,
+                logits_processor=[Grounded(asked, self.tokenizer, longest)] if self.grounded else [],
             )[:, longest:].tolist()
             # Behind a row's EOS stand pads, while other rows went on; a row without one was cut by `max_new_tokens`.
             answers += [row[: row.index(eos)] if eos in row else row for row in made]

@@ -1,0 +1,103 @@
+"""Plans that can be carried out: decoding under a grammar of high-level actions, the room's places and things seen.
+
+A language model that is small, or new to a room, writes `go to cabinet 4` although the room has no cabinet, and
+searches a place a second time. Under the grammar it cannot: at each step it writes the likeliest of those tokens with
+which the text is still the beginning of a plan. What to do, where to search and in which order stays the model's
+choice. The grammar is ours, not EMAC+'s; PICARD (Scholak et al. 2021, arXiv:2109.05093) decodes SQL so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import regex
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from alfworld_native.language.sentences import parse_opening, type_of
+from lavis.models.blip2_models.text import LlmTokenizer
+from xrl_alignment.planning.planners.base import PlanQuestion
+from xrl_alignment.planning.plans import MAX_ACTIONS, TREATMENTS
+
+_NUMBERED = regex.compile(r"\b[a-z]+ \d+\b")
+_WORD = "[a-z]{2,24}"  # a type: what is searched for may be any
+_TRIED = 64  # likeliest tokens, before all others are looked at
+
+
+class PlanGrammar:
+    """The plans for one state, of at most `MAX_ACTIONS` actions.
+
+    A plan goes to places of the room that no report has named, to each at most once: reports name the places where
+    the agent was. Things with a number are those that a report has named; a type may be any word. What is put may be
+    put in or on every place of the room, which a number or a type names.
+    """
+
+    def __init__(self, question: PlanQuestion) -> None:
+        places, _ = parse_opening(question.goal)
+        reported = set(_NUMBERED.findall(" ".join(report for _, report in question.history)))
+        # Without reports only the record of what was done tells where the agent was.
+        been = reported | {action.removeprefix("go to ") for action, _ in question.history}
+        self._searches = [f"go to {name}" for name in places if name not in been]
+        search, place = _any_of(self._searches), _any_of({*places, *map(type_of, places)})
+        thing = _any_of(reported - set(places), _WORD)
+        forms = [
+            *([search] if search else []),
+            f"(?:take|use|{'|'.join(TREATMENTS)}) {thing}",
+            *([f"put {thing} in/on {place}"] if place else []),
+        ]
+        action = f"(?:{'|'.join(forms)})"
+        self._plan = regex.compile(f"{action}(?:, {action}){{0,{MAX_ACTIONS - 1}}}")
+
+    def begins(self, text: str) -> bool:
+        """Whether `text` is a plan or the beginning of one."""
+        *done, newest = text.split(", ")
+        # Of the searches that are not in the plan yet the text must begin one, or it could not go on.
+        searches = [one for one in self._searches if one not in done]
+        if newest.startswith("g") and not any(one.startswith(newest.rstrip(",")) for one in searches):
+            return False
+        return self._plan.fullmatch(text, partial=True) is not None
+
+    def ends(self, text: str) -> bool:
+        """Whether `text` is a whole plan."""
+        return self.begins(text) and self._plan.fullmatch(text) is not None
+
+
+class Grounded(LogitsProcessor):
+    """Leaves each row of a greedy generation the likeliest token with which its text is still the beginning of a plan.
+
+    `start` is the length of the padded prompts. A question that has a plan asks for a judgement, and its row is left as
+    it is. A row whose text no token continues ends.
+    """
+
+    def __init__(self, questions: Sequence[PlanQuestion], tokenizer: LlmTokenizer, start: int) -> None:
+        self._grammars = [None if question.plan else PlanGrammar(question) for question in questions]
+        self._tokenizer = tokenizer
+        self._start = start
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """`input_ids` (B, T) with the prompts, `scores` (B, vocabulary): the scores, -inf where a token is not left."""
+        left = torch.full_like(scores, -torch.inf)
+        for row, (grammar, ids) in enumerate(zip(self._grammars, input_ids[:, self._start :].tolist(), strict=True)):
+            tokens = slice(None) if grammar is None else self._next(grammar, ids, scores[row])
+            left[row, tokens] = scores[row, tokens]
+        return left
+
+    def _next(self, grammar: PlanGrammar, written: list[int], scores: Tensor) -> int:
+        eos, decode = self._tokenizer.eos_id, self._tokenizer.decode
+        if eos in written:  # a row that has ended, while others go on
+            return eos
+        text = decode(written).lstrip()
+        for count in (min(_TRIED, len(scores)), len(scores)):
+            for token in scores.topk(count).indices.tolist():
+                longer = text if token == eos else decode([*written, token]).lstrip()
+                if grammar.ends(text) if token == eos else longer != text and grammar.begins(longer):
+                    return token
+        return eos
+
+
+def _any_of(names: Collection[str], *others: str) -> str:
+    """An expression for one of `names`, or of the expressions `others`; "" for none."""
+    # Longer ones first, or `desk` would be found in `desk 1` and the rest be no action.
+    choices = [*map(regex.escape, sorted(names, key=lambda name: (-len(name), name))), *others]
+    return f"(?:{'|'.join(choices)})" if choices else ""
