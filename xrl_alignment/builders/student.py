@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -173,6 +172,11 @@ def _vllm_policy(settings: PolicyConfig, student: Student, vis_processor: ImageP
 
 def prompt_writer(model: Student, *, tell_objects: bool = True) -> Callable[..., str]:
     """`language.prompt.build_prompt` for this model: counts with its tokens, so that it never has to cut."""
-    # The budget of an empty question: what the model itself puts around a prompt is taken off already.
-    count, budget = token_counter(model.encode), model.budget(Question("", ()))
-    return partial(build_prompt, tell_objects=tell_objects, budget=budget, count=count)
+    count, empty = token_counter(model.encode), Question("", ())
+
+    def write_prompt(*parts: Any) -> str:
+        # The budget of an empty question: what the model itself puts around a prompt is taken off already. Asked anew
+        # each time, because the model learns from its first frame how many tokens a frame takes.
+        return build_prompt(*parts, tell_objects=tell_objects, budget=model.budget(empty), count=count)
+
+    return write_prompt

@@ -11,6 +11,7 @@ Shapes: L tokens of one prompt, image tokens counted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from lavis.models.student import Question
 from lavis.processors.blip_processors import as_image
 
 Inputs = dict[str, Tensor]
-FRAME = (300, 300)  # of ALFWorld's frames, which a budget without images is computed for
+FRAME = (300, 300)  # width and height of ALFWorld's frames, which a budget counts before any frame was read
 ALIGNED = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # (1, L) each, as far as there are any
 _PROBE = "go to desk 1"  # stands for any answer while the template's own words are found out
 _TAIL = 12  # characters before an answer that its first token may depend on
@@ -46,6 +47,8 @@ class Chat:
         self.processor: Any = processor
         self.tokenizer: Any = processor.tokenizer
         self.images, self.longest = images, longest
+        self._largest = FRAME  # of the frames so far
+        self._overheads: dict[tuple[int, int], int] = {}  # tokens around the text by the size of the frames
         self.image_token, self.image_id = image_token(processor), image_token_id(config)
         template = getattr(processor, "chat_template", None) or self.tokenizer.chat_template
         self.has_template = bool(template)
@@ -92,6 +95,7 @@ class Chat:
                 f"model.images={len(question.images)}"
             )
         frames = [as_frame(image) for image in question.images]
+        self._largest = max(self._largest, *(frame.size for frame in frames), key=math.prod)
         text = question.prompt
         inputs = self._inputs(text, frames)
         for _ in range(_TRIES):
@@ -112,10 +116,13 @@ class Chat:
         return frames, text, inputs
 
     def overhead(self, question: Question) -> int:
-        """Tokens of a prompt that are no text of its own; without images, of `images` frames of ALFWorld's size."""
-        frames = [as_frame(image) for image in question.images]
-        blank = Image.new("RGB", FRAME)
-        return self._inputs("", frames or [blank] * self.images)["input_ids"].shape[1]
+        """Tokens of a prompt that are no text of its own; without images, of `images` frames as large as any so far."""
+        if question.images:
+            return self._inputs("", [as_frame(image) for image in question.images])["input_ids"].shape[1]
+        if self._largest not in self._overheads:
+            blank = Image.new("RGB", self._largest)
+            self._overheads[self._largest] = self._inputs("", [blank] * self.images)["input_ids"].shape[1]
+        return self._overheads[self._largest]
 
     def image_tokens(self, inputs: Inputs) -> int:
         """How many of the prompt's tokens are the image's."""

@@ -23,6 +23,7 @@ from lavis.models.references import ReferenceLogps
 from lavis.models.student import DpoParts, Question
 from lavis.runners.parallel import check_shardable
 from tests.lavis.models.hf_vlm.conftest import PROMPTS, frame, wake
+from xrl_alignment.builders.student import prompt_writer
 
 pytest.importorskip("peft")
 FAMILIES = [
@@ -304,6 +305,22 @@ def test_the_budget_is_what_a_prompt_may_have(build: Build) -> None:
     assert budget == model.budget(Question("not read", (frame(0),)))
     text = model.chat.tokenizer.decode(model.encode("go to desk 1 " * 100)[: budget - 1])
     assert 96 <= model.chat.read(Question(text, (frame(0),)))["input_ids"].shape[1] <= 100
+
+
+def test_the_budget_counts_frames_as_large_as_any_that_was_read(build: Build) -> None:
+    """`environment.camera=around` has frames of 896 × 224, an own environment any: a full prompt kept its beginning."""
+    model = build(max_txt_len=400)
+    model.chat.processor.image_processor.size = {"shortest_edge": 28 * 28, "longest_edge": 896 * 224}
+    wide = np.concatenate([frame(0)[:224, :224]] * 4, axis=1)
+    before = model.budget(Question("", ()))
+    assert model.budget(Question("", (wide,))) < before  # else this test would say nothing
+    model.chat.read(Question("x", (wide,)))
+    write = prompt_writer(model)
+    steps = [("look", "Nothing happens.")] * 60
+    prompt = write("You are in a room, you see a desk 1.\nYour task is to: look.", (), steps)
+    assert model.chat.turn(Question(prompt, (wide,)))[1] == prompt.strip()
+    model.chat.read(Question("x", (frame(0),)))
+    assert model.budget(Question("", ())) == model.budget(Question("", (wide,)))
 
 
 def test_several_images_each_have_a_place(build: Build) -> None:
