@@ -44,7 +44,7 @@ import contextlib
 import datetime
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -107,14 +107,12 @@ from alfworld_native.household.mixture import horizon_of
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.files import writable, write_atomically
-from lavis.common.named_class import is_class_name, make_named
+from lavis.common.named_class import is_class_name
 from lavis.models.played import played_by_file
 from xrl_alignment.agents.experts import make_expert
-from xrl_alignment.agents.language.prompt import build_prompt
-from xrl_alignment.agents.policies.base import Policy
 from xrl_alignment.agents.policies.uniform import RandomPolicy
 from xrl_alignment.builders.environments import environment_factory, games_of
-from xrl_alignment.builders.student import load_student, make_policy, model_section, prompt_writer
+from xrl_alignment.builders.student import acting_policy, model_section
 from xrl_alignment.builders.teacher import TeacherParts, build_teacher, expert_options
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.common.errors import EndpointFault
@@ -344,14 +342,13 @@ def build_actor(config: EvaluateConfig, teacher: TeacherParts, cleanup: contextl
         options = expert_options(config.expert.name, teacher, tell_objects=told, notes=notes)
         reads = reads_of(make_expert(config.expert.name, environment=object(), **options))
         return ExpertActor(partial(new_expert, config.expert.name, options), reads)
-    tell_objects = config.environment.tell_objects
-    if is_class_name(config.policy.name):  # its prompts are whole: no model's budget is its own
-        policy: Policy = make_named(config.policy.name, "policy", ("act", "close"), Policy)
-        write_prompt: Callable[..., str] = partial(build_prompt, tell_objects=tell_objects)
-    else:
-        model, vis_processor = load_student(config.model, pick_device(run.device))
-        policy = make_policy(config.policy, model, vis_processor, run.max_batch)
-        write_prompt = prompt_writer(model, tell_objects=tell_objects)
+    policy, write_prompt = acting_policy(
+        config.model,
+        config.policy,
+        pick_device(run.device),
+        max_batch=run.max_batch,
+        tell_objects=config.environment.tell_objects,
+    )
     cleanup.callback(policy.close)
     blank, reads = config.environment.blank_frames, reads_of(policy, policy=True)
     return PolicyActor(policy=policy, blank_frames=blank, write_prompt=write_prompt, reads=reads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,18 @@ def _vllm_policy(settings: PolicyConfig, student: Student, vis_processor: ImageP
         prompts_per_call=max_batch if own and model.device.type == "cpu" else PROMPTS_PER_CALL,
         **options,
     )
+
+
+def acting_policy(
+    model: dict[str, Any], settings: PolicyConfig, device: torch.device | str, *, max_batch: int, tell_objects: bool
+) -> tuple[Policy, Callable[..., str]]:
+    """Who acts by these two sections, and what writes its prompts; a class of one's own has no model."""
+    if is_class_name(settings.name):
+        # Its prompts are whole: no model's budget is its own.
+        policy: Policy = make_named(settings.name, "policy", ("act", "close"), Policy)
+        return policy, partial(build_prompt, tell_objects=tell_objects)
+    student, vis_processor = load_student(model, device)
+    return make_policy(settings, student, vis_processor, max_batch), prompt_writer(student, tell_objects=tell_objects)
 
 
 def prompt_writer(model: Student, *, tell_objects: bool = True) -> Callable[..., str]:

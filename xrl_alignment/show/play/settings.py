@@ -21,6 +21,7 @@ from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts import Expert, make_expert
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.play.evaluation.actors import PolicyActor, PolicyQuestion
+from xrl_alignment.play.evaluation.reads import reads_of
 from xrl_alignment.show.play.game import GameInProgress, Suggest
 
 if TYPE_CHECKING:  # settings and models are in the extra `train`; games and experts need none
@@ -80,7 +81,7 @@ def set_up(
     games = choose_games(environment, split, data=data, num_train=GENERATED, num_heldout=GENERATED)
     with contextlib.ExitStack() as cleanup:
         # A policy only if something of it is named; settings also if the expert or the frames need them.
-        wanted = bool(checkpoint or cfg_path or any(option.startswith("model.") for option in options))
+        wanted = bool(checkpoint or cfg_path or any(option.startswith(("model.", "policy.")) for option in options))
         config = read_settings(checkpoint, cfg_path, options) if wanted or options or expert == "openai" else None
         beside = expert if expert in CLIENT_EXPERTS else None
         frames = {key: getattr(config.environment, key) for key in _SHOWN} if config else {}
@@ -152,18 +153,21 @@ def settings_of_run(checkpoint: Path) -> list[str]:
 def load_policy(config: EvaluateConfig, cleanup: contextlib.ExitStack) -> Suggest:
     """The policy of a `model:` and a `policy:` section, as a function of one state."""
     from lavis.common.devices import pick_device
-    from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+    from xrl_alignment.builders.student import acting_policy
 
-    model, vis_processor = load_student(config.model, pick_device(config.run.device))
-    policy = make_policy(config.policy, model, vis_processor, max_batch=1)
+    tell_objects, device = config.environment.tell_objects, pick_device(config.run.device)
+    policy, write_prompt = acting_policy(config.model, config.policy, device, max_batch=1, tell_objects=tell_objects)
     cleanup.callback(policy.close)
-    actor = PolicyActor(policy=policy, write_prompt=prompt_writer(model, tell_objects=config.environment.tell_objects))
+    blank, reads = config.environment.blank_frames, reads_of(policy, policy=True)
+    actor = PolicyActor(policy=policy, blank_frames=blank, write_prompt=write_prompt, reads=reads)
 
     def suggest(question: PolicyQuestion) -> str:
         # A model that reads several frames gets the newest of the earlier ones, too; `[-0:]` would be all of them.
         count = actor.frames - 1
         seen = question._replace(earlier=question.earlier[-count:] if count else ())
-        if config.environment.blank_frames:
+        if "admissible_commands" not in actor.reads:
+            seen = seen._replace(admissible_commands=())
+        if actor.blank_frames:
             seen = seen._replace(image=BLANK_FRAME, earlier=[BLANK_FRAME] * len(seen.earlier))
         return actor.answer([seen])[0]
 

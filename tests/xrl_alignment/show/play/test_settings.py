@@ -55,6 +55,24 @@ def test_an_expert_may_be_absent_but_not_unknown(games):
         set_up(**games, expert="explorr")
 
 
+class Watching:
+    """A policy of somebody's own that declares no more than the text."""
+
+    def act(self, batch):
+        assert all(not one.image.any() and not one.admissible_commands for one in batch)
+        return [f"examine {len(one.prompt) > 100}" for one in batch]
+
+    def close(self):
+        return
+
+
+def test_a_policy_of_ones_own_plays_and_is_given_what_it_declares(games):
+    setup = set_up(**games, options=[f"policy.name={__name__}:Watching"])
+    game = setup.new_game(1)
+    assert game.players == ("you", "expert", "policy") and game.moment.policy == "examine True"
+    setup.close()
+
+
 def test_a_checkpoint_plays_with_the_settings_of_its_run(games, tmp_path, monkeypatch):
     options = ["model.model_type=tiny", "model.max_txt_len=200", "policy.num_beams=1", "policy.max_length=9"]
     shown = ["environment.tell_objects=false", "environment.show_ids=false", "environment.blank_frames=true"]
