@@ -1,8 +1,8 @@
 """The planner's learning: from the plans of played games, supervised and by preferences.
 
-- Supervised: the planner's own plans in games that were won, as far as they led to what they searched for or to the
-  end of the game, and the explorer's plan for the same state in place of every other one; or, as in EMAC+'s eq. 3
-  (arXiv:2505.19905), what was carried out from the plan on in a game that was won (`targets=hindsight`).
+- Supervised: the planner's own plans that were carried out to the end of a game that was won, and the explorer's plan
+  for the same state in place of every other one; or, as in EMAC+'s eq. 3 (arXiv:2505.19905), what was carried out from
+  the plan on in a game that was won (`targets=hindsight`).
 - DPO (Rafailov et al. 2023, arXiv:2305.18290): if the planner's own plan failed (it was given up or did not suffice,
   or the game was lost), the explorer's plan is chosen and its own is rejected; the reference is the adapter as it was
   before.
@@ -28,7 +28,7 @@ from xrl_alignment.planning.plans import MAX_ACTIONS
 from xrl_alignment.settings.planning import PlannerTraining
 
 MAX_NORM = 1.0  # of the gradient
-GOOD_ENDS = ("seen", "every")  # triggers of the next plan that do not speak against this one
+UNDECIDED = ("seen", "every")  # triggers of the next plan that say neither for nor against this one
 
 
 class PlanExample(NamedTuple):
@@ -53,13 +53,16 @@ def examples_of(
         history = tuple((action, report) for action, report in call["history"])
         feedback = tuple(call.get("feedback", ()))  # records of older versions have none
         question = PlanQuestion(goal, history[-1][1] if history else "", history, feedback)
-        good = won and call["valid"] and not call["failed"] and (after is None or after["trigger"] in GOOD_ENDS)
+        failed = not (won and call["valid"]) or call["failed"]
+        failed = failed or (after is not None and after["trigger"] not in UNDECIDED)
+        # Of a plan that was replaced while it went well the rest was never tried, and may be wrong.
+        good = after is None and not failed
         chosen = call["plan"] if good else call["corrected"]
         if targets == "hindsight":
             # EMAC+, eq. 3: the sequence that was corrected while it was carried out. A lost game has none.
             done = [action for place, action in record["carried_out"] if place >= len(history)]
             chosen = ", ".join(done[:MAX_ACTIONS]) if won else ""
-        rejected = "" if good or call["plan"] == chosen else call["plan"]
+        rejected = call["plan"] if failed and call["plan"] != chosen else ""
         if chosen and all(one.chosen != chosen for one in found):
             found.append(PlanExample(question, chosen, rejected))
     for judged in record.get("feedbacks", ()) if learn_feedback else ():
