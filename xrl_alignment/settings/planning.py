@@ -50,6 +50,12 @@ class AgentTraining(Section, section="run"):
     bc_rounds: int = setting(
         3, "the first rounds, after which the agent learns by BC; after the others by DPO", at_least(0)
     )
+    planner_rounds: int = setting(
+        0,
+        "the first rounds, in which only the planner plays and learns: the agent is spared the commands of a planner "
+        "that knows little yet",
+        at_least(0),
+    )
     updates: int = setting(120, "updates of the agent after each round", at_least(0))
     epochs: int = setting(
         0, "passes over the stored transitions after each round, in place of `updates`; 0: `updates` count", at_least(0)
@@ -65,6 +71,8 @@ class AgentTraining(Section, section="run"):
         """No more rounds of BC than there are."""
         rule = f"at most run.num_rounds ({self.num_rounds})"
         check("run.bc_rounds", self.bc_rounds, self.bc_rounds <= self.num_rounds, rule)
+        alone, most = self.planner_rounds, self.bc_rounds or self.num_rounds
+        check("run.planner_rounds", alone, alone <= most, f"at most run.bc_rounds, else run.num_rounds ({most})")
 
     def preferences(self, round: int) -> bool:
         """Whether the agent learns by DPO in this round."""

@@ -199,6 +199,7 @@ def test_a_mistake_is_told_before_there_is_a_folder(option: str, text: str, opti
         ("run.ablations=[no_brain]", "run.ablations.*is not a list of ablations"),
         ("environment.levels={house: 1}", "run.max_steps: 50 is less than .* set run.max_steps=150"),
         ("run.bc_rounds=9", "run.bc_rounds: 9 is not at most run.num_rounds"),
+        ("run.planner_rounds=9", "run.planner_rounds: 9 is not at most run.bc_rounds, else run.num_rounds"),
         ("run.switches=[no_dpo]", "run.switches.*is not a list of switches"),
         ("planner.trainer=x", "planner.trainer: 'x' has no effect unless planner.name=endpoint"),
         ("planner.report=smell", "planner.report: 'smell' is not one of text, image, both, none"),
