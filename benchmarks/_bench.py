@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rich.console import Console
 from rich.table import Table
 
+from lavis.common.program import run_program
 from xrl_alignment.common.versions import versions
 
 
@@ -47,7 +48,7 @@ def run(
     """Parse the command line, measure, print, and write the file if one was asked for.
 
     `options` adds a benchmark's own options to the parser; `measure` gets them as keywords. It may be a generator: then
-    the file holds its newest result at any time, and the last one is printed.
+    the file holds its newest result at any time, and the last one is printed. What is missing ends in one line.
     """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
@@ -57,11 +58,15 @@ def run(
     file = arguments.pop("json")
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)  # before anything is measured
-    found = measure(**arguments)
-    for result in [found] if isinstance(found, Result) else found:
-        if file:
-            file.write_text(json.dumps(record(title, result), indent=1) + "\n", encoding="utf-8")
-    print_result(title, result)
+
+    def measured() -> None:
+        found = measure(**arguments)
+        for result in [found] if isinstance(found, Result) else found:
+            if file:
+                file.write_text(json.dumps(record(title, result), indent=1) + "\n", encoding="utf-8")
+        print_result(title, result)
+
+    run_program(measured)
 
 
 def record(title: str, result: Result) -> dict[str, Any]:
