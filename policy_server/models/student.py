@@ -54,12 +54,6 @@ class StudentModel:
         self.top_p = settings.top_p
         self.device = str(device)
         self.bytes = tensor_bytes(self.model)
-        # Not `prompt_writer`, whose counts are cached: the cache would keep the texts of strangers.
-        self._prompt = partial(
-            build_prompt,
-            budget=self.model.budget(Question("", ())),
-            count=lambda text: len(self.model.encode(text)),
-        )
 
     def answer(self, jobs: Sequence[ModelJob]) -> list[str]:
         """One command for each job; it is shown the job's image alone, whatever `model.options.images` is."""
@@ -69,10 +63,17 @@ class StudentModel:
         """What the student writes next in each conversation; at most as many tokens as its training's answers had."""
         questions = []
         for job in jobs:
-            prompt = episode_text([(turn.role, turn.text) for turn in job.turns], self._prompt)
             frames = [part for turn in job.turns for part in turn.parts if isinstance(part, Image.Image)]
             frames = frames[-self.images :] or [Image.new("RGB", BLANK)]  # the newest: training showed the state now
-            questions.append(Question(prompt, [self.vis_processor(np.asarray(frame)) for frame in frames]))
+            images = [self.vis_processor(np.asarray(frame)) for frame in frames]
+            # Not `prompt_writer`, whose counts are cached: the cache would keep the texts of strangers.
+            write = partial(
+                build_prompt,
+                budget=self.model.budget(Question("", images)),
+                count=lambda text: len(self.model.encode(text)),
+            )
+            prompt = episode_text([(turn.role, turn.text) for turn in job.turns], write)
+            questions.append(Question(prompt, images))
         answers: dict[int, ChatAnswer] = {}
         # `write` decodes a batch in one way: a call for each way that is asked for.
         ways = [(job.temperature, job.top_p, min(job.max_tokens, self.model.max_answer_tokens)) for job in jobs]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from alfworld_native.language.sentences import NOTHING_HAPPENS
 from alfworld_native.noise import word_noise
 from xrl_alignment.agents.language.prompt import opening
-from xrl_alignment.planning.controller import REJECTED, Controller, Refusal, words_of
+from xrl_alignment.planning.controller import DONE, REJECTED, Controller, Refusal, words_of
 from xrl_alignment.planning.planners.base import MAX_JUDGEMENT, Executed, PlanAnswer, PlanQuestion, read_judgement
 from xrl_alignment.planning.planners.explorer import PlanningExplorer, judge
 from xrl_alignment.planning.plans import HighLevelAction, is_valid, read_plan, write_plan
@@ -212,8 +212,8 @@ class PlanFollower:
                 return
         if self.rules.replan_every and self._steps >= self.rules.replan_every and self._ask("every"):
             if self._now:
-                # Cut short by the number of steps: neither carried out nor refused.
-                self._end(done=False)
+                # Cut short by the number of steps, unless this step was its last: neither carried out nor refused.
+                self._end(done=self._controller.next(self._now.action) == DONE)
             return
         self._advance()
 

@@ -125,7 +125,7 @@ class Loop:
             replace(self.plans, seed=self.plans.seed + round),  # a game that comes again has other draws
             agent=learns,  # else the controller carries the plans out
             write_prompt=self.agent.write_prompt,
-            beta=run.beta[min(round, len(run.beta) - 1)],  # the last one holds for all later rounds
+            beta=run.beta[min(max(round - run.planner_rounds, 0), len(run.beta) - 1)],  # the last one repeats
             store=learns,
             preferences=run.preferences(round),
             count=self.planner.count,

@@ -30,6 +30,7 @@ FRAME = (300, 300)  # width and height of ALFWorld's frames, which a budget coun
 ALIGNED = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # (1, L) each, as far as there are any
 _PROBE = "go to desk 1"  # stands for any answer while the template's own words are found out
 _TAIL = 12  # characters before an answer that its first token may depend on
+_KEPT = 64  # sizes of frames whose number of tokens is remembered
 _TRIES = 8  # to shorten a text: its number of tokens changes a little with where it is cut
 
 
@@ -48,7 +49,7 @@ class Chat:
         self.tokenizer: Any = processor.tokenizer
         self.images, self.longest = images, longest
         self._largest = FRAME  # of the frames so far
-        self._overheads: dict[tuple[int, int], int] = {}  # tokens around the text by the size of the frames
+        self._overheads: dict[tuple[tuple[int, int], ...], int] = {}  # tokens around the text by the frames' sizes
         self.image_token, self.image_id = image_token(processor), image_token_id(config)
         template = getattr(processor, "chat_template", None) or self.tokenizer.chat_template
         self.has_template = bool(template)
@@ -117,12 +118,15 @@ class Chat:
 
     def overhead(self, question: Question) -> int:
         """Tokens of a prompt that are no text of its own; without images, of `images` frames as large as any so far."""
-        if question.images:
-            return self._inputs("", [as_frame(image) for image in question.images])["input_ids"].shape[1]
-        if self._largest not in self._overheads:
-            blank = Image.new("RGB", self._largest)
-            self._overheads[self._largest] = self._inputs("", [blank] * self.images)["input_ids"].shape[1]
-        return self._overheads[self._largest]
+        sizes = tuple(as_frame(image).size for image in question.images) or (self._largest,) * self.images
+        count = self._overheads.get(sizes)
+        if count is None:
+            blanks = [Image.new("RGB", size) for size in sizes]
+            count = self._inputs("", blanks)["input_ids"].shape[1]
+            if len(self._overheads) >= _KEPT:
+                self._overheads.clear()
+            self._overheads[sizes] = count
+        return count
 
     def image_tokens(self, inputs: Inputs) -> int:
         """How many of the prompt's tokens are the image's."""

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from alfworld_native.language.feedback import OPEN, SURFACE
 from alfworld_native.language.sentences import parse_opening, type_of
 from lavis.models.blip2_models.text import LlmTokenizer
 from xrl_alignment.planning.planners.base import PlanQuestion
 from xrl_alignment.planning.plans import MAX_ACTIONS, TREATMENTS
+from xrl_alignment.planning.reports import SEEN
 
 _NUMBERED = regex.compile(r"\b[a-z]+ \d+\b")
 _WORD = "[a-z]{2,24}"  # a type: what is searched for may be any
@@ -28,19 +30,24 @@ _TRIED = 64  # likeliest tokens, before all others are looked at
 class PlanGrammar:
     """The plans for one state, of at most `MAX_ACTIONS` actions.
 
-    A plan goes to places of the room that no report has named, to each at most once: reports name the places where
-    the agent was. Things with a number are those that a report has named; a type may be any word. What is put may be
-    put in or on every place of the room, which a number or a type names.
+    A plan searches (`go to`) places of the room of which no report has told what is there, each at most once; if all
+    were searched in vain, all may be searched again. Things with a number are those that a report has named; a type may
+    be any word. What is put may be put in or on every place of the room, which a number or a type names.
     """
 
     def __init__(self, question: PlanQuestion) -> None:
         places, _ = parse_opening(question.goal)
-        reported = set(_NUMBERED.findall(" ".join(report for _, report in question.history)))
-        # Without reports only the record of what was done tells where the agent was.
-        been = reported | {action.removeprefix("go to ") for action, _ in question.history}
-        self._searches = [f"go to {name}" for name in places if name not in been]
+        searched = set[str]()
+        for action, report in question.history:
+            searched |= {found[1] for listing in (SURFACE, OPEN) for found in listing.finditer(report)}
+            # Without the engine's words only the record of what was done tells where the agent has searched.
+            if not report or report.startswith(SEEN):
+                searched.add(action.removeprefix("go to "))
+        left = [name for name in places if name not in searched] or places
+        self._searches = [f"go to {name}" for name in left]
+        told = set(_NUMBERED.findall(" ".join(report for _, report in question.history)))
         search, place = _any_of(self._searches), _any_of({*places, *map(type_of, places)})
-        thing = _any_of(reported - set(places), _WORD)
+        thing = _any_of(told - set(places), _WORD)
         forms = [
             *([search] if search else []),
             f"(?:take|use|{'|'.join(TREATMENTS)}) {thing}",
@@ -52,26 +59,35 @@ class PlanGrammar:
     def begins(self, text: str) -> bool:
         """Whether `text` is a plan or the beginning of one."""
         *done, newest = text.split(", ")
+        if newest.endswith(","):  # half of what stands between two actions
+            done, newest = [*done, newest[:-1]], ""
+        searches = [one for one in done if one.startswith("go to ")]
         # Of the searches that are not in the plan yet the text must begin one, or it could not go on.
-        searches = [one for one in self._searches if one not in done]
-        if newest.startswith("g") and not any(one.startswith(newest.rstrip(",")) for one in searches):
-            return False
-        return self._plan.fullmatch(text, partial=True) is not None
+        left = [one for one in self._searches if one not in searches]
+        fresh = not newest.startswith("g") or any(one.startswith(newest) for one in left)
+        once = len(set(searches)) == len(searches)
+        return once and fresh and self._plan.fullmatch(text, partial=True) is not None
 
     def ends(self, text: str) -> bool:
         """Whether `text` is a whole plan."""
-        return self.begins(text) and self._plan.fullmatch(text) is not None
+        *done, newest = text.split(", ")
+        again = newest.startswith("go to ") and newest in done
+        return not again and self.begins(text) and self._plan.fullmatch(text) is not None
+
+    def whole(self, text: str) -> str:
+        """`text`, which begins a plan, without an action that was cut off."""
+        return text if self.ends(text) else text.rpartition(", ")[0]
 
 
 class Grounded(LogitsProcessor):
     """Leaves each row of a greedy generation the likeliest token with which its text is still the beginning of a plan.
 
-    `start` is the length of the padded prompts. A question that has a plan asks for a judgement, and its row is left as
-    it is. A row whose text no token continues ends.
+    `grammars` are those of the rows (None: the row is left as it is), and `start` is the length of the padded prompts.
+    A row whose text no token continues ends.
     """
 
-    def __init__(self, questions: Sequence[PlanQuestion], tokenizer: LlmTokenizer, start: int) -> None:
-        self._grammars = [None if question.plan else PlanGrammar(question) for question in questions]
+    def __init__(self, grammars: Sequence[PlanGrammar | None], tokenizer: LlmTokenizer, start: int) -> None:
+        self._grammars = grammars
         self._tokenizer = tokenizer
         self._start = start
 

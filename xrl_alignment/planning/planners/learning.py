@@ -1,8 +1,8 @@
 """The planner's learning: from the plans of played games, supervised and by preferences.
 
-- Supervised: the planner's own plans that were carried out to the end of a game that was won, and the explorer's plan
-  for the same state in place of every other one; or, as in EMAC+'s eq. 3 (arXiv:2505.19905), what was carried out from
-  the plan on in a game that was won (`targets=hindsight`).
+- Supervised: the planner's own plans that are just what was carried out to the end of a game that was won, and in place
+  of every other plan the explorer's for the same state; or, as in EMAC+'s eq. 3 (arXiv:2505.19905), what was carried
+  out from the plan on in a game that was won (`targets=hindsight`).
 - DPO (Rafailov et al. 2023, arXiv:2305.18290): if the planner's own plan failed (it was given up or did not suffice,
   or the game was lost), the explorer's plan is chosen and its own is rejected; the reference is the adapter as it was
   before.
@@ -44,33 +44,35 @@ def examples_of(
 ) -> list[PlanExample]:
     """The examples of one played game (`PlannedGame.record`, read back); `targets` and `learn_feedback` as in settings.
 
-    The same plan is learned once in a game, for the first state that it belongs to. So a planner that makes the same
-    mistake in ten states of a game is corrected once.
+    The same plan is learned once in a game, for the first state that it belongs to, or the first one in which another
+    plan failed. So a planner that makes the same mistake in ten states of a game is corrected once.
     """
     goal, won, calls = record["goal"], record["result"]["won"], record["calls"]
-    found: list[PlanExample] = []
+    found: dict[str, PlanExample] = {}  # by the plan to learn
     for call, after in zip(calls, [*calls[1:], None], strict=True):
         history = tuple((action, report) for action, report in call["history"])
         feedback = tuple(call.get("feedback", ()))  # records of older versions have none
         question = PlanQuestion(goal, history[-1][1] if history else "", history, feedback)
         failed = not (won and call["valid"]) or call["failed"]
         failed = failed or (after is not None and after["trigger"] not in UNDECIDED)
-        # Of a plan that was replaced while it went well the rest was never tried, and may be wrong.
-        good = after is None and not failed
-        chosen = call["plan"] if good else call["corrected"]
+        # A plan that was replaced while it went well, or that the agent did not follow, was not tried to its end.
+        carried_out = record.get("carried_out", ())  # records of older versions have none
+        done = ", ".join([action for place, action in carried_out if place >= len(history)][:MAX_ACTIONS])
+        chosen = call["plan"] if not failed and call["plan"] == done else call["corrected"]
         if targets == "hindsight":
             # EMAC+, eq. 3: the sequence that was corrected while it was carried out. A lost game has none.
-            done = [action for place, action in record["carried_out"] if place >= len(history)]
-            chosen = ", ".join(done[:MAX_ACTIONS]) if won else ""
+            chosen = done if won else ""
         rejected = call["plan"] if failed and call["plan"] != chosen else ""
-        if chosen and all(one.chosen != chosen for one in found):
-            found.append(PlanExample(question, chosen, rejected))
+        # Once in a game, with a plan to avoid if any of the states has one.
+        if chosen and (chosen not in found or (rejected and not found[chosen].rejected)):
+            found[chosen] = PlanExample(question, chosen, rejected)
+    examples = list(found.values())
     for judged in record.get("feedbacks", ()) if learn_feedback else ():
         history = tuple((action, report) for action, report in judged["history"])
         question = PlanQuestion(goal, history[-1][1], history, tuple(judged["feedback"]), judged["plan"])
         true = ("yes" if judged[name] else "no" for name in ("true_executed", "true_solves"))
-        found.append(PlanExample(question, ", ".join(true)))
-    return found
+        examples.append(PlanExample(question, ", ".join(true)))
+    return examples
 
 
 def train_planner(

@@ -27,7 +27,7 @@ from lavis.models.blip2_models.text import LlmTokenizer, encode_output, encode_p
 from lavis.models.decoding import forget_decoding
 from xrl_alignment.agents.language.prompt import token_counter
 from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion, plan_prompt
-from xrl_alignment.planning.planners.grounded import Grounded
+from xrl_alignment.planning.planners.grounded import Grounded, PlanGrammar
 
 NOTE = "planner.json"
 _WEIGHTS = "adapter_model.safetensors"
@@ -99,7 +99,7 @@ class LocalPlanner(Planner):
     def plan_all(self, questions: Sequence[PlanQuestion]) -> list[PlanAnswer]:
         """See `Planner`."""
         prompts = [self.encode(self.prompt(question)) for question in questions]
-        answers: list[list[int]] = []
+        answers: list[tuple[str, int]] = []  # each with its number of tokens
         eos, pad, device = self.tokenizer.eos_id, self.tokenizer.pad_id, self.model.device
         for start in range(0, len(prompts), self.max_batch):
             batch = prompts[start : start + self.max_batch]
@@ -109,7 +109,9 @@ class LocalPlanner(Planner):
             for row, prompt in enumerate(batch):  # padded on the left: what is generated follows the prompt at once
                 ids[row, longest - len(prompt) :] = torch.tensor(prompt)
                 mask[row, longest - len(prompt) :] = 1
+            # A question that has a plan asks for a judgement, which no grammar bounds.
             asked = questions[start : start + self.max_batch]
+            grammars = [PlanGrammar(one) if self.grounded and not one.plan else None for one in asked]
             # Greedy: the same state gets the same plan, in whatever batch it is asked.
             made = self.model.generate(
                 input_ids=ids.to(device),
@@ -118,13 +120,16 @@ class LocalPlanner(Planner):
                 max_new_tokens=self.max_answer_tokens,
                 eos_token_id=eos,
                 pad_token_id=pad,
-                logits_processor=[Grounded(asked, self.tokenizer, longest)] if self.grounded else [],
+                logits_processor=[Grounded(grammars, self.tokenizer, longest)] if any(grammars) else [],
             )[:, longest:].tolist()
             # Behind a row's EOS stand pads, while other rows went on; a row without one was cut by `max_new_tokens`.
-            answers += [row[: row.index(eos)] if eos in row else row for row in made]
+            for row, grammar in zip(made, grammars, strict=True):
+                written = row[: row.index(eos)] if eos in row else row
+                text = self.tokenizer.decode(written).strip()
+                answers.append((grammar.whole(text) if grammar else text, len(written)))
         return [
-            PlanAnswer(self.tokenizer.decode(answer).strip(), self.identity, len(prompt), len(answer))
-            for prompt, answer in zip(prompts, answers, strict=True)
+            PlanAnswer(text, self.identity, len(prompt), count)
+            for prompt, (text, count) in zip(prompts, answers, strict=True)
         ]
 
     def count(self, text: str) -> int:

@@ -81,7 +81,8 @@ def set_up(
     games = choose_games(environment, split, data=data, num_train=GENERATED, num_heldout=GENERATED)
     with contextlib.ExitStack() as cleanup:
         # A policy only if something of it is named; settings also if the expert or the frames need them.
-        wanted = bool(checkpoint or cfg_path or any(option.startswith(("model.", "policy.")) for option in options))
+        named = any(option.startswith(("model.", "policy.name=")) for option in options)
+        wanted = bool(checkpoint or cfg_path or named)
         config = read_settings(checkpoint, cfg_path, options) if wanted or options or expert == "openai" else None
         beside = expert if expert in CLIENT_EXPERTS else None
         frames = {key: getattr(config.environment, key) for key in _SHOWN} if config else {}

@@ -19,7 +19,8 @@ CHOSEN, REJECTED = "take pen, put pen in/on desk 1", "go to bed 1"
 
 def record(won: bool, **call) -> dict:
     written = {"history": [["go to desk 1", "You see."]], "plan": "go to desk 1", "valid": True, "failed": False}
-    return {"goal": GOAL, "result": {"won": won}, "calls": [{**written, "corrected": CHOSEN, **call}]}
+    calls = [{**written, "corrected": CHOSEN, **call}]
+    return {"goal": GOAL, "result": {"won": won}, "calls": calls, "carried_out": [[1, "go to desk 1"]]}
 
 
 def test_a_successful_plan_is_kept_and_a_failed_one_is_set_against_its_correction() -> None:
@@ -30,15 +31,17 @@ def test_a_successful_plan_is_kept_and_a_failed_one_is_set_against_its_correctio
     assert examples_of(record(True, failed=True)) == examples_of(record(True, valid=False)) == corrected
     assert examples_of(record(False, corrected="")) == []  # the explorer does not know what to do either
     assert examples_of(record(False, plan=CHOSEN)) == [PlanExample(question, CHOSEN)]
+    # An agent that went its own way has won, and nobody has tried the plan: it is corrected, and not to be avoided.
+    assert examples_of(record(True) | {"carried_out": []}) == [PlanExample(question, CHOSEN)]
 
 
 @pytest.mark.parametrize(
-    ("trigger", "rejected"), [("seen", ""), ("every", ""), ("not_found", "go to desk 1"), ("exhausted", "go to desk 1")]
+    ("trigger", "rejected"), [("seen", ""), ("every", ""), ("not_found", "go to bed 1"), ("exhausted", "go to bed 1")]
 )
 def test_a_plan_that_another_one_replaced_is_corrected_even_where_the_game_was_won(trigger: str, rejected: str) -> None:
     """What was left of it was never tried; but a plan that was replaced while it went well is not one to avoid."""
-    game = record(True, trigger="start")
-    game["calls"].append({**game["calls"][0], "trigger": trigger})
+    game = record(True, trigger="start", plan="go to bed 1")
+    game["calls"].append({**game["calls"][0], "plan": "go to desk 1", "trigger": trigger})
     first, last = examples_of(game)
     assert (first.chosen, first.rejected) == (CHOSEN, rejected)
     assert (last.chosen, last.rejected) == ("go to desk 1", "")  # with this one the game was won
@@ -49,6 +52,14 @@ def test_a_repeated_mistake_is_corrected_once() -> None:
     call = game["calls"][0] | {"trigger": "exhausted"}
     game["calls"] += [call, call | {"corrected": "use desklamp 1"}]
     assert [one.chosen for one in examples_of(game)] == [CHOSEN, "use desklamp 1"]
+
+
+def test_of_states_with_one_correction_that_is_learned_in_which_a_plan_failed() -> None:
+    game = record(True, trigger="start")
+    call = game["calls"][0]
+    game["calls"] += [call | {"trigger": "every"}, call | {"trigger": "not_found", "plan": CHOSEN}]
+    game["carried_out"] = []
+    assert examples_of(game)[0].rejected == "go to desk 1"  # the second plan's: the first one was going well
 
 
 def test_the_corrected_sequence_is_what_was_carried_out_from_the_plan_on() -> None:
