@@ -48,7 +48,10 @@ class AgentTraining(Section, section="run"):
 
     num_rounds: int = setting(4, "rounds: the agent plays, then the agent learns, then the planner", at_least(1))
     bc_rounds: int = setting(
-        3, "the first rounds, after which the agent learns by BC; after the others by DPO", at_least(0)
+        3,
+        "the first rounds (those of `planner_rounds` counted), after which the agent learns by BC; after the others by "
+        "DPO",
+        at_least(0),
     )
     planner_rounds: int = setting(
         0,
@@ -120,8 +123,8 @@ class LoopRunConfig(AgentTraining):
     # How the agent is trained, and where.
     beta: list[float] = setting(
         [1.0, 0.3, 0.0],
-        "for each round, the probability that the command that the plan asks for is executed, not the agent's own "
-        "(β_i of DAgger); the last value repeats",
+        "for each round after `planner_rounds`, the probability that the command that the plan asks for is executed, "
+        "not the agent's own (β_i of DAgger); the last value repeats",
         PROBABILITIES,
     )
     dpo_beta: float = setting(0.1, "temperature of DPO's implicit reward, of the agent and of the planner", ABOVE_ZERO)
@@ -187,7 +190,8 @@ class PlannerTraining(Section, section="planner"):
     dpo_epochs: int = setting(1, "passes of DPO over the failed plans and their corrections", at_least(0))
     targets: str = setting(
         "corrections",
-        "which plans the supervised passes learn: own ones that led to a win, else the explorer's (`corrections`); "
+        "which plans the supervised passes learn: own ones that were carried out to a win, else the explorer's "
+        "(`corrections`); "
         "or, in games that were won, what was carried out from the plan on (`hindsight`: the corrected sequence of "
         "EMAC+'s eq. 3, for which no expert is needed)",
         one_of(*TARGETS),
@@ -243,7 +247,7 @@ class PlannerConfig(EndpointConfig, PlannerTraining, PlanRules):
     grounded: bool = setting(
         False,
         "`local`: decode under a grammar, ours: known actions, places of the room, searches only where the agent has "
-        "not been, and numbers only of things that were reported",
+        "not looked yet, and numbers only of things that were reported",
     )
     base_url: str = setting("", "`endpoint`: its address; empty: OpenAI's own", may_change=True)
     cache: str = setting(
