@@ -161,6 +161,11 @@ def test_a_switch_that_changes_nothing_is_refused(options) -> None:
         run_emac_plus(DEMO, [*options, "run.switches=[report_text]"])
 
 
+def test_a_planner_that_does_not_learn_plays_no_rounds_alone(options) -> None:
+    with pytest.raises(ConfigError, match=r"run\.planner_rounds: this planner does not learn"):
+        run_emac_plus(DEMO, [*options, "run.planner_rounds=1", "planner.learn=false"])
+
+
 def test_the_kind_of_a_settings_file() -> None:
     assert is_emac_plus(DEMO) and not is_emac_plus(REPO_ROOT / "configs" / "dagger" / "demo_bc.yaml")
 

@@ -100,10 +100,11 @@ def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(
 
 def test_the_planner_may_learn_alone_before_the_agent_begins(make_loop, games) -> None:
     loop = make_loop("alone", replace(CONFIG, run=replace(CONFIG.run, bc_rounds=2, planner_rounds=1, num_envs=1)))
-    assert loop.trainer
+    assert loop.trainer and loop.config.run.beta == [1.0, 0.0]
     first, planner = {name: value.clone() for name, value in weights(loop).items()}, loop.trainer.identity
     loop.run(games[:2])
     assert [path.name[:8] for path in (loop.folder / "buffer").glob("*.h5")] == ["round001"]
+    assert json.loads((loop.folder / "round_001" / "game_0000.json").read_text())["assisted"]  # the first beta is its
     spared, learned = (load_checkpoint(loop.folder / f"agent_00{round}.pth")["model"] for round in (0, 1))
     assert all(torch.equal(spared[name], value) for name, value in first.items())
     assert any(not torch.equal(learned[name], value) for name, value in first.items())
