@@ -54,6 +54,7 @@ class StudentModel:
         self.top_p = settings.top_p
         self.device = str(device)
         self.bytes = tensor_bytes(self.model)
+        self.model.budget(Question("", ()))  # ConfigError now, not at the first request, if prompts have no room
 
     def answer(self, jobs: Sequence[ModelJob]) -> list[str]:
         """One command for each job; it is shown the job's image alone, whatever `model.options.images` is."""

@@ -128,7 +128,8 @@ class PlanFollower:
         report = self.history[-1][1] if self.history else ""
         kept = tuple(self.memory[-self.rules.memory :]) if self.rules.memory else ()
         rest = write_plan(self._waiting) if self._judges else ""
-        return PlanQuestion(self.goal, report, tuple(self.history), kept, rest)
+        searched = tuple(sorted(self._controller.belief.seen))
+        return PlanQuestion(self.goal, report, tuple(self.history), kept, rest, searched)
 
     def take(self, answer: PlanAnswer) -> None:
         """Take in the planner's answer: follow its new plan, or go on or ask anew as it judges."""
@@ -208,12 +209,11 @@ class PlanFollower:
             # The agent has gone elsewhere, and there lies what the plan still searches for.
             found = self._now.action.verb == "go to" and not planned and self._has_found()
             if found and not self._asks_planner and self._ask("seen"):
-                self._end(done=False)
+                self._cut_short()
                 return
         if self.rules.replan_every and self._steps >= self.rules.replan_every and self._ask("every"):
             if self._now:
-                # Cut short by the number of steps, unless this step was its last: neither carried out nor refused.
-                self._end(done=self._controller.next(self._now.action) == DONE)
+                self._cut_short()
             return
         self._advance()
 
@@ -288,6 +288,11 @@ class PlanFollower:
         if refusal == REJECTED:
             self.calls[-1].failed = True
         self._end(words_of(refusal, self._now.action, self._controller.receptacles))
+
+    def _cut_short(self) -> None:
+        """End the current action for a new plan: neither carried out nor refused, unless this was its last step."""
+        assert self._now is not None
+        self._end(done=self._controller.next(self._now.action) == DONE)
 
     def _end(self, note: str = "", *, done: bool = True) -> None:
         """The current action is over: it goes into the history with its report. A `note` says why it was given up."""

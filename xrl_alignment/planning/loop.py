@@ -160,7 +160,7 @@ class Loop:
                     self.agent.learn(run, round, self.folder / "buffer", reference, show)
             where = f"{engine_name(self.config.environment.name)} {self.config.environment.split}"
             games = tuple(sorted(ShardFolder(self.folder / "buffer").games()))
-            self.agent.save(checkpoint, round, PlayedGames(games, (where,)))
+            self.agent.save(checkpoint, round, PlayedGames(games, (where,) if games else ()))
         self.agent.restore(checkpoint)  # whether it was just made or before: the same weights
 
     def _train_planner(self, round: int, trainer: LocalPlanner) -> None:

@@ -14,7 +14,6 @@ from alfworld_native.experts.belief import Belief
 from alfworld_native.language.feedback import OPEN, SURFACE, whole_sentences
 from alfworld_native.language.sentences import names_in, process_ob
 
-SEEN = "I see "  # begins what the agent describes
 _NAME = re.compile(r"[a-z]+ \d+")
 
 
@@ -85,7 +84,7 @@ def write_report(report: str, heard: Sequence[str], seen: Sequence[str] | None, 
         parts += [process_ob(text).strip() for text in heard[-1:]]
     # As the agent sees it.
     if report in ("image", "both") and seen is not None:
-        parts.append(f"{SEEN}{', '.join(seen) or 'nothing'}.")
+        parts.append(f"I see {', '.join(seen) or 'nothing'}.")
     if report != "none":
         parts.append(note)
     # Each line once: two looks at one place give the same.

@@ -28,7 +28,8 @@ class PlanQuestion(NamedTuple):
     `goal` is the opening text (room and task sentence). `history` holds the executed high-level actions with their
     reports, oldest first; `report` is the newest of these reports, empty at the beginning and if reports are off.
     `feedback` is what the planner has said of earlier plans, oldest first. `plan` is the rest of the plan in progress:
-    with it no new plan is wanted, but an answer to `QUESTIONS` (`read_judgement` reads it).
+    with it no new plan is wanted, but an answer to `QUESTIONS` (`read_judgement` reads it). `searched` are the places
+    whose contents the text world has told, whatever the reports say: for `PlanGrammar`, not for the prompt.
     """
 
     goal: str
@@ -36,6 +37,7 @@ class PlanQuestion(NamedTuple):
     history: tuple[Executed, ...] = ()
     feedback: tuple[str, ...] = ()
     plan: str = ""
+    searched: tuple[str, ...] = ()
 
 
 class Judgement(NamedTuple):

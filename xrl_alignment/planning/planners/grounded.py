@@ -15,35 +15,28 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from alfworld_native.language.feedback import OPEN, SURFACE
 from alfworld_native.language.sentences import parse_opening, type_of
 from lavis.models.blip2_models.text import LlmTokenizer
 from xrl_alignment.planning.planners.base import PlanQuestion
 from xrl_alignment.planning.plans import MAX_ACTIONS, TREATMENTS
-from xrl_alignment.planning.reports import SEEN
 
 _NUMBERED = regex.compile(r"\b[a-z]+ \d+\b")
 _WORD = "[a-z]{2,24}"  # a type: what is searched for may be any
+_NO_THING = regex.compile(r"\b(?:a|an|the|then)(?: in/on .*)?$")  # `read_plan` drops these words
 _TRIED = 64  # likeliest tokens, before all others are looked at
 
 
 class PlanGrammar:
     """The plans for one state, of at most `MAX_ACTIONS` actions.
 
-    A plan searches (`go to`) places of the room of which no report has told what is there, each at most once; if all
-    were searched in vain, all may be searched again. Things with a number are those that a report has named; a type may
-    be any word. What is put may be put in or on every place of the room, which a number or a type names.
+    A plan searches (`go to`) places of the room that were not searched yet, each at most once; if all were searched in
+    vain, all may be searched again. Things with a number are those that a report has named; a type may be any word.
+    What is put may be put in or on every place of the room, which a number or a type names.
     """
 
     def __init__(self, question: PlanQuestion) -> None:
         places, _ = parse_opening(question.goal)
-        searched = set[str]()
-        for action, report in question.history:
-            searched |= {found[1] for listing in (SURFACE, OPEN) for found in listing.finditer(report)}
-            # Without the engine's words only the record of what was done tells where the agent has searched.
-            if not report or report.startswith(SEEN):
-                searched.add(action.removeprefix("go to "))
-        left = [name for name in places if name not in searched] or places
+        left = [name for name in places if name not in question.searched] or places
         self._searches = [f"go to {name}" for name in left]
         told = set(_NUMBERED.findall(" ".join(report for _, report in question.history)))
         search, place = _any_of(self._searches), _any_of({*places, *map(type_of, places)})
@@ -66,17 +59,26 @@ class PlanGrammar:
         left = [one for one in self._searches if one not in searches]
         fresh = not newest.startswith("g") or any(one.startswith(newest) for one in left)
         once = len(set(searches)) == len(searches)
-        return once and fresh and self._plan.fullmatch(text, partial=True) is not None
+        readable = not any(map(_NO_THING.search, done))
+        return once and fresh and readable and self._plan.fullmatch(text, partial=True) is not None
 
     def ends(self, text: str) -> bool:
         """Whether `text` is a whole plan."""
         *done, newest = text.split(", ")
         again = newest.startswith("go to ") and newest in done
-        return not again and self.begins(text) and self._plan.fullmatch(text) is not None
+        known = not again and not _NO_THING.search(newest)
+        return known and self.begins(text) and self._plan.fullmatch(text) is not None
 
-    def whole(self, text: str) -> str:
-        """`text`, which begins a plan, without an action that was cut off."""
-        return text if self.ends(text) else text.rpartition(", ")[0]
+    def whole(self, text: str, *, cut: bool) -> str:
+        """`text`, which begins a plan, without what stands behind its last whole action; `cut`: it was to go on.
+
+        The last action of a text that was cut goes, too, unless it is the only one: it may be half of another one.
+        """
+        text = text.rstrip()
+        if text.endswith(","):
+            return text[:-1]
+        shorter = text.rpartition(", ")[0]
+        return text if self.ends(text) and not (cut and shorter) else shorter
 
 
 class Grounded(LogitsProcessor):

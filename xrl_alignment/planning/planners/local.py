@@ -126,7 +126,7 @@ class LocalPlanner(Planner):
             for row, grammar in zip(made, grammars, strict=True):
                 written = row[: row.index(eos)] if eos in row else row
                 text = self.tokenizer.decode(written).strip()
-                answers.append((grammar.whole(text) if grammar else text, len(written)))
+                answers.append((grammar.whole(text, cut=eos not in row) if grammar else text, len(written)))
         return [
             PlanAnswer(text, self.identity, len(prompt), count)
             for prompt, (text, count) in zip(prompts, answers, strict=True)
