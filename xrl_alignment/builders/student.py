@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -187,9 +187,10 @@ def prompt_writer(model: Student, *, tell_objects: bool = True) -> Callable[...,
     """`language.prompt.build_prompt` for this model: counts with its tokens, so that it never has to cut."""
     count, empty = token_counter(model.encode), Question("", ())
 
-    def write_prompt(*parts: Any) -> str:
+    def write_prompt(task: str, memories: Sequence[str], steps: Sequence[tuple[str, str]]) -> str:
         # The budget of an empty question: what the model itself puts around a prompt is taken off already. Asked anew
         # each time, because the model learns from its first frame how many tokens a frame takes.
-        return build_prompt(*parts, tell_objects=tell_objects, budget=model.budget(empty), count=count)
+        budget = model.budget(empty)
+        return build_prompt(task, memories, steps, tell_objects=tell_objects, budget=budget, count=count)
 
     return write_prompt
