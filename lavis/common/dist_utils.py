@@ -88,8 +88,8 @@ def init_distributed_mode(
 def end_distributed_mode() -> None:
     """Leave the group, if there is one: together with the others, or at once if called while an error is handled.
 
-    A process that ends while another one still works in the group may abort (Gloo: "terminate called without an active
-    exception", once in some hundred runs of two processes).
+    A process that ended while the other one still worked was aborted once (Gloo: "terminate called without an active
+    exception"); that waiting prevents it is not proved.
     """
     if is_dist_avail_and_initialized():
         if sys.exc_info()[0] is None:  # after an error the others may never come

@@ -23,7 +23,7 @@ failed. What that is was not proved. Without compiled kernels that stay
 On a machine three times as fast (2026-11-27, `--teacher`) two hours with 30,208 episodes failed: allocated 1.020,
 objects 1.029 (about 3 for each episode, evenly), memory 1.022. Two of the three, 125 bytes together, were the replay
 buffer's, whose index forgot nothing. After that was mended, two hours with 31,264 episodes passed: 1.013, 1.012 and
-1.011. The third object was the count of turns to train, which is an array since.
+1.011. The count of turns to train kept one object an episode, too; it is an array since.
 
 Memory is judged three times: bytes that are allocated, Python's small objects, which are not among these bytes
 (`allocated.py`), and what the system counts. The latter is a saw's tooth for each round, because the programs keep

@@ -82,9 +82,7 @@ class LearningAgent:
         # Its moments begin at zero in each round: the checkpoint of a round holds the weights alone (`save`).
         optimizer = torch.optim.AdamW(trained, lr=lr, betas=(0.9, 0.999), weight_decay=settings.weight_decay)
         # A phase (cloning, then DPO) has a schedule of its own over all of its rounds.
-        first, last = settings.planner_rounds, settings.bc_rounds
-        if dpo:
-            first, last = max(first, last), settings.num_rounds
+        first, last = (settings.bc_rounds, settings.num_rounds) if dpo else (0, settings.bc_rounds)
         # All stored transitions; for DPO those in which the agent's own action is not the label.
         stored = (DPOReplayBuffer if dpo else ReplayBuffer)(buffer, seed=settings.seed + round, disagreements=dpo)
         for shard in sorted(buffer.glob("round*.h5")):  # in one order on every machine: a draw is a place in the list

@@ -113,9 +113,6 @@ def check_loop(config: EmacPlusConfig) -> None:
         check_split(environment.name, split, environment.data or None)
     if config.planner.examples and not Path(config.planner.examples).is_file():
         raise MissingFileError(f"planner.examples={config.planner.examples}: there is no such file")
-    learns = config.planner.learn and (config.planner.trainer or config.planner.name == "local")
-    if run.planner_rounds and not learns:
-        raise ConfigError("run.planner_rounds: this planner does not learn, so nobody would in these rounds")
     for name in run.switches:
         if dataclasses.replace(config.planner, **_CHANGES[name]) == config.planner:  # it also checks itself
             raise ConfigError(f"run.switches={name} changes none of these settings: leave it out")

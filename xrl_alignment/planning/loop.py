@@ -119,21 +119,19 @@ class Loop:
         if not missing:
             return
         run = self.config.run
-        learns = round >= run.planner_rounds
         player = PlanningPlayer(
             self.make_environment,
             replace(self.plans, seed=self.plans.seed + round),  # a game that comes again has other draws
-            agent=learns,  # else the controller carries the plans out
+            agent=True,
             write_prompt=self.agent.write_prompt,
-            beta=run.beta[min(max(round - run.planner_rounds, 0), len(run.beta) - 1)],  # the last one repeats
-            store=learns,
+            beta=run.beta[min(round, len(run.beta) - 1)],  # the last one holds for all later rounds
+            store=True,
             preferences=run.preferences(round),
             count=self.planner.count,
         )
         answer = Answerer(self.planner, self.agent.policy, self.agent.describe)
         with GameProgress(len(missing), quiet=self.quiet) as bar, SequentialExecutor(run.max_batch) as own:
-            who = "the agent" if learns else "the planner alone"
-            bar.say(f"round {round + 1} of {run.num_rounds}: {who} plays {len(missing)} games")
+            bar.say(f"round {round + 1} of {run.num_rounds}: the agent plays {len(missing)} games")
             outcomes = own.run(player, [games[i] for i in missing], answer=answer)
             for i, outcome in zip(missing, outcomes, strict=True):
                 played: PlannedGame = outcome.value
@@ -156,11 +154,10 @@ class Loop:
                 def show(metrics: TrainingMetrics, batches: int) -> None:
                     bar.show(metrics.step + 1, batches, f"the agent learns, loss {metrics.loss:.3f}")
 
-                if round >= run.planner_rounds:
-                    self.agent.learn(run, round, self.folder / "buffer", reference, show)
+                self.agent.learn(run, round, self.folder / "buffer", reference, show)
             where = f"{engine_name(self.config.environment.name)} {self.config.environment.split}"
             games = tuple(sorted(ShardFolder(self.folder / "buffer").games()))
-            self.agent.save(checkpoint, round, PlayedGames(games, (where,) if games else ()))
+            self.agent.save(checkpoint, round, PlayedGames(games, (where,)))
         self.agent.restore(checkpoint)  # whether it was just made or before: the same weights
 
     def _train_planner(self, round: int, trainer: LocalPlanner) -> None:

@@ -48,16 +48,7 @@ class AgentTraining(Section, section="run"):
 
     num_rounds: int = setting(4, "rounds: the agent plays, then the agent learns, then the planner", at_least(1))
     bc_rounds: int = setting(
-        3,
-        "the first rounds (those of `planner_rounds` counted), after which the agent learns by BC; after the others by "
-        "DPO",
-        at_least(0),
-    )
-    planner_rounds: int = setting(
-        0,
-        "the first rounds, in which only the planner plays and learns: the agent is spared the commands of a planner "
-        "that knows little yet",
-        at_least(0),
+        3, "the first rounds, after which the agent learns by BC; after the others by DPO", at_least(0)
     )
     updates: int = setting(120, "updates of the agent after each round", at_least(0))
     epochs: int = setting(
@@ -74,8 +65,6 @@ class AgentTraining(Section, section="run"):
         """No more rounds of BC than there are."""
         rule = f"at most run.num_rounds ({self.num_rounds})"
         check("run.bc_rounds", self.bc_rounds, self.bc_rounds <= self.num_rounds, rule)
-        alone, most = self.planner_rounds, self.bc_rounds or self.num_rounds
-        check("run.planner_rounds", alone, alone <= most, f"at most run.bc_rounds, else run.num_rounds ({most})")
 
     def preferences(self, round: int) -> bool:
         """Whether the agent learns by DPO in this round."""
@@ -123,8 +112,8 @@ class LoopRunConfig(AgentTraining):
     # How the agent is trained, and where.
     beta: list[float] = setting(
         [1.0, 0.3, 0.0],
-        "for each round after `planner_rounds`, the probability that the command that the plan asks for is executed, "
-        "not the agent's own (β_i of DAgger); the last value repeats",
+        "for each round, the probability that the command that the plan asks for is executed, not the agent's own "
+        "(β_i of DAgger); the last value repeats",
         PROBABILITIES,
     )
     dpo_beta: float = setting(0.1, "temperature of DPO's implicit reward, of the agent and of the planner", ABOVE_ZERO)

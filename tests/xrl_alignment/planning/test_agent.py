@@ -50,19 +50,6 @@ def test_it_learns_from_shards(tmp_path, dpo: bool) -> None:
     assert all(torch.equal(value, saved[name]) for name, value in other.model.trainable_state_dict().items())
 
 
-@pytest.mark.parametrize("bc_rounds", [0, 3])
-def test_a_schedule_begins_when_the_planner_no_longer_plays_alone(tmp_path, bc_rounds: int) -> None:
-    agent, frame = make_agent("tiny"), np.zeros((32, 32, 3), np.uint8)
-    write_shard(tmp_path / shard_name(1, 0, 1), [Transition(frame, "> ", "look", "x", "look", "")], {"game": "g"})
-    agent.save(tmp_path / "start.pth", 0, PlayedGames())
-    settings = AgentTraining(
-        num_rounds=3, bc_rounds=bc_rounds, planner_rounds=1, updates=2, warmup_steps=2, batch_size=1
-    )
-    rates: list[float] = []
-    agent.learn(settings, 1, tmp_path, tmp_path / "start.pth", lambda metrics, batches: rates.append(metrics.lr))
-    assert rates[0] < rates[1] and len(rates) == 2  # it warms up
-
-
 def test_the_demos_agent_names_objects_that_its_image_shows(games) -> None:
     agent, environment = make_agent("demo"), make_environment("native")
     prompts, images, told = [], [], []

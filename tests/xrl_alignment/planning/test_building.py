@@ -161,11 +161,6 @@ def test_a_switch_that_changes_nothing_is_refused(options) -> None:
         run_emac_plus(DEMO, [*options, "run.switches=[report_text]"])
 
 
-def test_a_planner_that_does_not_learn_plays_no_rounds_alone(options) -> None:
-    with pytest.raises(ConfigError, match=r"run\.planner_rounds: this planner does not learn"):
-        run_emac_plus(DEMO, [*options, "run.planner_rounds=1", "planner.learn=false"])
-
-
 def test_the_kind_of_a_settings_file() -> None:
     assert is_emac_plus(DEMO) and not is_emac_plus(REPO_ROOT / "configs" / "dagger" / "demo_bc.yaml")
 
@@ -204,7 +199,6 @@ def test_a_mistake_is_told_before_there_is_a_folder(option: str, text: str, opti
         ("run.ablations=[no_brain]", "run.ablations.*is not a list of ablations"),
         ("environment.levels={house: 1}", "run.max_steps: 50 is less than .* set run.max_steps=150"),
         ("run.bc_rounds=9", "run.bc_rounds: 9 is not at most run.num_rounds"),
-        ("run.planner_rounds=9", "run.planner_rounds: 9 is not at most run.bc_rounds, else run.num_rounds"),
         ("run.switches=[no_dpo]", "run.switches.*is not a list of switches"),
         ("planner.trainer=x", "planner.trainer: 'x' has no effect unless planner.name=endpoint"),
         ("planner.report=smell", "planner.report: 'smell' is not one of text, image, both, none"),

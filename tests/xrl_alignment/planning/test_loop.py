@@ -19,7 +19,6 @@ from xrl_alignment.planning import loop as loop_module
 from xrl_alignment.planning.agent import LearningAgent
 from xrl_alignment.planning.loop import Loop
 from xrl_alignment.planning.planners.explorer import ExplorerPlanner
-from xrl_alignment.runs.checkpoint import load_checkpoint
 from xrl_alignment.settings.planning import EmacPlusConfig, LoopRunConfig, PlannerConfig
 from xrl_alignment.settings.policy import PolicyConfig
 
@@ -96,20 +95,6 @@ def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(
     again.run(games[:3])
     assert again.trainer and again.trainer.identity == whole.trainer.identity
     assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(again).items())
-
-
-def test_the_planner_may_learn_alone_before_the_agent_begins(make_loop, games) -> None:
-    loop = make_loop("alone", replace(CONFIG, run=replace(CONFIG.run, bc_rounds=2, planner_rounds=1, num_envs=1)))
-    assert loop.trainer and loop.config.run.beta == [1.0, 0.0]
-    first, planner = {name: value.clone() for name, value in weights(loop).items()}, loop.trainer.identity
-    loop.run(games[:2])
-    assert [path.name[:8] for path in (loop.folder / "buffer").glob("*.h5")] == ["round001"]
-    assert json.loads((loop.folder / "round_001" / "game_0000.json").read_text())["assisted"]  # the first beta is its
-    spared, learned = (load_checkpoint(loop.folder / f"agent_00{round}.pth")["model"] for round in (0, 1))
-    assert all(torch.equal(spared[name], value) for name, value in first.items())
-    assert any(not torch.equal(learned[name], value) for name, value in first.items())
-    adapters = [json.loads(path.read_text()) for path in sorted(loop.folder.glob("adapters/*/planner.json"))]
-    assert len({planner, *(note["adapter"] for note in adapters)}) == 3  # it has learned after both rounds
 
 
 def test_without_cloning_dpos_reference_is_the_agent_of_the_beginning(make_loop, games, monkeypatch) -> None:
