@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lavis.common.errors import ConfigError, unknown
+from lavis.common.named_class import is_class_name
 from lavis.common.settings import (
     DEVICE,
     SECONDS,
@@ -99,8 +100,8 @@ class ModelSettings(Section, section="model"):
     path: str = setting(
         DEFAULT_MODEL,
         "folder or hub id of an image-text-to-text model, or a model of this project: `blip2_emac:<model type>`, "
-        "`hf_vlm:<folder or hub id>`",
-        named("a folder, a hub id, blip2_emac:<model type>, or hf_vlm:<folder or hub id>"),
+        "`hf_vlm:<folder or hub id>`, or your own `module:Class`",
+        named("a folder, a hub id, blip2_emac:<model type>, hf_vlm:<folder or hub id>, or module:Class"),
     )
     kind: str = setting("auto", "what loads it; `auto` decides by the path", one_of(*KINDS))
     device: str = setting("auto", "where it runs; `auto` takes a GPU if there is one", DEVICE)
@@ -118,15 +119,17 @@ class ModelSettings(Section, section="model"):
         "probability mass of nucleus sampling (Holtzman et al. 2020)",
         Rule("a probability above 0", lambda value: 0 < value <= 1),
     )
-    options: dict[str, Any] = setting({}, "for `blip2_emac` and `hf_vlm`: keys of the project's `model:` section")
+    options: dict[str, Any] = setting({}, "for a model of this project or your own: keys of its section `model:`")
 
     @property
     def student(self) -> tuple[str, str]:
-        """Kind and name of a model of this project: ("blip2_emac", model type), ("hf_vlm", path); ("", "") if none."""
+        """What `load_student` takes, with "" for none: ("blip2_emac", type), ("hf_vlm", path), ("module:Class", "")."""
         # `blip2_emac:tiny` names its kind; a path with another colon in it (a drive, a port) does not.
         kind, colon, rest = self.path.partition(":")
         if self.kind in ("auto", kind) and colon and kind in STUDENT_KINDS:
             return kind, rest
+        if self.kind == "auto" and is_class_name(self.path):
+            return self.path, ""
         return (self.kind, self.path) if self.kind in STUDENT_KINDS else ("", "")
 
     @property

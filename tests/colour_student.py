@@ -39,6 +39,10 @@ class ColourStudent(StudentModel):
         self.sources = {"code": "this file"}
         self._speaks_as_reference = False
 
+    @classmethod
+    def from_config(cls, cfg: Mapping[str, Any]) -> ColourStudent:
+        return cls(cfg.get("seed", 0))
+
     def answer_logps(
         self,
         questions: Sequence[Question],

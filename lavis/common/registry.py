@@ -1,7 +1,8 @@
 """Names for classes: one generic core, and LAVIS's method names on top of it.
 
 `registry.register_model("blip2_emac")` decorates a class; `registry.get_model_class("blip2_emac")` finds it again. An
-unknown name is an error that suggests another, and a name can be taken only once.
+unknown name is an error that suggests another, and a name can be taken only once. A class that nobody registered can
+be named `module:Class`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from lavis.common.errors import EmacError, unknown
+from lavis.common.errors import ConfigError, EmacError, unknown
+from lavis.common.named_class import is_class_name, load_class
 
 T = TypeVar("T")
 TypeT = TypeVar("TypeT", bound="type[Any]")
@@ -71,7 +73,22 @@ def _definition(item: object) -> object:
 
 
 class Classes(Names[type[Any]]):
-    """A table of classes of one kind, with LAVIS's decorator."""
+    """A table of classes of one kind, with LAVIS's decorator; `methods` are those that such a class needs."""
+
+    def __init__(self, kind: str, *methods: str) -> None:
+        super().__init__(kind)
+        self.methods = methods
+
+    def get(self, name: str) -> type[Any]:
+        """The class called `name`, or the class `module:Class`; else UnknownNameError or ConfigError."""
+        # A program that is started by another one knows a class by this name, too; one that was registered by a script
+        # is known to the script's own process alone.
+        if name in self.table or not is_class_name(name):
+            return super().get(name)
+        found = load_class(name, self.kind, self.methods)
+        if not isinstance(found, type):
+            raise ConfigError(f"{self.kind} {name}: that is no class")
+        return found
 
     def register(self, name: str) -> Callable[[TypeT], TypeT]:
         """Decorator: register a class as `name`."""
@@ -91,8 +108,10 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        builders, tasks, processors = Classes("dataset builder"), Classes("task"), Classes("processor")
-        models, schedulers, runners = Classes("model"), Classes("learning rate scheduler"), Classes("runner")
+        builders = Classes("dataset builder", "default_config_path", "build_datasets")
+        tasks, processors = Classes("task", "setup_task"), Classes("processor", "from_config")
+        models, runners = Classes("model", "from_config", "default_config_path"), Classes("runner", "train")
+        schedulers = Classes("learning rate scheduler", "step")
         # LAVIS calls the list of builders that of datasets.
         self.register_builder, self.get_builder_class = builders.register, builders.get
         self.list_datasets = builders.names

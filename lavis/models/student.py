@@ -109,6 +109,7 @@ class Student(Protocol):
     amp: torch.dtype | None  # dtype of mixed precision that the model asks for; None: none
     sources: dict[str, str]  # part -> the file, folder or hub id that brought all its weights
     frames: int  # images of a question that it reads: the current frame, and those of the states right before it
+    sees: bool  # whether its answers depend on images at all
 
     # ---- acting ----
 

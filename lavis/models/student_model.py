@@ -30,6 +30,7 @@ class StudentModel(BaseModel, Student):
     dpo_beta: float = DPO_BETA  # temperature of DPO's implicit reward; a run sets it (`run.dpo_beta`)
     mix_ratio: float = 0.5  # weight of the cloning term in DPO's loss
     frames: int = 1  # images of a question that it reads
+    sees: bool = True  # whether its answers depend on them
     reference: nn.Module | None  # DPO's reference policy, if there is one: the parts that are its own
     swaps_reference: bool = False  # whether the reference's weights take the places of the policy's while it speaks
 

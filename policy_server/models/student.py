@@ -1,4 +1,4 @@
-"""The project's own models, each a `lavis.models.student.Student`: `Blip2Emac`, and `hf_vlm` with a run's adapters.
+"""Students (`lavis.models.student.Student`): `Blip2Emac`, `hf_vlm` with a run's adapters, a class of one's own.
 
 For actions they are asked through the policy object that training and evaluation use. In a conversation they read what
 training showed them, the text of an episode (`games.alfworld.episode_text`), and write freely.
@@ -44,13 +44,14 @@ class StudentModel:
         device = pick_device(settings.device, "model.device")
         kind, named = settings.student
         # A prompt too long for the model is refused: a client of this server should know, unlike a training run.
-        options: dict[str, Any] = {"arch": kind, "cut_prompts": False}
-        options |= {"path": named} if kind == "hf_vlm" else {"model_type": named}
+        options: dict[str, Any] = {"arch": kind}
+        if named:
+            options |= {"path" if kind == "hf_vlm" else "model_type": named, "cut_prompts": False}
         self.model, self.vis_processor = load_student({**options, **settings.options}, device)
         self.policy = InProcessPolicy(
             model=self.model, vis_processor=self.vis_processor, num_beams=1, max_length=self.MAX_LENGTH, min_length=1
         )
-        self.images = int(settings.options.get("images", 1))  # how many a question has
+        self.images = self.model.frames  # how many a question has
         self.top_p = settings.top_p
         self.device = str(device)
         self.bytes = tensor_bytes(self.model)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from lavis.common.paths import REPO_ROOT
 from tests import warm
+from xrl_alignment.builders.student import load_student
+from xrl_alignment.lab.pipeline import run_pipeline
+from xrl_alignment.runs.checkpoint import load_checkpoint
+from xrl_alignment.settings.resume import saved_settings
 
 EXAMPLES = REPO_ROOT / "examples"
 TESTED_ELSEWHERE = {  # against the real libraries
@@ -51,6 +57,52 @@ def test_hub_vlm(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     losses = [float(line.rpartition(" ")[2]) for line in ended.stdout.splitlines()]
     assert len(losses) == 5 and losses[-1] < losses[0]  # three games of six states, in batches of four
+
+
+def test_custom_student(tmp_path: Path) -> None:
+    ended = warm.run([EXAMPLES / "custom_student.py"], cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    *losses, answers = ended.stdout.splitlines()
+    losses = [float(line.rpartition(" ")[2]) for line in losses]
+    assert answers == "['take mug 1', 'go to shelf 2']" and losses == sorted(losses, reverse=True)
+
+
+def test_a_student_of_ones_own_is_known_to_every_process(tmp_path: Path) -> None:
+    """Server, learner and client are processes of their own, which know the class by its name alone."""
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    own = PreTrainedTokenizerFast(tokenizer_file=str(REPO_ROOT / "lavis/models/tiny/tokenizer.json"), eos_token="</s>")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(own), **sizes)).save_pretrained(tmp_path / "lm")
+    own.save_pretrained(tmp_path / "lm")
+    model = ["model.arch=examples.custom_student:TextStudent", f"model.path={tmp_path / 'lm'}"]
+    games = ["environment.name=household", "environment.num_train=2", "environment.num_heldout=2"]
+    games += [f"environment.data={tmp_path / 'games'}", "run.num_envs=2", "run.max_steps=3"]
+    phases = [str(REPO_ROOT / f"configs/dagger/demo_{name}.yaml") for name in ("bc", "dpo")]
+    common = [
+        *model,
+        *games,
+        "run.num_rounds=1",
+        "run.batch_size=2",
+        "run.train_every=1",
+        "run.num_workers=1",
+        "server.port=0",
+    ]
+
+    bc, dpo = run_pipeline(phases, [*common, "run.learner=decoupled", f"run.output_dir={tmp_path / 'runs'}"])
+
+    first, second = (load_checkpoint(run / "emma_checkpoint_0.pth")["model"] for run in (bc, dpo))
+    start = load_student(saved_settings(bc).model, "cpu")[0].trainable_state_dict()
+    assert first.keys() == second.keys() == start.keys()
+    name = "lm.lm_head.weight"
+    assert not torch.equal(first[name], start[name]) and not torch.equal(second[name], first[name])
+    options = [*model, *games, f"model.pretrained={dpo / 'emma_checkpoint_0.pth'}"]
+    options += ["environment.split=household_heldout", f"run.output={tmp_path / 'result.json'}"]
+    ended = warm.run(
+        ["evaluate.py", "--cfg-path", "configs/evaluate/episodes.yaml", "--options", *options], cwd=REPO_ROOT
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((tmp_path / "result.json").read_text())["first_trial"]["games"] == 2
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lavis.common.errors import EmacError
+from lavis.common.errors import ConfigError, EmacError
 from lavis.common.registry import DuplicateNameError, Registry, UnknownNameError
 
 KINDS = ["builder", "task", "processor", "model", "lr_scheduler", "runner"]
@@ -49,6 +49,30 @@ def test_unknown_name_lists_and_suggests() -> None:
     assert all(isinstance(error.value, kind) for kind in (EmacError, ValueError, KeyError))
     with pytest.raises(UnknownNameError, match="unknown model 'gpt': choose one of blip2_emac, other"):
         registry.get_model_class("gpt")
+
+
+MODULE = """
+class Task:
+    @classmethod
+    def setup_task(cls, cfg): return cls()
+class Bare: pass
+def setup(cfg): pass
+setup.setup_task = setup
+"""
+
+
+def test_a_class_that_nobody_registered(tmp_path, monkeypatch) -> None:
+    (tmp_path / "registry_sample.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = Registry()
+    assert registry.get_task_class("registry_sample:Task").__name__ == "Task" and registry.list_tasks() == []
+    for name, reason in (
+        ("registry_sample:Bare", "task registry_sample:Bare: the class lacks setup_task"),
+        ("registry_sample:setup", "task registry_sample:setup: that is no class"),
+        ("registry_nowhere:Task", "there is no module registry_nowhere"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            registry.get_task_class(name)
 
 
 def test_this_projects_own_come_with_the_first_look() -> None:

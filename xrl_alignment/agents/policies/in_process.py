@@ -44,7 +44,8 @@ class InProcessPolicy:
         self.model = model
         self.vis_processor = vis_processor
         self.decode = decode
-        self.reads = model_reads(decode)  # see `Policy`
+        # See `Policy`. A student that does not see is given black frames, so that a card cannot say otherwise.
+        self.reads = tuple(each for each in model_reads(decode) if each != "image" or model.sees)
         self.num_beams = num_beams
         self.max_length = max_length
         self.min_length = min_length

@@ -77,5 +77,17 @@ def check_hub_model(given: Mapping[str, Any]) -> Iterator[Finding]:
     yield Finding("ok", "model hf_vlm", f"{options['path']}: a {config.model_type}, with processor and chat template")
 
 
+def check_own_model(name: str) -> Finding:
+    """A model `module:Class`: whether the class is there and acts. What it needs is known to itself alone."""
+    from lavis.common.errors import EmacError
+    from xrl_alignment.builders.student import default_type
+
+    try:
+        default_type(name)
+    except EmacError as error:
+        return Finding("fail", f"model {name}", str(error), "correct model.arch")
+    return Finding("ok", f"model {name}", "a class of your own; what it needs is not known before it is built")
+
+
 def _size(count: int) -> str:
     return f"{count / 1024**3:.2f} GiB" if count >= 1024**3 else f"{count / 1024**2:.2f} MiB"

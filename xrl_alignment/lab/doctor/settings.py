@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lavis.common.errors import EmacError
+from lavis.common.named_class import is_class_name
 from xrl_alignment.lab.doctor.files import check_weights
 from xrl_alignment.lab.doctor.finding import Finding
 from xrl_alignment.lab.doctor.machine import check_device
-from xrl_alignment.lab.doctor.model import check_hub_model, check_parts
+from xrl_alignment.lab.doctor.model import check_hub_model, check_own_model, check_parts
 from xrl_alignment.lab.doctor.simulator import check_build, check_display, check_poses, check_simulator
 
 if TYPE_CHECKING:
@@ -38,13 +39,19 @@ def check_settings(config: DaggerConfig, environ: Mapping[str, str] = os.environ
         except EmacError as error:
             yield Finding("fail", "games", str(error))
     given = dict(config.model)
-    is_hub_model = given.get("arch") == "hf_vlm"
-    name = "hf_vlm" if is_hub_model else str(given.pop("model_type", "tiny"))
-    yield from check_hub_model(given) if is_hub_model else check_parts(name, given)
+    name = str(given.get("arch", "blip2_emac"))
+    if name == "hf_vlm":
+        yield from check_hub_model(given)
+    elif is_class_name(name):
+        yield check_own_model(name)
+    else:
+        name = str(given.pop("model_type", "tiny"))
+        yield from check_parts(name, given)
     for key in ("pretrained", "ref_pretrained"):
         if given.get(key):
             yield check_weights(str(given[key]), f"model.{key}")
-    yield check_device(large=name not in SMALL_MODELS)
+    # Of a class of one's own nobody knows whether it is large.
+    yield check_device(large=not is_class_name(name) and name not in SMALL_MODELS)
     # The language model that labels or writes memories: its name, key and address. It is not asked.
     if asks_model(config.expert, config.reflexion):
         from xrl_alignment.agents.experts.llm.endpoint import Endpoint  # here: the client library takes a second

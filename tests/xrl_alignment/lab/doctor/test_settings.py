@@ -37,6 +37,17 @@ def test_weights_that_are_not_there_and_a_missing_gpu(games, monkeypatch):
     assert "fail" in found.values() and found["device"] == "warn"
 
 
+def test_a_model_of_ones_own_is_looked_for(games):
+    name = "tests.colour_student:ColourStudent"
+    assert levels([*games, f"model.arch={name}", "model.seed=1"]) == {
+        "games": "ok",
+        f"model {name}": "ok",
+        "device": "ok",
+    }
+    for missing in ("tests.colour_student:None_", "json:JSONDecoder", "lavis.models:BaseModel"):
+        assert levels([*games, f"model.arch={missing}"])[f"model {missing}"] == "fail"
+
+
 @pytest.mark.parametrize("asks", ["expert.name=openai", "reflexion.reflector=llm"])
 def test_a_teacher_needs_a_model_and_a_key_or_an_address(games, asks):
     assert levels([*games, asks])["teacher"] == "fail"
