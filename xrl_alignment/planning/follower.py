@@ -18,6 +18,7 @@ from xrl_alignment.planning.reports import Sight, in_view, lists_objects, write_
 from xrl_alignment.settings.planning import PlanRules
 
 START = "start"  # the first plan; no replanning
+FAILED = ("rejected", "not_found", "exhausted")  # triggers that say that the plan before was not enough
 JUDGED = ("not_executed", "not_solving")  # triggers of `feedback=questions`, by the question that was answered with no
 
 
@@ -129,7 +130,10 @@ class PlanFollower:
         kept = tuple(self.memory[-self.rules.memory :]) if self.rules.memory else ()
         rest = write_plan(self._waiting) if self._judges else ""
         searched = tuple(sorted(self._controller.belief.seen))
-        return PlanQuestion(self.goal, report, tuple(self.history), kept, rest, searched)
+        # All but the newest call have ended with the call that followed; the newest one is over if a plan is due.
+        ends = [*(call.trigger for call in self.calls[1:]), self._due]
+        failed = tuple(call.plan for call, end in zip(self.calls, ends, strict=False) if end in FAILED)
+        return PlanQuestion(self.goal, report, tuple(self.history), kept, rest, searched, failed)
 
     def take(self, answer: PlanAnswer) -> None:
         """Take in the planner's answer: follow its new plan, or go on or ask anew as it judges."""

@@ -82,36 +82,45 @@ class PlanGrammar:
 
 
 class Grounded(LogitsProcessor):
-    """Leaves each row of a greedy generation the likeliest token with which its text is still the beginning of a plan.
+    """Leaves each row of a search the `beams` likeliest tokens with which its text is still the beginning of a plan.
 
-    `grammars` are those of the rows (None: the row is left as it is), and `start` is the length of the padded prompts.
-    A row whose text no token continues ends.
+    `grammars` are those of the prompts (None: their rows are left as they are), each of which has `beams` rows, and
+    `start` is the length of the padded prompts. A row whose text no token continues ends.
     """
 
-    def __init__(self, grammars: Sequence[PlanGrammar | None], tokenizer: LlmTokenizer, start: int) -> None:
+    def __init__(
+        self, grammars: Sequence[PlanGrammar | None], tokenizer: LlmTokenizer, start: int, beams: int = 1
+    ) -> None:
         self._grammars = grammars
         self._tokenizer = tokenizer
         self._start = start
+        self._beams = beams
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """`input_ids` (B, T) with the prompts, `scores` (B, vocabulary): the scores, -inf where a token is not left."""
         left = torch.full_like(scores, -torch.inf)
-        for row, (grammar, ids) in enumerate(zip(self._grammars, input_ids[:, self._start :].tolist(), strict=True)):
+        for row, ids in enumerate(input_ids[:, self._start :].tolist()):
+            grammar = self._grammars[row // self._beams]
             tokens = slice(None) if grammar is None else self._next(grammar, ids, scores[row])
             left[row, tokens] = scores[row, tokens]
         return left
 
-    def _next(self, grammar: PlanGrammar, written: list[int], scores: Tensor) -> int:
+    def _next(self, grammar: PlanGrammar, written: list[int], scores: Tensor) -> list[int]:
         eos, decode = self._tokenizer.eos_id, self._tokenizer.decode
         if eos in written:  # a row that has ended, while others go on
-            return eos
+            return [eos]
         text = decode(written).lstrip()
+        found: list[int] = []
         for count in (min(_TRIED, len(scores)), len(scores)):
             for token in scores.topk(count).indices.tolist():
                 longer = text if token == eos else decode([*written, token]).lstrip()
                 if grammar.ends(text) if token == eos else longer != text and grammar.begins(longer):
-                    return token
-        return eos
+                    found.append(token)
+                    if len(found) == self._beams:
+                        return found
+            if found:
+                return found
+        return [eos]
 
 
 def _any_of(names: Collection[str], *others: str) -> str:

@@ -30,6 +30,7 @@ from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuesti
 from xrl_alignment.planning.planners.grounded import Grounded, PlanGrammar
 
 NOTE = "planner.json"
+ALTERNATIVES = 8  # beams among which a plan is looked for that has not failed in this game
 _WEIGHTS = "adapter_model.safetensors"
 _SAMPLE = 4096  # values of each weight that the base's hash reads, from its beginning and its end
 
@@ -99,38 +100,55 @@ class LocalPlanner(Planner):
     def plan_all(self, questions: Sequence[PlanQuestion]) -> list[PlanAnswer]:
         """See `Planner`."""
         prompts = [self.encode(self.prompt(question)) for question in questions]
-        answers: list[tuple[str, int]] = []  # each with its number of tokens
+        # A question that has a plan asks for a judgement, which no grammar bounds.
+        grammars = [PlanGrammar(one) if self.grounded and not one.plan else None for one in questions]
+        # Greedy: the same state gets the same plan, in whatever batch it is asked.
+        answers = [found[0] for found in self._written(prompts, grammars, beams=1)]
+        # A plan that has failed in this game gives way to the next best one, if a search finds one that has not.
+        failed = [row for row, one in enumerate(questions) if grammars[row] and answers[row][0] in one.failed]
+        found = self._written([prompts[row] for row in failed], [grammars[row] for row in failed], beams=ALTERNATIVES)
+        for row, others in zip(failed, found, strict=True):
+            answers[row] = next((one for one in others if one[0] not in questions[row].failed), answers[row])
+        return [
+            PlanAnswer(text, self.identity, len(prompt), count)
+            for prompt, (text, count) in zip(prompts, answers, strict=True)
+        ]
+
+    def _written(
+        self, prompts: Sequence[list[int]], grammars: Sequence[PlanGrammar | None], *, beams: int
+    ) -> list[list[tuple[str, int]]]:
+        """For each prompt the `beams` most probable texts that a search finds, each with its number of tokens."""
+        answers: list[list[tuple[str, int]]] = []
         eos, pad, device = self.tokenizer.eos_id, self.tokenizer.pad_id, self.model.device
-        for start in range(0, len(prompts), self.max_batch):
-            batch = prompts[start : start + self.max_batch]
+        size = max(self.max_batch // beams, 1)
+        for start in range(0, len(prompts), size):
+            batch, rules = prompts[start : start + size], grammars[start : start + size]
             longest = max(map(len, batch))
             ids = torch.full((len(batch), longest), pad)  # (B, T)
             mask = torch.zeros_like(ids)
             for row, prompt in enumerate(batch):  # padded on the left: what is generated follows the prompt at once
                 ids[row, longest - len(prompt) :] = torch.tensor(prompt)
                 mask[row, longest - len(prompt) :] = 1
-            # A question that has a plan asks for a judgement, which no grammar bounds.
-            asked = questions[start : start + self.max_batch]
-            grammars = [PlanGrammar(one) if self.grounded and not one.plan else None for one in asked]
-            # Greedy: the same state gets the same plan, in whatever batch it is asked.
             made = self.model.generate(
                 input_ids=ids.to(device),
                 attention_mask=mask.to(device),
                 do_sample=False,
+                num_beams=beams,
+                num_return_sequences=beams,
                 max_new_tokens=self.max_answer_tokens,
                 eos_token_id=eos,
                 pad_token_id=pad,
-                logits_processor=[Grounded(grammars, self.tokenizer, longest)] if any(grammars) else [],
-            )[:, longest:].tolist()
+                logits_processor=[Grounded(rules, self.tokenizer, longest, beams)] if any(rules) else [],
+            )[:, longest:].tolist()  # (B * beams, up to max_answer_tokens)
             # Behind a row's EOS stand pads, while other rows went on; a row without one was cut by `max_new_tokens`.
-            for row, grammar in zip(made, grammars, strict=True):
-                written = row[: row.index(eos)] if eos in row else row
-                text = self.tokenizer.decode(written).strip()
-                answers.append((grammar.whole(text, cut=eos not in row) if grammar else text, len(written)))
-        return [
-            PlanAnswer(text, self.identity, len(prompt), count)
-            for prompt, (text, count) in zip(prompts, answers, strict=True)
-        ]
+            for row, grammar in enumerate(rules):
+                texts = []
+                for tokens in made[row * beams : (row + 1) * beams]:
+                    written = tokens[: tokens.index(eos)] if eos in tokens else tokens
+                    text = self.tokenizer.decode(written).strip()
+                    texts.append((grammar.whole(text, cut=eos not in tokens) if grammar else text, len(written)))
+                answers.append(texts)
+        return answers
 
     def count(self, text: str) -> int:
         """See `Planner`."""
