@@ -18,8 +18,8 @@ from xrl_alignment.planning.reports import Sight, in_view, lists_objects, write_
 from xrl_alignment.settings.planning import PlanRules
 
 START = "start"  # the first plan; no replanning
-FAILED = ("rejected", "not_found", "exhausted")  # triggers that say that the plan before was not enough
 JUDGED = ("not_executed", "not_solving")  # triggers of `feedback=questions`, by the question that was answered with no
+FAILED = ("rejected", "not_found", "exhausted", *JUDGED)  # those that say that the plan before it was not enough
 
 
 @dataclass
@@ -130,9 +130,9 @@ class PlanFollower:
         kept = tuple(self.memory[-self.rules.memory :]) if self.rules.memory else ()
         rest = write_plan(self._waiting) if self._judges else ""
         searched = tuple(sorted(self._controller.belief.seen))
-        # All but the newest call have ended with the call that followed; the newest one is over if a plan is due.
-        ends = [*(call.trigger for call in self.calls[1:]), self._due]
-        failed = tuple(call.plan for call, end in zip(self.calls, ends, strict=False) if end in FAILED)
+        # A plan ended with the trigger of the next one; the newest plan with the one that is due, if any.
+        ends = [*(call.trigger for call in self.calls), self._due][1:]
+        failed = tuple(call.plan for call, end in zip(self.calls, ends, strict=True) if end in FAILED)
         return PlanQuestion(self.goal, report, tuple(self.history), kept, rest, searched, failed)
 
     def take(self, answer: PlanAnswer) -> None:

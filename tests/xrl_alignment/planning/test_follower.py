@@ -66,6 +66,20 @@ def test_each_trigger_is_a_switch_and_counted(trigger: str, plan: str, feedback:
     assert follower.counts == {"start": 1, trigger: 1} and follower.calls[-1].trigger == trigger
 
 
+def test_the_planner_is_told_which_of_its_plans_have_failed() -> None:
+    rules = replace(OFF, replan_rejected=True, replan_exhausted=True, replan_every=2)
+    follower = follow("go to countertop 1", rules)
+    follower.observe("go to countertop 1", MUG_COUNTER)  # exhausted
+    assert follower.question().failed == ("go to countertop 1",)
+    follower.take(PlanAnswer("take mug, go to desk 1, go to cabinet 1"))
+    follower.observe("take mug 1 from countertop 1", "You pick up the mug 1 from the countertop 1.")
+    follower.observe("go to desk 1", "You arrive at desk 1. On the desk 1, you see nothing.")  # two steps: no failure
+    assert follower.due and follower.question().failed == ("go to countertop 1",)
+    follower.take(PlanAnswer("clean mug"))
+    follower.observe("go to sinkbasin 1", "Nothing happens.")  # rejected
+    assert follower.question().failed == ("go to countertop 1", "clean mug")
+
+
 def test_every_k_steps_the_planner_is_asked() -> None:
     follower = follow("go to cabinet 1, take mug", replace(OFF, replan_every=2))
     follower.observe("go to cabinet 1", "You arrive at cabinet 1. The cabinet 1 is closed.")

@@ -123,6 +123,21 @@ def test_an_untrained_model_writes_plans_of_the_room_and_judgements_freely(local
     assert answers == [grounded.plan_all([question])[0] for question in questions]
 
 
+def test_a_plan_that_has_failed_gives_way_to_another_one(local_planner) -> None:
+    grounded = local_planner(grounded=True)
+    grounded.max_answer_tokens = 24
+    (answer,) = grounded.plan_all([START])
+    again = START._replace(failed=(answer.text,))
+    other, same = grounded.plan_all([again, START])
+    assert same == answer and other.text != answer.text and PlanGrammar(START).ends(other.text)
+    assert grounded.plan_all([again]) == [other]
+    # Without a grammar no other one is looked for.
+    free = local_planner()
+    free.max_answer_tokens = 24
+    (text,) = free.plan_all([START])
+    assert free.plan_all([START._replace(failed=(text.text,))]) == [text]
+
+
 class Watched(ExplorerPlanner):
     """Remembers what it was asked and said."""
 
