@@ -69,7 +69,7 @@ smollm: $(STAMP)  ## a student with SmolLM2-135M as language model, in output/sm
 	$(SMOLLM) llm_model=output/smollm/model max_txt_len=2048 kept_prompts_mib=4000 --games 60 --batch-tokens 1000 \
 	  --student-drives 0.25 --tokens $(SMOLLM_TOKENS)
 
-audit-alfworld: $(STAMP)  ## what an ALFWorld score can carry: docs/audit.md and docs/scores.md (hours)
+audit-alfworld: $(STAMP)  ## what an ALFWorld score can carry: docs/audit.md and docs/scores.md (an hour)
 	$(RUN) -m xrl_alignment.audit $(AUDIT_ARGS)
 
 bench: $(STAMP)  ## every benchmark: tables on the screen, JSON in output/benchmarks/

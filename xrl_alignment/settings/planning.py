@@ -236,7 +236,7 @@ class PlannerConfig(EndpointConfig, PlannerTraining, PlanRules):
     grounded: bool = setting(
         False,
         "`local`: decode under a grammar, ours: known actions, places of the room, searches only where the agent has "
-        "not looked yet, and numbers only of things that were reported",
+        "not looked yet, numbers only of things that were reported, and no plan again that has failed in this game",
     )
     base_url: str = setting("", "`endpoint`: its address; empty: OpenAI's own", may_change=True)
     cache: str = setting(

@@ -6,7 +6,7 @@
 
 It plays the official games (valid_seen, and valid_unseen if it is there) with players that know little, with students
 that it trains on 1 to 3,553 games, and under the rules of every protocol, and counts what the games give away. With
-`--quick` it took 7 minutes of processor time, at its full size 131 minutes on two cores (2026-11-25).
+`--quick` it took 7 minutes of processor time (2026-11-25), at its full size an hour on one core (2026-11-27).
 Each step is one of the project's programs and is done once, so a run that was stopped continues:
 
     DIR/
