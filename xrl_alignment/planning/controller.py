@@ -9,6 +9,7 @@ plays itself, without the model, the success rate measures the planner alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from alfworld_native.experts.belief import STATES, Belief
 from alfworld_native.experts.explorer import APPLIANCES
@@ -23,6 +24,14 @@ class Refusal(str):
 REJECTED = Refusal("rejected")  # no such place or appliance, nothing in the hand, or the engine did nothing
 NOT_FOUND = Refusal("not_found")  # the thing was seen nowhere
 DONE = ""  # what `next` says when the action is carried out
+
+
+class Aim(NamedTuple):
+    """Where a high-level action is carried out, the command that does it there, and the action in whole words."""
+
+    place: str
+    command: str
+    words: str
 
 
 class Controller:
@@ -53,10 +62,28 @@ class Controller:
             self._used.add(command.removeprefix("use "))
 
     def next(self, action: HighLevelAction) -> str:
-        """The next command for `action`; `DONE`, or a `Refusal`."""
+        """The next command for `action`; `DONE`, or a `Refusal`. What the engine has refused here is not repeated."""
+        aim = self._aim(action)
+        if isinstance(aim, str):
+            return aim
+        if aim.place not in self.belief.here:
+            return f"go to {aim.place}"
+        # An appliance and a lamp work as they are; everything else needs the place open.
+        if action.verb in ("go to", "take", "put") and aim.place in self.belief.closed:
+            return self._unless_failed(f"open {aim.place}")
+        return self._unless_failed(aim.command)
+
+    def told(self, action: HighLevelAction) -> str:
+        """`action` with the names and places that it stands for now, as far as the text has told: `take mug` may be
+        `take mug 2 from desk 1`. As it is if nothing is left to do or it cannot be carried out.
+        """
+        aim = self._aim(action)
+        return str(action) if isinstance(aim, str) else aim.words
+
+    def _aim(self, action: HighLevelAction) -> Aim | str:
+        """Where `action` is to be carried out and by which command; `DONE`, or a `Refusal`."""
         # For each verb: `DONE` first if the belief shows that nothing is left to do, then what makes the action
-        # impossible, then the next of its commands. A command that the engine has refused in this state is not
-        # repeated (`_unless_failed`).
+        # impossible, then the place, the command and the words.
         belief, held, thing = self.belief, self.belief.held, action.thing
         in_hand = thing in (held, type_of(held)) if held else False
         match action.verb:
@@ -68,7 +95,9 @@ class Controller:
                     return REJECTED
                 # A type alone ("cabinet") means one that was not searched yet, the one at hand first.
                 place = min(places, key=lambda name: (name in belief.seen, name not in belief.here))
-                return self._reach(place) or (DONE if place in belief.seen else self._unless_failed(f"examine {place}"))
+                if place in belief.here and place not in belief.closed and place in belief.seen:
+                    return DONE
+                return Aim(place, f"examine {place}", f"go to {place}")
             case "take":
                 if in_hand:
                     return DONE
@@ -78,7 +107,7 @@ class Controller:
                 if held:  # something else
                     return REJECTED
                 place = belief.place[name]
-                return self._reach(place) or self._unless_failed(f"take {name} from {place}")
+                return Aim(place, f"take {name} from {place}", f"take {name} from {place}")
             case "use":
                 if {thing, belief.said(thing)} & self._types(self._used):
                     return DONE
@@ -86,7 +115,7 @@ class Controller:
                 if name is None:
                     return NOT_FOUND
                 place = belief.place[name]
-                return f"go to {place}" if place not in belief.here else self._unless_failed(f"use {name}")
+                return Aim(place, f"use {name}", f"use {name} on {place}")
             case "put":
                 if not in_hand:
                     # Since this action began, such a thing was put at such a place: the last command has done it.
@@ -99,7 +128,7 @@ class Controller:
                 if not places:
                     return REJECTED
                 place = min(places, key=lambda name: name not in belief.here)
-                return self._reach(place) or self._unless_failed(f"put {held} in/on {place}")
+                return Aim(place, f"put {held} in/on {place}", f"put {held} in/on {place}")
         # clean, heat, cool
         if not in_hand:  # the plan lacks its `take`, or the thing was seen nowhere
             return REJECTED if self.find(thing) else NOT_FOUND
@@ -109,20 +138,13 @@ class Controller:
         if not tools:
             return REJECTED
         tool = min(tools, key=lambda name: name not in belief.here)
-        # Not `_reach`: an appliance works closed as it is.
-        return f"go to {tool}" if tool not in belief.here else self._unless_failed(f"{action.verb} {held} with {tool}")
+        return Aim(tool, f"{action.verb} {held} with {tool}", f"{action.verb} {held} with {tool}")
 
     def find(self, thing: str) -> str | None:
         """The name of a thing that was seen, by its name, or by its type if it was not put down since; the nearest."""
         belief = self.belief
         names = [n for n in belief.place if thing == n or (thing == type_of(n) and n not in self._put_down)]
         return min(names, key=lambda name: belief.place[name] not in belief.here, default=None)
-
-    def _reach(self, place: str) -> str:
-        """The command towards an open `place` within reach; empty when it is."""
-        if place not in self.belief.here:
-            return f"go to {place}"
-        return self._unless_failed(f"open {place}") if place in self.belief.closed else ""
 
     def _unless_failed(self, command: str) -> str:
         command = self.belief.said(command)

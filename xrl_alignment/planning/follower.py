@@ -120,6 +120,11 @@ class PlanFollower:
         return self._now.action if self._now else None
 
     @property
+    def told(self) -> str:
+        """The current high-level action as the agent reads it, with the names and places that it stands for."""
+        return self._controller.told(self._now.action) if self._now else ""
+
+    @property
     def due(self) -> bool:
         """Whether the planner is to be asked, for a plan or for its judgement of the one in progress."""
         return bool(self._due) or self._judges

@@ -2,12 +2,14 @@
 
 The acting model reads the current high-level action as the newest thought of its prompt, in ReAct's form:
 
-    > think: clean mug 1
+    > think: clean mug 1 with sinkbasin 1
     OK.
     >
 
-Only the newest one is shown, so the prompt has the length of one without a plan, and no model needs a new form. The
-label of a state is the controller's command for that high-level action, so planner and plan decide what is learned.
+It has the names and places that the text has told (`Controller.told`): the planner may say `take mug` of one that was
+seen long ago. Only the newest one is shown, so the prompt has the length of one without a plan, and no model needs a
+new form. The label of a state is the controller's command for that high-level action, so planner and plan decide what
+is learned.
 """
 
 from __future__ import annotations
@@ -193,7 +195,7 @@ class PlannedAgent:
         if not player.agent and not player.store:  # nobody looks at the frame or reads the prompt
             return label
         image = turn.frame(blank=player.settings.blank_frames)
-        prompt = player.write_prompt(episode.text, (), instructed(episode.steps, str(follower.action or "")))
+        prompt = player.write_prompt(episode.text, (), instructed(episode.steps, follower.told))
         # DPO needs the agent's own action as the rejected one, even if another action is executed.
         own = ""
         if player.agent and (player.preferences or not assisted):

@@ -54,6 +54,27 @@ def test_a_type_means_a_place_that_was_not_searched_yet(controller) -> None:
     assert play(controller, "go to cabinet", []) == ["go to cabinet 1"]
 
 
+@pytest.mark.parametrize(
+    ("before", "asked", "told"),
+    [
+        ((), "take mug", "take mug 2 from countertop 1"),
+        ((), "take pen", "take pen"),  # seen nowhere
+        ((), "use mug", "use mug 2 on countertop 1"),
+        ((), "go to cabinet", "go to cabinet 2"),
+        ((), "go to shelf", "go to shelf"),  # not in this room
+        ((), "put mug in/on cabinet", "put mug in/on cabinet"),  # not in the hand
+        (("take mug",), "put mug in/on cabinet", "put mug 2 in/on cabinet 2"),
+        (("take mug",), "clean mug", "clean mug 2 with sinkbasin 1"),
+        (("take mug",), "take mug", "take mug"),  # nothing is left to do
+    ],
+)
+def test_an_action_is_told_with_the_names_that_it_stands_for(controller, before, asked, told) -> None:
+    for one in before:
+        play(controller, one, ["You pick up the mug 2 from the countertop 1."])
+    controller.start()
+    assert controller.told(action(asked)) == told
+
+
 def test_taken_treated_and_put(controller) -> None:
     assert play(controller, "take mug", ["You pick up the mug 2 from the countertop 1."]) == [
         "take mug 2 from countertop 1",
