@@ -18,7 +18,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,7 +36,6 @@ from lavis.common.paths import REPO_ROOT
 from lavis.models.decoding import NewTokensPenalty, forget_decoding
 from lavis.models.student import Decoding, Question, RowLoss
 from lavis.models.student_model import StudentModel
-from lavis.models.tensor_files import load_tensors
 
 MAX_PROMPT, MAX_ANSWER = 512, 24  # tokens
 TOKENIZER = REPO_ROOT / "lavis" / "models" / "tiny" / "tokenizer.json"  # of the demonstration below
@@ -68,11 +66,18 @@ class TextStudent(StudentModel):
         except (OSError, ValueError) as error:
             raise ConfigError(f"model.path={cfg['path']}: {str(error).splitlines()[0]}") from error
         student = cls(lm, tokenizer, str(cfg["path"]))
-        if cfg.get("pretrained") and cfg.get("load_pretrained", True):
-            student.load_checkpoint(cfg["pretrained"])
         if cfg.get("ref_pretrained"):
-            student.set_reference(load_tensors(Path(cfg["ref_pretrained"]))["model"])
-        return student
+            earlier = cls(copy.deepcopy(lm), tokenizer, "").loaded(cfg["ref_pretrained"])
+            student.set_reference(earlier.trainable_state_dict())
+        load = cfg.get("pretrained") and cfg.get("load_pretrained", True)
+        return student.loaded(cfg["pretrained"]) if load else student
+
+    def loaded(self, checkpoint: str) -> TextStudent:
+        """Itself, with the weights of a checkpoint; ConfigError if they are another model's."""
+        found = self.load_checkpoint(checkpoint)
+        if found.missing_keys or found.unexpected_keys:
+            raise ConfigError(f"{checkpoint} holds other weights than a TextStudent of {self.sources['lm']}")
+        return self
 
     # ---- acting and learning ----
 
@@ -86,7 +91,7 @@ class TextStudent(StudentModel):
             prompt = torch.tensor([self._prompt(question)], device=self.device)  # (1, L)
             own: dict[str, float] = {}  # of one way of decoding: Transformers warns of the other way's
             if options.use_nucleus_sampling:
-                own = {"temperature": options.temperature, "top_p": options.top_p}
+                own = {"temperature": options.temperature, "top_p": options.top_p, "top_k": 0}
             elif beams > 1:
                 own = {"length_penalty": options.length_penalty}
             written = self.lm.generate(
@@ -98,6 +103,7 @@ class TextStudent(StudentModel):
                 max_new_tokens=min(options.max_new, MAX_ANSWER),
                 min_new_tokens=options.min_new,
                 logits_processor=LogitsProcessorList([NewTokensPenalty(options.repetition_penalty)]),
+                eos_token_id=self.tokenizer.eos_token_id,  # whatever the folder says: answers were learned with it
                 pad_token_id=self.tokenizer.eos_token_id,
                 **own,
             )
@@ -149,6 +155,13 @@ class TextStudent(StudentModel):
         self.reference = copy.deepcopy(self.lm).requires_grad_(False).eval()
         if state is not None:
             self.reference.load_state_dict({name.removeprefix("lm."): weight for name, weight in state.items()})
+
+    def train(self, mode: bool = True) -> TextStudent:
+        """Training mode for the policy; the reference computes without dropout."""
+        super().train(mode)
+        if self.reference is not None:
+            self.reference.eval()
+        return self
 
     @contextmanager
     def as_reference(self) -> Iterator[None]:

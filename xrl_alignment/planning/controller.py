@@ -78,7 +78,7 @@ class Controller:
         `take mug 2 from desk 1`. As it is if nothing is left to do or it cannot be carried out.
         """
         aim = self._aim(action)
-        return str(action) if isinstance(aim, str) else aim.words
+        return str(action) if isinstance(aim, str) else self.belief.said(aim.words)
 
     def _aim(self, action: HighLevelAction) -> Aim | str:
         """Where `action` is to be carried out and by which command; `DONE`, or a `Refusal`."""

@@ -137,7 +137,8 @@ class PlanFollower:
         searched = tuple(sorted(self._controller.belief.seen))
         # A plan ended with the trigger of the next one; the newest plan with the one that is due, if any.
         ends = [*(call.trigger for call in self.calls), self._due][1:]
-        failed = tuple(call.plan for call, end in zip(self.calls, ends, strict=True) if end in FAILED)
+        plans = zip((call.plan for call in self.calls), ends, strict=True)
+        failed = tuple(plan for plan, end in plans if end in FAILED and not (end == "exhausted" and _another(plan)))
         return PlanQuestion(self.goal, report, tuple(self.history), kept, rest, searched, failed)
 
     def take(self, answer: PlanAnswer) -> None:
@@ -312,3 +313,8 @@ class PlanFollower:
         report = write_report(self.rules.report, self._now.heard, self._now.seen, note)
         self.history.append((str(self._now.action), word_noise(report, self.report_severity, self._draw)))
         self._now = None
+
+
+def _another(plan: str) -> bool:
+    """Whether `plan` may mean other things when it is carried out again: it takes something by its type."""
+    return any(one.verb == "take" and one.thing.isalpha() for one in read_plan(plan).actions)

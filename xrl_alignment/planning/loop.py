@@ -70,6 +70,7 @@ class Loop:
             report_severity=config.environment.report_severity,
             max_steps=config.run.max_steps,
             blank_frames=config.environment.blank_frames,
+            tell_objects=config.environment.tell_objects,
             seed=config.run.seed,
         )
         self.planner = planner

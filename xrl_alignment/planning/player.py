@@ -44,12 +44,13 @@ class SightQuestion(NamedTuple):
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """How games are played with a planner: its rules, noise on its reports, step limit, what frames the agent gets."""
+    """How games are played with a planner: its rules, noise on its reports, step limit, what the agent is shown."""
 
     rules: PlanRules = field(default_factory=PlanRules)
     report_severity: int = 0
     max_steps: int = MAX_STEPS
     blank_frames: bool = False
+    tell_objects: bool = True
     seed: int = 0
 
 
@@ -195,7 +196,9 @@ class PlannedAgent:
         if not player.agent and not player.store:  # nobody looks at the frame or reads the prompt
             return label
         image = turn.frame(blank=player.settings.blank_frames)
-        prompt = player.write_prompt(episode.text, (), instructed(episode.steps, follower.told))
+        # An agent whose text names no objects is not told by a thought which there are, and where.
+        told = follower.told if player.settings.tell_objects else str(follower.action or "")
+        prompt = player.write_prompt(episode.text, (), instructed(episode.steps, told))
         # DPO needs the agent's own action as the rejected one, even if another action is executed.
         own = ""
         if player.agent and (player.preferences or not assisted):

@@ -30,7 +30,7 @@ class PlanQuestion(NamedTuple):
     `feedback` is what the planner has said of earlier plans, oldest first. `plan` is the rest of the plan in progress:
     with it no new plan is wanted, but an answer to `QUESTIONS` (`read_judgement` reads it). `searched` are the places
     whose contents the text world has told, whatever the reports say: for `PlanGrammar`, not for the prompt. `failed`
-    are the plans of this game that were given up or did not suffice: a grounded planner gives none of them again.
+    are the plans of this game that were given up or did not suffice: a grounded planner looks for another one.
     """
 
     goal: str

@@ -24,6 +24,7 @@ _NUMBERED = regex.compile(r"\b[a-z]+ \d+\b")
 _WORD = "[a-z]{2,24}"  # a type: what is searched for may be any
 _NO_THING = regex.compile(r"\b(?:a|an|the|then)(?: in/on .*)?$")  # `read_plan` drops these words
 _TRIED = 64  # likeliest tokens, before all others are looked at
+_NEVER = 15.0  # a token that is less likely than another one by so many nats wins no search
 
 
 class PlanGrammar:
@@ -111,12 +112,15 @@ class Grounded(LogitsProcessor):
             return [eos]
         text = decode(written).lstrip()
         found: list[int] = []
-        for count in (min(_TRIED, len(scores)), len(scores)):
-            for token in scores.topk(count).indices.tolist():
+        for count, wanted in ((min(_TRIED, len(scores)), self._beams), (len(scores), 1)):
+            likeliest = scores.topk(count)
+            for token, score in zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True):
+                if found and score < scores[found[0]] - _NEVER:
+                    return found
                 longer = text if token == eos else decode([*written, token]).lstrip()
                 if grammar.ends(text) if token == eos else longer != text and grammar.begins(longer):
                     found.append(token)
-                    if len(found) == self._beams:
+                    if len(found) == wanted:
                         return found
             if found:
                 return found

@@ -44,7 +44,8 @@ class LocalPlanner(Planner):
 
     `targets` names the layers that have one, by the end of their names; none: all. `examples` are shown before each
     question. `context_tokens` is the room for prompt and answer together. A `grounded` planner writes only plans of the
-    grammar (`PlanGrammar`). Raises MissingExtraError without peft.
+    grammar (`PlanGrammar`), and by beam search another one than those that have failed. Raises MissingExtraError without
+    peft.
     """
 
     def __init__(
@@ -104,11 +105,12 @@ class LocalPlanner(Planner):
         grammars = [PlanGrammar(one) if self.grounded and not one.plan else None for one in questions]
         # Greedy: the same state gets the same plan, in whatever batch it is asked.
         answers = [found[0] for found in self._written(prompts, grammars, beams=1)]
-        # A plan that has failed in this game gives way to the next best one, if a search finds one that has not.
+        # A plan that has failed in this game gives way to the most probable other one that a search finds.
         failed = [row for row, one in enumerate(questions) if grammars[row] and answers[row][0] in one.failed]
         found = self._written([prompts[row] for row in failed], [grammars[row] for row in failed], beams=ALTERNATIVES)
         for row, others in zip(failed, found, strict=True):
-            answers[row] = next((one for one in others if one[0] not in questions[row].failed), answers[row])
+            fresh = [one for one in others if one[0] and one[0] not in questions[row].failed]
+            answers[row] = fresh[0] if fresh else answers[row]
         return [
             PlanAnswer(text, self.identity, len(prompt), count)
             for prompt, (text, count) in zip(prompts, answers, strict=True)
@@ -135,6 +137,7 @@ class LocalPlanner(Planner):
                 do_sample=False,
                 num_beams=beams,
                 num_return_sequences=beams,
+                length_penalty=0.0 if beams > 1 else None,  # the sum over tokens: the probability of the whole plan
                 max_new_tokens=self.max_answer_tokens,
                 eos_token_id=eos,
                 pad_token_id=pad,
