@@ -22,9 +22,9 @@ class RunSettings(Section, section="run"):
     """Offline training and its evaluation. The names down to `log_freq` are LAVIS's."""
 
     # What is trained, and by which rules: LAVIS's optimiser (AdamW) and schedules.
-    task: str = setting("alfworld_action", "name of the registered task")
+    task: str = setting("alfworld_action", "task: a registered name, or module:Class")
     runner: str = setting("runner_base", "`runner_base` counts epochs, `runner_iter` batches")
-    lr_sched: str = setting("linear_warmup_cosine_lr", "name of the registered schedule of learning rates")
+    lr_sched: str = setting("linear_warmup_cosine_lr", "schedule of learning rates: a registered name, or module:Class")
     init_lr: float = setting(1e-5, "learning rate after the warm-up", at_least(0))
     min_lr: float = setting(0.0, "learning rate at the end", at_least(0))
     warmup_lr: float = setting(-1.0, "learning rate at the first batch; below 0: `init_lr`")

@@ -43,7 +43,7 @@ class StudentModel:
                 )
         device = pick_device(settings.device, "model.device")
         kind, named = settings.student
-        # A prompt too long for the model is refused: a client of this server should know, unlike a training run.
+        # A prompt too long for a model of this project is refused: a client should know, unlike a training run.
         options: dict[str, Any] = {"arch": kind}
         if named:
             options |= {"path" if kind == "hf_vlm" else "model_type": named, "cut_prompts": False}

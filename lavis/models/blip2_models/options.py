@@ -35,7 +35,7 @@ class Blip2EmacKeys(Section, section="model"):
     """Most are set by the model type. The names down to `freeze_llm` are the original's."""
 
     # Which model, and its vision side. A size that nobody sets is EVA-CLIP-g's or BERT base's.
-    arch: str = setting("blip2_emac", "the architecture's registered name")
+    arch: str = setting("blip2_emac", "the architecture's registered name, or module:Class")
     model_type: str = setting("", f"whose file is read first: {', '.join(MODEL_TYPES)}; empty: tiny")
     vit_model: str = setting(
         "eva_clip_g",

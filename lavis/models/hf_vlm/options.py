@@ -24,7 +24,7 @@ _ARE_NAMES = list_of("names", lambda item: isinstance(item, str), empty=False)
 class HfVlmKeys(Section, section="model"):
     """The architecture for any vision-language model of Transformers."""
 
-    arch: str = setting("hf_vlm", "the architecture's registered name")
+    arch: str = setting("hf_vlm", "the architecture's registered name, or module:Class")
     model_type: str = setting("default", "there is only one")
     # The frozen model, and the formats of its numbers.
     path: str = setting("", "the model: a folder, or a hub id")

@@ -80,6 +80,14 @@ def test_the_planner_is_told_which_of_its_plans_have_failed() -> None:
     assert follower.question().failed == ("go to countertop 1", "clean mug")
 
 
+@pytest.mark.parametrize(("thing", "failed"), [("mug 1", True), ("mug", False)])  # of its type there may be another
+def test_a_plan_that_was_carried_out_may_be_carried_out_with_another_thing(thing: str, failed: bool) -> None:
+    follower = follow(f"take {thing}", replace(OFF, replan_exhausted=True))
+    follower.observe("go to countertop 1", MUG_COUNTER)
+    follower.observe("take mug 1 from countertop 1", "You pick up the mug 1 from the countertop 1.")
+    assert follower.due and follower.question().failed == ((f"take {thing}",) if failed else ())
+
+
 def test_every_k_steps_the_planner_is_asked() -> None:
     follower = follow("go to cabinet 1, take mug", replace(OFF, replan_every=2))
     follower.observe("go to cabinet 1", "You arrive at cabinet 1. The cabinet 1 is closed.")

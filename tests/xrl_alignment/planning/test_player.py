@@ -38,6 +38,15 @@ def test_the_agent_acts_and_every_state_has_the_plans_label(games, scripted) -> 
     assert played.transitions[0].image.any()
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_thought_names_places_if_the_agents_text_names_objects(games, told) -> None:
+    settings = PlanSettings(tell_objects=told)
+    (played,) = play(games[:1], Answerer(ExplorerPlanner()), settings, agent=True, store=True, beta=1.0)
+    thoughts = [one.text_input.rpartition("think: ")[2].partition("\n")[0] for one in played.transitions]
+    took = next(one.text_output for one in played.transitions if one.text_output.startswith("take "))
+    assert (took in thoughts) == told and (told or took.partition(" from ")[0] in thoughts)
+
+
 def test_with_beta_one_the_command_of_the_plan_is_executed_and_the_agent_is_not_asked(games) -> None:
     played = play(games, Answerer(ExplorerPlanner()), agent=True, store=True, beta=1.0)
     assert all(one.result.won and one.ended == "won" for one in played)

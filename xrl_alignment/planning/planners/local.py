@@ -44,8 +44,8 @@ class LocalPlanner(Planner):
 
     `targets` names the layers that have one, by the end of their names; none: all. `examples` are shown before each
     question. `context_tokens` is the room for prompt and answer together. A `grounded` planner writes only plans of the
-    grammar (`PlanGrammar`), and by beam search another one than those that have failed. Raises MissingExtraError without
-    peft.
+    grammar (`PlanGrammar`), and in place of one that has failed another one, which a beam search finds. Raises
+    MissingExtraError without peft.
     """
 
     def __init__(
