@@ -246,7 +246,7 @@ class PlannerConfig(EndpointConfig, PlannerTraining, PlanRules):
     )
 
     def check_combinations(self) -> None:
-        """An endpoint's settings need one, and its trainer's hand-over a trainer; the explorer reads text."""
+        """What needs an endpoint, its trainer, this process or questions has them; the explorer reads text."""
         super().check_combinations()
         asked = {entry.name: entry.default for entry in fields(EndpointConfig) if entry.name != "model"}
         for key, default in {**asked, "trainer": "", "handover": "none", "cache": ""}.items():
@@ -255,6 +255,8 @@ class PlannerConfig(EndpointConfig, PlannerTraining, PlanRules):
             check_has_effect(f"planner.{key}", given, valid, "planner.name=endpoint")
         valid = not self.grounded or self.name == "local"
         check_has_effect("planner.grounded", self.grounded, valid, "planner.name=local")
+        valid = not self.learn_feedback or self.feedback == "questions"
+        check_has_effect("planner.learn_feedback", self.learn_feedback, valid, "planner.feedback=questions")
         given = self.handover
         check_has_effect("planner.handover", given, given == "none" or bool(self.trainer), "planner.trainer is set")
         if self.name == "explorer" and self.report not in ("text", "both"):

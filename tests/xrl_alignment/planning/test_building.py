@@ -204,6 +204,7 @@ def test_a_mistake_is_told_before_there_is_a_folder(option: str, text: str, opti
         ("planner.report=smell", "planner.report: 'smell' is not one of text, image, both, none"),
         ("environment.report_severity=5", "environment.report_severity: 5 is not a number from 0 to 4"),
         ("planner={name: explorer, feedback: questions, report: none}", "the explorer reads the engine"),
+        ("planner.learn_feedback=true", "planner.learn_feedback: True has no effect unless planner.feedback=questions"),
         ("planner.handover=vllm", "planner.handover: 'vllm' has no effect unless planner.name=endpoint"),
         ("planner.reprt=text", "did you mean 'planner.report'"),
         ("planner.max_cost_usd=1", "planner.max_cost_usd: 1.0 has no effect unless planner.price_prompt or planner"),
