@@ -14,6 +14,8 @@ from lavis.tasks.commands import Lemmatizer, parse
 class AlfworldActionTask(CaptionTask):
     """Action prediction on stored transitions; the label is one right answer of several, so figures are pessimistic."""
 
+    packages = ("sacrebleu", "spacy")
+
     def report(self, results: list[dict[str, Any]]) -> dict[str, Any]:
         """Figures over all samples, `per_task_type`, and `verb_confusion` (label's verb -> predicted verb -> number).
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from lavis.common.errors import missing_extra
 from lavis.common.registry import registry
-from lavis.models.student import questions_of
+from lavis.models.student import Student, questions_of
 from lavis.tasks.student_task import StudentTask
 
 
 @registry.register_task("captioning")
 class CaptionTask(StudentTask):
     """Beam search with `run.num_beams`, `run.max_len`, `run.min_len`."""
+
+    packages: tuple[str, ...] = ("sacrebleu",)  # of the extra `metrics`: what the report needs
+
+    def prepare(self, model: Student, datasets: Mapping[str, Any]) -> None:
+        """As every student's task; MissingExtraError if a split is evaluated without a package for its report."""
+        super().prepare(model, datasets)
+        if {*self.settings.valid_splits, *self.settings.test_splits} & set(datasets):
+            for package in self.packages:  # now: the first evaluation may come after hours of training
+                if find_spec(package) is None:
+                    raise missing_extra("metrics", ModuleNotFoundError(name=package))
 
     def valid_step(self, model: Any, samples: Mapping[str, Any]) -> list[dict[str, Any]]:
         """For each sample `caption`, `label`, and `nll`: the label's negative log-probability under the model.

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lavis.common.errors import MissingExtraError
 from lavis.common.run_settings import RunSettings
 from lavis.datasets.datasets.alfworld_dataset import AlfworldDataset
 from lavis.datasets.records import BadSampleError, Record, SourceChain
 from lavis.datasets.shards import ShardFolder
 from lavis.processors import BaseProcessor
 from lavis.tasks import student_task
+from lavis.tasks.alfworld_action import AlfworldActionTask
 from lavis.tasks.captioning import CaptionTask
 from lavis.tasks.student_task import LabelCheck
 from tests.colour_student import ColourStudent
@@ -46,6 +49,19 @@ def test_any_student_is_evaluated_and_gets_the_frames_that_it_reads(tmp_path: Pa
     assert [len(image) if isinstance(image, tuple) else 1 for image in samples["image"]] == [1, 2, 3, 3] * 2
     rows = task.valid_step(student, samples)
     assert [row["label"] for row in rows] == ["look"] * 8 and all(row["nll"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(("task", "package"), [(CaptionTask, "sacrebleu"), (AlfworldActionTask, "spacy")])
+def test_a_missing_package_is_told_before_the_training_it_is_to_judge(monkeypatch, tmp_path, task, package) -> None:
+    items = [Transition(np.zeros((8, 8, 3), np.uint8), "> ", "look", "", "look", "")]
+    write_shard(tmp_path / shard_name(0, 0, 1), items, {"game": "look_at_obj_in_light-CD/t"})
+    chain = SourceChain([ShardFolder(tmp_path)])
+    data = AlfworldDataset(source=chain, vis_processor=BaseProcessor(), text_processor=BaseProcessor())
+    monkeypatch.setitem(sys.modules, package, None)
+    evaluated = task(settings=RunSettings(valid_splits=["val"]))
+    evaluated.prepare(ColourStudent(), {"train": data})  # nothing is evaluated
+    with pytest.raises(MissingExtraError, match=rf"package {package} is not installed: .*\[metrics\]"):
+        evaluated.prepare(ColourStudent(), {"train": data, "val": data})
 
 
 def test_skipped_samples_are_listed_and_limited(tmp_path: Path) -> None:
