@@ -17,18 +17,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lavis.common.errors import EmacError, MissingFileError
 from lavis.common.program import read_first
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """The command line; MissingFileError if the checkpoint is not there."""
     parser = argparse.ArgumentParser(description="Write a checkpoint's adapters in peft's format.")
     parser.add_argument("out", help="the folder")
     parser.add_argument("--checkpoint", required=True, help="a run's checkpoint")
     parser.add_argument(
         "--options", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="keys of the model: section"
     )
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+    if "://" not in given.checkpoint and not Path(given.checkpoint).exists():
+        raise MissingFileError(f"--checkpoint: no file {given.checkpoint}")
+    return given
 
 
 if __name__ == "__main__":
@@ -36,7 +40,6 @@ if __name__ == "__main__":
     read_first(parse_arguments)
 
 from lavis.common.config import merged, plain, read_option
-from lavis.common.errors import EmacError
 from lavis.common.files import make_folder
 from lavis.models.frozen_base import check_base
 from lavis.models.hf_vlm.hf_vlm import HfVlm
@@ -45,8 +48,8 @@ from lavis.models.played import games_of_weights
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the folder; the exit code."""
-    given = parse_arguments(argv)
     try:
+        given = parse_arguments(argv)
         settings = plain(merged({}, *(read_option(option) for option in given.options)))
         # Whatever the options say: without `load_pretrained` untrained adapters would be written.
         settings |= {"pretrained": given.checkpoint, "load_pretrained": True, "ref_pretrained": ""}

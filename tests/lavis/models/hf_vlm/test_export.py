@@ -42,4 +42,4 @@ def test_a_checkpoint_as_a_folder_of_peft(
         assert main([str(tmp_path / "out4"), "--checkpoint", str(tmp_path / "run.pth"), "--options", *options]) == code
     assert "was trained on the frozen base 000000000000, this" in capsys.readouterr().err
     assert main([str(tmp_path / "out3"), "--checkpoint", str(tmp_path / "none.pth"), "--options", *options]) == 2
-    assert "error: " in capsys.readouterr().err
+    assert "error: --checkpoint: no file " in capsys.readouterr().err
