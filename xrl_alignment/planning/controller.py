@@ -27,11 +27,10 @@ DONE = ""  # what `next` says when the action is carried out
 
 
 class Aim(NamedTuple):
-    """Where a high-level action is carried out, the command that does it there, and the action in whole words."""
+    """Where a high-level action is carried out, and the command that does it there."""
 
     place: str
     command: str
-    words: str
 
 
 class Controller:
@@ -78,12 +77,16 @@ class Controller:
         `take mug 2 from desk 1`. As it is if nothing is left to do or it cannot be carried out.
         """
         aim = self._aim(action)
-        return str(action) if isinstance(aim, str) else self.belief.said(aim.words)
+        if isinstance(aim, str):
+            return str(action)
+        # Two commands do not say where they are given.
+        whole = {"go to": f"go to {aim.place}", "use": f"{aim.command} on {aim.place}"}
+        return self.belief.said(whole.get(action.verb, aim.command))
 
     def _aim(self, action: HighLevelAction) -> Aim | str:
-        """Where `action` is to be carried out and by which command; `DONE`, or a `Refusal`."""
+        """Where `action` is to be carried out, and by which command; `DONE`, or a `Refusal`."""
         # For each verb: `DONE` first if the belief shows that nothing is left to do, then what makes the action
-        # impossible, then the place, the command and the words.
+        # impossible, then place and command.
         belief, held, thing = self.belief, self.belief.held, action.thing
         in_hand = thing in (held, type_of(held)) if held else False
         match action.verb:
@@ -97,7 +100,7 @@ class Controller:
                 place = min(places, key=lambda name: (name in belief.seen, name not in belief.here))
                 if place in belief.here and place not in belief.closed and place in belief.seen:
                     return DONE
-                return Aim(place, f"examine {place}", f"go to {place}")
+                return Aim(place, f"examine {place}")
             case "take":
                 if in_hand:
                     return DONE
@@ -107,7 +110,7 @@ class Controller:
                 if held:  # something else
                     return REJECTED
                 place = belief.place[name]
-                return Aim(place, f"take {name} from {place}", f"take {name} from {place}")
+                return Aim(place, f"take {name} from {place}")
             case "use":
                 if {thing, belief.said(thing)} & self._types(self._used):
                     return DONE
@@ -115,7 +118,7 @@ class Controller:
                 if name is None:
                     return NOT_FOUND
                 place = belief.place[name]
-                return Aim(place, f"use {name}", f"use {name} on {place}")
+                return Aim(place, f"use {name}")
             case "put":
                 if not in_hand:
                     # Since this action began, such a thing was put at such a place: the last command has done it.
@@ -128,7 +131,7 @@ class Controller:
                 if not places:
                     return REJECTED
                 place = min(places, key=lambda name: name not in belief.here)
-                return Aim(place, f"put {held} in/on {place}", f"put {held} in/on {place}")
+                return Aim(place, f"put {held} in/on {place}")
         # clean, heat, cool
         if not in_hand:  # the plan lacks its `take`, or the thing was seen nowhere
             return REJECTED if self.find(thing) else NOT_FOUND
@@ -138,7 +141,7 @@ class Controller:
         if not tools:
             return REJECTED
         tool = min(tools, key=lambda name: name not in belief.here)
-        return Aim(tool, f"{action.verb} {held} with {tool}", f"{action.verb} {held} with {tool}")
+        return Aim(tool, f"{action.verb} {held} with {tool}")
 
     def find(self, thing: str) -> str | None:
         """The name of a thing that was seen, by its name, or by its type if it was not put down since; the nearest."""
