@@ -66,11 +66,12 @@ class TextStudent(StudentModel):
         except (OSError, ValueError) as error:
             raise ConfigError(f"model.path={cfg['path']}: {str(error).splitlines()[0]}") from error
         student = cls(lm, tokenizer, str(cfg["path"]))
+        if cfg.get("pretrained") and cfg.get("load_pretrained", True):
+            student.loaded(cfg["pretrained"])
         if cfg.get("ref_pretrained"):
-            earlier = cls(copy.deepcopy(lm), tokenizer, "").loaded(cfg["ref_pretrained"])
+            earlier = cls(copy.deepcopy(lm), tokenizer, str(cfg["path"])).loaded(cfg["ref_pretrained"])
             student.set_reference(earlier.trainable_state_dict())
-        load = cfg.get("pretrained") and cfg.get("load_pretrained", True)
-        return student.loaded(cfg["pretrained"]) if load else student
+        return student
 
     def loaded(self, checkpoint: str) -> TextStudent:
         """Itself, with the weights of a checkpoint; ConfigError if they are another model's."""
