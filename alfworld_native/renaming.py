@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alfworld_native.base import Environment, Game, TimeStep, WrappedEnvironment
@@ -34,29 +34,39 @@ _TAKEN += "take that the them think this to turn under up use with you left more
 def invented_names(draw: random.Random) -> dict[str, str]:
     """A new word for each object type that `renamed` renames (lower case): no two alike, none of them known."""
     known = load_statistics()
-    taken = {*_TAKEN.split(), *NUMBERS, *known.object_types, *known.receptacle_types}
-    taken |= {name.lower() for name in (*NEW_NAMES, *NEW_NAMES.values())}
+    words = sorted({*_TAKEN.split(), *filter(None, NUMBERS), *known.object_types, *known.receptacle_types})
+    taken = {*words, *(name.lower() for name in (*NEW_NAMES, *NEW_NAMES.values()))}
     # In alphabetical order: the draw then depends on the seed alone, not on the order of the table.
     names = {}
     for kind in sorted(name.lower() for name in NEW_NAMES):
-        while (word := _word(draw)) in taken:
+        while (word := _word(draw, words)) in taken:
             pass
         taken.add(word)
         names[kind] = word
     return names
 
 
-def _word(draw: random.Random) -> str:
-    """One to three syllables; or letters in any order, so that no spelling is likelier than another."""
+def _word(draw: random.Random, words: Sequence[str]) -> str:
+    """One to three syllables; letters in any order; or the beginning of one of `words` and pieces of others.
+
+    A tokenizer that was made of the game's texts cuts the third kind where it cuts "onion": the word begins with a
+    token that means something else in every command ("on").
+    """
     least, most = _LENGTHS
     while True:
-        if draw.random() < 0.5:
+        kind = draw.random()
+        if kind < 0.35:
             syllables = range(draw.choice((1, 2, 2, 3)))
             word = "".join(draw.choice(_BEGIN.split()) + draw.choice(_SPOKEN.split()) for _ in syllables)
             word += draw.choice(_END.split(" "))
-        else:
+        elif kind < 0.65:
             word = "".join(draw.choices(_LETTERS, k=draw.randint(least, 9)))
-        if least <= len(word) <= most:
+        else:
+            word = draw.choice(words)[: draw.randint(1, 5)]
+            for _ in range(draw.choice((1, 1, 2))):
+                start = draw.randrange(len(other := draw.choice(words)))
+                word += other[start : start + draw.randint(1, 5)]
+        if least <= len(word) <= most and word.isalpha():
             return word
 
 

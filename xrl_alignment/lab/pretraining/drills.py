@@ -85,9 +85,9 @@ class Exercise(NamedTuple):
 
 def draw_exercise(draw: random.Random) -> Exercise:
     """One to three goals in a few places, which hold what is wanted, other things, or nothing."""
-    names = list(invented_names(draw).values()) if draw.random() < 0.6 else [name.lower() for name in sorted(NEW_NAMES)]
+    names = list(invented_names(draw).values()) if draw.random() < 0.8 else [name.lower() for name in sorted(NEW_NAMES)]
     goals = draw.choice((1, 1, 2, 2, 3))
-    names = draw.sample(names, goals + draw.randint(2, 12))
+    names = draw.sample(names, goals + draw.randint(2, 24))
     counts = [draw.choice((1, 1, 1, 2, 3, 4) if goals == 1 else (1, 1, 2)) for _ in range(goals)]
     kinds = [*draw.sample(SURFACES, draw.randint(2, 5)), *draw.sample(CONTAINERS, draw.randint(1, 2))]
     places = [f"{kind} {number}" for kind in kinds for number in range(draw.choice((1, 1, 1, 2, 3)), 0, -1)]
