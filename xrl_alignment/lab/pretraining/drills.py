@@ -1,4 +1,4 @@
-"""Exercises: small games with many names, in which the explorer searches, copies names and keeps notes.
+"""Exercises: small games with many names (`drill`), and walks that only tell what is seen where (`lookout`).
 
 They are denser than the games of a level. A student that reads only games learns late that a list has to be compared
 with the task, name by name (docs/levels.md).
@@ -83,9 +83,52 @@ class Exercise(NamedTuple):
     listed: bool
 
 
+def any_exercise(draw: random.Random) -> Record:
+    """A `drill` or a `lookout`, as likely."""
+    return draw.choice((drill, lookout))(draw)
+
+
+def lookout(draw: random.Random) -> Record:
+    """A walk past places, in which whoever sees what is wanted says where it is. No task of a game is said so.
+
+    Nothing is taken: there is a list to compare with the wanted names every 50 tokens, and half of the lists have some;
+    in `drill`, every 75 tokens, and a quarter.
+    """
+    names = _names(draw)
+    wanted = [names.pop() for _ in range(draw.choice((1, 1, 2, 3)))]
+    places = [f"{kind} {number}" for kind in (*SURFACES, *CONTAINERS) for number in (1, 2)]
+    places = draw.sample(places, draw.randint(6, 14))
+    contents = {}
+    for place in places:
+        here = draw.sample(names[:20], draw.choice((0, 1, 1, 2, 3, 5)))
+        here += [name for name in wanted if draw.random() < 0.1 + 0.35 / len(wanted)]
+        draw.shuffle(here)
+        contents[place] = [
+            f"{name} {number}"
+            for name in here
+            for number in sorted(draw.sample(range(1, 5), draw.choice((1, 1, 2))), reverse=True)
+        ]
+    around = listing([f"a {place}" for place in sorted(places)])
+    text = f"You are in the middle of a room. Looking quickly around you, you see {around}.\n"
+    text += f"Your task is to: say where each {' and '.join(wanted)} is."
+    room, steps = Room(contents, set()), list[Step]()
+    for place in places:
+        action = f"go to {place}"
+        steps.append(Step(action, SEARCHING, room.answer(action), None))
+        if seen := [thing for thing in contents[place] if type_of(thing) in wanted]:
+            said = f"think: i see {', '.join(seen)} in/on {place}"
+            steps.append(Step(said, said, THOUGHT_FEEDBACK, None))
+    return Record(DRILL, text, (), steps, True, True, False)
+
+
+def _names(draw: random.Random) -> list[str]:
+    """Invented names in most exercises, the known ones in the others."""
+    return list(invented_names(draw).values()) if draw.random() < 0.8 else [name.lower() for name in sorted(NEW_NAMES)]
+
+
 def draw_exercise(draw: random.Random) -> Exercise:
     """One to three goals in a few places, which hold what is wanted, other things, or nothing."""
-    names = list(invented_names(draw).values()) if draw.random() < 0.8 else [name.lower() for name in sorted(NEW_NAMES)]
+    names = _names(draw)
     goals = draw.choice((1, 1, 2, 2, 3))
     names = draw.sample(names, goals + draw.randint(2, 24))
     counts = [draw.choice((1, 1, 1, 2, 3, 4) if goals == 1 else (1, 1, 2)) for _ in range(goals)]

@@ -128,7 +128,7 @@ from xrl_alignment.agents.policies.in_process import InProcessPolicy
 from xrl_alignment.builders.student import ImageProcessor, load_student, model_section, prompt_writer
 from xrl_alignment.lab.pretraining.deeper import make_deeper
 from xrl_alignment.lab.pretraining.descent import descend, rate_factor
-from xrl_alignment.lab.pretraining.drills import drill
+from xrl_alignment.lab.pretraining.drills import any_exercise
 from xrl_alignment.lab.pretraining.files import read_splits, write_weights
 from xrl_alignment.lab.pretraining.labelled import DRILL, SEARCHING, Pools, Record, draw_jobs, played
 from xrl_alignment.play.evaluation.actors import PolicyActor
@@ -337,7 +337,7 @@ class Trainer:
                 shutil.rmtree(folder, ignore_errors=True)
             draw = random.Random(f"rows {seed}")
             rows = [row for record in records for row in writer.rows(record, draw)]
-            rows += [writer.stretch(drill(draw), 0, draw)[0] for _ in range(pools.drills)]
+            rows += [writer.stretch(any_exercise(draw), 0, draw)[0] for _ in range(pools.drills)]
             playing = time.monotonic() - started
             self.model.train()
             losses: dict[str, list[float]] = defaultdict(list)

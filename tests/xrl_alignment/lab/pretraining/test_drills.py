@@ -7,7 +7,7 @@ from collections import Counter
 
 from alfworld_native.household.new_names import NEW_NAMES
 from alfworld_native.language.sentences import NOTHING_HAPPENS, parse_opening, parse_tasks, type_of
-from xrl_alignment.lab.pretraining.drills import drill
+from xrl_alignment.lab.pretraining.drills import any_exercise, drill, lookout
 from xrl_alignment.lab.pretraining.labelled import SEARCHING
 
 
@@ -45,3 +45,26 @@ def test_a_drill_is_a_small_game_that_the_explorer_finishes():
     ends = [step for record in drills for step in record.steps if "you see" in step.feedback]
     noted = sum("think: i see" in step.action for record in drills for step in record.steps)
     assert 0.1 < noted / len(ends) < 0.5
+
+
+def test_a_lookout_notes_what_is_wanted_wherever_it_is_seen_and_nothing_else():
+    noted = lists = 0
+    for seed in range(200):
+        record = lookout(random.Random(seed))
+        wanted = record.text.split("say where each ")[1].removesuffix(" is.").split(" and ")
+        assert not parse_tasks(parse_opening(record.text)[1]), "no task of a game: its labels would differ"
+        for step, after in zip(record.steps, [*record.steps[1:], None], strict=True):
+            if "you see" not in step.feedback:
+                assert step.action == step.label and step.feedback == "OK."
+                continue
+            assert step.label == SEARCHING, "nobody knows the way"
+            place, told = step.action.removeprefix("go to "), step.feedback.split("you see ")[1]
+            told = told.replace(" and ", " ").removesuffix(".").split(", ")
+            seen = [thing.split("a ", 1)[1] for thing in told if thing.strip() != "nothing"]
+            seen = [thing for thing in seen if type_of(thing) in wanted]
+            said = f"think: i see {', '.join(seen)} in/on {place}"
+            assert (after is not None and after.label == said) == bool(seen), record
+            noted, lists = noted + bool(seen), lists + 1
+    assert 0.4 < noted / lists < 0.6
+    kinds = {"say where" in any_exercise(random.Random(seed)).text for seed in range(20)}
+    assert kinds == {True, False}
