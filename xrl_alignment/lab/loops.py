@@ -20,7 +20,7 @@ from typing import Any
 from lavis.common.errors import ConfigError, MissingFileError
 from lavis.common.program import run_program
 from xrl_alignment.lab.results.page import by_seed, gain, rate, span
-from xrl_alignment.lab.results.statistics import difference, grid, mean_and_interval, won_by_game
+from xrl_alignment.lab.results.statistics import difference, grid, success_and_interval, won_by_game
 from xrl_alignment.settings.planning import EmacPlusConfig
 from xrl_alignment.settings.resume import changed_settings, settings_in
 
@@ -61,20 +61,26 @@ def read_loop(folder: Path) -> dict[str, Evaluation]:
 def compare(folders: Sequence[Path]) -> dict[str, Any]:
     """The rows of all evaluations that every loop has, by name; ConfigError if loops differ in more than the seed."""
     loops = [read_loop(folder) for folder in folders]
-    first, *others = [settings_in(folder, EmacPlusConfig) for folder in folders]
-    for folder, other in zip(folders[1:], others, strict=True):
+    settings = [settings_in(folder, EmacPlusConfig) for folder in folders]
+    first, of_seed = settings[0], dict[int, Path]()
+    for folder, other in zip(folders, settings, strict=True):
         same_seed = replace(other, run=replace(other.run, seed=first.run.seed))
         if changes := changed_settings(first, same_seed):
             raise ConfigError(f"{folder} has other settings than {folders[0]}: {'; '.join(changes)}")
-        if other.run.seed == first.run.seed:
-            raise ConfigError(f"{folder} has the same seed as {folders[0]}: it is no further loop")
+        if other.run.seed in of_seed:
+            raise ConfigError(f"{folder} has the same seed as {of_seed[other.run.seed]}: it is no further loop")
+        of_seed[other.run.seed] = folder
     rows = {}
     for name in loops[0]:
         if any(name not in loop for loop in loops):
             continue
         evaluations = [loop[name] for loop in loops]
+        played = [set(won_by_game(each)) for each in evaluations]
+        for folder, games in zip(folders, played, strict=True):
+            if games != played[0]:  # of a split's name alone the settings do not tell which games it had
+                raise ConfigError(f"{folder}: {name} is of other games than that of {folders[0]}")
         values = grid([won_by_game(each) for each in evaluations])  # (loops, games)
-        mean, low, high = mean_and_interval(values)
+        mean, low, high = success_and_interval(values)
         solved = sum(sum(won_by_game(each).values()) for each in evaluations)
         spent = [each["training_tokens"] for each in evaluations]
         rows[name] = {

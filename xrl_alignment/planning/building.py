@@ -20,6 +20,7 @@ from lavis.common.config import load_yaml
 from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.errors import ConfigError, MissingFileError, first_sentence
 from lavis.common.files import locked, new_folder, write_atomically, write_json
+from lavis.common.named_class import is_class_name
 from lavis.models.base_model import LIBRARY_ROOT
 from lavis.models.blip2_models.emac_config import MODEL_TYPES, package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
@@ -32,7 +33,7 @@ from xrl_alignment.builders.teacher import build_endpoint
 from xrl_alignment.common.versions import versions
 from xrl_alignment.planning.agent import LearningAgent
 from xrl_alignment.planning.figures import table
-from xrl_alignment.planning.loop import Loop
+from xrl_alignment.planning.loop import Loop, TrainingCost
 from xrl_alignment.planning.planners.base import Planner
 from xrl_alignment.planning.planners.endpoint import EndpointPlanner
 from xrl_alignment.planning.planners.explorer import ExplorerPlanner
@@ -50,6 +51,7 @@ TINY = {  # planner.model -> weights: the demo's language model as it is, and ta
 _CHANGES: dict[str, dict[str, Any]] = {  # ablation -> settings of the planner
     "no_replanning": {
         "feedback": "rules",  # the planner's own judgement (`questions`) would ask for plans besides the triggers
+        "learn_feedback": False,  # there are no questions whose answers could be learned
         "replan_rejected": False,
         "replan_not_found": False,
         "replan_seen": False,
@@ -62,7 +64,7 @@ _CHANGES: dict[str, dict[str, Any]] = {  # ablation -> settings of the planner
     "report_both": {"report": "both"},
     "no_planner_learning": {"learn": False},
     "no_dpo": {"dpo_epochs": 0},
-    "no_feedback": {"feedback": "rules"},
+    "no_feedback": {"feedback": "rules", "learn_feedback": False},
     "cross_entropy": {},
     "step_teacher": {"replan_every": 1},
 }
@@ -101,12 +103,17 @@ def check_loop(config: EmacPlusConfig) -> None:
     run, environment = config.run, config.environment
     check_device(run.device)
     check_section(config.model)
-    check_policy(config.policy)
     refuse_earlier_frames(config.model.get("images"))  # of `hf_vlm`
     if config.policy.name == "http":
         raise ConfigError(
             "policy.name=http asks another machine's model, which this loop does not train: use in_process or vllm"
         )
+    if is_class_name(config.policy.name):
+        raise ConfigError(
+            f"policy.name={config.policy.name} answers instead of the model that this loop trains: use in_process or "
+            "vllm, or give your model as model.arch=module:Class"
+        )
+    check_policy(config.policy)
     if config.model.get("ref_pretrained"):
         raise ConfigError("model.ref_pretrained: the loop's reference is its own agent before DPO; leave it out")
     for split in (environment.split, run.eval_split):
@@ -116,24 +123,26 @@ def check_loop(config: EmacPlusConfig) -> None:
     for name in run.switches:
         if dataclasses.replace(config.planner, **_CHANGES[name]) == config.planner:  # it also checks itself
             raise ConfigError(f"run.switches={name} changes none of these settings: leave it out")
+    learns = config.planner.learn and bool(config.planner.name == "local" or config.planner.trainer)
     for name in run.ablations:
-        if ablated(config, name) == config:
+        without_effect = not learns and name in ("no_planner_learning", "no_dpo")
+        if without_effect or ablated(config, name) == config:
             raise ConfigError(f"run.ablations={name} changes none of these settings: leave it out")
 
 
-def ablated(config: EmacPlusConfig, name: str, tokens: tuple[int, int] = (1, 1)) -> EmacPlusConfig:
+def ablated(config: EmacPlusConfig, name: str, cost: TrainingCost | None = None) -> EmacPlusConfig:
     """The settings of an ablation: a loop of its own with one thing changed.
 
-    `tokens` are `Loop.training_tokens` of the whole loop: `step_teacher`, whose planner is asked before every action,
-    plays so many games less in a round that it needs about as many tokens.
+    `cost` is that of the whole loop, if it has been run: `step_teacher`, whose planner is asked before every action,
+    plays so many games less in a round that it is asked about as often.
     """
     run, planner = config.run, dataclasses.replace(config.planner, **_CHANGES[name])
     if name in ("no_dpo", "cross_entropy"):  # every round is one of cloning
         run = dataclasses.replace(run, bc_rounds=run.num_rounds)
     if name == "step_teacher":
-        ours, each_step = tokens
-        number = min(run.num_envs, max(1, round(run.num_envs * ours / max(each_step, 1))))
-        run = dataclasses.replace(run, num_envs=number)
+        if cost:
+            number = min(run.num_envs, max(1, round(run.num_envs * cost.calls / max(cost.calls_each_step, 1))))
+            run = dataclasses.replace(run, num_envs=number)
         planner = dataclasses.replace(planner, max_replans=run.max_steps)
     return dataclasses.replace(config, planner=planner, run=run)
 
@@ -197,18 +206,18 @@ def run_all(config: EmacPlusConfig, games: LoopGames, folder: Path, *, quiet: bo
         for severity in range(1, 5) if run.report_noise else ():
             name = f"agent_report_noise_{severity}"
             summary[name] = loop.evaluate(name, heldout, agent=True, report_severity=severity)
-        identity, tokens = loop.planner.identity, loop.training_tokens()
+        identity, cost = loop.planner.identity, loop.training_cost()
     for name in run.ablations:
-        changed = ablated(config, name, tokens)
+        changed = ablated(config, name, cost)
         with closing(build_loop(changed, folder / "ablations" / name, quiet=quiet, calls=folder / CALLS)) as loop:
             loop.run(training)
             found = {who: loop.evaluate(f"{who}_after", heldout, agent=who == "agent") for who in _ACTORS}
-            spent, _ = loop.training_tokens()
+            spent = loop.training_cost().tokens
         summary[name] = found["agent"] | {"planner_success": found["planner"]["success"], "training_tokens": spent}
     facts = {
         "seed": run.seed,
         "planner": identity,
-        "training_tokens": tokens[0],
+        "training_tokens": cost.tokens,
         "heldout_games_hash": games_hash(heldout),
         **trained_on,
         "settings": shareable(config),
@@ -248,6 +257,11 @@ def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False, cal
     set_seed(run.seed)  # before the models are made: untrained weights are drawn
     model, vis_processor = load_student(config.model, device)
     refuse_earlier_frames(model.frames)  # a model of a third party has its own way to set it
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(
+            "every part of the agent's model is frozen: set one of model.freeze_* to false (run.updates=0: only the "
+            "planner learns)"
+        )
     if config.policy.name == "vllm":
         check_served(model, config.policy.adapters)
     model.dpo_beta = run.dpo_beta

@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from alfworld_native import engine_name
 from alfworld_native.base import Environment, Game
@@ -37,11 +37,23 @@ from xrl_alignment.planning.planners.endpoint import EndpointPlanner
 from xrl_alignment.planning.planners.learning import PlanExample, examples_of, train_planner
 from xrl_alignment.planning.planners.local import LocalPlanner
 from xrl_alignment.planning.player import Answerer, PlannedGame, PlanningPlayer, PlanSettings
+from xrl_alignment.play.rollouts.base import JobOutcome
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 from xrl_alignment.runs.transitions import write_episode
 from xrl_alignment.settings.planning import EmacPlusConfig
 
 START = "agent_start.pth"  # the agent's checkpoint before its first round, if none is of cloning
+
+
+class TrainingCost(NamedTuple):
+    """Tokens that the planner read and wrote while games were played for training, and how often it was asked.
+
+    `calls_each_step` is how often it would have been asked in the same games for a plan before every action.
+    """
+
+    tokens: int
+    calls: int
+    calls_each_step: int
 
 
 class Loop:
@@ -133,15 +145,20 @@ class Loop:
         answer = Answerer(self.planner, self.agent.policy, self.agent.describe)
         with GameProgress(len(missing), quiet=self.quiet) as bar, SequentialExecutor(run.max_batch) as own:
             bar.say(f"round {round + 1} of {run.num_rounds}: the agent plays {len(missing)} games")
-            outcomes = own.run(player, [games[i] for i in missing], answer=answer)
-            for i, outcome in zip(missing, outcomes, strict=True):
+
+            def keep(outcome: JobOutcome) -> None:
                 played: PlannedGame = outcome.value
+                i = missing[outcome.number]
                 if played.transitions:
                     facts = {"game": played.result.game, "won": played.result.won, "planner": self.planner.identity}
                     write_episode(self.folder / "buffer", round, i, played.transitions, facts)
                 # The record comes after the shard: a game counts as played once its record is there.
                 write_json(self._record(round, i), played.record())
                 bar.advance(played.result.won)
+
+            # Kept as soon as it has ended, not in its turn: a long game would hold back all that end before it.
+            for _ in own.run(player, [games[i] for i in missing], answer=answer, on_end=keep):
+                pass
 
     def _train_agent(self, round: int) -> None:
         """Train the agent on all rounds so far, unless its checkpoint is there, and take that checkpoint's weights."""
@@ -194,17 +211,16 @@ class Loop:
                 found += examples_of(record, targets=rules.targets, learn_feedback=rules.learn_feedback)
         return found
 
-    def training_tokens(self) -> tuple[int, int]:
-        """Tokens that the planner has read and written in all rounds, and those of a teacher that is asked each step.
-
-        Both count the same games: as they were played.
-        """
-        ours = each_step = 0
+    def training_cost(self) -> TrainingCost:
+        """What the planner cost in all rounds so far."""
+        tokens = calls = each_step = 0
         for path in self.folder.glob("round_*/game_*.json"):
             record = json.loads(path.read_text(encoding="utf-8"))
-            ours += sum(call["tokens"] for call in [*record["calls"], *record.get("feedbacks", ())])
-            each_step += record.get("step_tokens", 0)  # records of older versions have none
-        return ours, each_step
+            plans, judgements = record["calls"], record.get("feedbacks", ())
+            tokens += sum(call["tokens"] for call in [*plans, *judgements])
+            calls += len(plans) + len(judgements)
+            each_step += record["result"]["actions"] + len(judgements)
+        return TrainingCost(tokens, calls, each_step)
 
     def _record(self, round: int, number: int) -> Path:
         return self.folder / f"round_{round:03d}" / f"game_{number:04d}.json"

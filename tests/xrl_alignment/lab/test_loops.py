@@ -56,7 +56,10 @@ def test_a_difference_is_paired_by_loop_and_game(copies) -> None:
             for one, value in zip(found["episodes"][0], values, strict=True):
                 one["won"] = bool(value)
             write_json(path, found)
-    row = compare(copies)["agent_after"]
+    rows = compare(copies)
+    low, high = rows["agent_before"]["interval"]
+    assert low == 0 < high, "no draw of the bootstrap differs, which is no reason for a width of zero"
+    row = rows["agent_after"]
     assert row["success"] == row["difference"]["difference"] == 0.5 and row["by_seed"] == pytest.approx([2 / 3, 1 / 3])
     low, high = row["difference"]["interval"]
     assert 0 <= low < 0.5 < high <= 1
@@ -65,6 +68,9 @@ def test_a_difference_is_paired_by_loop_and_game(copies) -> None:
 def test_what_cannot_be_compared_is_refused(copies, tmp_path) -> None:
     with pytest.raises(ConfigError, match="has the same seed as"):
         compare([copies[0], copies[0]])
+    third = shutil.copytree(copies[1], tmp_path / "third")
+    with pytest.raises(ConfigError, match=rf"third has the same seed as {copies[1]}"):
+        compare([*copies, third])
     with pytest.raises(MissingFileError, match="has no summary.json"):
         compare([tmp_path])
     text = (copies[1] / "config.yaml").read_text()
@@ -72,6 +78,12 @@ def test_what_cannot_be_compared_is_refused(copies, tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"has other settings than .*: run.max_steps: 4 → 5"):
         compare(copies)
     path = copies[0] / "evaluations" / "agent_after.json"
+    (copies[1] / "config.yaml").write_text(text)
+    found = json.loads(path.read_text())
+    found["episodes"][0][0]["game"] = "household_heldout/another"
+    write_json(path, found)
+    with pytest.raises(ConfigError, match="agent_after is of other games than that of"):
+        compare(copies)
     write_json(path, {"success": 1.0})
     with pytest.raises(ConfigError, match="is of an older version"):
         read_loop(copies[0])

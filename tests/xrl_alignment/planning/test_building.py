@@ -24,8 +24,9 @@ from xrl_alignment.agents.experts.llm.accounting import Prices, read_calls
 from xrl_alignment.common.errors import BudgetSpent, EndpointFault
 from xrl_alignment.lab import pipeline
 from xrl_alignment.planning import building
-from xrl_alignment.planning.building import _CHANGES, build_loop, language_model, run_emac_plus
+from xrl_alignment.planning.building import _CHANGES, ablated, build_loop, language_model, run_emac_plus
 from xrl_alignment.planning.follower import PlanFollower
+from xrl_alignment.planning.loop import TrainingCost
 from xrl_alignment.planning.planners.base import PlanAnswer
 from xrl_alignment.runs.checkpoint import load_checkpoint
 from xrl_alignment.settings.loading import is_emac_plus, load_config
@@ -84,6 +85,26 @@ def test_a_student_that_reads_earlier_frames_is_refused(options, students, tmp_p
     assert not (tmp_path / "loop").exists()
     with pytest.raises(ConfigError, match="set model.images=1"):  # whatever it is called in a model's own settings
         build_loop(EmacPlusConfig(model=hub), tmp_path / "loop")
+
+
+def test_an_agent_with_nothing_to_train_is_refused_before_anything_is_played(options, tmp_path) -> None:
+    with pytest.raises(ConfigError, match="every part of the agent's model is frozen"):
+        run_emac_plus(DEMO, [*options, "model.lora_rank=0", "model.freeze_proj_layer=true"])
+    assert not list((tmp_path / "loop").glob("evaluations/*"))
+
+
+def test_answers_to_questions_are_learned_and_the_loop_ends_with_a_summary(options, tmp_path) -> None:
+    """`no_replanning`, which has no questions, refused `learn_feedback`: when the loop had been trained."""
+    asked = ["planner.feedback=questions", "planner.learn_feedback=true", "run.switches=[no_replanning]"]
+    summary = json.loads((run_emac_plus(DEMO, [*options, *asked]) / "summary.json").read_text())
+    assert summary["agent_no_replanning"]["games"] == 1
+
+
+def test_a_teacher_that_is_asked_each_step_is_asked_as_often_as_the_whole_loops_planner() -> None:
+    config = load_config(EmacPlusConfig, DEMO)
+    changed = ablated(config, "step_teacher", TrainingCost(tokens=0, calls=40, calls_each_step=100))
+    assert changed.run.num_envs == round(0.4 * config.run.num_envs) and changed.planner.replan_every == 1
+    assert ablated(config, "step_teacher", TrainingCost(0, 0, 100)).run.num_envs == 1
 
 
 def test_a_folder_that_is_no_loop_is_not_resumed(options, tmp_path) -> None:
@@ -185,11 +206,19 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
         ("model.modeltype=x", "modeltype"),
         ("planner.examples=nowhere.txt", "planner.examples=nowhere.txt: there is no such file"),
         ("run.ablations=[cross_entropy]", "run.ablations=cross_entropy changes none of these settings"),
+        (
+            "planner.name=explorer planner.model='' run.ablations=[no_planner_learning]",
+            "run.ablations=no_planner_learning changes none of these settings",
+        ),
+        (
+            "policy={name: 'my_policy:Policy', skip_rejected: false, skip_visited: false}",
+            "policy.name=my_policy:Policy answers instead of the model that this loop",
+        ),
     ],
 )
 def test_a_mistake_is_told_before_there_is_a_folder(option: str, text: str, options: list[str], tmp_path) -> None:
     with pytest.raises(EmacError, match=text):
-        run_emac_plus(DEMO, [*options, option])
+        run_emac_plus(DEMO, [*options, *(option.split() if option.startswith("planner.name") else [option])])
     assert not [path for path in tmp_path.iterdir() if "loop" in path.name]
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from alfworld_native import make_environment
+from alfworld_native.base import WrappedEnvironment
 from lavis.datasets.shards import open_shard
 from lavis.models.played import PlayedGames, played_by_file
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
@@ -144,6 +145,31 @@ def test_a_planner_that_goes_away_loses_no_finished_game(make_loop, games, monke
     assert loop._record(0, 0).read_bytes() == kept and len(list(again.folder.glob("round_*/game_*.json"))) == 4
     (shard,) = again.folder.glob("buffer/round001_env0000_*.h5")
     assert open_shard(shard).game == games[0].id
+
+
+def test_a_game_that_ends_before_an_earlier_one_is_kept_at_once(make_loop, games, monkeypatch) -> None:
+    loop = make_loop("behind", replace(CONFIG, run=replace(CONFIG.run, max_batch=2, beta=[0.0])))
+    make, act = loop.make_environment, loop.agent.policy.act
+
+    class SecondGameEndsAtOnce(WrappedEnvironment):
+        def reset(self, game):
+            self.second = game.id == games[1].id
+            return super().reset(game)
+
+        def step(self, action):
+            now = super().step(action)
+            return now._replace(done=True) if self.second else now
+
+    def gone(questions):
+        if loop._record(0, 1).exists():
+            raise EndpointFault("no answer in 20 attempts")
+        return act(questions)
+
+    loop.make_environment = lambda: SecondGameEndsAtOnce(make())
+    monkeypatch.setattr(loop.agent.policy, "act", gone)
+    with pytest.raises(EndpointFault):
+        loop.run(games[:2])
+    assert not loop._record(0, 0).exists(), "the first game is still played"
 
 
 def test_a_game_that_the_agent_has_won_is_not_played_again(make_loop, games, monkeypatch) -> None:

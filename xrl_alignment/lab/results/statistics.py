@@ -36,6 +36,18 @@ def mean_and_interval(values: np.ndarray, seed: int = 0) -> tuple[float, float, 
     return float(values.mean()), float(low), float(high)
 
 
+def success_and_interval(solved: np.ndarray) -> tuple[float, float, float]:
+    """Mean of `solved` (seeds, games), each 0 or 1, and its 95 % interval (`mean_and_interval`).
+
+    If all are equal no draw differs, and the bootstrap would call a width of zero an interval. Wilson's has one. Its
+    trials are the games: the seeds played the same ones, so they are no further games.
+    """
+    mean, low, high = mean_and_interval(solved)
+    if solved.min() == solved.max():
+        low, high = wilson_interval(int(mean * solved.shape[1]), solved.shape[1])
+    return mean, low, high
+
+
 def _drawn_sums(values: np.ndarray, seed: int = 0) -> np.ndarray:
     """The sum of `values` (seeds, games) in each draw, (DRAWS,); the same draws for the same shape and `seed`."""
     random = np.random.default_rng(seed)
@@ -47,11 +59,7 @@ def _drawn_sums(values: np.ndarray, seed: int = 0) -> np.ndarray:
 def row(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What a table says of one setting: success with its interval over seeds, and by seed; steps, rejected commands."""
     values = grid([won_by_game(evaluation) for evaluation in evaluations])  # (seeds, games)
-    mean, low, high = mean_and_interval(values)
-    if values.min() == values.max():
-        # No draw differs: the bootstrap would call a width of zero an interval. Wilson's has one (`intervals`). Its
-        # trials are the games: the seeds played the same ones, so they are no further games.
-        low, high = wilson_interval(int(mean * values.shape[1]), values.shape[1])
+    mean, low, high = success_and_interval(values)
     episodes = [episode for evaluation in evaluations for episode in evaluation["episodes"][0]]
     # Steps of won games alone: those of a failed one say only how long it was allowed to go on.
     won = [episode["actions"] for episode in episodes if episode["won"]]

@@ -42,6 +42,7 @@ class JobOutcome(NamedTuple):
     value: Any
     attempts: int = 1
     fault: str = ""
+    number: int = 0  # of the job, among those of the run
 
 
 class MethodCall(NamedTuple):
@@ -71,7 +72,7 @@ class RolloutExecutor(ABC):
         game): a job goes to a worker that has loaded it before, if that one is free. An exception in a rollout is
         raised here, in the turn of its job; only MemoryError counts as the loss of the worker.
 
-        `on_end` is called with each outcome as soon as its job has ended, for progress: jobs before it may go on.
+        `on_end` is called with each outcome as soon as its job has ended: jobs before it may go on.
         """
 
     @abstractmethod
@@ -154,7 +155,7 @@ class JobBoard:
 
     def end(self, index: int, value: Any) -> None:
         """A rollout has ended with `value`."""
-        self._ended[index] = outcome = JobOutcome(self.jobs[index], value, self.attempts[index])
+        self._ended[index] = outcome = JobOutcome(self.jobs[index], value, self.attempts[index], number=index)
         self._on_end(outcome)
 
     def fail(self, index: int, error: Exception) -> None:
@@ -167,7 +168,7 @@ class JobBoard:
         if self.attempts[index] <= retries:
             self.waiting.appendleft(index)
         else:
-            self._ended[index] = outcome = JobOutcome(self.jobs[index], None, self.attempts[index], reason)
+            self._ended[index] = outcome = JobOutcome(self.jobs[index], None, self.attempts[index], reason, index)
             self._on_end(outcome)
 
     def take_due(self) -> Iterator[JobOutcome]:
