@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from alfworld_native.language.commands import canonical
 from alfworld_native.language.feedback import CLOSED, MAX_NAME, OPEN, SURFACE, whole_sentences
-from alfworld_native.language.sentences import NOTHING_HAPPENS, names_in, type_of, without_numbers
+from alfworld_native.language.sentences import is_refusal, names_in, type_of, without_numbers
 
 _ARRIVE = re.compile(r"You arrive at ([^.]+)\.")
 _CLOSE = re.compile(r"You close the ([^.]+)\.")
@@ -70,7 +70,7 @@ class Belief:
     def observe(self, action: str, feedback: str) -> None:
         """Read one executed action (any dialect, also an invalid one) and the environment's feedback."""
         action = canonical(action.strip())
-        if feedback.startswith(NOTHING_HAPPENS):
+        if is_refusal(feedback):
             # The text says only that nothing happened; the action says what that means.
             self.failed.add(action)
             verb, _, rest = action.partition(" ")

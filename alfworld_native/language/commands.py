@@ -11,7 +11,7 @@ import re
 import string
 from collections.abc import Sequence
 
-from alfworld_native.language.sentences import NOTHING_HAPPENS
+from alfworld_native.language.sentences import is_refusal
 
 DIALECTS = ("put", "move")
 MAX_THOUGHTS = 3  # thoughts in a row that are answered `OK.`; the next one goes to the environment like any action
@@ -73,7 +73,7 @@ def rejected_now(steps: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """The commands of the newest (action, feedback) `steps` since one was carried out: each would be rejected again."""
     rejected: list[str] = []
     for action, feedback in reversed(steps):
-        if feedback.strip() == NOTHING_HAPPENS:
+        if is_refusal(feedback):
             rejected.append(action)
         elif not is_thought(action):
             break
@@ -90,7 +90,7 @@ def visited_now(steps: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     opened: set[str] = set()
     # From the newest step backwards, up to the last change of an object: `opened` holds what was opened later.
     for action, feedback in reversed(steps):
-        if feedback.strip() == NOTHING_HAPPENS:
+        if is_refusal(feedback):
             continue
         if not is_thought(action) and not action.startswith(_MOVES_NO_OBJECT):
             break

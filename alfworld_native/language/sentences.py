@@ -21,6 +21,7 @@ TASK_TYPES = (
     "pick_two_obj_and_place",
 )
 NOTHING_HAPPENS = "Nothing happens."  # the engine's answer to whatever is not admissible
+_REFUSAL = frozenset(NOTHING_HAPPENS.split())
 # The sentences of ALFWorld's grammar (alfred.twl2) that say what lies where, with the space before them.
 _OBJECTS_TOLD = re.compile(r" ?\b(?:On the [a-z]+ \d+|In it|Next to it), you see [^.]*\.")
 _NAME = re.compile(r"\b(?!loc )([a-z]+) \d+\b")  # old versions of ALFWorld arrive "at loc 12"
@@ -89,6 +90,14 @@ class Task:
     target_type: str
     treatment: str = ""
     count: int = 1
+
+
+def is_refusal(feedback: str) -> bool:
+    """Whether the engine answered that nothing happens.
+
+    `environment.text_noise` exchanges words of an answer with one another; no other answer has these two alone.
+    """
+    return feedback.startswith(NOTHING_HAPPENS) or bool(words := set(feedback.split())) and words <= _REFUSAL
 
 
 def type_of(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from alfworld_native.experts.belief import STATES, Belief
 from alfworld_native.experts.explorer import APPLIANCES
-from alfworld_native.language.sentences import NOTHING_HAPPENS, parse_opening, type_of
+from alfworld_native.language.sentences import NOTHING_HAPPENS, is_refusal, parse_opening, type_of
 from xrl_alignment.planning.plans import HighLevelAction
 
 
@@ -57,7 +57,7 @@ class Controller:
         if held and not self.belief.held and held in self.belief.place:
             self._put_now.add((held, self.belief.place[held]))
             self._put_down.add(held)
-        if command.startswith("use ") and not feedback.startswith(NOTHING_HAPPENS):
+        if command.startswith("use ") and not is_refusal(feedback):
             self._used.add(command.removeprefix("use "))
 
     def next(self, action: HighLevelAction) -> str:

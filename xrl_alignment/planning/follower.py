@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from alfworld_native.language.sentences import NOTHING_HAPPENS
+from alfworld_native.language.sentences import is_refusal
 from alfworld_native.noise import word_noise
 from xrl_alignment.agents.language.prompt import opening
 from xrl_alignment.planning.controller import DONE, REJECTED, Controller, Refusal, words_of
@@ -207,7 +207,7 @@ class PlanFollower:
             self._now.seen = list(seen) if seen is not None else self._now.seen
             # If the agent did something else than the plan asks for, the plan is not at fault.
             planned = command == self.command
-            if planned and feedback.startswith(NOTHING_HAPPENS):
+            if planned and is_refusal(feedback):
                 if self._asks_planner:
                     self._fail(REJECTED)
                     if not self._judge():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from alfworld_native.experts.belief import Belief
 from alfworld_native.language.commands import canonical
 from alfworld_native.language.feedback import CLOSED, OPEN, SURFACE, whole_sentences
-from alfworld_native.language.sentences import NOTHING_HAPPENS, Task, names_in, parse_opening, parse_tasks, type_of
+from alfworld_native.language.sentences import Task, is_refusal, names_in, parse_opening, parse_tasks, type_of
 from xrl_alignment.agents.language.history import EpisodeTrace
 
 RULE_MARK = "(by rule)"
@@ -107,7 +107,7 @@ def read_episode(trace: EpisodeTrace) -> EpisodeReading:
             for name, receptacle in belief.place.items():
                 reading.found_at.setdefault(name, receptacle)
         # What the agent did: commands that failed, and those that moved or treated an object.
-        if feedback.strip() == NOTHING_HAPPENS:
+        if is_refusal(feedback):
             reading.failed[command] += 1
         elif match := _MOVES_OBJECT.fullmatch(command):
             name = (belief.held or before or match[2]) if belief.by_type else match[2]

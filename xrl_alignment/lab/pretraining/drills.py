@@ -95,6 +95,7 @@ def lookout(draw: random.Random) -> Record:
     in `drill`, every 75 tokens, and a quarter.
     """
     names = _names(draw)
+    draw.shuffle(names)  # the known ones come in alphabetical order
     wanted = [names.pop() for _ in range(draw.choice((1, 1, 2, 3)))]
     places = [f"{kind} {number}" for kind in (*SURFACES, *CONTAINERS) for number in (1, 2)]
     places = draw.sample(places, draw.randint(6, 14))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from alfworld_native.language.commands import MAX_THOUGHTS, is_thought, normalise
-from alfworld_native.language.sentences import NOTHING_HAPPENS
+from alfworld_native.language.sentences import is_refusal
 from lavis.common.errors import ConfigError
 from xrl_alignment.agents.language.history import EpisodeTrace
 from xrl_alignment.agents.language.prompt import opening
@@ -55,9 +55,7 @@ class Episode:
     @property
     def rejected(self) -> int:
         """How many actions the environment did not understand."""
-        # `environment.text_noise` exchanges words of an answer with one another; no other answer has these two alone.
-        words = set(NOTHING_HAPPENS.split())
-        return sum(bool(heard := set(feedback.split())) and heard <= words for _, feedback in self.steps)
+        return sum(is_refusal(feedback) for _, feedback in self.steps)
 
     @property
     def stuck(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alfworld_native.language.commands import canonical, is_thought
-from alfworld_native.language.sentences import NOTHING_HAPPENS, type_of
+from alfworld_native.language.sentences import is_refusal, type_of
 from xrl_alignment.agents.language.history import EpisodeTrace
 from xrl_alignment.agents.reflexion.rule import read_episode
 
@@ -24,7 +24,7 @@ def cause(trace: EpisodeTrace) -> str:
     """The cause of a failed episode, a key of `CAUSES`."""
     steps = [(canonical(action), feedback.strip()) for action, feedback in trace.steps if not is_thought(action)]
     reading = read_episode(trace)
-    rejected = [feedback == NOTHING_HAPPENS for _, feedback in steps]
+    rejected = [is_refusal(feedback) for _, feedback in steps]
     # `max`: an episode without a command has none that was rejected.
     if all(rejected[-_IN_A_ROW:]) and len(steps) >= _IN_A_ROW or 2 * sum(rejected) >= max(len(steps), 1):
         return REJECTED
@@ -40,7 +40,7 @@ def cause(trace: EpisodeTrace) -> str:
     held, last_put = "", ""
     for action, feedback in steps:
         verb, _, rest = action.partition(" ")
-        if feedback == NOTHING_HAPPENS:
+        if is_refusal(feedback):
             continue
         if verb == "take":
             held = rest.partition(" from ")[0]

@@ -49,6 +49,7 @@ def test_a_drill_is_a_small_game_that_the_explorer_finishes():
 
 def test_a_lookout_notes_what_is_wanted_wherever_it_is_seen_and_nothing_else():
     noted = lists = 0
+    known, all_wanted, all_told = {name.lower() for name in NEW_NAMES}, set[str](), set[str]()
     for seed in range(200):
         record = lookout(random.Random(seed))
         wanted = record.text.split("say where each ")[1].removesuffix(" is.").split(" and ")
@@ -61,10 +62,13 @@ def test_a_lookout_notes_what_is_wanted_wherever_it_is_seen_and_nothing_else():
             place, told = step.action.removeprefix("go to "), step.feedback.split("you see ")[1]
             told = told.replace(" and ", " ").removesuffix(".").split(", ")
             seen = [thing.split("a ", 1)[1] for thing in told if thing.strip() != "nothing"]
+            all_told |= known & {type_of(thing) for thing in seen}
             seen = [thing for thing in seen if type_of(thing) in wanted]
             said = f"think: i see {', '.join(seen)} in/on {place}"
             assert (after is not None and after.label == said) == bool(seen), record
             noted, lists = noted + bool(seen), lists + 1
+        all_wanted |= known & set(wanted)
     assert 0.4 < noted / lists < 0.6
+    assert len(all_wanted) > 30 and len(all_told) > 45, "any of the known names may be wanted, and any told"
     kinds = {"say where" in any_exercise(random.Random(seed)).text for seed in range(20)}
     assert kinds == {True, False}
