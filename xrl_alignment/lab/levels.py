@@ -247,7 +247,8 @@ def play(player: Player, chosen: GameSet, out: Path) -> dict[str, Any]:
     """The figures of a player on a set: played now, unless those of these games are in `out`."""
     # Figures count as known if they are of the same player, games and step limit.
     level, limit = chosen.level, LEVELS[chosen.level].max_steps
-    path = out / f"{chosen.name}-{level}-{_slug(player.name)}.json"
+    # The number of games is in the name: fewer games of the same set do not take the place of all of them.
+    path = out / f"{chosen.name}-{level}-{len(chosen.games)}-{_slug(player.name)}.json"
     asked = {"player": player.name, "level": level, "set": chosen.name, "hash": chosen.hash, "max_steps": limit}
     asked |= {"games": len(chosen.games), **player.identity}
     if path.is_file():

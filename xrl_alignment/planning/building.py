@@ -24,7 +24,7 @@ from lavis.common.named_class import is_class_name
 from lavis.models.base_model import LIBRARY_ROOT
 from lavis.models.blip2_models.emac_config import MODEL_TYPES, package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
-from lavis.models.played import PlayedGames, games_of_weights
+from lavis.models.played import PlayedGames, games_of_weights, played_by_base
 from lavis.models.sections import check_section
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.named import check_device, check_policy
@@ -170,8 +170,9 @@ def find_all_games(config: EmacPlusConfig) -> LoopGames:
 def run_all(config: EmacPlusConfig, games: LoopGames, folder: Path, *, quiet: bool = False) -> dict[str, Any]:
     """The loop, its evaluations and its ablations; returns what the summary holds."""
     run, (training, heldout, official) = config.run, games
-    # The loop's own games, and those of the weights that the agent begins with.
-    known = games_of_weights(model_section(config.model)).merged(PlayedGames(tuple(game.id for game in training)))
+    # The loop's own games, and those of the weights that agent and planner begin with.
+    known = games_of_weights(model_section(config.model)).merged(games_of_planner(config.planner))
+    known = known.merged(PlayedGames(tuple(game.id for game in training)))
     trained_on = {"trained_on": trained_among(known, heldout, run.eval_split)}  # of the held-out games
     if run.valid_seen:
         trained_on["trained_on_valid_seen"] = trained_among(known, official, "valid_seen")
@@ -224,6 +225,15 @@ def run_all(config: EmacPlusConfig, games: LoopGames, folder: Path, *, quiet: bo
         "versions": versions(),
     }
     return summary | facts
+
+
+def games_of_planner(planner: PlannerConfig) -> PlayedGames:
+    """The games that the planner has trained on before the loop; of a model behind an endpoint nobody knows."""
+    if planner.name == "endpoint":
+        return PlayedGames(unknown=(planner.model,))
+    if planner.name == "explorer":
+        return PlayedGames()
+    return played_by_base(TINY.get(planner.model, planner.model)) or PlayedGames()
 
 
 def trained_among(known: PlayedGames, games: Sequence[Game], split: str) -> int | None:

@@ -35,12 +35,14 @@ def test_a_table_is_made_once_and_written_into_its_page(tmp_path, monkeypatch, c
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
     assert f"| `many` | 60 | `{HASHES['many']}` |" in text
-    figures = json.loads((out / "frozen-many-explorer.json").read_text())
+    figures = json.loads((out / "frozen-many-60-explorer.json").read_text())
     assert (figures["games"], figures["max_steps"], figures["success"]) == (60, 100, 1.0)
     assert f"| 1.00 (0.94 to 1.00), {figures['mean_steps']:.1f} steps | 0.00 (0.00 to 0.06) |" in text
     monkeypatch.setattr(levels, "play_games", lambda *asked, **options: pytest.fail("played again"))
     assert levels.main(asked) == 0 and page.read_text() == text
-    (out / "frozen-many-explorer.json").write_text(json.dumps(figures | {"hash": "of other games"}))
+    with pytest.raises(pytest.fail.Exception, match="played again"):
+        levels.main([*asked, "--games", "2"])  # fewer games are other figures, and take nothing's place
+    (out / "frozen-many-60-explorer.json").write_text(json.dumps(figures | {"hash": "of other games"}))
     with pytest.raises(pytest.fail.Exception, match="played again"):
         levels.main(asked)
 

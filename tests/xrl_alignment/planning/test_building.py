@@ -148,6 +148,9 @@ def test_games_that_the_weights_or_the_official_evaluation_share_with_training_a
     own = ["environment.name=native", "environment.split=valid_seen", f"environment.data={tmp_path}"]
     shared = said(*own, "run.valid_seen=true", "run.num_train_games=2")
     assert "NOT HELD OUT: 2 of 2 games of valid_seen are trained on" in shared
+    # What a model behind an endpoint has read nobody knows.
+    assert "household_heldout: whether its games" in said("planner.name=endpoint", "planner.model=someones")
+    assert "household_heldout" not in said()
     monkeypatch.setattr(building, "games_of_weights", lambda _: PlayedGames(splits=("household_heldout",)))
     assert "NOT HELD OUT: 2 of 2 games of household_heldout are trained on" in said()
     monkeypatch.setattr(building, "games_of_weights", lambda _: PlayedGames(unknown=("some.pth",)))

@@ -52,7 +52,7 @@ def test_a_plan_is_followed_command_by_command() -> None:
     [
         ("rejected", "go to countertop 1, take mug", "Nothing happens.", "Nothing happens."),
         # `environment.text_noise` exchanges words: it was taken for an action that had been carried out.
-        ("rejected", "go to countertop 1, take mug", "happens. happens.", "happens. happens."),
+        ("rejected", "go to countertop 1, take mug", "happens. happens.", "happens. happens.\nNothing happens."),
         ("not_found", "go to countertop 1, take mug", EMPTY_COUNTER, "I have seen no mug."),
         ("seen", "go to countertop 1, go to desk 1, take mug", MUG_COUNTER, MUG_COUNTER),
         ("exhausted", "go to countertop 1", EMPTY_COUNTER, EMPTY_COUNTER),

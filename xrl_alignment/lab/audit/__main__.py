@@ -69,6 +69,9 @@ def read_command_line(arguments: list[str] | None = None) -> tuple[argparse.Name
         logs=tuple(options.logs),
         only_done=options.only_done,
     )
+    names = [Path(folder).name for folder in sizes.logs]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"--logs: several folders are called {twice[0]}, by which the page names a run: rename them")
     if min(*sizes.students, options.jobs) < 1 or sizes.weak < 0:
         raise ConfigError("--students and --jobs are numbers of at least 1, --weak one of at least 0")
     if needs_games(options.sections) and not splits():

@@ -41,6 +41,12 @@ def test_a_page_is_written_from_the_sections_that_were_run(tmp_path):
     )
 
 
+def test_runs_of_one_name_are_refused(tmp_path):
+    runs = [tmp_path / name / "logging_results" for name in ("a", "b")]
+    with pytest.raises(ConfigError, match="--logs: several folders are called logging_results"):
+        main(["--out", str(tmp_path / "out"), "--sections", "logs", "--logs", *map(str, runs)])
+
+
 def test_without_official_games_it_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     with pytest.raises(EnvironmentFault, match="neither is here: get the official games with `alfworld-download`"):
