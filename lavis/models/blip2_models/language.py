@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
@@ -22,7 +21,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lavis.common.errors import ConfigError
 from lavis.models import fast_llm
-from lavis.models.blip2_models.text import IGNORE, training_rows
 from lavis.models.student import Decoding, RowLoss
 
 # Tokens of language model input whose activations are kept at a time, if only the parts before it train.
@@ -94,21 +92,7 @@ class TransformersBackend:
         """See `LanguageBackend`; activations are kept whatever `row_loss` says."""
         require_room(self.llm, image_tokens, prompts, answers)
         if all(len(group) == 1 for group in answers):
-            # One answer to each prompt: rows `image tokens, prompt, answer, pads` without a mask. Pads stand on the
-            # right, where a causal model's real tokens do not see them; attention kernels are fastest so.
-            device = image_tokens.device
-            # Any id serves as pad: no real token sees it, and it has no label.
-            rows = training_rows(prompts, [answer for (answer,) in answers], pad_id=0)
-            embeds = self.llm.get_input_embeddings()(rows.ids.to(device))
-            embeds = torch.cat([image_tokens.to(embeds.dtype), embeds], dim=1)  # (N, Q + L, H)
-            hidden = self.llm.get_decoder()(inputs_embeds=embeds, use_cache=False).last_hidden_state
-            labels = rows.labels.to(device)
-            row, column = torch.nonzero(labels != IGNORE, as_tuple=True)
-            # A token is predicted one position earlier. The logits of all other positions are never computed.
-            # In float32, as in Transformers' own losses: bfloat16 has 8 bits for a sum over the whole vocabulary.
-            logits = self.llm.get_output_embeddings()(hidden[row, image_tokens.shape[1] + column - 1]).float()
-            # Without a reduction cross-entropy is -log p of each label: (E,) for the E answer tokens of all rows.
-            logps = -F.cross_entropy(logits, labels[row, column], reduction="none")
+            logps, row = fast_llm.row_logps(self.llm, image_tokens, prompts, answers)
             return logps.new_zeros(len(prompts)).index_add(0, row, logps)[:, None]  # (N, 1)
         # Several answers to a prompt, in one row, so that what they share is computed once.
         chunks = _chunks(TRAINING_TOKENS, image_tokens, prompts, answers)

@@ -9,6 +9,7 @@ this interface's contract.
     greedy(llm, embeds, mask, …)         llm.generate(num_beams=1), ids exactly             test_decoding.py
     beam_search(llm, embeds, mask, …)    llm.generate(num_beams=B), ids exactly, scores     test_beam_search.py
     token_logps(llm, tokens, …)          one forward pass per answer, log-softmax           test_answer_tree.py
+    row_logps(llm, tokens, …)            the same                                           test_answer_tree.py
     by_rows(…)                           the values and one backward pass of the whole batch test_row_gradients.py
     make_runner(llm) -> Runner           TransformersRunner(llm), logits step by step       test_llama_runner.py
     Named(KeptPrompts(mib), names)       the same calls without it, ids exactly             test_kept_prompts.py
@@ -31,7 +32,7 @@ Float32 results agree within rounding; in bfloat16 within bfloat16's precision.
 
 from __future__ import annotations
 
-from lavis.models.fast_llm.answer_tree import token_logps
+from lavis.models.fast_llm.answer_tree import row_logps, token_logps
 from lavis.models.fast_llm.attention import BLOCK as ATTENTION_BLOCK
 from lavis.models.fast_llm.attention import NAME as ATTENTION
 from lavis.models.fast_llm.attention import autocast_rotary
@@ -58,6 +59,7 @@ __all__ = [
     "greedy",
     "make_runner",
     "pads_after",
+    "row_logps",
     "supports",
     "token_logps",
 ]

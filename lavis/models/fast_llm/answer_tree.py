@@ -10,17 +10,23 @@ Shapes: N prompts, Q image tokens, T positions in a row, H hidden size, V vocabu
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as functional
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lavis.models.fast_llm.attention import NAME as ATTENTION
 from lavis.models.fast_llm.llama_layer import matmul_dtype, supports
 from lavis.models.fast_llm.llama_runner import LlamaRunner
 from lavis.models.fast_llm.llama_training import hidden_at
+
+ROWS = 16  # answers at a time, if each has a row of its own and no gradient is wanted
 
 
 @dataclass
@@ -72,6 +78,51 @@ def tree_attention(prompt_length: int, tree: AnswerTree, total: int) -> tuple[np
     return allowed, positions
 
 
+def reads_trees(llm: PreTrainedModel, length: int) -> bool:
+    """Whether attention of a Transformers model does what `tree_attention` says, in rows of `length` positions."""
+    config: Any = llm.config.get_text_config(decoder=True)
+    if config._attn_implementation not in ("sdpa", ATTENTION):
+        return False  # eager attention would add a bool mask to the scores
+    read = inspect.signature(llm.get_decoder().forward).parameters
+    if "position_ids" not in read or getattr(config, "alibi", False):
+        return False  # positions from places in the row: a node's is not that in its answer
+    # A mask that is given takes the place of a layer's window; a recurrent layer reads no mask at all.
+    kinds = set(getattr(config, "layer_types", None) or ())
+    windows = [getattr(config, key, None) for key in ("sliding_window", "attention_chunk_size")]
+    masked = kinds <= {"full_attention", "sliding_attention", "chunked_attention"}
+    return masked and all(size is None or length <= size for size in windows)
+
+
+def row_logps(
+    llm: PreTrainedModel, queries: Tensor, prompts: Sequence[list[int]], answers: Sequence[Sequence[list[int]]]
+) -> tuple[Tensor, Tensor]:
+    """As `token_logps`, with a row `image tokens, prompt, answer, pads` for each answer, and no mask.
+
+    Any causal model reads such rows as it should: pads stand on the right, where real tokens do not see them, and
+    attention kernels are fastest without a mask.
+    """
+    device, images = queries.device, queries.shape[1]
+    owners = [row for row, group in enumerate(answers) for _ in group]
+    said = [answer for group in answers for answer in group]
+    texts = [prompts[owner] + answer[:-1] for owner, answer in zip(owners, said, strict=True)]
+    ids = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.long)  # any id serves as pad
+    for row, text in enumerate(texts):
+        ids[row, : len(text)] = torch.tensor(text)
+    embeds = llm.get_input_embeddings()(ids.to(device))
+    embeds = torch.cat([queries.to(embeds.dtype)[owners], embeds], dim=1)  # (answers, Q + L, H)
+    hidden = llm.get_decoder()(inputs_embeds=embeds, use_cache=False).last_hidden_state
+    edges = [
+        (row, images + len(prompts[owner]) - 1 + step, token)  # a token is predicted one position earlier
+        for row, (owner, answer) in enumerate(zip(owners, said, strict=True))
+        for step, token in enumerate(answer)
+    ]
+    row, place, token = torch.tensor(edges, device=device).T
+    # The logits of all other positions are never computed. In float32, as in Transformers' own losses: bfloat16 has 8
+    # bits for a sum over the whole vocabulary.
+    logits = llm.get_output_embeddings()(hidden[row, place]).float()
+    return -functional.cross_entropy(logits, token, reduction="none"), row  # without a reduction: -log p of each
+
+
 def token_logps(
     llm: PreTrainedModel,
     queries: Tensor,
@@ -91,6 +142,16 @@ def token_logps(
     # Row n is `image tokens, prompt, nodes, pads`; its nodes begin at starts[n].
     starts = [images + len(prompt) for prompt in prompts]
     total = max(start + len(tree.tokens) for start, tree in zip(starts, trees, strict=True))
+    if not supports(llm) and not reads_trees(llm, total):
+        pairs = [(row, answer) for row, group in enumerate(answers) for answer in group]
+        size = ROWS if acting else len(pairs)
+        logps, owners = [], []
+        for first in range(0, len(pairs), size):
+            rows, said = zip(*pairs[first : first + size], strict=True)
+            alone = row_logps(llm, queries[list(rows)], [prompts[row] for row in rows], [[answer] for answer in said])
+            logps.append(alone[0])
+            owners.append(alone[1] + first)
+        return torch.cat(logps), torch.cat(owners)
     ids = torch.zeros(len(prompts), total - images, dtype=torch.long)
     for row, (prompt, tree) in enumerate(zip(prompts, trees, strict=True)):
         ids[row, : len(prompt) + len(tree.tokens)] = torch.tensor(prompt + tree.tokens)
