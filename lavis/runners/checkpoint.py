@@ -14,7 +14,9 @@ played         the games that the weights have trained on (`lavis.models.played`
 from __future__ import annotations
 
 import logging
+import math
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
@@ -24,6 +26,7 @@ import torch
 
 from lavis.checkpoints import CheckpointError, check_types, read
 from lavis.common.errors import ConfigError
+from lavis.common.files import write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,38 @@ TYPES: dict[str, type | UnionType] = {  # LAVIS's keys, then ours
     "averages": dict,
     "references": dict,
 }
+
+
+NOTHING_VALIDATED: dict[str, Any] = {"agg_metrics": -math.inf, "epoch": -1}  # `best` of a run that begins
+
+
+def best_in(folder: Path, best: Mapping[str, Any]) -> Path | None:
+    """The file of the weights that `best` tells of; None if nothing is validated yet.
+
+    Another run may have left its own file in the folder, which says of another validation that it was the best.
+    """
+    path = folder / "checkpoint_best.pth"
+    if best["epoch"] < 0 or not path.is_file():
+        return None
+    return path if load(path, mmap=True)["best"] == best else None
+
+
+def bring_best(best: dict[str, Any], earlier: Path, folder: Path, *, write: bool) -> dict[str, Any]:
+    """`best` of a run that goes on in another `folder`: its weights are copied there, if this process is to `write`.
+
+    If the `earlier` folder lacks them, nothing counts as validated: else the last weights would pass for the best ones.
+    """
+    if earlier.resolve() == folder.resolve() or best["epoch"] < 0:
+        return best
+    weights = best_in(earlier, best)
+    if weights is None:
+        lost = "%s lacks the best weights so far, those of epoch %s: the best is looked for anew"
+        logger.warning(lost, earlier, best["epoch"])
+        return dict(NOTHING_VALIDATED)
+    if write:
+        with weights.open("rb") as source:
+            write_atomically(folder / weights.name, lambda file: shutil.copyfileobj(source, file))
+    return best
 
 
 def load(path: Path, *, mmap: bool = False) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
@@ -95,7 +94,7 @@ class RunnerBase:
         make_folder(self.result_dir)
         registry.mapping["paths"].update(output_dir=str(self.output_dir), result_dir=str(self.result_dir))
         self.averages = Averages()
-        self.best: dict[str, Any] = {"agg_metrics": -math.inf, "epoch": -1}
+        self.best = dict(checkpoint.NOTHING_VALIDATED)
         self.epoch = 0  # the current one; `max_epoch` when training is done
         self.batches = 0  # micro-batches done, this run's place in the training stream
         self.games = PlayedGames()  # what the weights have been trained on
@@ -282,7 +281,7 @@ class RunnerBase:
         First the best weights are loaded, if asked for.
         """
         splits = self.settings.splits if self.settings.evaluate else self.settings.test_splits
-        if reload_best and splits and (best := self._best_file()):
+        if reload_best and splits and (best := checkpoint.best_in(self.output_dir, self.best)):
             self.replicas.load_trainable(checkpoint.load(best)["model"])
         found = {split: self.eval_epoch(split, cur_epoch) for split in splits}
         for split, figures in found.items():
@@ -320,17 +319,7 @@ class RunnerBase:
     @property
     def final_checkpoint(self) -> Path | None:
         """The best weights that training has written, the last ones if nothing was validated; None if it wrote none."""
-        return None if self.settings.evaluate else self._best_file() or self._last_saved
-
-    def _best_file(self) -> Path | None:
-        """The file of this run's best weights; None if this run has validated nothing.
-
-        An earlier run may have left its own file in the folder, which says of another validation that it was the best.
-        """
-        path = self.output_dir / "checkpoint_best.pth"
-        if self.best["epoch"] < 0 or not path.is_file():
-            return None
-        return path if checkpoint.load(path, mmap=True)["best"] == self.best else None
+        return None if self.settings.evaluate else checkpoint.best_in(self.output_dir, self.best) or self._last_saved
 
     # ---- saving and resuming ----------------------------------------------------------------------------------------
 
@@ -394,7 +383,8 @@ class RunnerBase:
         self._last_saved = path
         # The data may be another than before; what the weights have learned of the earlier one stays in them.
         self.games = self.games.merged(played_in(content) or PlayedGames(unknown=(path.name,)))
-        self.best = content["best"]
+        self.best = checkpoint.bring_best(content["best"], path.parent, self.output_dir, write=self.is_main)
+        barrier()
         self.averages.restore(content["averages"])
         if self.references is not None and content["references"]:
             self.references.restore(content["references"])

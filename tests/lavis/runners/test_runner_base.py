@@ -301,6 +301,34 @@ def test_the_best_weights_of_an_earlier_run_in_the_folder_are_not_this_runs(make
     assert any(not torch.equal(stale[name], value) for name, value in own.items())
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_run_that_goes_on_in_another_folder_has_the_best_weights_so_far(
+    make_runner, tmp_path: Path, capsys, lost: bool
+) -> None:
+    """Its test measured the last weights, and called them the best: the best ones were in the earlier folder."""
+    validated = {"run.valid_splits": "[val]", "run.test_splits": "[val]"}
+    make_runner("first", **{"run.max_epoch": 1, **validated}).train()
+    first = tmp_path / "first"
+    content = torch.load(first / "checkpoint_0.pth", weights_only=True)
+    best = {"agg_metrics": 1e9, "epoch": 0}  # no later epoch is better
+    for name in ("checkpoint_0.pth", "checkpoint_best.pth"):
+        write(first / name, {**content, "best": best})
+    if lost:
+        (first / "checkpoint_best.pth").unlink()
+    resumed = {"run.max_epoch": 2, "run.resume_ckpt_path": first / "checkpoint_0.pth"}
+    runner = make_runner("second", **resumed, **validated)
+    runner.train()
+    second = tmp_path / "second" / "checkpoint_best.pth"
+    assert runner.final_checkpoint == second
+    if lost:
+        assert runner.best["epoch"] == 1
+    else:
+        assert second.read_bytes() == (first / "checkpoint_best.pth").read_bytes()
+    assert ("lacks the best weights so far, those of epoch 0" in capsys.readouterr().err) is lost
+    now = runner.replicas.trainable_state()
+    assert all(torch.equal(now[name], value) for name, value in weights(second).items())
+
+
 def test_checkpoints_that_do_not_fit(make_runner, tmp_path: Path) -> None:
     make_runner("a", **{"run.max_epoch": 1}).train()
     path = tmp_path / "a/checkpoint_0.pth"
