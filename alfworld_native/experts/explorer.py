@@ -9,6 +9,7 @@ every executed action.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -44,9 +45,10 @@ class Explorer:
     where (two of a type, as the text lists them: students fail at long notes, docs/levels.md), and what is left to do
     after a part of the task is done, with the object that it fetches next if it has seen one, else with the place that
     it searched last ("left: 2 more egg in microwave; next: egg 1 in/on shelf 2", "...; searched to shelf 2"). If there
-    are several tasks, it says what is left at the start, too, and with each object that it takes which of them comes
-    now ("now: hot plate in cabinet"). An agent whose text does not name objects (`environment.tell_objects=false`), or
-    whose prompt is too short for a long episode, writes that down and can read it later.
+    are several tasks or objects to bring, it says with each object that it takes what comes now and how far the search
+    went ("now: hot plate in cabinet; searched to shelf 2"); if there are several tasks, at the start what is left. An
+    agent whose text does not name objects (`environment.tell_objects=false`), or whose prompt is too short for a long
+    episode, writes that down and can read it later.
     """
 
     name = "explorer"
@@ -133,9 +135,10 @@ class Explorer:
             self._left = left
             self._goes_on = bool(left) and not self._belief.held
             notes.append(f"left: {left}")
-        if len(self._tasks) > 1 and self._belief.held not in (None, held):
+        if (len(self._tasks) > 1 or self._task.count > 1) and self._belief.held not in (None, held):
             taken = type_of(str(self._belief.held))
-            notes += [f"now: {self._in_words(task)}" for task in self._tasks if task.object_type == taken][:1]
+            of = [self._in_words(task) for task in self._tasks if task.object_type == taken][:1]
+            notes += [f"now: {words}{self._how_far()}" for words in of]
         self._news = "; ".join(notes) if left else ""  # nothing is left: the episode is over
         self._label = None  # the last answer is about the last state
 
@@ -160,16 +163,26 @@ class Explorer:
         what, thing = decision.subgoal[:2]
         if what == "take":
             return f"; next: {thing} in/on {self._belief.place[thing]}"
-        return f"; searched to {self._searched}" if what == "search" and self._searched else ""
+        return self._how_far() if what == "search" else ""
+
+    def _how_far(self) -> str:
+        return f"; searched to {self._searched}" if self._searched else ""
 
     def _choose_task(self) -> Task:
-        """Of several tasks, that of the object in the hand, else the first that is not known to be done."""
-        held = self._belief.held
+        """Of several tasks, that of the object in the hand, else of a known object, else the first that is not done.
+
+        A known object is brought before the search goes on: the agent that comes across it stands beside it, and need
+        not remember it.
+        """
         if len(self._tasks) > 1:
-            left = [task for task in self._tasks if self._missing(task) > 0]
-            holding = (task for task in left if held and type_of(held) == task.object_type)
-            self._task = next(holding, (left or self._tasks)[0])
+            left = [task for task in self._tasks if self._missing(task) > 0] or [self._tasks[0]]
+            self._task = min(left, key=self._cost)  # of equals the first
         return self._task
+
+    def _cost(self, task: Task) -> float:
+        """Steps to an object of `task`, but for what all share: none if it is held, infinite if none is known."""
+        held = self._belief.held
+        return -math.inf if held and type_of(held) == task.object_type else self._known_object(task)[1]
 
     def _decide(self) -> _Decision:
         belief, held, task = self._belief, self._belief.held, self._choose_task()
@@ -180,7 +193,7 @@ class Explorer:
         near = [name for name in belief.receptacles if name in belief.here and not self._distance(name)]
         if held and (spot := self._spot_for(held, near)):
             return self._put(held, spot, ("drop", held), f"I do not need {held}, so I leave it in/on {spot}.")
-        thing = self._known_object()
+        thing, _ = self._known_object(task)
         if thing is None:
             return self._search(task.object_type)
         if held:
@@ -226,7 +239,7 @@ class Explorer:
             if tool not in self._belief.here:
                 return _Decision(f"go to {tool}", subgoal, thought)
             return _Decision(f"{task.treatment} {thing} with {tool}", subgoal, thought)
-        target = self._target(thing)
+        target = self._target(thing, task)
         state = f"{thing} is {STATES[task.treatment]} now" if task.treatment else f"I hold {thing}"
         return self._put(thing, target, ("bring", thing), f"{state}, so I put it in/on {target}.")
 
@@ -274,9 +287,9 @@ class Explorer:
     def _of_type(self, kind: str) -> list[str]:
         return [name for name, its in self._types.items() if its == kind]
 
-    def _target(self, thing: str) -> str:
-        """Where `thing` goes. A task with two objects wants both in one receptacle: the one that has the first."""
-        belief, task = self._belief, self._task
+    def _target(self, thing: str, task: Task) -> str:
+        """Where `task` wants `thing`. If it wants two objects in one receptacle: the one that has the first."""
+        belief = self._belief
         places = self._of_type(task.target_type)
         # A full or too small target has refused the object. If all have, one of them is tried again.
         places = [name for name in places if (thing, name) not in belief.refused] or places
@@ -294,25 +307,27 @@ class Explorer:
         fits = [name for name in places if self._types.get(name) in accepted and (thing, name) not in refused]
         return min(fits, key=self._distance, default=None)
 
-    def _known_object(self) -> str | None:
-        """The known object that takes the fewest steps to bring, among those that are not where they belong."""
-        task, belief = self._task, self._belief
-        best, best_cost = None, 0.0
+    def _known_object(self, task: Task) -> tuple[str | None, float]:
+        """The known object that takes the fewest steps to bring, among those that are not where they belong.
+
+        With the steps to it, a treatment that it saves taken off; None and infinity if nothing is known.
+        """
+        belief = self._belief
+        best, best_cost = None, math.inf
         for thing, place in belief.place.items():
             if type_of(thing) != task.object_type:
                 continue
             done = belief.treated(thing, task.treatment)
             # It is where it belongs: treated, in a target; of two objects, in the target that the other one goes to.
             if done and (
-                self._types.get(place) == self._task.target_type
-                and (self._task.count == 1 or place == self._target(""))
+                self._types.get(place) == task.target_type and (task.count == 1 or place == self._target("", task))
             ):
                 continue
             # A treated object saves the treatment, so it counts a step less.
             cost = self._distance(place) - done
-            if best is None or cost < best_cost:
+            if cost < best_cost:
                 best, best_cost = thing, cost
-        return best
+        return best, best_cost
 
     # Search
 

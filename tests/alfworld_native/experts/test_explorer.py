@@ -76,7 +76,7 @@ def test_notes_say_which_objects_of_the_task_came_into_view() -> None:
     expert.observe("go to desk 1", "You arrive at desk 1. On the desk 1, you see a cd 4, a cd 3, a cd 1, and a pen 1.")
     assert expert.act().thought == "I see cd 4, cd 3 in/on desk 1", "the first two of a type, as they are listed"
     expert.observe("take cd 1 from desk 1", "You pick up the cd 1 from the desk 1.")
-    assert expert.act().thought == ""
+    assert expert.act().thought == "now: 2 more cd in shelf; searched to desk 1"
     expert.observe("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see a cd 2.")
     assert expert.act().thought == "I see cd 2 in/on shelf 1; left: 1 more cd in shelf"
     expert.observe("put cd 1 in/on shelf 1", "You put the cd 1 in/on the shelf 1.")
@@ -101,6 +101,28 @@ def test_notes_say_what_is_left_once_a_part_of_the_task_is_done() -> None:
     assert expert.act().thought == "left: 3 more cd in shelf; cool mug in desk; now: 3 more cd in shelf"
 
 
+def test_of_several_tasks_that_of_a_known_object_comes_first_and_then_the_search() -> None:
+    expert = Explorer(notes=True, order="listing")
+    expert.begin(
+        "Looking quickly around you, you see a desk 1, a bed 1, a sofa 1, and a cart 1.\n\n"
+        "Your task is to: put a cd in bed, and put a pen in sofa."
+    )
+    for told, advised, thought in (
+        ("a mug 1", "go to bed 1", ""),
+        ("a pen 2, and a pen 1", "take pen 2 from bed 1", "I see pen 2, pen 1 in/on bed 1"),
+    ):
+        place = expert.act().action.removeprefix("go to ")
+        expert.observe(f"go to {place}", f"You arrive at {place}. On the {place}, you see {told}.")
+        assert expert.act() == Label(advised, thought)
+    expert.observe("take pen 2 from bed 1", "You pick up the pen 2 from the bed 1.")
+    assert expert.act() == Label("go to sofa 1", "now: pen in sofa; searched to bed 1")
+    # What is in the hand is brought, whatever comes into view on the way; then what is known is fetched.
+    expert.observe("go to sofa 1", "You arrive at sofa 1. On the sofa 1, you see a cd 3.")
+    assert expert.act() == Label("put pen 2 in/on sofa 1", "I see cd 3 in/on sofa 1")
+    expert.observe("put pen 2 in/on sofa 1", "You move the pen 2 to the sofa 1.")
+    assert expert.act() == Label("take cd 3 from sofa 1", "left: cd in bed; next: cd 3 in/on sofa 1")
+
+
 def test_notes_say_how_it_goes_on_after_a_part_of_the_task() -> None:
     for there, note, action in (
         ("a cd 4, and a cd 3", "next: cd 3 in/on desk 1", "go to desk 1"),
@@ -113,6 +135,7 @@ def test_notes_say_how_it_goes_on_after_a_part_of_the_task() -> None:
         )
         expert.observe("go to desk 1", f"You arrive at desk 1. On the desk 1, you see {there}.")
         expert.observe("take cd 4 from desk 1", "You pick up the cd 4 from the desk 1.")
+        assert expert.act().thought == "now: 2 more cd in bed; searched to desk 1"
         # What comes into view on the way is not searched.
         expert.observe("go to bed 1", "You arrive at bed 1. On the bed 1, you see nothing.")
         expert.observe("put cd 4 in/on bed 1", "You put the cd 4 in/on the bed 1.")

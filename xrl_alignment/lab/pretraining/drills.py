@@ -89,37 +89,55 @@ def any_exercise(draw: random.Random) -> Record:
 
 
 def lookout(draw: random.Random) -> Record:
-    """A walk past places, in which whoever sees what is wanted says where it is. No task of a game is said so.
+    """A walk past places, in which whoever sees what is wanted says where it is, and goes back to it at the end.
 
     Nothing is taken: there is a list to compare with the wanted names every 50 tokens, and half of the lists have some;
-    in `drill`, every 75 tokens, and a quarter.
+    in `drill`, every 75 tokens, and a quarter. At the end each wanted name has to be found again among what was said.
+    No task of a game is said so; but in half of the walks the names stand where they stand in tasks.
     """
     names = _names(draw)
     draw.shuffle(names)  # the known ones come in alphabetical order
     wanted = [names.pop() for _ in range(draw.choice((1, 1, 2, 3)))]
-    places = [f"{kind} {number}" for kind in (*SURFACES, *CONTAINERS) for number in (1, 2)]
-    places = draw.sample(places, draw.randint(6, 14))
+    places = [f"{kind} {number}" for kind in (*SURFACES, *CONTAINERS) for number in range(1, draw.choice((2, 3, 3, 6)))]
+    places = draw.sample(places, min(len(places), draw.randint(5, 15)))
+    numbers = {name: draw.sample(range(1, 9), 8) for name in (*wanted, *names)}  # no thing lies in two places
     contents = {}
     for place in places:
-        here = draw.sample(names[:20], draw.choice((0, 1, 1, 2, 3, 5)))
+        here = draw.sample(names[:24], draw.choice((0, 1, 1, 2, 3, 5, 8)))
         here += [name for name in wanted if draw.random() < 0.1 + 0.35 / len(wanted)]
         draw.shuffle(here)
-        contents[place] = [
-            f"{name} {number}"
-            for name in here
-            for number in sorted(draw.sample(range(1, 5), draw.choice((1, 1, 2))), reverse=True)
-        ]
+        mine = {name: [numbers[name].pop() for _ in range(draw.choice((1, 1, 2))) if numbers[name]] for name in here}
+        contents[place] = [f"{name} {number}" for name, its in mine.items() for number in sorted(its, reverse=True)]
     around = listing([f"a {place}" for place in sorted(places)])
-    text = f"You are in the middle of a room. Looking quickly around you, you see {around}.\n"
-    text += f"Your task is to: say where each {' and '.join(wanted)} is."
-    room, steps = Room(contents, set()), list[Step]()
+    text = f"You are in the middle of a room. Looking quickly around you, you see {around}.\nYour task is to: "
+    if draw.random() < 0.5:
+        text += f"say where each {' and '.join(wanted)} is."
+    else:
+        of = [draw.choice(draw.choice(list(SENTENCES.values()))) for _ in wanted]
+        asked = [
+            sentence.format(name, draw.choice(SURFACES), count=NUMBERS[draw.choice((2, 3, 4))])
+            for name, sentence in zip(wanted, of, strict=True)
+        ]
+        text += f"only look around. {TASK_JOINT.join(asked)}."
+    room, steps, first = Room(contents, set()), list[Step](), dict[str, tuple[str, str]]()
     for place in places:
         action = f"go to {place}"
         steps.append(Step(action, SEARCHING, room.answer(action), None))
         if seen := [thing for thing in contents[place] if type_of(thing) in wanted]:
-            said = f"think: i see {', '.join(seen)} in/on {place}"
-            steps.append(Step(said, said, THOUGHT_FEEDBACK, None))
+            _say(steps, f"i see {', '.join(seen)} in/on {place}")
+            first |= {type_of(thing): (thing, place) for thing in reversed(seen) if type_of(thing) not in first}
+    for name in wanted:
+        if name in first:
+            thing, place = first[name]
+            _say(steps, f"next: {thing} in/on {place}")
+            action = f"go to {place}"
+            steps.append(Step(action, action, room.answer(action), None))
     return Record(DRILL, text, (), steps, True, True, False)
+
+
+def _say(steps: list[Step], what: str) -> None:
+    said = f"think: {what}"
+    steps.append(Step(said, said, THOUGHT_FEEDBACK, None))
 
 
 def _names(draw: random.Random) -> list[str]:
@@ -173,8 +191,7 @@ def drill(draw: random.Random) -> Record:
         advice = expert.act()
         assert advice.action is not None  # every exercise can be done
         if advice.thought:
-            said = normalise(f"think: {advice.thought}")
-            steps.append(Step(said, said, THOUGHT_FEEDBACK, None))
+            _say(steps, normalise(advice.thought))
         action = label = advice.action
         searches = label.startswith("go to ") and not room.held and label.removeprefix("go to ") not in seen
         if searches and not listed:

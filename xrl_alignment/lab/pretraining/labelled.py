@@ -34,7 +34,7 @@ LISTED_ORDER = ("many", "compound", "house", "hardest")
 NOISE = (0.0, 0.0, 0.1, 0.25)  # how often the explorer takes a wrong step
 WITH_MEMORY = 0.1  # share of the games that begin with the memory of a failed attempt
 STUCK = 4  # repeats of an action that end a game which the student plays
-OWN_STEPS = 60  # of a game that the student plays, at most: its first mistakes teach most, and 200 steps take long
+OWN_STEPS = 120  # of a game that the student plays, at most: 200 steps take long
 OFFICIAL, DRILL = "official", "drill"  # sources that are no level
 SEARCHING = "go to "  # a label that says what to do, and leaves open where
 

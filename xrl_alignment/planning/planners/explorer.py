@@ -34,7 +34,7 @@ class PlanningExplorer(Explorer):
             return self._finish(held, searches)
         leave = [HighLevelAction("put", held, spot)] if held and (spot := self._spot_for(held, self._types)) else []
         # What it holds is not wanted: put it away. Then the object that it knows of, or a search for one.
-        thing = self._known_object()
+        thing, _ = self._known_object(task)
         if thing:
             return [*leave, HighLevelAction("take", thing), *self._finish(thing, searches)]
         search = self._searches(task.object_type, searches)
@@ -49,7 +49,7 @@ class PlanningExplorer(Explorer):
             # The name decides between several lamps, not the order in which they were seen.
             return [*search, HighLevelAction("use", min(lamps, default=task.target_type))]
         treat = [] if self._belief.treated(thing, task.treatment) else [HighLevelAction(task.treatment, thing)]
-        return [*treat, HighLevelAction("put", thing, self._target(thing))]
+        return [*treat, HighLevelAction("put", thing, self._target(thing, task))]
 
     def _searches(self, wanted: str, number: int) -> list[HighLevelAction]:
         if not number:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 
 from alfworld_native.household.new_names import NEW_NAMES
 from alfworld_native.language.sentences import NOTHING_HAPPENS, parse_opening, parse_tasks, type_of
-from xrl_alignment.lab.pretraining.drills import any_exercise, drill, lookout
+from xrl_alignment.lab.pretraining.drills import SURFACES, any_exercise, drill, lookout
 from xrl_alignment.lab.pretraining.labelled import SEARCHING
 
 
@@ -47,18 +48,27 @@ def test_a_drill_is_a_small_game_that_the_explorer_finishes():
     assert 0.1 < noted / len(ends) < 0.5
 
 
-def test_a_lookout_notes_what_is_wanted_wherever_it_is_seen_and_nothing_else():
-    noted = lists = 0
+def test_a_lookout_notes_what_is_wanted_wherever_it_is_seen_and_finds_it_again():
+    noted = lists = again = tasks = 0
     known, all_wanted, all_told = {name.lower() for name in NEW_NAMES}, set[str](), set[str]()
     for seed in range(200):
         record = lookout(random.Random(seed))
-        wanted = record.text.split("say where each ")[1].removesuffix(" is.").split(" and ")
+        asked = record.text.split("Your task is to: ")[1]
         assert not parse_tasks(parse_opening(record.text)[1]), "no task of a game: its labels would differ"
-        for step, after in zip(record.steps, [*record.steps[1:], None], strict=True):
+        wanted = asked.split("say where each ")[-1].removesuffix(" is.").split(" and ")
+        if asked.startswith("only look around. "):
+            tasks += 1
+            sentence = asked.removeprefix("only look around. ").removesuffix(".")
+            everything = {name for step in record.steps for name in re.findall(r"\ba (\w+) \d", step.feedback)}
+            found = parse_tasks(sentence, everything | set(re.findall(r"\w+", sentence)), SURFACES)
+            wanted = [task.object_type for task in found]
+            assert wanted, sentence
+        walk = [step for step in record.steps if step.label == SEARCHING or "i see" in step.label]
+        first = {}  # where each wanted thing was seen first
+        for step, after in zip(walk, [*walk[1:], None], strict=True):
             if "you see" not in step.feedback:
                 assert step.action == step.label and step.feedback == "OK."
                 continue
-            assert step.label == SEARCHING, "nobody knows the way"
             place, told = step.action.removeprefix("go to "), step.feedback.split("you see ")[1]
             told = told.replace(" and ", " ").removesuffix(".").split(", ")
             seen = [thing.split("a ", 1)[1] for thing in told if thing.strip() != "nothing"]
@@ -67,8 +77,15 @@ def test_a_lookout_notes_what_is_wanted_wherever_it_is_seen_and_nothing_else():
             said = f"think: i see {', '.join(seen)} in/on {place}"
             assert (after is not None and after.label == said) == bool(seen), record
             noted, lists = noted + bool(seen), lists + 1
+            for thing in seen:
+                first.setdefault(type_of(thing), f"{thing} in/on {place}")
         all_wanted |= known & set(wanted)
-    assert 0.4 < noted / lists < 0.6
+        rest = [(step.action, step.label) for step in record.steps[len(walk) :]]
+        found = [first[name] for name in wanted if name in first]
+        ways = [(f"think: next: {what}", f"go to {what.split(' in/on ')[1]}") for what in found]
+        assert rest == [(said, said) for pair in ways for said in pair]
+        again += len(ways)
+    assert 0.4 < noted / lists < 0.6 and again > 200 and 60 < tasks < 140
     assert len(all_wanted) > 30 and len(all_told) > 45, "any of the known names may be wanted, and any told"
     kinds = {"say where" in any_exercise(random.Random(seed)).text for seed in range(20)}
     assert kinds == {True, False}

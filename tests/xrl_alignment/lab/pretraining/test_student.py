@@ -108,7 +108,7 @@ def test_where_to_search_is_read_and_not_learned(model, record):
 
 
 def test_a_long_game_is_several_rows_none_longer_than_a_prompt_and_an_answer(model, record):
-    steps = record.steps * 12
+    steps = record.steps * 9
     writer = RowWriter(model)
     long = Record("hardest", record.text, (), steps, True, True, False)
     rows = writer.rows(long, random.Random(2))
