@@ -36,7 +36,8 @@ from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import IGNORE
 from xrl_alignment.builders.student import ImageProcessor, load_student
 from xrl_alignment.lab.pretraining.labelled import Pools, draw_jobs, played
-from xrl_alignment.lab.pretraining.student import Row, RowWriter, batches, loss_of
+from xrl_alignment.lab.pretraining.rows import Row, RowWriter, batches, loss_of
+from xrl_alignment.lab.pretraining.student import BATCH_TOKENS
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 
 TOLERANCE = 0.03  # of the mean loss: bfloat16 products in another order
@@ -49,8 +50,8 @@ def episodes(model: Blip2Emac, games: int) -> Batch:
     with tempfile.TemporaryDirectory() as folder, SequentialExecutor(games) as executor:
         records = [each.value for each in executor.run(played, draw_jobs(Path(folder), pools, "0"), answer=None)]
     draw, writer = random.Random(0), RowWriter(model, actions_only=True)
-    rows = [row for record in records for row in writer.rows(record, draw) if row.kind != "untold"]
-    return max(batches(rows, draw), key=lambda batch: sum(len(row.ids) for row in batch))
+    rows = [row for record in records for row in writer.rows(record, draw)]
+    return max(batches(rows, draw, BATCH_TOKENS), key=lambda batch: sum(len(row.ids) for row in batch))
 
 
 def apart(batch: Batch) -> Batch:

@@ -20,7 +20,7 @@ from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.lab.pretraining import student
 from xrl_alignment.lab.pretraining.labelled import SEARCHING, Job, Record, Step, played
-from xrl_alignment.lab.pretraining.student import RowWriter
+from xrl_alignment.lab.pretraining.rows import RowWriter
 from xrl_alignment.play.rollouts.play import without_questions
 
 
@@ -157,6 +157,33 @@ def test_what_trains_moves_and_the_rest_stays_and_a_second_run_goes_on(tmp_path,
     assert again["pool"] == 2 and again["read"] > first["read"]
     line = json.loads((tmp_path / "progress.jsonl").read_text().splitlines()[1])
     assert sum(games for _, games in line["own"].values()) == 2, "the student played its share: half of four games"
+
+
+def test_a_run_that_was_killed_goes_on_at_the_rate_that_it_had(tmp_path, monkeypatch):
+    monkeypatch.setattr(student, "WARMUP_STEPS", 1)
+    note = student.Trainer.note
+
+    class KilledError(Exception):
+        pass
+
+    def rate_after(pool: int, tokens: int) -> float:
+        """The rate of the last update of `pool`; there the run is killed."""
+
+        def killed(self, *args):
+            note(self, *args)
+            if self.pool == pool:
+                raise KilledError
+
+        monkeypatch.setattr(student.Trainer, "note", killed)
+        model, vis_processor = load_student({"model_type": "student"}, torch.device("cpu"))
+        trainer = student.Trainer(model, vis_processor, tmp_path, 0, PlayedGames())
+        with pytest.raises(KilledError):
+            trainer.run(student.Pools(number=0, mixture={"standard": 1.0}, drills=2), tokens=tokens, lr=1e-3)
+        return trainer.optimizer.param_groups[0]["lr"]
+
+    assert rate_after(2, 3800) == 1e-3  # it falls over the last third of the run
+    assert rate_after(3, 3800) < 0.95e-3
+    assert rate_after(4, 400_000) == 1e-3, "another goal is another run"
 
 
 def test_two_runs_share_their_weights(tmp_path):
