@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from alfworld_native.base import MAX_STEPS, Game
-from alfworld_native.drawing.frames import BLANK_FRAME
+from alfworld_native.drawing.frames import BLANK_FRAME, render
 from alfworld_native.drawing.state import RoomState
 from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.experts.explorer import Explorer
 from alfworld_native.household.generator import make_game
 from alfworld_native.household.levels import LEVELS
 from alfworld_native.household.mixture import apportioned
+from alfworld_native.language.sentences import without_objects
 from alfworld_native.renaming import RenamedEnvironment, invented_names
 from xrl_alignment.play.collection.player import failed_attempt
 from xrl_alignment.play.evaluation.actors import PolicyQuestion
@@ -35,6 +36,8 @@ NOISE = (0.0, 0.0, 0.1, 0.25)  # how often the explorer takes a wrong step
 WITH_MEMORY = 0.1  # share of the games that begin with the memory of a failed attempt
 STUCK = 4  # repeats of an action that end a game which the student plays
 OWN_STEPS = 120  # of a game that the student plays, at most: 200 steps take long
+UNTOLD_OWN = 0.6  # share of the student's own games with old names in which the image alone tells what lies where …
+UNTOLD_SOURCES = ("official", "standard")  # … of these
 OFFICIAL, DRILL = "official", "drill"  # sources that are no level
 SEARCHING = "go to "  # a label that says what to do, and leaves open where
 
@@ -59,6 +62,7 @@ class Record:
     won: bool
     renamed: bool
     own: bool  # the student acted
+    untold: bool = False  # ... and was not told what lies where: it saw it
 
 
 class Job(NamedTuple):
@@ -108,6 +112,7 @@ def played(job: Job) -> Generator[Any, Any, Record]:
     renamed = draw.random() < (RENAMED_OFFICIAL if job.source == OFFICIAL else RENAMED)
     if renamed:
         environment = RenamedEnvironment(environment, invented_names(draw))
+    untold = job.own and not renamed and job.source in UNTOLD_SOURCES and draw.random() < UNTOLD_OWN
     memories: list[str] = []
     if draw.random() < WITH_MEMORY:
         memories = yield from failed_attempt(environment, job.game, draw)
@@ -123,8 +128,10 @@ def played(job: Job) -> Generator[Any, Any, Record]:
         # noise in what the expert does, not in its labels, shows how to go on after a mistake (Laskey et al. 2017,
         # arXiv:1703.09327).
         if job.own:
-            asked = turn.episode
-            return (yield PolicyQuestion(asked.text, memories, asked.steps, BLANK_FRAME, (), asked.game))
+            asked, steps, frame = turn.episode, turn.episode.steps, BLANK_FRAME
+            if untold:
+                steps, frame = [(done, without_objects(heard)) for done, heard in steps], render(labels[-1][1])
+            return (yield PolicyQuestion(asked.text, memories, steps, frame, (), asked.game))
         return mistake(label, turn, draw) if draw.random() < noise else label
 
     episode = yield from play(
@@ -139,7 +146,7 @@ def played(job: Job) -> Generator[Any, Any, Record]:
     )
     told = zip(episode.steps, labels, strict=True)
     steps = [Step(done, label, heard, state) for (done, heard), (label, state) in told]
-    return Record(job.source, episode.text, memories, steps, episode.won, renamed, job.own)
+    return Record(job.source, episode.text, memories, steps, episode.won, renamed, job.own, untold)
 
 
 def mistake(label: str, turn: Turn, draw: random.Random) -> str:

@@ -20,6 +20,7 @@ from xrl_alignment.builders.student import ImageProcessor
 from xrl_alignment.lab.pretraining.labelled import DRILL, SEARCHING, Record
 
 MOMENTS = 3  # that a game gives whose text names no objects
+OWN_MOMENTS = 12  # that a game gives which the student played so
 LONGEST_UNTOLD = 60  # steps; longer games give none
 SHORT = 0.12  # share of the games that are read from the middle on, with a short prompt
 BUDGETS = (450, 1000)  # tokens of a prompt with which a row begins in the middle of a game
@@ -61,7 +62,13 @@ class RowWriter:
         self.count = token_counter(self.tokenizer.encode)
 
     def rows(self, record: Record, draw: random.Random) -> list[Row]:
-        """Rows of the whole game, and of moments in which the image alone shows what lies where."""
+        """Rows of the whole game, and of moments in which the image alone shows what lies where.
+
+        Of a game that the student played without being told, moments alone.
+        """
+        if record.untold:
+            chosen = draw.sample(range(len(record.steps)), min(OWN_MOMENTS, len(record.steps)))
+            return [self.moment(record, at) for at in chosen]
         rows, at = [], 0
         if draw.random() < SHORT and len(record.steps) > 2:
             at = draw.randrange(1, len(record.steps))

@@ -243,7 +243,7 @@ class Trainer:
         won: dict[str, list[bool]] = defaultdict(list)
         for record in records:
             if record.own:
-                won[record.source].append(record.won)
+                won[record.source + ", untold" * record.untold].append(record.won)
         line = {
             "pool": self.pool, "tokens": self.read,
             "loss": {kind: round(sum(its) / len(its), 3) for kind, its in sorted(losses.items())},

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from alfworld_native.base import Game
+from alfworld_native.drawing.frames import BLANK_FRAME
 from alfworld_native.household.generator import make_game
 from alfworld_native.household.levels import LEVELS
+from xrl_alignment.lab.pretraining import labelled
 from xrl_alignment.lab.pretraining.labelled import OFFICIAL, STUCK, Job, Pools, draw_jobs, mistake, played
 from xrl_alignment.play.evaluation.actors import PolicyQuestion
 from xrl_alignment.play.rollouts.play import without_questions
@@ -60,6 +62,29 @@ def test_whoever_acts_the_explorer_labels(tmp_path):
             break
     assert [step.action for step in record.steps] == ["look"] * STUCK and not record.won and record.own
     assert all(step.label.startswith(("go to", "open", "take")) for step in record.steps)
+
+
+def test_in_some_of_its_own_games_the_student_is_not_told_what_lies_where_but_sees_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(labelled, "UNTOLD_OWN", 1.0)
+    for name, value in (("RENAMED", 0.0), ("WITH_MEMORY", 0.0), ("NOISE", (0.0,))):
+        monkeypatch.setattr(labelled, name, value)
+    split = tmp_path / "household_train"
+    split.mkdir()
+    game = make_game(split, 0, 1)
+    expert = without_questions(played(Job(game, "standard", "s", False)))
+    rollout = played(Job(game, "standard", "s", True))
+    asked, said = [next(rollout)], iter(expert.steps)
+    with pytest.raises(StopIteration) as end:
+        while True:  # between two questions a rollout may pause
+            question = rollout.send(next(said).action if asked[-1] is not None else None)
+            asked.append(question)
+    record = end.value.value
+    assert record.untold and record.won and not expert.untold
+    assert any("you see a" in step.feedback for step in record.steps), "what it learns from is whole"
+    questions = [question for question in asked if question is not None]
+    assert len(questions) == len(record.steps)
+    for question in questions:
+        assert not any("you see a" in heard for _, heard in question.steps) and (question.image != BLANK_FRAME).any()
 
 
 def test_mistakes_are_commands_and_differ_from_the_label_most_often():

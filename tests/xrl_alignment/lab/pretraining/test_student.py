@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +21,7 @@ from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.lab.pretraining import student
 from xrl_alignment.lab.pretraining.labelled import SEARCHING, Job, Record, Step, played
-from xrl_alignment.lab.pretraining.rows import RowWriter
+from xrl_alignment.lab.pretraining.rows import OWN_MOMENTS, RowWriter
 from xrl_alignment.play.rollouts.play import without_questions
 
 
@@ -210,6 +211,9 @@ def test_the_image_of_an_untold_moment_is_its_own(model, record):
     row = writer.moment(record, at)
     text = model.llm_tokenizer.decode(row.ids)
     assert ", you see a" not in text.partition("Your task")[2] and (row.frame != BLANK_FRAME).any()
+    own = replace(record, untold=True)
+    kinds = [row.kind for row in writer.rows(own, random.Random(1))]
+    assert kinds == ["untold"] * min(OWN_MOMENTS, len(record.steps))
 
 
 @pytest.mark.parametrize(
