@@ -26,6 +26,15 @@ NOTED = 2  # objects of a type and place that a note names, at most
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 
 
+def in_words(task: Task, missing: int) -> str:
+    """A task in a note: `plate hot in cabinet`; `egg 2 more in microwave` if `missing` objects are still to bring.
+
+    The object comes first: whoever has just taken it finds the rest by copying what follows its name in an older note.
+    """
+    how = f" {STATES[task.treatment]}" if task.treatment in STATES else f" {missing} more" if task.count > 1 else ""
+    return f"{task.object_type}{how} in {task.target_type}"
+
+
 class _Decision(NamedTuple):
     """One step, or none; `thought` belongs to the label only when `subgoal` changes."""
 
@@ -44,9 +53,9 @@ class Explorer:
     A thought explains each new subgoal. With `notes` it says instead which objects of the task have come into view, and
     where (two of a type, as the text lists them: students fail at long notes, docs/levels.md), and what is left to do
     after a part of the task is done, with the object that it fetches next if it has seen one, else with the place that
-    it searched last ("left: 2 more egg in microwave; next: egg 1 in/on shelf 2", "...; searched to shelf 2"). If there
+    it searched last ("left: egg 2 more in microwave; next: egg 1 in/on shelf 2", "...; searched to shelf 2"). If there
     are several tasks or objects to bring, it says with each object that it takes what comes now and how far the search
-    went ("now: hot plate in cabinet; searched to shelf 2"); if there are several tasks, at the start what is left. An
+    went ("now: plate hot in cabinet; searched to shelf 2"); if there are several tasks, at the start what is left. An
     agent whose text does not name objects (`environment.tell_objects=false`), or whose prompt is too short for a long
     episode, writes that down and can read it later.
     """
@@ -219,13 +228,11 @@ class Explorer:
         return task.count - max(there.values(), default=0)
 
     def _what_is_left(self) -> str:
-        """The tasks that are not done, in words: `hot plate in cabinet; 2 more egg in microwave`."""
+        """The tasks that are not done, in words: `plate hot in cabinet; egg 2 more in microwave`."""
         return "; ".join(self._in_words(task) for task in self._tasks if self._missing(task) > 0)
 
     def _in_words(self, task: Task) -> str:
-        missing = self._missing(task)
-        kind = f"{STATES[task.treatment]} {task.object_type}" if task.treatment in STATES else task.object_type
-        return f"{f'{missing} more ' if task.count > 1 else ''}{kind} in {task.target_type}"
+        return in_words(task, self._missing(task))
 
     # Steps after the object is found
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from alfworld_native.engine.texts import listing
-from alfworld_native.experts.explorer import APPLIANCES, Explorer
+from alfworld_native.experts.explorer import APPLIANCES, Explorer, in_words
 from alfworld_native.household.new_names import NEW_NAMES
 from alfworld_native.language.commands import normalise
-from alfworld_native.language.sentences import NOTHING_HAPPENS, NUMBERS, TASK_JOINT, type_of
+from alfworld_native.language.sentences import NOTHING_HAPPENS, NUMBERS, TASK_JOINT, Task, type_of
 from alfworld_native.renaming import invented_names
 from xrl_alignment.lab.pretraining.labelled import DRILL, SEARCHING, Record, Step
 from xrl_alignment.play.rollouts.episode import THOUGHT_FEEDBACK
@@ -93,7 +93,8 @@ def lookout(draw: random.Random) -> Record:
 
     Nothing is taken: there is a list to compare with the wanted names every 50 tokens, and half of the lists have some;
     in `drill`, every 75 tokens, and a quarter. At the end each wanted name has to be found again among what was said.
-    No task of a game is said so; but in half of the walks the names stand where they stand in tasks.
+    No task of a game is said so; but in half of the walks the names stand where they stand in tasks, and the notes say
+    what would be done with what is seen first, as those of a game do.
     """
     names = _names(draw)
     draw.shuffle(names)  # the known ones come in alphabetical order
@@ -110,21 +111,27 @@ def lookout(draw: random.Random) -> Record:
         contents[place] = [f"{name} {number}" for name, its in mine.items() for number in sorted(its, reverse=True)]
     around = listing([f"a {place}" for place in sorted(places)])
     text = f"You are in the middle of a room. Looking quickly around you, you see {around}.\nYour task is to: "
+    tasks: dict[str, str] = {}  # how notes say them, by wanted name
     if draw.random() < 0.5:
         text += f"say where each {' and '.join(wanted)} is."
     else:
-        of = [draw.choice(draw.choice(list(SENTENCES.values()))) for _ in wanted]
-        asked = [
-            sentence.format(name, draw.choice(SURFACES), count=NUMBERS[draw.choice((2, 3, 4))])
-            for name, sentence in zip(wanted, of, strict=True)
-        ]
+        asked = []
+        for name in wanted:
+            treatment, target, count = draw.choice(list(SENTENCES)), draw.choice(SURFACES), draw.choice((2, 3, 4))
+            asked.append(draw.choice(SENTENCES[treatment]).format(name, target, count=NUMBERS[count]))
+            of = Task(name, target, treatment, count if treatment == "several" else 1)
+            tasks[name] = in_words(of, of.count)
         text += f"only look around. {TASK_JOINT.join(asked)}."
     room, steps, first = Room(contents, set()), list[Step](), dict[str, tuple[str, str]]()
+    if tasks:
+        _say(steps, f"left: {'; '.join(tasks.values())}")
     for place in places:
         action = f"go to {place}"
         steps.append(Step(action, SEARCHING, room.answer(action), None))
         if seen := [thing for thing in contents[place] if type_of(thing) in wanted]:
             _say(steps, f"i see {', '.join(seen)} in/on {place}")
+            if tasks:
+                _say(steps, f"now: {tasks[type_of(seen[0])]}; searched to {place}")
             first |= {type_of(thing): (thing, place) for thing in reversed(seen) if type_of(thing) not in first}
     for name in wanted:
         if name in first:

@@ -6,6 +6,7 @@ import random
 import re
 from collections import Counter
 
+from alfworld_native.experts.explorer import in_words
 from alfworld_native.household.new_names import NEW_NAMES
 from alfworld_native.language.sentences import NOTHING_HAPPENS, parse_opening, parse_tasks, type_of
 from xrl_alignment.lab.pretraining.drills import SURFACES, any_exercise, drill, lookout
@@ -61,8 +62,10 @@ def test_a_lookout_notes_what_is_wanted_wherever_it_is_seen_and_finds_it_again()
             sentence = asked.removeprefix("only look around. ").removesuffix(".")
             everything = {name for step in record.steps for name in re.findall(r"\ba (\w+) \d", step.feedback)}
             found = parse_tasks(sentence, everything | set(re.findall(r"\w+", sentence)), SURFACES)
-            wanted = [task.object_type for task in found]
-            assert wanted, sentence
+            said_of = {task.object_type: in_words(task, task.count) for task in found}
+            wanted = list(said_of)
+            assert record.steps[0].action == f"think: left: {'; '.join(said_of.values())}"
+        now = [step.action for step in record.steps if "now:" in step.action]
         walk = [step for step in record.steps if step.label == SEARCHING or "i see" in step.label]
         first = {}  # where each wanted thing was seen first
         for step, after in zip(walk, [*walk[1:], None], strict=True):
@@ -77,10 +80,14 @@ def test_a_lookout_notes_what_is_wanted_wherever_it_is_seen_and_finds_it_again()
             said = f"think: i see {', '.join(seen)} in/on {place}"
             assert (after is not None and after.label == said) == bool(seen), record
             noted, lists = noted + bool(seen), lists + 1
+            if seen and "only look" in asked:
+                assert now.pop(0) == f"think: now: {said_of[type_of(seen[0])]}; searched to {place}"
             for thing in seen:
                 first.setdefault(type_of(thing), f"{thing} in/on {place}")
         all_wanted |= known & set(wanted)
-        rest = [(step.action, step.label) for step in record.steps[len(walk) :]]
+        assert not now
+        rest = [(step.action, step.label) for step in record.steps if step.label != SEARCHING]
+        rest = [pair for pair in rest if not re.match("think: (i see|now:|left:)", pair[0])]
         found = [first[name] for name in wanted if name in first]
         ways = [(f"think: next: {what}", f"go to {what.split(' in/on ')[1]}") for what in found]
         assert rest == [(said, said) for pair in ways for said in pair]
