@@ -308,7 +308,7 @@ def report(result: dict[str, Any], log: str) -> str:
     parts = [table(result["first_trial"])]
     if result["trials"] > 1:
         memories = "with a memory of each failure" if result["reflexion"] else "without memories"
-        memories = "with another game's memories" if result["swap_memories"] else memories
+        memories = "with another game's memories" if result["swap_memories"] and result["reflexion"] else memories
         parts.append(f"best of {result['trials']} trials, {memories}:\n{table(result['best_of'])}")
     if by_slot := result.get("by_slot"):
         ways = {BY_SLOT: by_slot, "by game, over all trials": result["best_of"], "first trial": result["first_trial"]}

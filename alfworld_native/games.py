@@ -105,6 +105,8 @@ def _scan_cached(folder: Path) -> list[str]:
     for task in sorted(os.scandir(folder), key=lambda entry: entry.name):
         trials = sorted(os.scandir(task.path), key=lambda entry: entry.name) if task.is_dir() else []
         for entry in (task, *trials):
+            if not os.path.exists(entry.path):
+                continue  # a link to what is no longer there
             digest.update(f"{entry.name} {entry.stat().st_mtime_ns}\n".encode())
     stamp = digest.hexdigest()
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]

@@ -280,7 +280,11 @@ class ALFWorldVectorEnv(VectorEnv):
             if self._image:
                 final_obs[i]["image"] = _frame(self._engines[i], self._size)
         infos = self._infos(steps)
-        final_info: dict[str, Any] = {key: np.where(done, value, None) for key, value in infos.items() if key[0] != "_"}
+        final_info: dict[str, Any] = {
+            key: value & done if np.asarray(value).dtype == bool else np.where(done, value, None)
+            for key, value in infos.items()
+            if key[0] != "_"
+        }
         # To each entry belongs a mask that says in which environments it counts.
         final_info |= {f"_{key}": done.copy() for key in final_info}
         for i in np.flatnonzero(done):

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from alfworld_native.base import Game
 from alfworld_native.errors import EnvironmentFault
-from alfworld_native.games import RELEASE, find_games
+from alfworld_native.games import RELEASE, data_root, find_games
 from alfworld_native.household.generator import Progress, make_game
 from alfworld_native.household.levels import level_named
 from lavis.common.errors import EmacError, FileError
@@ -55,7 +55,7 @@ def make_test_set(level: str, out: Path | str, progress: Progress | None = None)
     cannot be written.
     """
     level_named(level)
-    out = Path(out).expanduser()
+    out = data_root(out)
     split = out / RELEASE / f"household_{level}"
     try:
         split.parent.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ from filelock import FileLock
 
 from alfworld_native.base import MAX_STEPS, Game
 from alfworld_native.errors import EnvironmentFault
-from alfworld_native.games import RELEASE
+from alfworld_native.games import RELEASE, data_root
 from alfworld_native.household.alfworld_tables import tables
 from alfworld_native.household.furnish import Unfit, draw_layout
 from alfworld_native.household.game_files import plan, write_game
@@ -146,29 +146,37 @@ def generate(
     }
     request = request if level.plain else request | {"level": json.loads(json.dumps(level.changed()))}
     request = request | {"levels": mixture} if mixture else request
-    out = Path(out).expanduser()
+    out = data_root(out)
     manifest = out / MANIFEST
     if _read_manifest(manifest) == request:
         return
     if not manifest.exists() and any((out / RELEASE / name).exists() for name in SPLITS):
         raise EnvironmentFault(f"{out / RELEASE} holds household games without {manifest}: choose another folder")
-    if not replace and (found := _read_manifest(manifest)):
-        keys = [*request, *(key for key in found if key not in request)]  # a level's folder has a key more
-        differing = [key for key in keys if found.get(key) != request.get(key)]
-        other = [f"{key} {_short(found, key)}, not {_short(request, key)}" for key in differing]
-        raise EnvironmentFault(
-            f"{out} holds other household games than those asked for ({'; '.join(other)}): environment.name=native "
-            "plays what is there; or choose another folder, or remove this one"
-        )
+    if not replace:
+        _check_same(manifest, request)
     try:
         (out / RELEASE).mkdir(parents=True, exist_ok=True)
         with FileLock(out / ".lock"):  # server and client may both ask on first use
             if _read_manifest(manifest) != request:  # else another process made them while this one waited
+                if not replace:
+                    _check_same(manifest, request)  # another process may have made other games
                 _make(out, manifest, request, mixture or {"": level}, progress)
     except EmacError:
         raise
     except OSError as error:  # rights, full disk
         raise FileError(f"games could not be written to {out}: {error.strerror or error}") from error
+
+
+def _check_same(manifest: Path, request: dict[str, Any]) -> None:
+    """EnvironmentFault if the folder of `manifest` holds other games than those of `request`."""
+    if found := _read_manifest(manifest):
+        keys = [*request, *(key for key in found if key not in request)]  # a level's folder has a key more
+        differing = [key for key in keys if found.get(key) != request.get(key)]
+        other = [f"{key} {_short(found, key)}, not {_short(request, key)}" for key in differing]
+        raise EnvironmentFault(
+            f"{manifest.parent} holds other household games than those asked for ({'; '.join(other)}): "
+            "environment.name=native plays what is there; or choose another folder, or remove this one"
+        )
 
 
 def _make(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from alfworld_native.base import MAX_STEPS, MIXED_TRIAL, Game
 from alfworld_native.errors import EnvironmentFault
+from alfworld_native.games import HOUSEHOLD_SPLITS
 from alfworld_native.language.sentences import MAX_COUNT, TASK_TYPES
 from lavis.common.errors import unknown
 
@@ -131,24 +132,27 @@ def longest_horizon(games: Iterable[Game], split: str = "") -> int:
     """The most steps that an episode may have in any of `games`.
 
     It is what a game's id grants, else the level that its folder was made for, else what `split`, or its own, has.
+    A folder's level is that of its `household_train` and `household_heldout`; frozen test sets may lie beside them.
     """
     games = list(games)
     # <folder>/json_2.1.1/<split>/<task>/<trial>/game.tw-pddl; a game of somebody's own may lie anywhere.
-    folders = {folder for game in games for folder in game.path.parents[4:5]}
-    made_for = {folder: _folders_horizon(folder) for folder in folders}
+    folders = {folder for game in games for folder in game.path.parents[2:3]}
+    made_for = {folder: _made_for(folder) for folder in folders}
     return max(
         (
-            game.horizon or next(map(made_for.get, game.path.parents[4:5]), None) or horizon(split or game.split)
+            game.horizon or next(map(made_for.get, game.path.parents[2:3]), None) or horizon(split or game.split)
             for game in games
         ),
         default=MAX_STEPS,
     )
 
 
-def _folders_horizon(folder: Path) -> int | None:
-    """The steps of the level for which the games of `folder` were made (`household.json`); None if it says none."""
+def _made_for(split: Path) -> int | None:
+    """The steps of the level for which the games of the folder `split` were made; None if nothing says it."""
+    if split.name not in HOUSEHOLD_SPLITS:
+        return None
     try:
-        steps = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["level"]["max_steps"]
+        steps = json.loads((split.parent.parent / MANIFEST).read_text(encoding="utf-8"))["level"]["max_steps"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return steps if isinstance(steps, int) and steps > 0 else None

@@ -71,6 +71,8 @@ def test_a_game_file_that_a_known_trial_folder_gets_later_is_found(data):
     assert len(find_games("train", data)) == 9  # trajectories are unpacked before the game files
     (trial / "game.tw-pddl").write_text('{"solvable": true}')
     assert len(find_games("train", data)) == 10
+    (trial.parent / "trial_2").symlink_to(data / "gone")  # a link to what is no longer there is no game
+    assert len(find_games("train", data)) == 10
 
 
 def test_broken_cache_is_scanned_again(data):

@@ -104,7 +104,7 @@ def test_a_finished_game_is_replaced_in_the_same_step(games):
     assert list(rewards) == [1.0, 0.0] and list(terminated) == [True, False] and not truncated.any()
     assert list(infos["game"]) == [games[2].id, games[1].id] and "Your task is to" in observations["text"][0]
     assert list(infos["_final_obs"]) == [True, False] and infos["final_info"]["game"][0] == games[0].id
-    assert infos["final_info"]["won"][0] and infos["final_obs"][1] is None
+    assert infos["final_info"]["won"].sum() == 1 and infos["final_info"]["won"][0] and infos["final_obs"][1] is None
     assert infos["final_obs"][0]["text"] != observations["text"][0]
 
 

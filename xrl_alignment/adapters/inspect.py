@@ -56,17 +56,17 @@ def play_household(games: Mapping[str, Game], admissible: bool = False, max_step
     """The model plays its sample's game until it is won or `max_steps` commands (see `household_task`) are given."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
-        # `completed`: Inspect has reached one of its limits, such as tokens or time.
         environment, steps = NativeEnvironment(max_steps or longest_horizon(games.values())), 0
         now = environment.reset(games[state.metadata["game"]])
+        # One of Inspect's limits, such as tokens or time, ends this function wherever it waits. So the sample's store,
+        # from which its scorer reads, is up to date after every step.
         while not now.done and not state.completed:
             state.messages.append(ChatMessageUser(content=message(now, admissible)))
             state = await generate(state)
             now = environment.step(read_answer(state.output.completion).action)
             steps += 1
-        # The sample's store is where a solver leaves what its scorer reads.
-        state.store.set(_WON, now.won)
-        state.store.set(_STEPS, steps)
+            state.store.set(_WON, now.won)
+            state.store.set(_STEPS, steps)
         return state
 
     return solve

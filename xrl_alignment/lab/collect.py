@@ -28,8 +28,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from alfworld_native import choose_games
 from alfworld_native.base import MAX_STEPS, Game
 from alfworld_native.errors import EnvironmentFault
@@ -38,6 +36,7 @@ from alfworld_native.experts.seeing import EYES
 from alfworld_native.games import games_hash
 from alfworld_native.household.levels import longest_horizon
 from alfworld_native.household.mixture import horizon_of, read_mixture
+from lavis.common.config import merged, plain, read_option
 from lavis.common.errors import ConfigError, FileError
 from lavis.common.files import locked, make_folder, remove_temporaries, write_json
 from lavis.common.program import run_program
@@ -209,10 +208,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"--executor and --ray-address are not for --expert {LANGUAGE_MODEL}: its episodes wait for a network, so "
             "--workers of them take turns in this process"
         )
+    if workers < 1:
+        raise ConfigError(f"--workers {workers}: use at least 1")
     backend = given or ("local" if workers > 1 else "sequential")
     settings["levels"] = " ".join(settings["levels"])
     settings["format"] = settings["format"] or ("shards" if settings["frames"] else "lavis")
-    options = {str(key): value for key, value in OmegaConf.from_dotlist(settings["expert_options"]).items()}
+    options = plain(merged({}, *(read_option(option) for option in settings["expert_options"])))
     # The plan holds what the data depends on; a key's variable or a price may change between two runs.
     settings["expert_options"] = {key: value for key, value in options.items() if f"expert.{key}" not in FREE_KEYS}
     mixed = settings["levels"]

@@ -254,3 +254,32 @@ def test_a_levels_folder_is_not_taken_for_a_plain_one_and_the_difference_is_name
     (tmp_path / "household.json").write_text(json.dumps({**manifest, "level": {"rooms": 2}}))
     with pytest.raises(EnvironmentFault, match=r'for \(level {"rooms": 2}, not none\): environment.name=native plays'):
         generate(tmp_path, 6, 0)
+
+
+def test_a_folder_named_by_a_variable_is_the_one_that_is_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("GAMES_FOLDER", str(tmp_path))
+    generate("$GAMES_FOLDER/g", 1, 0)
+    assert len(find_games("household_train", "$GAMES_FOLDER/g")) == 1 and (tmp_path / "g").is_dir()
+
+
+def test_who_waited_for_others_does_not_replace_what_they_made(tmp_path, monkeypatch):
+    real = generator.FileLock
+
+    class AfterOthers:
+        """The lock, which others held until now."""
+
+        def __init__(self, path):
+            monkeypatch.setattr(generator, "FileLock", real)
+            generate(tmp_path, 2, 0)
+            self._lock = real(path)
+
+        def __enter__(self):
+            return self._lock.__enter__()
+
+        def __exit__(self, *how):
+            return self._lock.__exit__(*how)
+
+    monkeypatch.setattr(generator, "FileLock", AfterOthers)
+    with pytest.raises(EnvironmentFault, match="num_train 2, not 3"):
+        generate(tmp_path, 3, 0)
+    assert len(find_games("household_train", tmp_path)) == 2

@@ -127,6 +127,9 @@ def test_a_folder_of_a_level_grants_the_levels_steps(tmp_path):
         assert longest_horizon(games) == steps
         assert StateService(games[0]).max_steps == steps
     assert longest_horizon([Game("pick/own", Path("game.tw-pddl"))]) == 50, "of nobody's folder"
+    # A frozen test set beside them keeps its own horizon.
+    own = tmp_path / "many" / "json_2.1.1" / "household_house" / "task" / "trial" / "game.tw-pddl"
+    assert longest_horizon([Game("task/trial", own, "household_house")]) == 150
     generate(tmp_path / "many", 1, 0, seed=0, level=LEVELS["standard"], replace=True)
     assert longest_horizon(games := find_games("household_train", data=tmp_path / "many")) == 50 and games
 

@@ -76,6 +76,17 @@ def test_a_model_that_writes_no_command_wins_nothing(games, tmp_path):
         household_task([])
 
 
+def test_a_limit_of_inspect_ends_a_game_whose_steps_are_still_counted(games, tmp_path):
+    from xrl_alignment.adapters.inspect import household_task
+
+    model = stand_in(lambda messages: "Action: look")
+    task = household_task(games[:1])
+    (log,) = inspect_ai.eval(task, model=model, log_dir=str(tmp_path), display="none", message_limit=8)
+    (score,) = log.samples[0].scores.values()
+    commands = sum(message.role == "assistant" for message in log.samples[0].messages)
+    assert log.samples[0].limit and score.value == "I" and score.metadata["steps"] == commands > 1
+
+
 def test_the_example_is_a_task(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # the games are generated there
     task = runpy.run_path(str(REPO_ROOT / "examples" / "inspect_household.py"))["household"](games=2)

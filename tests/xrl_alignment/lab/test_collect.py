@@ -228,6 +228,11 @@ def test_annotations_survive_an_end_before_the_card_is_written(games: list[Game]
     shutil.rmtree(tmp_path / "README.md")
     collect(plan, games[:1], tmp_path)
     assert (tmp_path / "annotations.json").read_bytes() == made
+    # A finished collection without its card, or a copy without hidden files: what is there stays as it is.
+    (tmp_path / "README.md").unlink()
+    with pytest.raises(FileError, match=r"annotations.jsonl lacks data that episodes.jsonl names .*: collect into"):
+        collect(plan, games[:1], tmp_path)
+    assert (tmp_path / "annotations.json").read_bytes() == made
 
 
 def test_labels_and_texts_only(household_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -330,6 +335,10 @@ def test_options_of_an_expert_that_do_not_serve(household_data: Path, tmp_path: 
         main([*command, "--expert", "openai", "--expert-options", "model=m", "max_calls=many"])
     with pytest.raises(ConfigError, match="are for --expert openai, not for explorer"):
         main([*command, "--expert-options", "model=m"])
+    with pytest.raises(ConfigError, match="model=@cf/meta/llama"):
+        main([*command, "--expert", "openai", "--expert-options", "model=@cf/meta/llama"])
+    with pytest.raises(ConfigError, match="--workers 0: use at least 1"):
+        main([*command, "--workers", "0"])
     with pytest.raises(ConfigError, match="--executor and --ray-address are not for --expert openai"):
         main([*command, "--expert", "openai", "--expert-options", "model=m", "--executor", "ray"])
 

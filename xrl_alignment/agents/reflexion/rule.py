@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from alfworld_native.experts.belief import Belief
 from alfworld_native.language.commands import canonical
 from alfworld_native.language.feedback import CLOSED, OPEN, SURFACE, whole_sentences
-from alfworld_native.language.sentences import Task, is_refusal, names_in, parse_opening, parse_tasks, type_of
+from alfworld_native.language.sentences import NUMBERS, Task, is_refusal, names_in, parse_opening, parse_tasks, type_of
 from xrl_alignment.agents.language.history import EpisodeTrace
 
 RULE_MARK = "(by rule)"
@@ -155,7 +155,7 @@ def _verdict(reading: EpisodeReading) -> str:
     if task.treatment and task.treatment not in done:
         return f"I took {held[0]} but did not {task.treatment} it."
     if len(seen) < task.count:
-        return f"I found only one {task.object_type}."
+        return f"I found only {NUMBERS[len(seen)] or 'one'} {task.object_type}."
     placed = done.get("put", [])
     if len(placed) < task.count:
         return f"I did not put {next((n for n in held if n not in placed), seen[-1])} in/on {_a(task.target_type)}."

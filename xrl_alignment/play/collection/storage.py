@@ -67,6 +67,11 @@ class CollectionJournal:
         # A crash may leave half a line in the journal, and annotations of an episode that the journal does not know.
         for path, length in ((self._episodes, len(whole)), (self._annotations, at)):
             with open(path, "ab") as file:
+                if file.tell() < length:  # `truncate` would fill it up with zeros
+                    raise FileError(
+                        f"{path} lacks data that {self._episodes.name} names (is its folder a copy without hidden "
+                        "files, or a finished collection whose README.md was removed?): collect into another folder"
+                    )
                 file.truncate(length)
         sync(out)
 

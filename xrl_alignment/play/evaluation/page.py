@@ -62,11 +62,10 @@ def page(rows: Sequence[Row]) -> str:
             lines = [_BEST_HEAD, _BEST_RULE]
             several = [row for row in singles if row["best_of"]]
             for row in sorted(several, key=lambda row: -row["best_of"]["success"]):
-                figures, memories = row["best_of"], row["reflexion"] or "none"
-                memories = "another game's" if row["swap_memories"] else memories
+                figures = row["best_of"]
                 by_slot = "-" if row["by_slot"] is None else f"{row['by_slot']['success']:.3f}"
                 cells = [
-                    cell(row["who"]), row["sees"], row["trials"], memories, figures["games"], figures["solved"],
+                    cell(row["who"]), row["sees"], row["trials"], _memories(row), figures["games"], figures["solved"],
                     f"{figures['success']:.3f}", _interval(figures), by_slot, _cost(row, "total"),
                     row["date"][:10],
                 ]  # fmt: skip
@@ -86,7 +85,8 @@ def card(row: Row) -> str:
         f"solved in a single trial, {_DECODING[row['decode']].partition(':')[0].lower()}.",
     ]
     if row["best_of"]:
-        lines += ["", f"Best of {row['trials']} trials: {row['best_of']['success']:.3f} ({_interval(row['best_of'])})."]
+        best = f"Best of {row['trials']} trials, memories: {_memories(row)}: {row['best_of']['success']:.3f}"
+        lines += ["", f"{best} ({_interval(row['best_of'])})."]
     if row["by_slot"]:
         counted = f"{row['by_slot']['solved']} of {row['by_slot']['games']}"
         lines += ["", f"Counted by slot, as EMMA's logs are: {counted}, {row['by_slot']['success']:.3f}."]
@@ -123,6 +123,11 @@ def card(row: Row) -> str:
     facts |= {"seconds": row["seconds"], "made": row["date"], "with": versions}
     lines += ["", "| | |", "| --- | --- |", *(f"| {fact} | {value} |" for fact, value in facts.items())]
     return "\n".join(lines) + "\n"
+
+
+def _memories(row: Row) -> str:
+    """Whose memories a failed game was played again with."""
+    return "another game's" if row["swap_memories"] and row["reflexion"] else row["reflexion"] or "none"
 
 
 def _own_games(name: str) -> str:

@@ -52,6 +52,7 @@ class Protocol:
             "run.max_steps": self.steps,
             "run.num_trials": self.trials,
             "run.moving_slots": self.moving_slots,
+            "run.swap_memories": False,
             "run.repeat_limit": 0,
             "reflexion.enabled": self.memories,
             **decode,

@@ -85,6 +85,7 @@ def _parsed(line: str) -> Row | None:
         and (row["best_of"] is None or _are_figures(row["best_of"]))
         and (row["by_slot"] is None or _is_share(row["by_slot"]))
         and isinstance(row["protocol_games"], bool)
+        and row["decode"] in ("free", "admissible")
         and (row["trained_on"] is None or _is_number(row["trained_on"]))
         and (row["cost"] is None or isinstance(row["cost"], dict))
     )

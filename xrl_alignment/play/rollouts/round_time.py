@@ -106,7 +106,11 @@ def main() -> None:
     for entry in dataclasses.fields(RoundModel):
         option = "--" + entry.name.replace("_", "-")
         parser.add_argument(option, type=type(entry.default), default=entry.default, **entry.metadata)
-    for name, seconds in predict(RoundModel(**vars(parser.parse_args())))._asdict().items():
+    given = RoundModel(**vars(parser.parse_args()))
+    for name in ("environments", "games", "steps", "rounds", "max_batch", "replicas", "learner_processes"):
+        if getattr(given, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} {getattr(given, name)}: use at least 1")
+    for name, seconds in predict(given)._asdict().items():
         print(f"{name:17} {seconds:.2f} s")
 
 

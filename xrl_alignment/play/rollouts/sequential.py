@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from lavis.common.errors import ConfigError
 from xrl_alignment.play.rollouts.base import (
     AnswerFunction,
     EndFunction,
@@ -36,6 +37,8 @@ class SequentialExecutor(RolloutExecutor):
     name = "sequential"
 
     def __init__(self, interleave: int = 1) -> None:
+        if interleave < 1:  # it would wait for ever
+            raise ConfigError(f"{interleave} episodes at once: use at least 1")
         self.interleave = interleave
         self._plays: list[RolloutFunction] = []
 

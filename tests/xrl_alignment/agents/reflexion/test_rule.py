@@ -61,6 +61,13 @@ def test_only_one_of_two_found():
     assert "I found only one tomato." in text and "look for another tomato in places" in text
 
 
+def test_some_of_three_found():
+    task = "find three mug and put them in drawer"
+    two = ("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see a mug 2, and a mug 1.")
+    take = ("take mug 1 from shelf 1", "You pick up the mug 1 from the shelf 1.")
+    assert "I found only two mug." in reflect(task, two, take)
+
+
 def test_of_several_tasks_the_first_that_is_not_done_is_read():
     task = "put a hot tomato in garbagecan, and put a mug in drawer"
     heat = ("heat tomato 1 with microwave 1", "You heat the tomato 1 using the microwave 1.")

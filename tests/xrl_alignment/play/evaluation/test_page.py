@@ -24,6 +24,13 @@ def test_the_best_of_several_trials_stands_apart_with_its_memories():
     single, several = text.split("The best of several trials")
     assert "| 1.000 |" in several and "| 1.000 |" not in single
     assert "| 3 | rule |" in several and "| 2 | another game's |" in several
+    own, swapped, none = rows(
+        {"trials": 3, "reflexion": "rule"},
+        {"trials": 3, "reflexion": "rule", "swap_memories": True},
+        {"trials": 3, "swap_memories": True},
+    )
+    told = [card(row).split("Best of 3 trials, memories: ")[1].partition(":")[0] for row in (own, swapped, none)]
+    assert told == ["rule", "another game's", "none"]
 
 
 def test_costs_are_those_of_what_they_stand_beside():
@@ -35,7 +42,7 @@ def test_costs_are_those_of_what_they_stand_beside():
     assert "0.2500 USD" in single and "1.5000 USD" in several and "| unknown |" in single
     assert "no prices set" in page(rows({"expert": {"first_trial": {"cost_usd": None}, "total": {"cost_usd": None}}}))
     text = card(row)
-    assert "0.2500 USD, 1.5000 USD" in text and "Best of 2 trials: 1.000" in text
+    assert "0.2500 USD, 1.5000 USD" in text and "Best of 2 trials, memories: none: 1.000" in text
 
 
 def test_a_card_says_what_was_trained_on_and_lost():

@@ -45,6 +45,7 @@ OTHERS = {
     "run.num_trials": "3",
     "run.moving_slots": "false",
     "run.repeat_limit": "2",
+    "run.swap_memories": "true",
     "reflexion.enabled": "false",
     "policy.decode": "admissible",
     "expert.decode": "admissible",

@@ -45,6 +45,7 @@ def test_rows_are_appended_and_read_from_several_tables(tmp_path):
 
 HUGE = int("9" * 400)
 WRONG = [
+    {"decode": "greedy"},
     {"first_trial": []},
     {"first_trial": {**FIGURES, "interval": 3}},
     {"first_trial": {**FIGURES, "interval": [0.1]}},

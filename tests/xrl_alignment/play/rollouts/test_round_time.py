@@ -97,3 +97,10 @@ def test_a_real_run_takes_what_was_predicted(make_run, household_data, scripted,
     measured = sum(rounds[1:]) / 2  # the first one begins before the client has come
     print(f"predicted {predict(model).seconds:.2f} s, measured {measured:.2f} s")
     assert predict(model).seconds == pytest.approx(measured, rel=0.15)
+
+
+def test_a_run_without_environments_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["round_time", "--environments", "0"])
+    with pytest.raises(SystemExit):
+        round_time.main()
+    assert "--environments 0: use at least 1" in capsys.readouterr().err

@@ -52,7 +52,7 @@ class LLMExpert:
             if task:
                 task_type = _TREATED.get(task.treatment, task_type)
                 task_type = "look_at_obj" if task.treatment == "look" else task_type
-                task_type = "pick_two_obj" if task.count == 2 else task_type
+                task_type = "pick_two_obj" if task.count > 1 else task_type
         name = prompt_name(task_type)
         self._examples = next((known for full, known in self.teacher.examples.items() if prompt_name(full) == name), ())
         self._steps, self._thoughts, self._label = [], [], None

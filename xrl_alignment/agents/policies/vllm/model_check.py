@@ -56,6 +56,8 @@ class ModelCheck:
         """Mean absolute difference of log-probabilities between the server at `url` and our model."""
         differences: list[float] = []
         for written, logps in self.probed(client, url):
+            if not all(item.logprobs for item in written):
+                raise InferenceEngineFault(f"{url} gives no log-probabilities: its model cannot be compared with ours")
             for ours, item in zip(logps.cpu(), written, strict=True):
                 if max(item.logprobs) >= len(ours):
                     return float("inf")  # the server's vocabulary is larger than our model's

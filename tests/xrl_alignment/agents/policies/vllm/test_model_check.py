@@ -1,12 +1,17 @@
 """Another model behind a server is found; rounding is not taken for one."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
 from tests.xrl_alignment.agents.policies.vllm.cases import BACKBONE, CPU
 from tests.xrl_alignment.agents.policies.vllm.small_engine import SmallEngine
+from xrl_alignment.agents.policies.vllm.base import WrittenToken
 from xrl_alignment.agents.policies.vllm.http_client import VllmHttpClient
 from xrl_alignment.agents.policies.vllm.model_check import TOLERANCE, ModelCheck
 from xrl_alignment.builders.student import load_student
+from xrl_alignment.common.errors import InferenceEngineFault
 
 
 def test_slightly_other_weights_are_found_and_rounding_is_not(student, engine):
@@ -21,5 +26,9 @@ def test_slightly_other_weights_are_found_and_rounding_is_not(student, engine):
         small = SmallEngine(llm)
         differences.append(model_check.difference(client, small.url))
         small.close()
+    # A server that answers without log-probabilities cannot be compared.
+    empty = SimpleNamespace(complete=lambda *_, **__: [[WrittenToken(1, {})]] * 9, model_at=client.model_at)
+    with pytest.raises(InferenceEngineFault, match="gives no log-probabilities"):
+        model_check.difference(empty, "http://somewhere")
     client.close()
     assert differences[0] < TOLERANCE / 2 and differences[1] > 2 * TOLERANCE
