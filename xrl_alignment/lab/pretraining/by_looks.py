@@ -60,7 +60,8 @@ from alfworld_native.experts.explorer import Explorer
 from alfworld_native.games import find_games
 from alfworld_native.language.commands import normalise, rejected_now, visited_now
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from lavis.common.files import make_folder, write_atomically
+from lavis.common.errors import ConfigError
+from lavis.common.files import locked, make_folder, write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.student import Question
 from lavis.training import Updater
@@ -269,14 +270,30 @@ def main() -> None:
     keep_freed_memory()
     out: Path = arguments.out
     make_folder(out.absolute())
+    with locked(out / ".lock", out):
+        train(arguments, out)
+
+
+def train(arguments: argparse.Namespace, out: Path) -> None:
+    """Play, learn and judge as asked; ConfigError if there are fewer games than a round needs."""
     log = out / "log.jsonl"
-    notes = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    text = log.read_text() if log.exists() else ""
+    whole = text[: text.rfind("\n") + 1]  # a last line without its end was being written when the machine stopped
+    if whole != text:
+        write_atomically(log, lambda file: file.write(whole.encode()))
+    notes = [json.loads(line) for line in whole.splitlines()]
     rounds = [one for one in notes if "round" in one]
     done = len(rounds)
     model = told_student(out / "llm.safetensors" if done else None)
     states = kept_states(out / "states.jsonl", rounds[-1]["states"] if done else 0)
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
     games += find_games("train") if arguments.official else []
+    needed = arguments.per_round * (2 if not done else 1) if arguments.rounds else 0
+    if len(games) < needed:
+        raise ConfigError(
+            f"--games and --official give {len(games)} games, but the next round plays {needed} (the first one twice "
+            "as many as --per-round): give more games, or a smaller --per-round"
+        )
 
     def note(line: dict[str, Any]) -> None:
         with log.open("a") as file:

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from alfworld_native.games import find_games
+from lavis.common.errors import ConfigError
+from lavis.common.files import LockedError, locked
 from lavis.models.student import Question
 from xrl_alignment.lab.pretraining import by_looks
 from xrl_alignment.lab.pretraining.by_looks import Player, State, learn, needs, told_student, values_of
@@ -98,6 +100,9 @@ def test_a_second_call_adds_a_round(household_data, tmp_path, monkeypatch):
     command = ["by_looks", "--games", str(household_data), "--out", str(tmp_path / "out"), "--rounds", "1"]
     monkeypatch.setattr("sys.argv", [*command, "--per-round", "1", "--batches", "1"])
     for round_ in range(2):
+        if round_:
+            with open(tmp_path / "out" / "log.jsonl", "a") as log:
+                log.write('{"round": 1, "wo')  # of a process that was killed
         by_looks.main()
         lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
         if not round_:  # a round that was killed before its line in the log, and played again by the next call
@@ -110,3 +115,12 @@ def test_a_second_call_adds_a_round(household_data, tmp_path, monkeypatch):
         > lines[0]["states"]
         == sum(1 for _ in (tmp_path / "out" / "states.jsonl").open()) - (lines[1]["states"] - lines[0]["states"])
     )
+
+
+def test_fewer_games_than_a_round_plays_and_a_folder_in_use_are_refused(household_data, tmp_path, monkeypatch):
+    command = ["by_looks", "--games", str(household_data), "--out", str(tmp_path), "--per-round", "4000"]
+    monkeypatch.setattr("sys.argv", command)
+    with pytest.raises(ConfigError, match="but the next round plays 8000"):
+        by_looks.main()
+    with locked(tmp_path / ".lock", tmp_path), pytest.raises(LockedError):
+        by_looks.main()
