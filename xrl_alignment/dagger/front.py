@@ -136,7 +136,7 @@ class Front:
                             ended.append(self.episodes.pop(V1_SESSION))
                             ended[-1].won = False
                             self._postponed += pending[number:]
-                            return asking, ended
+                            return self._still_playing(asking), ended
                         try:
                             episode = self._observe(request, observation)
                         except Exception as error:
@@ -187,8 +187,19 @@ class Front:
             # A session that has just been given a game sends its first observation at once: the others wait for it.
             # One whose game has ended asks for another, and must not get it before that episode is stored.
             if not (begins and asking and not ended and len(asking) < self.max_batch):
-                return asking, ended
+                return self._still_playing(asking), ended
             most, wait_s = self.max_batch - len(asking), self.window_s
+
+    def _still_playing(self, asking: Sequence[Asking]) -> list[Asking]:
+        """Those whose episode was not given back since they asked, for instance because their client has left."""
+        playing = []
+        for request, episode in asking:
+            session = getattr(request.message, "session", "") or V1_SESSION
+            if self.episodes.get(session) is episode:
+                playing.append((request, episode))
+            else:
+                _answer_end(request, self._forgotten.pop(session, ""))
+        return playing
 
     def end(self, request: PendingRequest) -> LabelledEpisode:
         """The episode of the session that asks is over: tell the session so, and return the episode, to be stored."""
@@ -208,8 +219,9 @@ class Front:
         session = message.session or V1_SESSION
         episode = self.episodes.pop(session, None)
         game = episode.game if episode else self._game_of(session, message, self._v1_games - 1)
-        # Without an episode the game may not be this session's to lose: another session plays it, or it is over.
-        env = episode.env if episode else self._rounds.hand_out(session, game)
+        # Without an episode the game may not be this session's to lose: another session plays it, or it is over, or the
+        # observation belongs to an episode that was given back, and names none.
+        env = episode.env if episode else self._rounds.hand_out(session, game) if game else -1
         self._directory.save_games(self._rounds.games, self._rounds.environments)  # the journal may soon name it
         self._log.error(f"Task: [{env}] given up: {why}")
         request.reply({"kind": "action", "action": None, "reason": why} if message.session else [SKIP])

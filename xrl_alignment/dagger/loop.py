@@ -95,6 +95,8 @@ class DaggerLoop:
             # Who asks: episodes that need an action, and episodes that have ended.
             # Waiting for more requests than these pays no longer than the policy's last call took (`Front.collect`).
             asking, ended = self.front.collect(longest_s=self._policy_call_s)
+            # What has ended is stored before anything else can fail: its clients were told that it is over.
+            stored = [self.store(episode) for episode in ended]
 
             # Decide and answer. Whoever answers with a thought is asked again at once.
             if asking:
@@ -103,12 +105,11 @@ class DaggerLoop:
             while asking:
                 decisions = self.decide_each([episode for _, episode in asking])
                 asking, over = self.answer(asking, decisions, staleness)
-                ended += over
+                stored += [self.store(episode) for episode in over]
 
-            # Store and learn, before anybody else is answered: a killed run repeats what its journal holds.
-            for episode in ended:
-                record = self.store(episode)
-                self.label_guard.judge(record, round_over=self.rounds.round_over)
+            # Learn, before anybody else is answered: a killed run repeats what its journal holds.
+            for record in stored:
+                self.label_guard.judge(record, round_over=self.rounds.round_over and record is stored[-1])
                 with self.times.part("training"):
                     self.training.learn(record)
                 self.on_progress(self.status())

@@ -323,3 +323,57 @@ def test_a_game_is_not_lost_by_a_session_that_does_not_play_it(begin):
     assert client.see(done=True, won=True)["action"] is None
     client.send(Bye)
     assert run.wait().error is None and [(r.won, r.actions) for r in run.journal] == [(True, 2)]
+
+
+def two_playing(make_run, policy):
+    """A run with two clients, each of which has begun a game; both next requests come to one `collect`."""
+    run = make_run(policy=policy, num_envs=2, num_rounds=1).start()
+    names = ("g/1", "g/2")
+    clients = [Client(run, name) for name in "ab"]
+    for client, name in zip(clients, names, strict=True):
+        client.send(Hello, games=names)
+        assert client.send(Next)["game"] == name and client.see(OPENING, name)["action"] == "look"
+    run.loop.front.window_s = 1.0
+    time.sleep(1.2)  # the wait that has begun has the old window
+    return run, clients
+
+
+def test_an_episode_that_ended_is_kept_if_the_run_ends_before_the_others_are_answered(make_run, scripted):
+    policy = scripted("look")
+    run, (ending, asking) = two_playing(make_run, policy)
+
+    def spent(inputs):
+        raise BudgetSpent("nothing is left")
+
+    policy.act = spent
+    threads = [
+        threading.Thread(target=ending.see, kwargs={"done": True, "won": True}),
+        threading.Thread(target=asking.see),
+    ]
+    for thread in threads:
+        thread.start()
+    assert isinstance(run.wait().error, EndpointFault)
+    for thread in threads:
+        thread.join(60)
+    assert [(record.game, record.won) for record in run.journal] == [("g/1", True)]
+
+
+def test_a_client_that_leaves_with_its_observation_unanswered_ends_nothing_else(make_run, scripted):
+    policy = scripted("look")
+    run, (leaving, staying) = two_playing(make_run, policy)
+    asked = len(policy.inputs)
+    left = Client(run, "a")
+    left.seq = leaving.seq + 1  # its farewell does not wait for the answer to its observation
+    threads = [threading.Thread(target=leaving.see), threading.Thread(target=lambda: left.send(Bye))]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.2)
+    for thread in threads:
+        thread.join(60)
+    assert "a" not in run.loop.front.episodes and len(policy.inputs) == asked, "nobody is left to act"
+    run.loop.front.window_s = 0.02
+    assert staying.see(done=True, won=True)["action"] is None
+    assert staying.send(Next)["game"] == "g/1", "the other's game comes to whoever asks"
+    assert staying.see(OPENING, "g/1")["action"] == "look" and staying.see(done=True, won=True)["action"] is None
+    staying.send(Bye)
+    assert run.wait().error is None and [record.game for record in run.journal] == ["g/2", "g/1"]
