@@ -12,6 +12,7 @@ installation in docs/split_inference.md.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import sys
@@ -24,6 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lavis.common.errors import ConfigError, FileError
+from lavis.common.files import locked, make_folder
 from lavis.common.program import run_program
 from lavis.common.progress import Bar
 from split_inference.alfworld_server import TOKEN_VARIABLE
@@ -78,7 +80,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     server.add_argument("--host", default="localhost", help="where alfworld_server.py listens")
     server.add_argument("--port", type=int, default=5555, help="its port")
     server.add_argument("--num-envs", type=_positive, default=8, help="games at the same time")
-    server.add_argument("--timeout", type=float, default=600.0, help="seconds to wait for an answer of any server")
+    server.add_argument("--timeout", type=_seconds, default=600.0, help="seconds to wait for an answer of any server")
     games = parser.add_argument_group("games")
     games.add_argument("--data-dir", help="folder of games on the server (default: the server's own)")
     games.add_argument("--traj-dir", help="folder of trajectory files (*.json) on the server to take games from")
@@ -110,6 +112,13 @@ def _positive(text: str) -> int:
     return value
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return value
+
+
 def draw_games(games: Sequence[dict[str, str]], number: int, seed: int) -> list[dict[str, str]]:
     """`number` of the games (0: all), drawn by `seed`; a larger number with the same seed continues the draw."""
     # By name: the draw depends on the seed alone, not on the order of the server's list.
@@ -127,9 +136,12 @@ def main(argv: list[str] | None = None) -> int:
         instructions = arguments.instructions.read_text(encoding="utf-8") if arguments.instructions else INSTRUCTIONS
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"--instructions {arguments.instructions} cannot be read: {error}") from error
-    # One connection first: what is wrong with server or games is told before the model is loaded.
-    connections = [connect(arguments)]
+    # Two runs of one folder would mix their files.
+    make_folder(arguments.output_dir)
+    lock, connections = locked(arguments.output_dir / ".lock", arguments.output_dir), list[SocketConnection]()
     try:
+        # One connection first: what is wrong with server or games is told before the model is loaded.
+        connections.append(connect(arguments))
         games = draw_games(list_games(connections[0], arguments), arguments.num_samples, arguments.seed)
         # A folder with another run is refused here, before the model is loaded.
         trajectories = TrajectoryFolder(arguments.output_dir, run_settings(arguments, instructions))
@@ -143,6 +155,7 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         for connection in connections:
             connection.close()
+        lock.close()
     for game, reason in failed.items():
         print(f"not played: {game}: {reason}", file=sys.stderr)
     return 1 if failed else 0
@@ -178,6 +191,8 @@ def run_settings(arguments: argparse.Namespace, instructions: str) -> dict[str, 
 
         config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)
         shown, usual = config.environment, EvaluateConfig().environment
+        if not shown.show_ids:
+            raise ConfigError("environment.show_ids=false: the server renders games with labels")
         for name in ("name_by", "camera", "other_frames", "image_severity", "text_noise"):
             if getattr(shown, name) != getattr(usual, name):
                 raise ConfigError(f"environment.{name}={getattr(shown, name)}: the server shows games as they are")
@@ -188,14 +203,23 @@ def run_settings(arguments: argparse.Namespace, instructions: str) -> dict[str, 
 def play(
     arguments: argparse.Namespace,
     instructions: str,
-    connections: Sequence[SocketConnection],
+    connections: list[SocketConnection],
     trajectories: TrajectoryFolder,
     games: Sequence[dict[str, str]],
 ) -> dict[str, str]:
-    """Load the model and play `games`; returns those that could not be played, with the reason."""
+    """Load the model and play `games`; returns those that could not be played, with the reason.
+
+    A connection that replaces a lost one is added to `connections`.
+    """
+
+    def reconnect() -> SocketConnection:
+        connections.append(connect(arguments))
+        return connections[-1]
+
     with closing(load_model(arguments, instructions)) as model, Bar("games") as bar:
         player = BatchPlayer(
-            connections=connections,
+            connections=list(connections),
+            reconnect=reconnect,
             model=model,
             trajectories=trajectories,
             max_turns=arguments.max_turns,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from alfworld_native.language.commands import is_thought, normalise
-from split_inference.socket_connection import FailedRequest, SocketConnection
+from split_inference.socket_connection import FailedRequest, ServerUnreachable, SocketConnection
 from split_inference.trajectories import RecordedEpisode, TrajectoryFolder
 from split_inference.vision_models import Turn, VisionModel
 from xrl_alignment.agents.language.answers import read_answer
@@ -26,19 +26,22 @@ class BatchPlayer:
     """Plays each game on a connection of its own; all games that are in progress share the model's batches.
 
     `max_turns` ends an episode and counts thoughts too: there is no other limit on thoughts. With `show_commands` the
-    prompt begins with the commands that the engine would accept.
+    prompt begins with the commands that the engine would accept. A game whose environment crashes or hangs counts as
+    failed, and `reconnect` gives the next one another environment.
     """
 
     def __init__(
         self,
         *,
         connections: Sequence[SocketConnection],
+        reconnect: Callable[[], SocketConnection],
         model: VisionModel,
         trajectories: TrajectoryFolder,
         max_turns: int,
         show_commands: bool,
     ) -> None:
         self._free = deque(connections)
+        self._reconnect = reconnect
         self._model = model
         self._trajectories = trajectories
         self._max_turns = max_turns
@@ -66,8 +69,8 @@ class BatchPlayer:
             self._step(turns, self._model.answer(turns))
             for connection, recorded in list(self._playing.items()):
                 if recorded.over(self._max_turns):
-                    self._release(connection)
                     self._trajectories.write(recorded)
+                    self._release(connection)
                     yield recorded
 
     def _begin(self, waiting: deque[dict[str, str]]) -> None:
@@ -75,35 +78,56 @@ class BatchPlayer:
         asked = []
         while waiting and self._free:
             connection, game = self._free.popleft(), waiting.popleft()
-            connection.send({"command": "init", "traj_file": game["traj_file"]})
-            asked.append((connection, game["game"]))
+            try:
+                connection.send({"command": "init", "traj_file": game["traj_file"]})
+                asked.append((connection, game["game"]))
+            except ServerUnreachable as reason:
+                self._give_up(connection, game["game"], reason)
         for connection, name in asked:
             try:
                 self._playing[connection] = RecordedEpisode(name, connection.receive())
-            except FailedRequest as reason:
-                self.failed[name] = str(reason)
-                self._free.append(connection)
+            except (FailedRequest, ServerUnreachable) as reason:
+                self._give_up(connection, name, reason)
 
     def _step(self, turns: Sequence[Turn], outputs: Sequence[str]) -> None:
         """Carry out the actions; all environments work at the same time."""
         # First all requests go out, then the answers are read: a server's process works on each meanwhile.
-        asked = []
+        asked, lost = [], list[tuple[SocketConnection, RecordedEpisode, Exception]]()
         for (connection, recorded), turn, output in zip(self._playing.items(), turns, outputs, strict=True):
             action = parse_action(output)
             if is_thought(action):
                 recorded.think(turn.prompt, output, action)
             else:
-                connection.send({"command": "step", "action": recorded.act(turn.prompt, output, action)})
-                asked.append((connection, recorded))
+                try:
+                    connection.send({"command": "step", "action": recorded.act(turn.prompt, output, action)})
+                    asked.append((connection, recorded))
+                except ServerUnreachable as reason:
+                    lost.append((connection, recorded, reason))
         for connection, recorded in asked:
             try:
                 recorded.hear(connection.receive())
-            except FailedRequest as reason:
-                self.failed[recorded.episode.game] = str(reason)
-                self._release(connection)
+            except (FailedRequest, ServerUnreachable) as reason:
+                lost.append((connection, recorded, reason))
+        for connection, recorded, why in lost:
+            self._give_up(connection, recorded.episode.game, why)
 
-    def _release(self, connection: SocketConnection) -> None:
-        """End the connection's game, so that it can take the next one."""
-        del self._playing[connection]
-        connection.send_request({"command": "reset_task"})
+    def _give_up(self, connection: SocketConnection, game: str, reason: Exception) -> None:
+        """The game cannot be played. ServerUnreachable if its environment is gone, and the server gives no other."""
+        self.failed[game] = str(reason)
+        if isinstance(reason, FailedRequest) and connection not in self._playing:  # it has begun no game
+            self._free.append(connection)
+        else:
+            self._release(connection, lost=isinstance(reason, ServerUnreachable))
+
+    def _release(self, connection: SocketConnection, *, lost: bool = False) -> None:
+        """End the connection's game, so that it, or another one if it is `lost`, can take the next one."""
+        self._playing.pop(connection, None)
+        try:
+            if not lost:
+                connection.send_request({"command": "reset_task"})
+        except ServerUnreachable:
+            lost = True
+        if lost:
+            connection.close()
+            connection = self._reconnect()
         self._free.append(connection)

@@ -50,6 +50,6 @@ class Says:
 
 
 def make_player(connections, model, folder, **changes):
-    options = {"max_turns": 50, "show_commands": False, **changes}
+    options = {"max_turns": 50, "show_commands": False, "reconnect": None, **changes}
     trajectories = TrajectoryFolder(folder, {"a": 1})
     return BatchPlayer(connections=connections, model=model, trajectories=trajectories, **options)

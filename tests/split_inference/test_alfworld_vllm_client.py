@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from lavis.common.errors import ConfigError
+from lavis.common.files import LockedError, locked
 from lavis.common.paths import REPO_ROOT
 from split_inference import alfworld_vllm_client
 from split_inference.alfworld_vllm_client import draw_games, main
@@ -89,6 +90,7 @@ def test_options_that_make_no_sense(capsys):
         ["--base-url", "u", "--model-path", "m"],
         ["--base-url", "u", "--options", "policy.num_beams=1"],
         ["--cfg-path", "f", "--temperature", "1"],
+        ["--base-url", "u", "--timeout", "-1"],
     ):
         with pytest.raises(SystemExit) as ended:
             alfworld_vllm_client.parse_arguments(["--output-dir", "x", *options])
@@ -106,8 +108,17 @@ def test_a_settings_file_that_was_edited_is_another_run(tmp_path):
 
 def test_settings_of_games_that_the_server_shows_otherwise_are_refused(tmp_path):
     given = ["--output-dir", str(tmp_path / "out"), "--cfg-path", str(REPO_ROOT / "configs/evaluate/looks.yaml")]
+    with pytest.raises(ConfigError, match="environment.show_ids=false: the server renders games with labels"):
+        alfworld_vllm_client.run_settings(alfworld_vllm_client.parse_arguments(given), "")
+    given += ["--options", "environment.show_ids=true"]
     with pytest.raises(ConfigError, match="environment.name_by=type: the server shows games as they are"):
         alfworld_vllm_client.run_settings(alfworld_vllm_client.parse_arguments(given), "")
+
+
+def test_two_runs_of_one_folder_are_refused(tmp_path):
+    given = ["--output-dir", str(tmp_path), "--base-url", "http://localhost:1", "--port", "1"]
+    with locked(tmp_path / ".lock", tmp_path), pytest.raises(LockedError):
+        alfworld_vllm_client.main(given)
 
 
 # ---- real vLLM -----------------------------------------------------------------------------------------------------

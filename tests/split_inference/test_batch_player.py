@@ -1,6 +1,7 @@
 """Games that a model plays on a real server, and what is read from its outputs."""
 
 import json
+import socket
 from collections import Counter
 
 import pytest
@@ -8,8 +9,10 @@ from PIL import Image
 
 from alfworld_native.language.commands import MAX_THOUGHTS, canonical
 from split_inference.batch_player import parse_action
+from split_inference.socket_connection import SocketConnection
 from split_inference.trajectories import TrajectoryFolder
 from tests.split_inference.players import Says, make_player
+from tests.split_inference.servers import PATIENCE_S
 
 
 def test_games_are_played_in_batches_and_written(connections, games, planner, tmp_path):
@@ -98,6 +101,31 @@ def test_a_game_that_cannot_be_played_stops_no_other(connections, games, planner
     playing = make_player(connections, planner, tmp_path)
     assert len(list(playing.play([broken, *games[:2], broken | {"game": "broken/other"}]))) == 2
     assert list(playing.failed) == ["broken/trial", "broken/other"] and "no game" in playing.failed["broken/trial"]
+
+
+def test_a_game_whose_environment_is_lost_counts_as_failed_and_another_environment_takes_its_place(
+    server, connections, games, planner, tmp_path
+):
+    opened = []
+
+    def reconnect():
+        opened.append(SocketConnection("localhost", server.port, PATIENCE_S))
+        return opened[-1]
+
+    lost, answer = connections[0], planner.answer
+
+    def cut(turns):
+        planner.answer = answer
+        lost._socket.shutdown(socket.SHUT_RDWR)  # as if its process had crashed
+        return answer(turns)
+
+    planner.answer = cut
+    playing = make_player(connections, planner, tmp_path, reconnect=reconnect)
+    won = [recorded.episode.game for recorded in playing.play(games) if recorded.episode.won]
+    for connection in opened:
+        connection.close()
+    assert list(playing.failed) == [games[0]["game"]] and len(opened) == 1
+    assert sorted(won) == sorted(game["game"] for game in games[1:])
 
 
 @pytest.mark.parametrize(
