@@ -142,6 +142,8 @@ def main() -> int:
     share_pools()  # of its threads, one for each session
     if "/" in arguments.host:
         raise ConfigError(f"--host {arguments.host}: give a name or an address without http:// and port (--port)")
+    if not 0 < arguments.port < 1 << 16:
+        raise ConfigError(f"--port {arguments.port}: give the port on which dagger_server.py listens; it prints it")
     if arguments.ray_address and arguments.executor != "ray":
         raise ConfigError(f"--ray-address {arguments.ray_address} has no effect unless --executor is ray")
     if arguments.step_timeout != STEP_TIMEOUT_S and arguments.executor == "sequential":

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from lavis.common.errors import ConfigError, unknown
+from lavis.common.errors import ConfigError
 from lavis.common.named_class import is_class_name
 from lavis.common.settings import (
     DEVICE,
@@ -19,6 +19,7 @@ from lavis.common.settings import (
     at_least,
     between,
     check_has_effect,
+    checked_keys,
     named,
     one_of,
     setting,
@@ -93,6 +94,9 @@ class MemorySettings(Section, section="memory"):
         check_has_effect("memory.cache_distance", self.cache_distance, valid, "memory.cache is set")
 
 
+MODEL_NAME = re.compile(r"[\w./:-]{1,200}")  # what a request may name
+
+
 @dataclass(frozen=True)
 class ModelSettings(Section, section="model"):
     """One model: `model`, and each entry of `models`."""
@@ -151,18 +155,17 @@ class PolicyServerSettings:
     def model_table(self) -> dict[str, ModelSettings]:
         """Every model by name, the default one first; ConfigError for an entry of `models` that cannot be used."""
         table = {self.model.name: self.model}
-        known = [each.name for each in dataclasses.fields(ModelSettings)]
         for name, entry in self.models.items():
+            if not MODEL_NAME.fullmatch(str(name)):
+                raise ConfigError(f"models.{name}: a request could not name it; use letters, digits and . / : _ -")
             if name in table:
                 raise ConfigError(f"models.{name}: the default model has this name already")
             if not isinstance(entry, dict) or "path" not in entry:
                 raise ConfigError(f"models.{name}: {entry!r} is not a section with `path`")
-            for key in entry:
-                if key not in known:
-                    raise ConfigError(f"models.{name}: {unknown('key', key, known)}")
             try:
-                table[name] = ModelSettings(**entry)
-            except (ConfigError, TypeError) as error:  # TypeError: a value of another type, compared with a number
+                given = {key: value for key, value in entry.items() if value is not None}
+                table[name] = ModelSettings(**checked_keys(ModelSettings, given))
+            except ConfigError as error:
                 raise ConfigError(f"models.{name}: {error}") from error
         return table
 

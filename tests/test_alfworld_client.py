@@ -151,7 +151,8 @@ def test_interrupt_says_bye(server, household_data, how):
         (["--env", "native", "--wire", "v1", "--executor", "ray"], "wire v1 knows one client, not one on every node"),
         (["--env", "native", "--ray-address", "auto"], "--ray-address auto has no effect unless --executor is ray"),
         (["--env", "native", "--num-envs", "99"], "99 were asked for"),
-        (["--env", "native", "--port", "99999"], "server URL"),
+        (["--env", "native", "--port", "99999"], "--port 99999: give the port on which dagger_server.py listens"),
+        (["--env", "native", "--port", "0"], "--port 0: give the port"),
         (
             ["--host", "http://localhost:7860"],
             "--host http://localhost:7860: give a name or an address without http://",

@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-Name = Annotated[str, StringConstraints(max_length=200, pattern=r"^[\w./:-]*$")]
+from policy_server.settings import MODEL_NAME
+
+Name = Annotated[str, StringConstraints(max_length=200, pattern=rf"^({MODEL_NAME.pattern})?$")]
 SessionName = Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9_.:-]*$")]
 Command = Annotated[str, StringConstraints(max_length=200)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import resource
 import signal
@@ -57,8 +58,11 @@ class DrainingServer(uvicorn.Server):
             logger.info("%s ready! http://%s:%d", SERVICE, f"[{host}]" if ":" in host else host, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for the last answer, then close all connections."""
-        await self.admission.drained()
+        """Wait for the last answer, or a second Ctrl-C, then close all connections."""
+        drained = asyncio.ensure_future(self.admission.drained())
+        while not (drained.done() or self.force_exit):
+            await asyncio.wait([drained], timeout=0.1)
+        drained.cancel()
         await super().shutdown(sockets)
 
 

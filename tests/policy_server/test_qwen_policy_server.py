@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -38,7 +40,7 @@ from policy_server.qwen_policy_server import (
 )
 from policy_server.settings import ServerSettings
 from policy_server.web.api_keys import KEYS_VARIABLE
-from policy_server.web.server import open_port
+from policy_server.web.server import DrainingServer, open_port
 from tests import warm
 from tests.policy_server.servers import CAVE, TINY, ServerProcess, action_body, encoded_image, noise
 
@@ -70,6 +72,20 @@ def test_sigterm_answers_what_is_in_hand_and_ends_with_zero():
     assert [answer.status_code for answer in answers] == [200] * 4
     assert [answer.json()["step"] for answer in answers] == [0, 1, 2, 3]
     assert code == 0
+
+
+def test_a_second_ctrl_c_ends_the_server_at_once():
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def shut_down(force_exit: bool) -> None:
+        server = DrainingServer(uvicorn.Config(lambda *_: None), SimpleNamespace(drained=never))
+        server.servers, server.force_exit = [], force_exit
+        await asyncio.wait_for(server.shutdown(), 2)
+
+    asyncio.run(shut_down(True))
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(shut_down(False))
 
 
 def taken(metrics: str) -> float:

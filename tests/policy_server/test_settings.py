@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -49,13 +50,24 @@ def test_impossible_values_are_named(option, key):
 
 def test_further_models_have_names_of_their_own():
     options = ["model.path=a/b", "models.c={path: d, device: cpu}"]
+    options += ["models.d={path: e, options: null}"]
     table = load_config(PolicyServerSettings, None, options).model_table()
+    assert table.pop("d").options == {}
     assert list(table) == ["b", "c"] and table["c"].device == "cpu"
 
 
 @pytest.mark.parametrize(
-    "entry", ["models.b={path: x}", "models.c={device: cpu}", "models.c=3", "models.c={path: x, colour: red}"]
+    "entry",
+    [
+        "models.b={path: x}",
+        "models.c={device: cpu}",
+        "models.c=3",
+        "models.c={path: x, colour: red}",
+        "models.c={path: 7}",
+        "models.c={path: x, max_tokens: 512.5}",
+        "models.c+d={path: x}",
+    ],
 )
 def test_bad_entries_of_models_are_named(entry):
-    with pytest.raises(ConfigError, match=entry.partition("=")[0].replace(".", r"\.")):
+    with pytest.raises(ConfigError, match=re.escape(entry.partition("=")[0])):
         load_config(PolicyServerSettings, None, ["model.path=a/b", entry]).model_table()
