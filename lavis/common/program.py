@@ -102,8 +102,8 @@ def read_first(read: Callable[[], T]) -> T:
 
 
 def _tell(error: BaseException) -> int:
-    """Print a user's mistake or a full disk as one line; the exit code. Whatever else is raised again."""
-    if not (isinstance(error, EmacError) or _is_full_disk(error)):
+    """Print a user's mistake, or what the file system refuses, as one line; the exit code. Whatever else is raised."""
+    if not (isinstance(error, EmacError) or _is_full_disk(error) or _is_refused_path(error)):
         raise error
     if os.environ.get("EMAC_TRACEBACK"):
         traceback.print_exc()
@@ -113,6 +113,12 @@ def _tell(error: BaseException) -> int:
 
 def _is_full_disk(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _FULL_DISK
+
+
+def _is_refused_path(error: BaseException) -> bool:
+    """Whether a path is in a folder that the user may not enter, or too long; the error names the path."""
+    refused = (errno.EACCES, errno.ENAMETOOLONG)
+    return isinstance(error, OSError) and error.errno in refused and error.filename is not None
 
 
 def _tell_of_thread(ended: threading.ExceptHookArgs) -> None:

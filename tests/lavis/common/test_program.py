@@ -135,6 +135,20 @@ def in_a_thread(main: Callable[[], object]) -> Callable[[], None]:
     return start
 
 
+def test_a_path_that_the_system_refuses_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    long = tmp_path / ("x" * 300)
+    with pytest.raises(SystemExit) as ended:
+        run_program(lambda: long.exists())
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and "File name too long" in line and str(long) in line
+    with pytest.raises(SystemExit):
+        run_program(fail_with(PermissionError(errno.EACCES, "Permission denied", "/root/run")))
+    assert capsys.readouterr().err == "error: [Errno 13] Permission denied: '/root/run'\n"
+    with pytest.raises(PermissionError):  # not about a path
+        run_program(fail_with(PermissionError("no")))
+
+
 def test_a_thread_that_meets_a_full_disk_says_so_in_one_line(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as caught:
         run_program(in_a_thread(fail_with(OSError(errno.EROFS, "Read-only file system", "events"))))
