@@ -57,6 +57,7 @@ _GRACE_S = 15.0  # for a program to close what it opened, once its starter has e
 
 # No space, quota used up, read-only file system: any write may meet them, and none is a bug.
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_REFUSED_PATH = (errno.EACCES, errno.ENAMETOOLONG)
 
 
 def run_program(main: Callable[[], int | None]) -> None:
@@ -103,7 +104,9 @@ def read_first(read: Callable[[], T]) -> T:
 
 def _tell(error: BaseException) -> int:
     """Print a user's mistake, or what the file system refuses, as one line; the exit code. Whatever else is raised."""
-    if not (isinstance(error, EmacError) or _is_full_disk(error) or _is_refused_path(error)):
+    # A folder that the user may not enter, or a path that is too long; the error names it.
+    refused = isinstance(error, OSError) and error.errno in _REFUSED_PATH and error.filename is not None
+    if not (isinstance(error, EmacError) or _is_full_disk(error) or refused):
         raise error
     if os.environ.get("EMAC_TRACEBACK"):
         traceback.print_exc()
@@ -113,12 +116,6 @@ def _tell(error: BaseException) -> int:
 
 def _is_full_disk(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _FULL_DISK
-
-
-def _is_refused_path(error: BaseException) -> bool:
-    """Whether a path is in a folder that the user may not enter, or too long; the error names the path."""
-    refused = (errno.EACCES, errno.ENAMETOOLONG)
-    return isinstance(error, OSError) and error.errno in refused and error.filename is not None
 
 
 def _tell_of_thread(ended: threading.ExceptHookArgs) -> None:

@@ -143,8 +143,8 @@ def test_a_path_that_the_system_refuses_is_one_line(tmp_path: Path, capsys: pyte
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and "File name too long" in line and str(long) in line
     with pytest.raises(SystemExit):
-        run_program(fail_with(PermissionError(errno.EACCES, "Permission denied", "/root/run")))
-    assert capsys.readouterr().err == "error: [Errno 13] Permission denied: '/root/run'\n"
+        run_program(fail_with(PermissionError(errno.EACCES, "Permission denied", "forbidden/run")))
+    assert capsys.readouterr().err == "error: [Errno 13] Permission denied: 'forbidden/run'\n"
     with pytest.raises(PermissionError):  # not about a path
         run_program(fail_with(PermissionError("no")))
 

@@ -36,9 +36,10 @@ NOISE = (0.0, 0.0, 0.1, 0.25)  # how often the explorer takes a wrong step
 WITH_MEMORY = 0.1  # share of the games that begin with the memory of a failed attempt
 STUCK = 4  # repeats of an action that end a game which the student plays
 OWN_STEPS = 120  # of a game that the student plays, at most: 200 steps take long
-UNTOLD_OWN = 0.6  # share of the student's own games with old names in which the image alone tells what lies where …
-UNTOLD_SOURCES = ("official", "standard")  # … of these
 OFFICIAL, DRILL = "official", "drill"  # sources that are no level
+# Of the games with old names that the student plays, those of these sources have a share in which the image alone tells
+# what lies where.
+UNTOLD_SOURCES, UNTOLD_OWN = (OFFICIAL, "standard"), 0.6
 SEARCHING = "go to "  # a label that says what to do, and leaves open where
 
 
@@ -62,7 +63,7 @@ class Record:
     won: bool
     renamed: bool
     own: bool  # the student acted
-    untold: bool = False  # ... and was not told what lies where: it saw it
+    untold: bool = False  # the student acted, and the image alone told it what lies where
 
 
 class Job(NamedTuple):
