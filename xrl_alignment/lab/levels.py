@@ -4,10 +4,10 @@
     python -m xrl_alignment.levels --players student --fresh 12345 --games 100 --json F
     python -m xrl_alignment.levels --players explorer random --levels hidden house --games 20
 
-A player is `explorer`, `random`, `student` or `student_levels` (those that ship), or one of your own:
+A player is `explorer`, `random`, `student` or `student_official` (those that ship), or one of your own:
 
     RUN/emma_checkpoint_1.pth                 a run's checkpoint: its model's settings are those that it names
-    DIR/student.safetensors                   weights for the student that ships, or for a model given with --options
+    DIR/student.safetensors                   weights for the model `student`, or for a model given with --options
     MODEL@http://localhost:8000/v1            a language model behind an endpoint with OpenAI's interface
     mypackage.players:Mine                    a policy: a class with `act` and `close` (examples/custom_policy.py)
 
@@ -65,7 +65,7 @@ from xrl_alignment.play.evaluation.reads import reads_of
 from xrl_alignment.play.evaluation.trials import play_games
 
 BEGIN, END = "<!-- table: python -m xrl_alignment.levels -->\n", "<!-- /table -->\n"
-SHIPPED = ("student", "student_levels")  # model types
+SHIPPED = ("student", "student_official")  # model types
 PLAYERS = ("explorer", *SHIPPED, "student+rules", "random")
 RULES = "+rules"  # ends the name of a player that is decoded with our two rules
 CHOOSES = "chosen from the admissible commands"  # how such a player answers

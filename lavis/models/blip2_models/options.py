@@ -19,7 +19,7 @@ MODEL_TYPES = {
     "tiny": "configs/models/blip2/blip2_emac_tiny.yaml",
     "demo": "configs/models/blip2/blip2_emac_demo.yaml",
     "student": "configs/models/blip2/blip2_emac_student.yaml",
-    "student_levels": "configs/models/blip2/blip2_emac_student_levels.yaml",
+    "student_official": "configs/models/blip2/blip2_emac_student_official.yaml",
     "student_looks": "configs/models/blip2/blip2_emac_student_looks.yaml",
     "smollm2_135m": "configs/models/blip2/blip2_emac_smollm2_135m.yaml",
     "vicuna7b": "configs/models/blip2/blip2_emac_vicuna7b.yaml",

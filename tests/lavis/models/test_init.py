@@ -46,7 +46,7 @@ def test_model_zoo() -> None:
             "tiny",
             "demo",
             "student",
-            "student_levels",
+            "student_official",
             "student_looks",
             "smollm2_135m",
             "vicuna7b",

@@ -103,7 +103,7 @@ def test_an_exported_language_model_says_its_games(tmp_path: Path) -> None:
 
 def test_the_students_that_ship_say_which_splits_they_have_read(tmp_path: Path) -> None:
     """A run that starts from one of them says it of its own checkpoint, too."""
-    for name in ("student", "student_levels", "student_looks"):
+    for name in ("student", "student_official", "student_looks"):
         played = games_of_weights(model_section({"model_type": name}))
         assert played.splits == ("household_train", "train")
         assert played.among(["a/b"], "train") == ["a/b"] and not played.among(["a/b"], "valid_seen")

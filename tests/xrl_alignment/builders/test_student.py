@@ -48,7 +48,7 @@ def test_the_student_takes_settings_over_its_types_own():
     [
         (
             {"model_type": "huge"},
-            "unknown model type 'huge'.*student, student_levels, student_looks, tiny, vicuna13b, vicuna7b",
+            "unknown model type 'huge'.*student, student_looks, student_official, tiny, vicuna13b, vicuna7b",
         ),
         ({"arch": "blip3"}, "blip3"),
         ({"freeze_vitt": True}, "unknown key 'model.freeze_vitt': did you mean 'model.freeze_vit'"),

@@ -20,7 +20,7 @@ from xrl_alignment.play.evaluation.protocols import PROTOCOLS
 PLAYERS, DIALECTS = "xrl_alignment.lab.audit.players", "xrl_alignment.lab.audit.dialects"
 BLIND: dict[str, Any] = {"environment.blank_frames": True}
 Setup = tuple[str, dict[str, Any]]  # a settings file, and options over it
-# A student that the audit trains: the demo's model with its language model, decoded as the student that ships.
+# A student that the audit trains: the demo's model with its language model, decoded with our two rules.
 TRAINED: dict[str, Any] = {"policy.skip_rejected": True, "policy.skip_visited": True, **BLIND}
 TEST_SPLITS = ("valid_seen", "valid_unseen")  # those of them that are on this machine
 

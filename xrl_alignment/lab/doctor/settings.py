@@ -21,7 +21,7 @@ from xrl_alignment.lab.doctor.simulator import check_build, check_display, check
 if TYPE_CHECKING:
     from xrl_alignment.settings.schema import DaggerConfig
 
-SMALL_MODELS = ("tiny", "demo", "student", "student_levels", "student_looks")  # model types that need no GPU
+SMALL_MODELS = ("tiny", "demo", "student", "student_official", "student_looks")  # model types that need no GPU
 
 
 def check_settings(config: DaggerConfig, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Teaches the shipped student's language model to play by looks (setting (d)), with told instead of seen objects.
+"""Teaches `student_official`'s language model to play by looks (setting (d)), with told instead of seen objects.
 
     python -m xrl_alignment.lab.pretraining.by_looks --games DIR … --official --out DIR --rounds 3 --batches 150
 
@@ -240,8 +240,8 @@ def learn(model: ToldStudent, states: Sequence[State], *, batches: int, lr: floa
 
 
 def told_student(weights: str | Path | None = None) -> ToldStudent:
-    """The shipped student, told what it would see; its language model from `weights` if given."""
-    shipped, _ = load_student({"model_type": "student"}, torch.device("cpu"))
+    """`student_official`, told what it would see; its language model from `weights` if given."""
+    shipped, _ = load_student({"model_type": "student_official"}, torch.device("cpu"))
     assert isinstance(shipped, Blip2Emac)
     shipped.__class__ = ToldStudent  # the same weights with another `image_tokens`: nothing is built or copied twice
     assert isinstance(shipped, ToldStudent)
@@ -315,7 +315,7 @@ def train(arguments: argparse.Namespace, out: Path) -> None:
         write_weights(
             {key: value for key, value in model.llm_model.state_dict().items() if key != "lm_head.weight"},
             out / "llm.safetensors",
-            read_splits(official=True),  # the shipped student's, with which it began
+            read_splits(official=True),  # those of `student_official`, with which it began
         )
         won = sum(episode.won for episode in episodes) / len(episodes)
         note({"round": number, "won": round(won, 3), "states": len(states), "loss": round(loss, 3),

@@ -195,7 +195,7 @@ def main() -> None:
         torch.save(reader.state_dict(), arguments.reader)
     told = told_student(arguments.language_model / "llm.safetensors")
     with torch.no_grad():
-        played = read_splits(official=True)  # the language model began with the shipped student's
+        played = read_splits(official=True)  # the language model began with that of `student_official`
         write_weights(student_state(encoder, reader, told), arguments.out, played)
 
 

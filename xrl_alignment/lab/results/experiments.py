@@ -26,9 +26,9 @@ INFORMATION = {
     "c": {"environment.blank_frames": True},
 }
 
-SHIPPED = REPO_ROOT / "lavis" / "models" / "tiny" / "student.safetensors"
+SHIPPED = REPO_ROOT / "lavis" / "models" / "tiny" / "student_official.safetensors"
 DRIVERS = {"no round": None, "expert": 1.0, "half and half": 0.5, "student": 0.0}  # who drives in a round -> run.beta
-AS_IT_SHIPS = {"policy.skip_rejected": True, "policy.skip_visited": True}  # how the student that ships is decoded
+AS_IT_SHIPS = {"policy.skip_rejected": True, "policy.skip_visited": True}  # how `student_official` is decoded
 
 Options = Mapping[str, Any]
 NONE: Options = {}
@@ -91,14 +91,14 @@ def student(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 
 
 def shipped(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
-    """The student that ships in every information setting: greedy, and with no useless command."""
+    """`student_official` in every information setting: greedy, and with no useless command."""
     ways = {"greedy": _judged(lab, sizes, "shipped", None)}
     ways["as it ships"] = _judged(lab, sizes, "shipped-as-it-ships", None, AS_IT_SHIPS)
     return {way: {name: row([evaluation]) for name, evaluation in found.items()} for way, found in ways.items()}
 
 
 def reflexion(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
-    """A second trial of the games that the shipped student failed: with their memories, without, with other games'.
+    """A second trial of the games that `student_official` failed: with their memories, without, with other games'.
 
     In setting (a), in which the student fails most, and decoded as it ships. Decoded so, the student repeats no useless
     command anyway; a memory helps only if it says more about the game.
@@ -134,7 +134,7 @@ def images(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
 def looking(lab: Lab, sizes: ResultsConfig) -> dict[str, Any]:
     """Students of explorers that know what the labels of their frames name, and of one that does not, on black frames.
 
-    One sees what is before it, one all four directions. All begin with the student that ships, which reads frames and
+    One sees what is before it, one all four directions. All begin with `student_official`, which reads frames and
     black ones, and search in the order of the text, where looking helps most. The vision encoder trains, too.
     """
     taught = {

@@ -149,9 +149,9 @@ class Lab:
         return max(run for run in folder.glob(runs) if (run / done).exists())
 
     def evaluate(self, name: str, weights: Path | None, options: Mapping[str, Any], trials: int = 1) -> dict[str, Any]:
-        """What `evaluate.py` wrote about `weights`, or the student that ships (evaluation.yaml)."""
+        """What `evaluate.py` wrote about `weights`, or `student_official` (evaluation.yaml)."""
         output = self.output / "evaluations" / f"{name}.json"
-        player = {"model.pretrained": weights} if weights else {"model.model_type": "student"}
+        player = {"model.pretrained": weights} if weights else {"model.model_type": "student_official"}
         given = player | {"run.num_trials": trials, "run.output": output} | dict(options)
         command = ["evaluate.py", "--cfg-path", str(CONFIGS / "evaluation.yaml"), *_options(given)]
         self.step(f"evaluations/{name}", command)

@@ -18,7 +18,7 @@ SHOWN = {
 }
 
 TITLES = {
-    "shipped": "the student that ships",
+    "shipped": "the student of the official games",
     "student": "the student over several seeds, with its DAgger rounds",
     "phase_two": "what phase 2 adds",
     "pooled": "phase 2 beside the expert's games",

@@ -12,10 +12,10 @@ from xrl_alignment.lab.pretraining.deeper import make_deeper
 
 
 def test_a_deeper_model_is_the_same_function_and_trains(tmp_path):
-    options = {"model_type": "student", "amp": ""}
+    options = {"model_type": "student_official", "amp": ""}
     shallow = load_student(options, torch.device("cpu"))[0].llm_model
     grown = make_deeper(options, {1, 3}, tmp_path / "deeper.safetensors")
-    assert grown["llm_config"] == {"num_hidden_layers": 6} and options == {"model_type": "student", "amp": ""}
+    assert grown["llm_config"] == {"num_hidden_layers": 6} and options == {"model_type": "student_official", "amp": ""}
     assert games_of_weights(model_section(grown)) == games_of_weights(model_section(options))
     deep = load_student(grown, torch.device("cpu"))[0].llm_model
     ids = torch.randint(3, 1000, (2, 40), generator=torch.Generator().manual_seed(0))
@@ -35,4 +35,4 @@ def test_a_deeper_model_is_the_same_function_and_trains(tmp_path):
 @pytest.mark.parametrize(("frozen", "said"), [(False, "its layers are 0 to 3"), (True, "does not train")])
 def test_a_layer_that_does_not_train_is_refused(tmp_path, frozen, said):
     with pytest.raises(ConfigError, match=f"--deeper .: .*{said}"):
-        make_deeper({"model_type": "student", "freeze_llm": frozen}, {1, 7}, tmp_path / "deeper.safetensors")
+        make_deeper({"model_type": "student_official", "freeze_llm": frozen}, {1, 7}, tmp_path / "deeper.safetensors")

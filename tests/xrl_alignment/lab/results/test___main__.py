@@ -103,7 +103,7 @@ def test_the_page_leaves_out_what_was_not_run() -> None:
     page = render({"reflexion": {"figures": {"with its memory": row}, **made}})
     assert "| with its memory | 8 | 4 | 0.500 | 0.200 to 0.800 | **+0.375 (+0.100 to +0.600)** |" in page
     assert "| what Reflexion adds | `reflexion` | household_heldout 500, `abc` | one | 2 |" in page
-    assert "## What phase 2 adds" not in page and "not run to its end: the student that ships; " in page
+    assert "## What phase 2 adds" not in page and "not run to its end: the student of the official games; " in page
 
 
 def test_an_experiment_that_is_run_alone_keeps_the_others_figures(alfworld_data: Path, tmp_path: Path) -> None:
