@@ -50,8 +50,8 @@ class Explorer:
     its order depends on the kind of room and on the object. `seed` breaks ties between places of equal chance; 0 takes
     them in listing order. `statistics` default to the shipped table. Raises ConfigError for another `order`.
 
-    A thought explains each new subgoal. With `notes` it says instead which objects of the task have come into view, and
-    where (two of a type, as the text lists them: students fail at long notes, docs/levels.md), and what is left to do
+    A thought explains each new subgoal. With `notes` it says instead which objects of what is left to do have come into view,
+    and where (two of a type, as the text lists them: students fail at long notes, docs/levels.md), and what is left to do
     after a part of the task is done, with the object that it fetches next if it has seen one, else with the place that
     it searched last ("left: egg 2 more in microwave; next: egg 1 in/on shelf 2", "...; searched to shelf 2"). If there
     are several tasks or objects to bring, it says with each object that it takes what comes now and how far the search
@@ -128,9 +128,11 @@ class Explorer:
         self._belief.observe(action, feedback)
         if not held:
             self._searched = next(iter(self._belief.seen - seen), self._searched)  # an answer shows one place
-        # The news: objects of the task that have come into view, and where. What the agent put down itself is none.
-        wanted = {task.object_type for task in self._tasks}
-        wanted |= {task.target_type for task in self._tasks if task.treatment == "look"}  # the lamp
+        # The news: objects of tasks that are not done which have come into view, and where. What the agent put down
+        # itself is none.
+        undone = [task for task in self._tasks if self._missing(task) > 0]
+        wanted = {task.object_type for task in undone}
+        wanted |= {task.target_type for task in undone if task.treatment == "look"}  # the lamp
         places: dict[str, list[str]] = {}
         noted = Counter[tuple[str, str]]()  # by place and type
         for thing, place in self._belief.place.items():  # of a place in the order in which the text lists them

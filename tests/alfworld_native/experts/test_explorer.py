@@ -121,6 +121,9 @@ def test_of_several_tasks_that_of_a_known_object_comes_first_and_then_the_search
     assert expert.act() == Label("put pen 2 in/on sofa 1", "I see cd 3 in/on sofa 1")
     expert.observe("put pen 2 in/on sofa 1", "You move the pen 2 to the sofa 1.")
     assert expert.act() == Label("take cd 3 from sofa 1", "left: cd in bed; next: cd 3 in/on sofa 1")
+    # An object of the task that is done is no news.
+    expert.observe("go to cart 1", "You arrive at cart 1. On the cart 1, you see a pen 5, and a pen 4.")
+    assert expert.act() == Label("go to sofa 1", "")
 
 
 def test_notes_say_how_it_goes_on_after_a_part_of_the_task() -> None:

@@ -91,10 +91,11 @@ def any_exercise(draw: random.Random) -> Record:
 def lookout(draw: random.Random) -> Record:
     """A walk past places, in which whoever sees what is wanted says where it is, and goes back to it at the end.
 
-    Nothing is taken: there is a list to compare with the wanted names every 50 tokens, and half of the lists have some;
+    Nothing is taken: there is a list to compare with the wanted names every 50 tokens, and a third of the lists have some;
     in `drill`, every 75 tokens, and a quarter. At the end each wanted name has to be found again among what was said.
     No task of a game is said so; but in half of the walks the names stand where they stand in tasks, and the notes say
-    what would be done with what is seen first, as those of a game do.
+    what would be done with what is seen, and what would be left then, as those of a game do. Of what is no longer left
+    they are silent.
     """
     names = _names(draw)
     draw.shuffle(names)  # the known ones come in alphabetical order
@@ -111,7 +112,7 @@ def lookout(draw: random.Random) -> Record:
         contents[place] = [f"{name} {number}" for name, its in mine.items() for number in sorted(its, reverse=True)]
     around = listing([f"a {place}" for place in sorted(places)])
     text = f"You are in the middle of a room. Looking quickly around you, you see {around}.\nYour task is to: "
-    tasks: dict[str, str] = {}  # how notes say them, by wanted name
+    left: dict[str, tuple[Task, int]] = {}  # tasks, and how many objects they lack, by wanted name
     if draw.random() < 0.5:
         text += f"say where each {' and '.join(wanted)} is."
     else:
@@ -120,18 +121,26 @@ def lookout(draw: random.Random) -> Record:
             treatment, target, count = draw.choice(list(SENTENCES)), draw.choice(SURFACES), draw.choice((2, 3, 4))
             asked.append(draw.choice(SENTENCES[treatment]).format(name, target, count=NUMBERS[count]))
             of = Task(name, target, treatment, count if treatment == "several" else 1)
-            tasks[name] = in_words(of, of.count)
+            left[name] = of, of.count
         text += f"only look around. {TASK_JOINT.join(asked)}."
     room, steps, first = Room(contents, set()), list[Step](), dict[str, tuple[str, str]]()
-    if tasks:
-        _say(steps, f"left: {'; '.join(tasks.values())}")
+    if told := bool(left):
+        _say(steps, f"left: {'; '.join(in_words(*each) for each in left.values())}")
     for place in places:
         action = f"go to {place}"
         steps.append(Step(action, SEARCHING, room.answer(action), None))
-        if seen := [thing for thing in contents[place] if type_of(thing) in wanted]:
+        # What has been done is not told again, though the task names it.
+        if seen := [thing for thing in contents[place] if type_of(thing) in (left if told else wanted)]:
             _say(steps, f"i see {', '.join(seen)} in/on {place}")
-            if tasks:
-                _say(steps, f"now: {tasks[type_of(seen[0])]}; searched to {place}")
+            if told:
+                now = type_of(seen[0])
+                _say(steps, f"now: {in_words(*left[now])}; searched to {place}")
+                of, missing = left.pop(now)
+                if missing > 1:
+                    left = {name: left.get(name, (of, missing - 1)) for name in wanted if name in {*left, now}}
+                if left:
+                    words = [in_words(*each) for each in left.values()]
+                    _say(steps, f"left: {'; '.join(words)}; searched to {place}")
             first |= {type_of(thing): (thing, place) for thing in reversed(seen) if type_of(thing) not in first}
     for name in wanted:
         if name in first:
@@ -168,7 +177,8 @@ def draw_exercise(draw: random.Random) -> Exercise:
             contents.setdefault(f"{APPLIANCES[treatment]} 1", [])
         tasks.append(draw.choice(SENTENCES[treatment]).format(wanted, target, count=NUMBERS[count]))
         elsewhere = [place for place in places if type_of(place) != target]
-        for number in draw.sample(range(1, 6), count + draw.choice((0, 0, 1))):
+        spare = draw.choice((0, 0, 1) if goals == 1 else (0, 1, 2))  # in view when their task is done, too
+        for number in draw.sample(range(1, 6), count + spare):
             contents[draw.choice(elsewhere)].append(f"{wanted} {number}")
     for other in names[goals:]:
         for number in draw.sample(range(1, 5), draw.choice((1, 1, 2, 3))):

@@ -62,9 +62,10 @@ def test_a_lookout_notes_what_is_wanted_wherever_it_is_seen_and_finds_it_again()
             sentence = asked.removeprefix("only look around. ").removesuffix(".")
             everything = {name for step in record.steps for name in re.findall(r"\ba (\w+) \d", step.feedback)}
             found = parse_tasks(sentence, everything | set(re.findall(r"\w+", sentence)), SURFACES)
-            said_of = {task.object_type: in_words(task, task.count) for task in found}
-            wanted = list(said_of)
-            assert record.steps[0].action == f"think: left: {'; '.join(said_of.values())}"
+            missing = {task.object_type: task.count for task in found}
+            wanted = list(missing)
+            left = [step.action for step in record.steps if "left:" in step.action]
+            assert left.pop(0) == f"think: left: {'; '.join(in_words(task, task.count) for task in found)}"
         now = [step.action for step in record.steps if "now:" in step.action]
         walk = [step for step in record.steps if step.label == SEARCHING or "i see" in step.label]
         first = {}  # where each wanted thing was seen first
@@ -76,23 +77,29 @@ def test_a_lookout_notes_what_is_wanted_wherever_it_is_seen_and_finds_it_again()
             told = told.replace(" and ", " ").removesuffix(".").split(", ")
             seen = [thing.split("a ", 1)[1] for thing in told if thing.strip() != "nothing"]
             all_told |= known & {type_of(thing) for thing in seen}
-            seen = [thing for thing in seen if type_of(thing) in wanted]
+            in_game = "only look" in asked  # there what has been done is not told again
+            seen = [thing for thing in seen if type_of(thing) in wanted and (not in_game or missing[type_of(thing)])]
             said = f"think: i see {', '.join(seen)} in/on {place}"
             assert (after is not None and after.label == said) == bool(seen), record
             noted, lists = noted + bool(seen), lists + 1
-            if seen and "only look" in asked:
-                assert now.pop(0) == f"think: now: {said_of[type_of(seen[0])]}; searched to {place}"
+            if seen and in_game:
+                done = next(task for task in found if task.object_type == type_of(seen[0]))
+                words = in_words(done, missing[done.object_type])
+                assert now.pop(0) == f"think: now: {words}; searched to {place}"
+                missing[done.object_type] -= 1
+                rest = [in_words(task, count) for task in found if (count := missing[task.object_type])]
+                assert not rest or left.pop(0) == f"think: left: {'; '.join(rest)}; searched to {place}"
             for thing in seen:
                 first.setdefault(type_of(thing), f"{thing} in/on {place}")
         all_wanted |= known & set(wanted)
-        assert not now
+        assert not now and not ("only look" in asked and left)
         rest = [(step.action, step.label) for step in record.steps if step.label != SEARCHING]
         rest = [pair for pair in rest if not re.match("think: (i see|now:|left:)", pair[0])]
         found = [first[name] for name in wanted if name in first]
         ways = [(f"think: next: {what}", f"go to {what.split(' in/on ')[1]}") for what in found]
         assert rest == [(said, said) for pair in ways for said in pair]
         again += len(ways)
-    assert 0.4 < noted / lists < 0.6 and again > 200 and 60 < tasks < 140
+    assert 0.25 < noted / lists < 0.4 and again > 200 and 60 < tasks < 140
     assert len(all_wanted) > 30 and len(all_told) > 45, "any of the known names may be wanted, and any told"
     kinds = {"say where" in any_exercise(random.Random(seed)).text for seed in range(20)}
     assert kinds == {True, False}
