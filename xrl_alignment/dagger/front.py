@@ -32,6 +32,7 @@ LONGEST_REASON = 3000  # characters: our own command line and two names of the c
 MAX_HELD = 192 << 20  # bytes of memory for the texts of all unfinished episodes
 MAX_STORED = 16 << 30  # bytes of disk for their transitions
 ATTEMPTS = 3  # at a game whose data cannot be used, in one round
+NO_HELLO = "this session was not welcomed: say hello first, with games of this run"
 WAIT_S = 0.2  # until a session without work asks again
 
 logger = logging.getLogger(__name__)
@@ -164,6 +165,8 @@ class Front:
                         self.greeted[hello.session] = replace(hello, games=())
                         size = {"num_rounds": self._rounds.num_rounds, "num_envs": self._rounds.num_envs}
                         request.reply({"kind": "welcome", "expert": self.client_expert, **size})
+                    case Next(session=session) if session not in self.greeted:
+                        request.reply({"kind": "error", "reason": NO_HELLO})
                     case Next(session=session):
                         # Who asks for work has no episode (any more): a client that was restarted starts afresh.
                         self._give_back(session, "asked for new work")
@@ -296,7 +299,9 @@ class Front:
         why = reason = ""
         if self.expected and not observation.session:
             why, reason = "plays another game", self.expected.difference(Hello("", 1, (game,), engine))
-        if self.labels_required and not observation.done:
+        if observation.session and session not in self.greeted:
+            why, reason = "was not welcomed", NO_HELLO
+        elif self.labels_required and not observation.done:
             label = self.make_expert().act(observation.information)
             if not (label.action or label.thought):
                 why = "sends no labels"

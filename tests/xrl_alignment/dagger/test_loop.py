@@ -371,7 +371,8 @@ def test_a_lost_game_is_given_to_nobody_before_it_is_committed(scripted_loop):
     answer(loop, [ask(Next, "a", 4)])
     answer(loop, [see("a", 5, names[0])])
     answer(loop, [ask(Next, "a", 6)])
-    another = ask(Next, "c", 1)
+    answer(loop, [ask(Hello, "c", 1, games=tuple(names))])
+    another = ask(Next, "c", 2)
     answer(loop, [see("a", 7, names[0]), another])
     answer(loop, [])
     assert said(another)["kind"] == "wait"  # for b's game
@@ -387,6 +388,17 @@ def test_hello_tells_rounds_games_and_expert(make_run, scripted):
     assert refusal["kind"] == "error" and "other games" in refusal["reason"]
     refusal = Session(run, "c").send(Hello, games=("g/1",))
     assert refusal["kind"] == "error" and "offers 1 different games, the run has 2" in refusal["reason"]
+
+
+def test_a_session_that_was_refused_gets_no_game(make_run, scripted):
+    """One that ignored the refusal of its hello was handed games of this run."""
+    run = make_run(policy=scripted("look"), num_envs=1, num_rounds=1).start()
+    assert Session(run, "a").send(Hello, games=("g/1",))["kind"] == "welcome"
+    assert (refused := Session(run, "b")).send(Hello, games=("g/2",))["kind"] == "error"
+    assert "say hello first" in refused.send(Next)["reason"]
+    assert "say hello first" in refused.observe(opening("g/1"), "g/1")["reason"]
+    assert Session(run, "c").send(Next) == 410, "of a session that never said hello"
+    assert not run.loop.front.episodes and not run.directory.episodes()
 
 
 def test_a_silent_sessions_game_goes_to_another(make_run, scripted):
@@ -663,6 +675,7 @@ def test_a_decision_changes_no_episode_until_it_is_committed(make_run, scripted)
     run = make_run(policy=scripted("look"), games=[], num_envs=1, num_rounds=1, expert="client", beta=[1.0])
     seen = ask(Observation, "a", 1, text=opening("g/1"), task_type="g/1", image=PIXEL, information={"note": "x"})
     run.loop.front.server = Arrivals([seen])
+    run.loop.front.greeted["a"] = Hello("a", 0, ())
     ((request, episode),), ended = run.loop.front.collect()
     before = (list(episode.steps), len(episode.transitions), episode.unlabelled, episode.assisted, episode.observation)
     first, second = (run.loop.decide([episode]) for _ in range(2))
