@@ -157,6 +157,8 @@ class Trainer:
     def __post_init__(self) -> None:
         """Take up what `out` holds."""
         trained = [weight for weight in self.model.parameters() if weight.requires_grad]
+        if not trained:
+            raise ConfigError("nothing trains: every part of the model is frozen (--options freeze_…)")
         self.optimizer = torch.optim.AdamW(trained, lr=0.0, betas=(0.9, 0.98), weight_decay=0.02)
         self.updater = Updater(self.optimizer, trained, max_norm=1.0)
         if (self.out / "state.pt").is_file():
@@ -221,8 +223,9 @@ class Trainer:
         So two runs on two cores learn from each other's games (AD-PSGD: Lian et al. 2018, arXiv:1710.06952). Each keeps
         its own optimiser.
         """
-        written = other.stat().st_mtime if other.is_file() else 0.0
-        if written > self.taken:
+        if not other.is_file():
+            print(f"{other.parent} holds no weights yet: its run has ended no pool, or --beside names another folder")
+        elif (written := other.stat().st_mtime) > self.taken:
             self.taken = written
             state = torch.load(other, weights_only=True)
             self.played = self.played.merged(played_in(state) or PlayedGames())

@@ -187,7 +187,13 @@ def test_a_run_that_was_killed_goes_on_at_the_rate_that_it_had(tmp_path, monkeyp
     assert rate_after(4, 400_000) == 1e-3, "another goal is another run"
 
 
-def test_two_runs_share_their_weights(tmp_path):
+def test_a_model_that_is_frozen_is_refused(tmp_path):
+    frozen = load_student({"model_type": "student", "freeze_llm": True, "freeze_proj_layer": True}, torch.device("cpu"))
+    with pytest.raises(ConfigError, match="nothing trains: every part"):
+        student.Trainer(frozen[0], None, tmp_path, 0, PlayedGames())
+
+
+def test_two_runs_share_their_weights(tmp_path, capsys):
     ours, theirs = (load_student({"model_type": "student"}, torch.device("cpu"))[0] for _ in range(2))
     started = {name: weight.clone() for name, weight in ours.trainable_state_dict().items()}
     with torch.no_grad():
@@ -195,7 +201,8 @@ def test_two_runs_share_their_weights(tmp_path):
             weight += weight.requires_grad
     (tmp_path / "b").mkdir()
     trainer = student.Trainer(ours, None, tmp_path / "a", 0, PlayedGames())
-    trainer.average(tmp_path / "b" / "state.pt")  # the other has nothing yet
+    trainer.average(tmp_path / "b" / "state.pt")
+    assert f"{tmp_path / 'b'} holds no weights yet" in capsys.readouterr().out
     state = {"weights": theirs.trainable_state_dict(), "played": PlayedGames(splits=("train",)).as_dict()}
     torch.save(state, tmp_path / "b" / "state.pt")
     for _ in range(2):  # once: the same weights are not taken again
