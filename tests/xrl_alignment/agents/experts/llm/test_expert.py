@@ -65,6 +65,24 @@ def test_the_prompt_holds_examples_memories_and_what_happened(teach):
         assert prompt.endswith("put a cool mug in desk.\n> go to drawer 1\nThe drawer 1 is closed.\n> ")
 
 
+@pytest.mark.parametrize(
+    ("sentence", "kind"),
+    [
+        ("find two mug and put them in desk", "pick_two_obj_and_place"),
+        ("put three mug in desk", "pick_two_obj_and_place"),  # ALFWorld has no examples for more than two
+        ("look at mug under the desklamp", "look_at_obj_in_light"),
+        ("put a mug in desk", "pick_and_place_simple"),
+        ("whistle", "pick_and_place_simple"),
+    ],
+)
+def test_a_game_without_a_type_gets_the_examples_of_what_its_sentence_asks_for(teach, sentence, kind):
+    with FakeEndpoint() as server:
+        expert = LLMExpert(teach(server))
+        expert.begin(INTRO.replace("put a cool mug in desk", sentence), task_type="my_game/trial_1")
+        expert.act()
+        assert EXAMPLES[kind][0] in prompt_of(server.requests[0])
+
+
 def test_the_task_type_may_come_from_the_game(teach):
     with FakeEndpoint() as server:
         begin(teach(server), task_type="look_at_obj_in_light-Mug-None-DeskLamp-3/trial_x").act()
