@@ -87,6 +87,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--options", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="keys of the model: section"
     )
+    plot = "draw success of the games that the student plays by hours of training, at the end"
+    parser.add_argument("--plot", type=Path, metavar="SVG", help=plot)
     parser.add_argument("--actions-only", action="store_true", help="the environment's tokens are read, not learned")
     arguments = parser.parse_args(argv)
     for name in ("official", "student_drives", "untold"):
@@ -124,6 +126,7 @@ from xrl_alignment.lab.pretraining.descent import descend, rate_factor
 from xrl_alignment.lab.pretraining.drills import any_exercise
 from xrl_alignment.lab.pretraining.files import read_splits, write_weights
 from xrl_alignment.lab.pretraining.labelled import Pools, Record, draw_jobs, played
+from xrl_alignment.lab.pretraining.progress import drawn, read_progress
 from xrl_alignment.lab.pretraining.rows import RowWriter, batches, loss_of
 from xrl_alignment.play.evaluation.actors import PolicyActor
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
@@ -304,6 +307,9 @@ def main() -> None:
             drills=arguments.drills,
         )
         trainer.run(pools, tokens=round(arguments.tokens * 1e6), lr=arguments.lr, batch_tokens=arguments.batch_tokens)
+        if arguments.plot:
+            picture = drawn(read_progress(arguments.out / "progress.jsonl"))
+            write_atomically(arguments.plot, lambda file: file.write(picture))
     finally:
         lock.close()
 

@@ -153,7 +153,8 @@ def test_what_trains_moves_and_the_rest_stays_and_a_second_run_goes_on(tmp_path,
     assert first["played"]["splits"]
     state = {**first, "played": {**first["played"], "splits": ["train"]}}  # as if it had read official games
     torch.save(state, tmp_path / "state.pt")
-    again = run(first["read"] / 1e6 + 1e-6, "--student-drives", "0.5")
+    again = run(first["read"] / 1e6 + 1e-6, "--student-drives", "0.5", "--plot", str(tmp_path / "plot.svg"))
+    assert (tmp_path / "plot.svg").read_bytes().startswith(b"<?xml")
     assert set(again["played"]["splits"]) > {"train"}, "what the weights have read stays said"
     assert again["pool"] == 2 and again["read"] > first["read"]
     line = json.loads((tmp_path / "progress.jsonl").read_text().splitlines()[1])
