@@ -53,9 +53,9 @@ class Explorer:
     A thought explains each new subgoal. With `notes` it says instead which objects of what is left to do have come into
     view, and where (two of a type, as the text lists them: students fail at long notes, docs/levels.md), and what is
     left after a part of the task is done, with the object that it fetches next if it has seen one, else with the place
-    that it searched last ("left: egg 2 more in microwave; next: egg 1 in/on shelf 2", "...; searched to shelf 2"). If there
-    are several tasks or objects to bring, it says with each object that it takes what comes now and how far the search
-    went ("now: plate hot in cabinet; searched to shelf 2"); if there are several tasks, at the start what is left. An
+    that it searched last ("left: egg 2 more in microwave; next: egg 1 in/on shelf 2", "...; searched to shelf 2"). Of
+    several tasks or objects to bring it says with each object that it takes what comes now and how far the search went
+    ("now: plate hot in cabinet; searched to shelf 2"); if there are several tasks, at the start what is left. An
     agent whose text does not name objects (`environment.tell_objects=false`), or whose prompt is too short for a long
     episode, writes that down and can read it later.
     """

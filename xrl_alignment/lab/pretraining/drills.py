@@ -92,10 +92,10 @@ def lookout(draw: random.Random) -> Record:
     """A walk past places, in which whoever sees what is wanted says where it is, and goes back to it at the end.
 
     Nothing is taken: there is a list to compare with the wanted names every 50 tokens, and a third of the lists have
-    some; in `drill`, every 75 tokens, and a quarter. At the end each wanted name has to be found again among what was said.
-    No task of a game is said so; but in half of the walks the names stand where they stand in tasks, and the notes say
-    what would be done with what is seen, and what would be left then, as those of a game do. Of what is no longer left
-    they are silent.
+    some; in `drill`, every 75 tokens, and a quarter. At the end each wanted name has to be found again among what was
+    said. No task of a game is said so; but in half of the walks the names stand where tasks have them, and the notes
+    say what would be done with what is seen, and what would be left then, as those of a game do. Of what is no longer
+    left they are silent.
     """
     names = _names(draw)
     draw.shuffle(names)  # the known ones come in alphabetical order
