@@ -71,7 +71,7 @@ ENTRIES = (
     Entry("looks_failed", "setting (d): the student fails", cfg_path=LOOKS, won=False),
     Entry("house", "a house of several rooms (level `house`)", split="household_house"),
     Entry("compound", "a task of several goals (level `compound`)", split="household_compound"),
-    Entry("compound_failed", "the student fails at several goals", "household_compound", STUDENT, won=False),
+    Entry("notes", "the student notes what is left of several goals", "household_compound", STUDENT, won=True),
 )
 
 
