@@ -123,15 +123,11 @@ class Front:
                     continue
                 match request.message:
                     case Observation() as observation:
-                        before = self.episodes.get(V1_SESSION)
-                        if (
-                            observation.task_type
-                            and not observation.session
-                            and before
-                            and self._repeats(before, observation)
-                        ):
+                        begins_v1 = observation.task_type and not observation.session
+                        before = self.episodes.get(V1_SESSION) if begins_v1 else None
+                        if before and self._repeats(before, observation):
                             self._give_back(V1_SESSION, "began its game again")
-                        elif observation.task_type and not observation.session and before:
+                        elif before:
                             # Wire v1's only client begins another game: the one before ends unsolved. The new one
                             # waits until that is stored, for the round may end with it.
                             ended.append(self.episodes.pop(V1_SESSION))
