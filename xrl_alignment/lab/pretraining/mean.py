@@ -36,11 +36,8 @@ from xrl_alignment.lab.pretraining.files import write_weights
 
 def mean(files: list[Path]) -> tuple[dict[str, Tensor], PlayedGames]:
     """The mean of the weights in float32, and what they have read together; ConfigError if they are of two models."""
-    first = read_state(files[0])
-    total, played = (
-        {name: torch.zeros_like(weight, dtype=torch.float32) for name, weight in first.items()},
-        PlayedGames(),
-    )
+    total = {name: torch.zeros_like(weight, dtype=torch.float32) for name, weight in read_state(files[0]).items()}
+    played = PlayedGames()
     for file in files:
         weights = read_state(file)
         if {name: weight.shape for name, weight in weights.items()} != {n: w.shape for n, w in total.items()}:
