@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from alfworld_native.experts.base import act_all
+from alfworld_native.language.commands import is_thought
 from lavis.common.errors import DivergedError
 from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.agents.policies.base import Policy, PolicyInput, frames_of
@@ -154,6 +155,7 @@ class DaggerLoop:
                     episode.game,
                     episode.steps,
                     episode.earlier_images(frames_of(self.policy) - 1),
+                    self.enable_tc and episode.may_think,
                 )
         began = time.monotonic()
         with self.times.part("policy"):
@@ -213,7 +215,7 @@ class DaggerLoop:
                 f"VLM Action: {'-' if decision.own is None else decision.own}, LLM Action: {decision.label}"
             )
             # ReAct (Yao et al. 2023, arXiv:2210.03629): the environment does not notice a thought, nor does the client.
-            if self.enable_tc and episode.may_think(action):
+            if self.enable_tc and episode.may_think and is_thought(action):
                 episode.think(action)
                 if episode.stuck:
                     ended.append(self.front.end(request))

@@ -21,7 +21,8 @@ class PolicyInput(NamedTuple):
 
     `session` names the episode: a policy over several servers sends requests of one episode to the same server.
     `steps` are its (action, feedback) pairs so far, `earlier` the images of the states before, the newest last: as many
-    as the policy's attribute `frames` asks for, and fewer at an episode's beginning.
+    as the policy's attribute `frames` asks for, and fewer at an episode's beginning. `may_think`: a thought
+    (`think: …`) costs no step now.
     """
 
     prompt: str
@@ -30,6 +31,7 @@ class PolicyInput(NamedTuple):
     session: str = ""
     steps: Sequence[tuple[str, str]] = ()
     earlier: Sequence[np.ndarray] = ()
+    may_think: bool = False
 
 
 class Policy(Protocol):

@@ -26,6 +26,7 @@ class PolicyQuestion(NamedTuple):
     admissible_commands: Sequence[str]
     game: str = ""
     earlier: Sequence[np.ndarray] = ()  # frames of the states right before, oldest first
+    may_think: bool = False  # a thought costs no step now
 
 
 class Actor(Protocol):
@@ -76,7 +77,11 @@ class PolicyActor:
                 prompt = self.write_prompt(asked.opening, asked.memories, asked.steps)
             else:
                 steps = ()
-            batch.append(PolicyInput(prompt, asked.image, asked.admissible_commands, session, steps, asked.earlier))
+            batch.append(
+                PolicyInput(
+                    prompt, asked.image, asked.admissible_commands, session, steps, asked.earlier, asked.may_think
+                )
+            )
         said = self.policy.act(batch)
         # A class of somebody's own: a text in place of a list would be played letter by letter, and None ends a game.
         if not isinstance(said, list) or len(said) != len(batch) or not all(isinstance(one, str) for one in said):

@@ -68,7 +68,8 @@ class EvaluationPlayer:
             earlier = tuple(shown)
             shown.append(frame)
             said = (episode.text, episode.memories, episode.steps)
-            return (yield PolicyQuestion(*said, frame, commands, episode.game, earlier))
+            may_think = self.enable_tc and episode.may_think
+            return (yield PolicyQuestion(*said, frame, commands, episode.game, earlier, may_think))
 
         with self._environments.lend() as environment:
             if self.make_expert:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from alfworld_native.language.commands import MAX_THOUGHTS, is_thought, normalise
+from alfworld_native.language.commands import MAX_THOUGHTS, normalise
 from alfworld_native.language.sentences import is_refusal
 from lavis.common.errors import ConfigError
 from xrl_alignment.agents.language.history import EpisodeTrace
@@ -81,9 +81,10 @@ class Episode:
         self._repeats = self._repeats + 1 if repeated else 1
         self.steps.append((self.awaiting, feedback))
 
-    def may_think(self, text: str) -> bool:
-        """Whether `text` is a thought, and not one too many in a row: such a one goes to the environment."""
-        return is_thought(text) and self._thoughts < MAX_THOUGHTS
+    @property
+    def may_think(self) -> bool:
+        """Whether a thought would not be one too many in a row: such a one goes to the environment."""
+        return self._thoughts < MAX_THOUGHTS
 
     def think(self, thought: str) -> None:
         """Have a thought."""

@@ -28,6 +28,7 @@ from alfworld_native.drawing.frames import BLANK_FRAME
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.experts.base import Expert, ExpertQuestion, Label, checked
 from alfworld_native.experts.seeing import SeeingExplorer
+from alfworld_native.language.commands import is_thought
 from xrl_alignment.play.rollouts.base import Rollout
 from xrl_alignment.play.rollouts.episode import Episode
 
@@ -108,7 +109,7 @@ def play(
         action = yield from agent(Turn(environment, episode, now))
         if action is None:
             break
-        if thoughts and episode.may_think(action):
+        if thoughts and episode.may_think and is_thought(action):
             # ReAct (Yao et al. 2023): a thought changes the text alone, so neither expert nor witness hears of it.
             episode.think(action)
         else:

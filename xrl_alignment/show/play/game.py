@@ -142,7 +142,9 @@ class GameInProgress:
         if not self.over:  # a language model's suggestion costs money
             label = self._expert.act(turn.information) if self._expert else None
             said = (turn.episode.text, (), tuple(turn.episode.steps))
-            asked = PolicyQuestion(*said, frame, commands, turn.episode.game, tuple(self._frames))
+            asked = PolicyQuestion(
+                *said, frame, commands, turn.episode.game, tuple(self._frames), turn.episode.may_think
+            )
             policy = self._suggest(asked) if self._suggest else None
         self._frames.append(frame)
         return (yield Moment(frame, shown, heard, commands, names, things, holding, label, policy))

@@ -36,13 +36,13 @@ def test_a_rejection_is_counted_where_noise_has_exchanged_its_words():
 def test_thoughts_cost_no_action_and_the_fourth_in_a_row_goes_to_the_environment():
     played = episode()
     for number in range(3):
-        assert played.may_think("think: hm") and played.has_just_thought is (number > 0)
+        assert played.may_think and played.has_just_thought is (number > 0)
         played.think("think: hm")
-    assert not played.may_think("think: hm") and not played.may_think("look")
+    assert not played.may_think
     assert played.actions == 0 and played.steps[-1] == ("think: hm", "OK.")
     played.act("think: hm")
     played.hear("Nothing happens.")
-    assert played.may_think("think: hm") and played.actions == 1
+    assert played.may_think and played.actions == 1
 
 
 def test_an_episode_ends_at_its_limit_or_when_it_is_stuck():
