@@ -26,12 +26,13 @@ NOTED = 2  # objects of a type and place that a note names, at most
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 
 
-def in_words(task: Task, missing: int) -> str:
+def in_words(task: Task, missing: int = 0) -> str:
     """A task in a note: `plate hot in cabinet`; `egg 2 more in microwave` if `missing` objects are still to bring.
 
     The object comes first: whoever has just taken it finds the rest by copying what follows its name in an older note.
     """
-    how = f" {STATES[task.treatment]}" if task.treatment in STATES else f" {missing} more" if task.count > 1 else ""
+    more = f" {missing} more" if task.count > 1 and missing > 0 else ""
+    how = f" {STATES[task.treatment]}" if task.treatment in STATES else more
     return f"{task.object_type}{how} in {task.target_type}"
 
 
@@ -55,7 +56,9 @@ class Explorer:
     left after a part of the task is done, with the object that it fetches next if it has seen one, else with the place
     that it searched last ("left: egg 2 more in microwave; next: egg 1 in/on shelf 2", "...; searched to shelf 2"). Of
     several tasks or objects to bring it says with each object that it takes what comes now and how far the search went
-    ("now: plate hot in cabinet; searched to shelf 2"); if there are several tasks, at the start what is left. An
+    ("now: plate hot in cabinet; searched to shelf 2"); if there are several tasks, at the start what is left, and later
+    first which are done ("done: cup in shelf; left: plate hot in cabinet"). Of a thing that somebody else took for
+    nothing it says so ("I do not need cup 2"). An
     agent whose text does not name objects (`environment.tell_objects=false`), or whose prompt is too short for a long
     episode, writes that down and can read it later.
     """
@@ -99,6 +102,7 @@ class Explorer:
         self._hopeless = self._label is not None
         self._subgoal: tuple[str, ...] = ()
         self._left = self._what_is_left()
+        self._done: list[Task] = []  # of several tasks, in the order in which they were done
         self._searched = ""  # the place whose contents came into view last while the hand was free
         self._goes_on = False  # whether the next note says how it goes on after a part of the task
         self._news = f"left: {self._left}" if len(self._tasks) > 1 else ""
@@ -145,11 +149,18 @@ class Explorer:
         if self._left != (left := self._what_is_left()):
             self._left = left
             self._goes_on = bool(left) and not self._belief.held
+            self._done = [task for task in self._done if task not in undone]
+            self._done += [task for task in self._tasks if task not in (*undone, *self._done)]
+            # Also what is done: a student finds a name in a note more easily than it notices that one is missing.
+            notes += [f"done: {'; '.join(map(in_words, self._done))}"] if self._done else []
             notes.append(f"left: {left}")
-        if (len(self._tasks) > 1 or self._task.count > 1) and self._belief.held not in (None, held):
+        if self._belief.held not in (None, held):
             taken = type_of(str(self._belief.held))
-            of = [self._in_words(task) for task in self._tasks if task.object_type == taken][:1]
-            notes += [f"now: {words}{self._how_far()}" for words in of]
+            of = [self._in_words(task) for task in undone if task.object_type == taken][:1]
+            if not of:
+                notes.append(f"I do not need {self._belief.held}")
+            elif len(self._tasks) > 1 or self._task.count > 1:
+                notes.append(f"now: {of[0]}{self._how_far()}")
         self._news = "; ".join(notes) if left else ""  # nothing is left: the episode is over
         self._label = None  # the last answer is about the last state
 

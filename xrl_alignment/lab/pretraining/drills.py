@@ -124,6 +124,7 @@ def lookout(draw: random.Random) -> Record:
             left[name] = of, of.count
         text += f"only look around. {TASK_JOINT.join(asked)}."
     room, steps, first = Room(contents, set()), list[Step](), dict[str, tuple[str, str]]()
+    done: list[Task] = []
     if told := bool(left):
         _say(steps, f"left: {'; '.join(in_words(*each) for each in left.values())}")
     for place in places:
@@ -138,9 +139,12 @@ def lookout(draw: random.Random) -> Record:
                 of, missing = left.pop(now)
                 if missing > 1:
                     left = {name: left.get(name, (of, missing - 1)) for name in wanted if name in {*left, now}}
+                else:
+                    done.append(of)
                 if left:
+                    finished = f"done: {'; '.join(map(in_words, done))}; " if done else ""
                     words = [in_words(*each) for each in left.values()]
-                    _say(steps, f"left: {'; '.join(words)}; searched to {place}")
+                    _say(steps, f"{finished}left: {'; '.join(words)}; searched to {place}")
             first |= {type_of(thing): (thing, place) for thing in reversed(seen) if type_of(thing) not in first}
     for name in wanted:
         if name in first:
@@ -216,9 +220,12 @@ def drill(draw: random.Random) -> Record:
         if answer == NOTHING_HAPPENS and draw.random() < 0.4:  # what does not work is tried again and again
             action = last
         elif draw.random() < mistakes:
-            # A wrong way; or what "Nothing happens." answers: the way to where it stands, or the last action again.
-            ways = [f"go to {draw.choice(places)}", f"go to {room.here}" if room.here else last, last]
-            action = draw.choices(ways, weights=(2, 1, 1))[0]
+            # A wrong way; what "Nothing happens." answers: the way to where it stands, or the last action again; or
+            # a thing is taken that lies here, wanted or not.
+            things = room.contents[room.here] if room.here and room.here not in room.shut and not room.held else []
+            taken = f"take {draw.choice(things)} from {room.here}" if things else last
+            ways = [f"go to {draw.choice(places)}", f"go to {room.here}" if room.here else last, last, taken]
+            action = draw.choices(ways, weights=(2, 1, 1, 2))[0]
         answer, last = room.answer(action), action
         if room.here not in room.shut:
             seen.add(room.here)

@@ -151,8 +151,13 @@ def played(job: Job) -> Generator[Any, Any, Record]:
 
 
 def mistake(label: str, turn: Turn, draw: random.Random) -> str:
-    """A wrong step: any admissible command, the last action again, or the right command with a wrong number."""
+    """A wrong step: a thing is taken that the task names, wanted still or not; any admissible command; the last action
+    again; or the right command with a wrong number."""
     kind = draw.random()
+    task = turn.episode.text.rpartition("Your task is to: ")[2]
+    named = [its for its in turn.now.admissible_commands if its.startswith("take ") and its.split()[1] in task]
+    if named and kind < 0.4:
+        return draw.choice(named)
     if kind < 0.6 or not turn.episode.steps:
         return draw.choice(turn.now.admissible_commands)
     if kind < 0.8:
