@@ -120,10 +120,40 @@ def test_of_several_tasks_that_of_a_known_object_comes_first_and_then_the_search
     expert.observe("go to sofa 1", "You arrive at sofa 1. On the sofa 1, you see a cd 3.")
     assert expert.act() == Label("put pen 2 in/on sofa 1", "I see cd 3 in/on sofa 1")
     expert.observe("put pen 2 in/on sofa 1", "You move the pen 2 to the sofa 1.")
-    assert expert.act() == Label("take cd 3 from sofa 1", "left: cd in bed; next: cd 3 in/on sofa 1")
-    # An object of the task that is done is no news.
+    note = "done: pen in sofa; left: cd in bed; next: cd 3 in/on sofa 1"
+    assert expert.act() == Label("take cd 3 from sofa 1", note)
+    # An object of the task that is done is no news, and not needed if somebody takes it.
     expert.observe("go to cart 1", "You arrive at cart 1. On the cart 1, you see a pen 5, and a pen 4.")
     assert expert.act() == Label("go to sofa 1", "")
+    expert.observe("take pen 5 from cart 1", "You pick up the pen 5 from the cart 1.")
+    assert expert.act() == Label("go to desk 1", "I do not need pen 5"), "no cart takes pens"
+    expert.observe("go to desk 1", "You arrive at desk 1. On the desk 1, you see nothing.")
+    assert expert.act() == Label("put pen 5 in/on desk 1", "")
+
+
+def test_notes_name_all_that_is_done_in_the_order_in_which_it_was_done():
+    expert = Explorer(notes=True)
+    expert.begin(
+        "Looking quickly around you, you see a desk 1, a bed 1, and a sofa 1.\n\n"
+        "Your task is to: put a cd in bed, and put two pen in sofa, and put a mug in desk."
+    )
+
+    def bring(thing: str, place: str) -> str:
+        expert.observe(f"take {thing} from desk 1", f"You pick up the {thing} from the desk 1.")
+        expert.observe(f"go to {place}", f"You arrive at {place}. On the {place}, you see nothing.")
+        expert.observe(f"put {thing} in/on {place}", f"You move the {thing} to the {place}.")
+        return expert.act().thought
+
+    assert bring("pen 1", "sofa 1") == "left: cd in bed; pen 1 more in sofa; mug in desk"
+    expert.observe("take pen 2 from desk 1", "You pick up the pen 2 from the desk 1.")
+    expert.observe("go to sofa 1", "You arrive at sofa 1. On the sofa 1, you see a pen 1.")
+    expert.observe("put pen 2 in/on sofa 1", "You move the pen 2 to the sofa 1.")
+    assert expert.act().thought == "done: pen in sofa; left: cd in bed; mug in desk"
+    assert bring("cd 1", "bed 1") == "done: pen in sofa; cd in bed; left: mug in desk"
+    # What is taken away again is no longer done.
+    expert.observe("go to sofa 1", "You arrive at sofa 1. On the sofa 1, you see a pen 2, and a pen 1.")
+    expert.observe("take pen 1 from sofa 1", "You pick up the pen 1 from the sofa 1.")
+    assert expert.act().thought == "done: cd in bed; left: pen 1 more in sofa; mug in desk; now: pen 1 more in sofa"
 
 
 def test_notes_say_how_it_goes_on_after_a_part_of_the_task() -> None:

@@ -48,6 +48,26 @@ def test_admissible_takes_the_most_probable_command_of_each_input(make, student)
         assert action == item.admissible_commands[int(np.argmax(scores))]
 
 
+def test_before_it_chooses_it_thinks_if_a_thought_costs_no_step(make, student, monkeypatch):
+    """The words are given; the choice among commands is the model's own."""
+    asked = []
+
+    def write(questions, **options):
+        asked.append([question.prompt for question in questions])
+        return ["think: left: mug in desk" if "Task 1" in question.prompt else "go home" for question in questions]
+
+    batch = inputs(3)
+    chosen = make(decode="admissible").act(batch)
+    monkeypatch.setattr(student[0], "write", write)
+    assert make(decode="admissible").act(batch) == chosen and not asked, (
+        "a thought would cost a step: none is asked for"
+    )
+    batch = [item._replace(may_think=i != 2) for i, item in enumerate(batch)]
+    assert make(decode="admissible").act(batch) == [chosen[0], "think: left: mug in desk", chosen[2]]
+    assert asked == [["Task 0.\n> ", "Task 1.\n> "]]
+    assert make(decode="admissible").act(batch[1:2]) == ["think: left: mug in desk"]
+
+
 def test_admissible_without_commands_is_a_clear_error(make):
     with pytest.raises(ValueError, match="policy.decode=admissible: an observation came without admissible_commands"):
         make(decode="admissible").act(inputs(1, ()))
