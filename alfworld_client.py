@@ -14,6 +14,7 @@ if __name__ == "__main__":
 
 import argparse
 import json
+import math
 import os
 import sys
 from functools import partial
@@ -55,7 +56,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     server.add_argument("--port", type=int, default=7860)
     server.add_argument("--token", default="", help="for a server on another machine (or EMAC_TOKEN)")
     server.add_argument("--wire", choices=WIRES, default="v2", help="v1 is the original's format")
-    server.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds to wait for an absent server")
+    server.add_argument("--patience", type=seconds, default=PATIENCE_S, help="seconds to wait for an absent server")
     games = parser.add_argument_group("games")
     games.add_argument(
         "--env", default="native", help="native, textworld, household (generated games), thor, or module:Class"
@@ -82,7 +83,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--ray-address", default="", help="ray: the cluster (empty: $RAY_ADDRESS, else Ray on this machine only)"
     )
     play_group.add_argument(
-        "--step-timeout", type=float, default=STEP_TIMEOUT_S, help="local: seconds after which a step is given up"
+        "--step-timeout", type=seconds, default=STEP_TIMEOUT_S, help="local: seconds after which a step is given up"
     )
     play_group.add_argument("--num-rounds", type=int, help="v1 only: rounds to play (default: until the server ends)")
     play_group.add_argument("--max-steps", type=int, default=MAX_STEPS, help="actions in an episode")
@@ -208,6 +209,14 @@ def main() -> int:
         summary = play(**job, num_workers=arguments.num_workers)
     print(json.dumps(summary))
     return 0
+
+
+def seconds(text: str) -> float:
+    """`text` as a time that ends; for `--patience` and `--step-timeout`."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds of at least 0")
+    return value
 
 
 def expert_name(name: str) -> str:

@@ -88,7 +88,7 @@ from xrl_alignment.builders.environments import client_arguments
 from xrl_alignment.builders.student import ImageProcessor, check_served, load_student, make_policy, prompt_writer
 from xrl_alignment.builders.teacher import TeacherParts, build_teacher, expert_options
 from xrl_alignment.common.choices import CLIENT_EXPERTS, LABELS_FROM_CLIENT
-from xrl_alignment.common.network import is_loopback, page_url
+from xrl_alignment.common.network import page_url
 from xrl_alignment.common.progress import RoundProgress
 from xrl_alignment.dagger.building import build_training, check_learner_devices, expected_games
 from xrl_alignment.dagger.decoupled.process import LearnerProcess
@@ -177,7 +177,8 @@ def client_command(config: DaggerConfig, port: int) -> str:
     """The command line of the client that plays what `config` asks for."""
     host = config.server.host
     # "0.0.0.0" and "::" mean all addresses of this machine: a client elsewhere needs a name of it.
-    there = [] if is_loopback(host) else ["--host", socket.gethostname() if host in ("0.0.0.0", "::") else host]
+    default = host in ("127.0.0.1", "localhost")
+    there = [] if default else ["--host", socket.gethostname() if host in ("0.0.0.0", "::") else host]
     # Never the token itself: the line is printed, and every user of a machine can read command lines.
     token = ["--token", "TOKEN"] if read_token(config.server) else []
     return shlex.join(["python", "alfworld_client.py", *there, "--port", str(port), *token, *client_arguments(config)])

@@ -111,6 +111,7 @@ class _Games:
 def _observation_space(image: bool, size: int) -> spaces.Dict:
     parts: dict[str, spaces.Space] = {"text": _TEXT}
     if image:
+        frames.check_size(size)
         parts["image"] = spaces.Box(0, 255, (size, size, 3), np.uint8)
     return spaces.Dict(parts)
 
@@ -143,7 +144,7 @@ class ALFWorldEnv(gymnasium.Env):
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise EnvironmentFault(f"render_mode {render_mode!r} is unknown: choose one of rgb_array, ansi, None")
         self._games = _Games(games, split, data, shuffle)
-        steps = max_steps or longest_horizon(self._games.games, split or "")
+        steps = longest_horizon(self._games.games, split or "") if max_steps is None else max_steps
         self._engine = _shown(NativeEnvironment(steps, show_ids), name_by, camera)
         self._tell_objects = tell_objects
         self._image, self._size = image, image_size
@@ -223,7 +224,7 @@ class ALFWorldVectorEnv(VectorEnv):
         self._games = _Games(games, split, data, shuffle)
         # Read once for all engines, because each of them may get any game.
         texts = read_games(game.path for game in self._games.games)
-        steps = max_steps or longest_horizon(self._games.games, split or "")
+        steps = longest_horizon(self._games.games, split or "") if max_steps is None else max_steps
         engines = (NativeEnvironment(steps, show_ids, texts) for _ in range(num_envs))
         self._engines = [_shown(engine, name_by, camera) for engine in engines]
         self._tell_objects = tell_objects

@@ -361,12 +361,14 @@ class AsyncQwenPolicyClient(_ClientBase):
 
 
 def encode(obs: Mapping[str, Any] | np.ndarray, image_format: str = "jpeg") -> bytes:
-    """`obs["pov"]` (or the array itself), uint8 (H, W, 3), as an image file; ValueError for another shape."""
+    """`obs["pov"]` (or the array itself), uint8 (H, W, 3), as an image file; ValueError for another shape or type."""
     pov = np.asarray(obs["pov"] if isinstance(obs, Mapping) else obs)
     if pov.ndim != 3 or pov.shape[2] != 3:
         raise ValueError(f"the observation has shape {pov.shape}; an image is (height, width, 3)")
+    if pov.dtype != np.uint8:  # a frame of 0.0 to 1.0 would become black
+        raise ValueError(f"the observation's type is {pov.dtype}; an image has whole numbers from 0 to 255 (uint8)")
     buffer = io.BytesIO()
-    Image.fromarray(pov.astype(np.uint8)).save(buffer, format=image_format.upper(), **_QUALITY.get(image_format, {}))
+    Image.fromarray(pov).save(buffer, format=image_format.upper(), **_QUALITY.get(image_format, {}))
     return buffer.getvalue()
 
 

@@ -1068,6 +1068,13 @@ def log(text: str) -> None:
         os.write(1, lines.encode("utf-8", "backslashreplace"))
 
 
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port < 65536:  # a socket would take it modulo 65,536
+        raise argparse.ArgumentTypeError(f"{port} is no port: use 0 to 65535")
+    return port
+
+
 def parse_arguments(argv: Optional[List[str]] = None) -> argparse.Namespace:
     """The command line, with `--help`."""
     parser = argparse.ArgumentParser(
@@ -1077,7 +1084,7 @@ def parse_arguments(argv: Optional[List[str]] = None) -> argparse.Namespace:
     parser.add_argument(
         "--host", default="localhost", help="address to listen on; one that is not loopback needs " + TOKEN_VARIABLE
     )
-    parser.add_argument("--port", type=int, default=5555, help="its port; 0 takes any free one")
+    parser.add_argument("--port", type=_port, default=5555, help="its port; 0 takes any free one")
     parser.add_argument("--env", choices=sorted(BACKENDS), default="thor", help="engine that plays the games")
     parser.add_argument(
         "--data-dir", help="folder with games (default: $ALFWORLD_DATA, ~/.cache/alfworld, or generated for household)"

@@ -65,8 +65,10 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         help="settings that override those of --cfg-path",
     )
     model.add_argument("--model-name", help="with --base-url: the model's name there; needed if the server has several")
-    model.add_argument("--max-retries", type=int, default=5, help="with --base-url: retries of a failed request")
-    model.add_argument("--temperature", type=float, default=0.0, help="of sampling; 0 takes the most probable token")
+    model.add_argument("--max-retries", type=_count, default=5, help="with --base-url: retries of a failed request")
+    model.add_argument(
+        "--temperature", type=_temperature, default=0.0, help="of sampling; 0 takes the most probable token"
+    )
     model.add_argument("--max-new-tokens", type=_positive, default=64, help="length of an answer in tokens")
     vllm = parser.add_argument_group("vLLM, with --model-path")
     vllm.add_argument(
@@ -84,7 +86,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     games = parser.add_argument_group("games")
     games.add_argument("--data-dir", help="folder of games on the server (default: the server's own)")
     games.add_argument("--traj-dir", help="folder of trajectory files (*.json) on the server to take games from")
-    games.add_argument("--num-samples", type=int, default=0, help="number of games, 0 for all")
+    games.add_argument("--num-samples", type=_count, default=0, help="number of games, 0 for all")
     games.add_argument("--seed", type=int, default=0, help="seed of the choice of games, and of sampling")
     games.add_argument("--output-dir", type=Path, required=True, help="folder for the trajectories")
     play = parser.add_argument_group("play")
@@ -95,8 +97,6 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     play.add_argument("--show-commands", action="store_true", help="list the commands that the engine would accept")
     play.add_argument("--instructions", type=Path, help="a text file with another system message")
     arguments = parser.parse_args(argv)
-    if arguments.num_samples < 0:
-        parser.error("--num-samples must be 0 (all) or more")
     if arguments.options and not arguments.cfg_path:
         parser.error("--options override settings of --cfg-path, which is not given")
     for name in ("temperature", "max_new_tokens", "prompt_chars", "instructions"):
@@ -109,6 +109,20 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is less than 0")
+    return value
+
+
+def _temperature(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no temperature of at least 0")
     return value
 
 

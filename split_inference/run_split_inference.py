@@ -199,6 +199,13 @@ def _describe_exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds of at least 0")
+    return value
+
+
 def parse_arguments(argv: Optional[List[str]] = None) -> Tuple[argparse.Namespace, List[str]]:
     """The command line, and the options that go to the client."""
     parser = argparse.ArgumentParser(
@@ -214,9 +221,11 @@ def parse_arguments(argv: Optional[List[str]] = None) -> Tuple[argparse.Namespac
     parser.add_argument("--env", default="thor", help="the server's engine: thor, textworld or household")
     parser.add_argument("--data-dir", help="folder of games, for both")
     parser.add_argument("--traj-dir", help="folder of trajectory files to take games from, for both")
-    parser.add_argument("--start-timeout", type=float, default=120.0, help="seconds to wait until the server listens")
     parser.add_argument(
-        "--stop-timeout", type=float, default=15.0, help="seconds to wait until each program ends by itself"
+        "--start-timeout", type=_seconds, default=120.0, help="seconds to wait until the server listens"
+    )
+    parser.add_argument(
+        "--stop-timeout", type=_seconds, default=15.0, help="seconds to wait until each program ends by itself"
     )
     parser.add_argument(
         "--server-args", nargs=argparse.REMAINDER, default=[], help="all options after this one go to the server"

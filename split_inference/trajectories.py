@@ -113,9 +113,10 @@ class TrajectoryFolder:
             raise FileError(f"--output-dir {folder} cannot be made: {error.strerror or error}") from error
         # What a killed run left unfinished; its game is played again.
         shutil.rmtree(self._partial, ignore_errors=True)
-        # The first run writes its settings; one that continues it must have the same.
+        # The first run writes its settings; one that continues it must have the same. A run that has finished no game
+        # (a model that could not be loaded) is none.
         file = folder / "settings.json"
-        if not file.exists():
+        if not file.exists() or not any(folder.rglob("trajectory.json")):
             write_json(file, settings)
             return
         before = _read_json(file)

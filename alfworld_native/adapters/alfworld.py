@@ -19,7 +19,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,8 @@ class AlfredTWEnv:
         if dialect not in (None, *DIALECTS):
             raise ConfigError(f"dialect: {unknown('dialect', str(dialect), DIALECTS)}")
         self.config, self.train_eval, self.dialect = config, train_eval, dialect
-        if (config.get("env") or {}).get("goal_desc_human_anns_prob", 0) > 0:
+        asked = "goal_desc_human_anns_prob"
+        if asked in (config.get("env") or {}) and _number(config, "env", asked) > 0:
             warnings.warn(
                 "env.goal_desc_human_anns_prob has no effect: the games are played as they are; `alfworld-generate` "
                 "makes games with people's descriptions of the goals",
@@ -102,6 +103,8 @@ class AlfredTWEnv:
                 "ALFWORLD_DATA"
             )
         numbers = _setting(self.config, "env", "task_types")
+        if isinstance(numbers, (str, bytes)) or not isinstance(numbers, Iterable):
+            raise ConfigError(f"env.task_types: {numbers!r} is no list of numbers from 1 to {len(TASK_TYPES)}")
         kinds = {TASK_TYPES[number] for number in numbers if number in TASK_TYPES}
         found = []
         # alfworld's order: as the file system lists the folders, the deepest first.
@@ -118,7 +121,7 @@ class AlfredTWEnv:
                 continue
             if _SOLVABLE.findall(Path(game).read_bytes())[-1:] == [b"true"]:
                 found.append(game)
-        limit = _setting(self.config, "dataset", number_key)
+        limit = _number(self.config, "dataset", number_key)
         self.game_files = found[:limit] if limit > 0 else found
         self.num_games = len(self.game_files)
         if not self.game_files:
@@ -162,7 +165,7 @@ class AlfredTWEnv:
         method = _setting(self.config, "general", "training_method")
         if method not in _STEP_LIMITS:
             raise ConfigError(f"general.training_method: {unknown('method', method, _STEP_LIMITS)}")
-        limit = _setting(self.config, _STEP_LIMITS[method], "training", "max_nb_steps_per_episode")
+        limit = _number(self.config, _STEP_LIMITS[method], "training", "max_nb_steps_per_episode")
         if expert_plan is None:
             expert_plan = method == "dagger" and self.train_eval == "train"
         return AlfworldBatch(self.game_files, batch_size, limit, expert=expert_plan, dialect=self.dialect)
@@ -176,6 +179,14 @@ def _setting(config: Mapping[str, Any], *keys: str) -> Any:
             value = value[key]
         except (KeyError, TypeError, IndexError):
             raise ConfigError(f"alfworld's config lacks {'.'.join(keys[: depth + 1])}") from None
+    return value
+
+
+def _number(config: Mapping[str, Any], *keys: str) -> Any:
+    """The config's number at `keys`; ConfigError if there is none."""
+    value = _setting(config, *keys)
+    if not isinstance(value, (int, float)):
+        raise ConfigError(f"alfworld's config has {'.'.join(keys)}: {value!r}, which is no number")
     return value
 
 

@@ -83,12 +83,17 @@ def render_labelled(
     return _frame(state, size, show_ids, seed, 0, LABEL_DISTANCE)
 
 
+def check_size(size: int) -> None:
+    """ConfigError for a frame of `size` pixels that is too small to show anything."""
+    if size < SMALLEST:
+        raise ConfigError(f"frame size is {size}; the smallest frame is {SMALLEST} pixels wide and high")
+
+
 def _frame(
     state: RoomState, size: int, show_ids: bool, seed: int, turn: int, farthest: float
 ) -> tuple[np.ndarray, list[FrameLabel]]:
     """The view after `turn` quarter turns, and its labels, which reach `farthest` metres."""
-    if size < SMALLEST:
-        raise ConfigError(f"frame size is {size}; the smallest frame is {SMALLEST} pixels wide and high")
+    check_size(size)
     # Everything is rendered SCALE times as large and then averaged, which smooths the edges of polygons.
     room, view, ordered = _seen(state, size, seed, turn)
     large = Image.new("RGB", (view.side, view.side), (240, 240, 236))

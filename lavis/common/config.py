@@ -27,6 +27,8 @@ except ModuleNotFoundError as error:
 
 logger = logging.getLogger(__name__)
 
+SECTIONS = ("run", "model", "datasets", "preprocess")
+
 
 class Config:
     """The merged configuration of one run, registered as "configuration".
@@ -41,6 +43,10 @@ class Config:
         # One option at a time, so that an error names the one that cannot be read.
         options = merged({}, *(read_option(option, texts) for option in to_dot_list(args.options)))
         user = load_yaml(args.cfg_path)
+        # A misspelt section would otherwise be ignored in silence.
+        for section in {**user, **options}:
+            if section not in SECTIONS:
+                raise ConfigError(f"{args.cfg_path}: {unknown('section', str(section), SECTIONS)}")
         for section in ("run", "model", "datasets"):
             if user.get(section) is None:
                 raise ConfigError(f"{args.cfg_path}: the config has no {section!r} section (docs/offline.md)")

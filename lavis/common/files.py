@@ -56,6 +56,15 @@ def write_atomically(path: Path | str, write: Callable[[BinaryIO], Any]) -> None
         raise FileError(f"{path} could not be written: {error.strerror or error}") from error
 
 
+def read_json(path: Path | str) -> Any:
+    """What a JSON file of ours holds; FileError if it is damaged or cannot be read."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"damaged ({error})"
+        raise FileError(f"{path} is not readable: {why}; it is made anew if you delete it") from error
+
+
 def write_json(path: Path | str, content: Any) -> None:
     """Write `content` as JSON (UTF-8, one space of indentation); see `write_atomically`."""
     # A model may write half a surrogate pair, which UTF-8 cannot hold; JSON can, as `\udXXX`.

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lavis.common.config import is_no_text, not_a_list
 from lavis.common.errors import ConfigError, unknown
-from lavis.common.settings import ABOVE_ZERO, Rule, Section, at_least, one_of, setting
+from lavis.common.settings import ABOVE_ZERO, FINITE, Rule, Section, at_least, one_of, setting
 
 OBJECTIVES = ("bc", "dpo")
 DPO_BETA = 0.1  # the original's value
@@ -78,8 +78,10 @@ class RunSettings(Section, section="run"):
     dpo_beta: float = setting(
         DPO_BETA, "temperature of DPO's implicit reward (Rafailov et al. 2023, eq. 7)", ABOVE_ZERO
     )
-    repetition_penalty: float = setting(1.0, "of decoding; 1.5 is LAVIS's, 1 is what the online policy uses")
-    length_penalty: float = setting(1.0, "of the beam search")
+    repetition_penalty: float = setting(
+        1.0, "of decoding; 1.5 is LAVIS's, 1 is what the online policy uses", ABOVE_ZERO
+    )
+    length_penalty: float = setting(1.0, "of the beam search", FINITE)
     clip_grad_norm: float = setting(0.0, "largest norm of a gradient; 0: off", at_least(0))
     fsdp: bool = setting(
         False, "shard weights, gradients and optimiser over the processes (for a language model that trains)"

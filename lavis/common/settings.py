@@ -60,6 +60,7 @@ def list_of(what: str, holds: Callable[[Any], bool], *, empty: bool = True) -> R
 
 SECONDS = Rule("a number of seconds above 0", lambda value: 0 < value < math.inf)
 ABOVE_ZERO = Rule("a number above 0", lambda value: 0 < value < math.inf)
+FINITE = Rule("a finite number", math.isfinite)
 DEVICE = Rule("one of auto, cpu, cuda, cuda:<index>", lambda value: bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", value)))
 
 

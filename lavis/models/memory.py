@@ -60,8 +60,8 @@ from lavis.models import fast_llm
 from lavis.models.blip2_models import adapters
 from lavis.models.blip2_models.blip2 import dtype_named, init_qformer, init_vision_encoder
 from lavis.models.blip2_models.emac_config import (
-    CONFIG_DEFAULTS,
     PARTS,
+    checked_options,
     frozen_parts,
     lora_options,
     model_section,
@@ -130,7 +130,7 @@ class Sizes:
     @classmethod
     def of(cls, model: Mapping[str, object], device: str) -> Sizes:
         """Read off a `model:` section of a Blip2Emac; nothing is loaded or downloaded."""
-        options = {**CONFIG_DEFAULTS, **model}
+        options = checked_options(model)
         parts = skeleton(options, on_cpu=device == "cpu")
         encoder, qformer, llm = (parts[name] for name in ("visual_encoder", "Qformer", "llm_model"))
         amp = mixed_precision(torch.device(device), dtype_named(options["amp"], "amp") if options["amp"] else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from lavis.common.errors import missing_extra
+from lavis.common.errors import ConfigError, missing_extra, unknown
 
 try:
     import torch
@@ -70,8 +70,15 @@ def load_model_and_preprocess(
 def load_preprocess(config: Mapping[str, Mapping]) -> tuple[Processors, Processors]:
     """Image and text processors of a `preprocess:` section; if it names none, items pass unchanged."""
 
+    for kind in config:
+        if kind not in ("vis_processor", "text_processor"):
+            raise ConfigError(unknown("key of preprocess", str(kind), ("vis_processor", "text_processor")))
+
     def built(kind: str) -> Processors:
         section = config.get(kind) or {}
+        for phase in section:
+            if phase not in ("train", "eval"):
+                raise ConfigError(unknown(f"phase of preprocess.{kind}", str(phase), ("train", "eval")))
         return {
             phase: processor_of(section[phase], f"preprocess.{kind}.{phase}") if section.get(phase) else BaseProcessor()
             for phase in ("train", "eval")

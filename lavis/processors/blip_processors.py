@@ -16,6 +16,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
+from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.processors.base_processor import BaseProcessor
 
@@ -33,6 +34,13 @@ def as_image(item: Image.Image | np.ndarray) -> Image.Image:
         return Image.fromarray(item)
     what = f"{item.dtype} array of shape {item.shape}" if isinstance(item, np.ndarray) else type(item).__name__
     raise ValueError(f"image: expected a PIL image or a uint8 array (H, W, 3), got {what}")
+
+
+def pixels(image_size: object) -> int:
+    """`image_size`, the side of a square in pixels; ConfigError if no image has such a side."""
+    if not isinstance(image_size, int) or isinstance(image_size, bool) or image_size < 1:
+        raise ConfigError(f"image_size: {image_size!r} is no whole number of pixels above 0")
+    return image_size
 
 
 class BlipImageBaseProcessor(BaseProcessor):
@@ -67,7 +75,7 @@ class BlipImageEvalProcessor(BlipImageBaseProcessor):
         self, image_size: int = 384, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
     ) -> None:
         super().__init__(mean, std)
-        self.image_size = image_size
+        self.image_size = pixels(image_size)
 
     def __call__(self, item: Image.Image | np.ndarray) -> Tensor:
         """float32 (3, image_size, image_size); of four frames (4, 3, image_size, image_size)."""
@@ -92,7 +100,7 @@ class Blip2ImageTrainProcessor(BlipImageBaseProcessor):
         seed: int | None = None,
     ) -> None:
         super().__init__(mean, std)
-        self.image_size = image_size
+        self.image_size = pixels(image_size)
         self.scale = (min_scale, max_scale)
         self.random = random.Random(seed)
 

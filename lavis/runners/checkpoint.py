@@ -101,19 +101,20 @@ def load(path: Path, *, mmap: bool = False) -> dict[str, Any]:
             f"{path} is no checkpoint of a runner: it lacks {', '.join(lacking[:3])}. Weights alone are loaded with "
             "model.pretrained"
         )
-    check_types(content, path, required=TYPES, optional={"batches_per_epoch": int})
+    check_types(content, path, required=TYPES, optional={"batches_per_epoch": int, "samples": int})
     return content
 
 
 def require_fit(content: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> None:
     """CheckpointError if `content` differs from this run's `own` values: another model, or other batches."""
+    new = "begin a new run from these weights with model.pretrained"
     for key, value in own.items():
         if key in content and content[key] != value:
             theirs, ours = (str(side)[:24] for side in (content[key], value))
             hint = {
                 "global_batch": " (run.batch_size_train × processes)",
-                "batches_per_epoch": ": resume with the same training data (and run.iters_per_inner_epoch), or begin "
-                "a new run from these weights with model.pretrained",
+                "batches_per_epoch": ": resume with the same training data (and run.iters_per_inner_epoch), or " + new,
+                "samples": " to train on: resume with the same training data, or " + new,
             }.get(key, "")
             raise CheckpointError(f"{path} has {key} {theirs}, this run {ours}{hint}")
 

@@ -354,6 +354,7 @@ class RunnerBase:
             "global_batch": self.stream.global_batch,
             "accum_grad_iters": self.settings.accum_grad_iters,
             "batches_per_epoch": self.batches_per_epoch,
+            "samples": self.stream.length,
         }
 
     def _resume(self) -> None:
@@ -383,7 +384,10 @@ class RunnerBase:
         self._last_saved = path
         # The data may be another than before; what the weights have learned of the earlier one stays in them.
         self.games = self.games.merged(played_in(content) or PlayedGames(unknown=(path.name,)))
-        self.best = checkpoint.bring_best(content["best"], path.parent, self.output_dir, write=self.is_main)
+        # The best of another split would pass for the best of this one, and for the last if nothing is validated now.
+        split, before = self.settings.valid_splits[:1], (content["config"].get("run") or {}).get("valid_splits") or []
+        best = content["best"] if split == list(before)[:1] else checkpoint.NOTHING_VALIDATED
+        self.best = checkpoint.bring_best(dict(best), path.parent, self.output_dir, write=self.is_main)
         barrier()
         self.averages.restore(content["averages"])
         if self.references is not None and content["references"]:

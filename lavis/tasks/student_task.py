@@ -147,7 +147,7 @@ class LabelCheck:
         """Why the record cannot be used, or ""."""
         if self._preferences and not record.text_output_neg.strip():
             return "text_output_neg is missing or empty, and run.objective=dpo needs it"
-        for field in ("text_output", "text_output_neg"):
+        for field in ("text_output", "text_output_neg") if self._preferences else ("text_output",):
             text = getattr(record, field)
             # No tokenizer makes more tokens than bytes of a text: most labels need not be encoded.
             if len(text.encode()) + self._joint >= self._limit and (length := self._length(text)) > self._limit:

@@ -196,7 +196,9 @@ def test_observations_that_are_no_images_are_refused_at_once():
         encode({"pov": np.zeros((4, 4))})
     with pytest.raises(ValueError, match="image_format='gif'"):
         QwenPolicyClient("http://localhost", image_format="gif")
-    assert encode(np.zeros((4, 4, 3)), "png").startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="type is float64; an image has whole numbers from 0 to 255"):
+        encode(np.full((4, 4, 3), 0.9))  # it would be black
+    assert encode(np.zeros((4, 4, 3), np.uint8), "png").startswith(b"\x89PNG")
 
 
 class OldGym:

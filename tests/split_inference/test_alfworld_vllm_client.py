@@ -91,6 +91,9 @@ def test_options_that_make_no_sense(capsys):
         ["--base-url", "u", "--options", "policy.num_beams=1"],
         ["--cfg-path", "f", "--temperature", "1"],
         ["--base-url", "u", "--timeout", "-1"],
+        ["--base-url", "u", "--max-retries", "-1"],
+        ["--base-url", "u", "--temperature", "nan"],
+        ["--base-url", "u", "--num-samples", "-1"],
     ):
         with pytest.raises(SystemExit) as ended:
             alfworld_vllm_client.parse_arguments(["--output-dir", "x", *options])

@@ -78,8 +78,12 @@ def test_a_folder_that_cannot_be_written_is_named(connections, games, planner, t
 
 
 def test_another_run_is_not_mixed_in(tmp_path):
-    TrajectoryFolder(tmp_path, {"model": "a", "seed": 1})
-    TrajectoryFolder(tmp_path, {"model": "a", "seed": 1})
+    TrajectoryFolder(tmp_path, {"model": "b", "seed": 1})  # it ended before a game did, and so may be corrected
+    for _ in range(2):
+        folder = TrajectoryFolder(tmp_path, {"model": "a", "seed": 1})
+    (tmp_path / "game").mkdir()
+    (tmp_path / "game" / "trajectory.json").write_text("{}")
+    assert folder.finished("game")
     with pytest.raises(ConfigError, match="model 'a' is now 'b'.*another --output-dir"):
         TrajectoryFolder(tmp_path, {"model": "b", "seed": 1})
 

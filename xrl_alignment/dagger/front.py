@@ -177,7 +177,7 @@ class Front:
                         else:
                             request.reply({"kind": "wait", "seconds": WAIT_S})
                     case Bye(session=session, reason=reason):
-                        self._give_back(session, reason or "left")
+                        self._give_back(session, one_line(reason) or "left")
                         self.greeted.pop(session, None)
                         if not self.greeted and V1_SESSION not in self.episodes:
                             self._rounds.withdraw()

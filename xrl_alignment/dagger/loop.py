@@ -17,6 +17,7 @@ from typing import Any
 from alfworld_native.experts.base import act_all
 from alfworld_native.language.commands import is_thought
 from lavis.common.errors import DivergedError
+from xrl_alignment.agents.language.plain import plain
 from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.agents.policies.base import Policy, PolicyInput, frames_of
 from xrl_alignment.common.errors import EndpointFault
@@ -161,7 +162,8 @@ class DaggerLoop:
         with self.times.part("policy"):
             answers = self.policy.act(list(questions.values())) if questions else []
         self._policy_call_s = time.monotonic() - began
-        own = dict(zip(questions, answers, strict=True))
+        # A policy of somebody's own may hand on what a client has sent.
+        own = dict(zip(questions, map(plain, answers), strict=True))
 
         # The original's rule for an expert's answer that was filtered: the policy's own action becomes the label.
         return [

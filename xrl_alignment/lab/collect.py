@@ -46,7 +46,7 @@ from xrl_alignment.common.choices import BACKENDS, CAMERAS, ENVIRONMENT_NAMES, N
 from xrl_alignment.common.progress import GameProgress
 from xrl_alignment.play.collection.card import card
 from xrl_alignment.play.collection.plan import EXPERTS, FORMATS, LANGUAGE_MODEL, Collected, Plan
-from xrl_alignment.play.collection.player import CollectingPlayer
+from xrl_alignment.play.collection.player import CollectingPlayer, counter
 from xrl_alignment.play.collection.storage import CollectionJournal, parse_episodes
 from xrl_alignment.play.rollouts.base import RolloutExecutor
 from xrl_alignment.play.rollouts.make import make_executor
@@ -232,6 +232,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     plan = Plan(
         **{**settings, "data": os.path.abspath(settings["data"]) if settings["data"] else ""}, games=games_hash(games)
     )
+    counter(plan.tokenizer)  # a tokenizer that is not there is an error before the folder is claimed
     began = time.monotonic()
     with contextlib.ExitStack() as cleanup:
         teacher = cleanup.enter_context(_teacher(plan.expert, options))

@@ -30,7 +30,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import inspect
-import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -49,7 +48,7 @@ from alfworld_native.household.frozen import GAMES, HASHES, contents_hash
 from alfworld_native.household.generator import generate
 from alfworld_native.household.levels import LEVELS
 from lavis.common.errors import ConfigError, unknown
-from lavis.common.files import make_folder, write_atomically, write_json
+from lavis.common.files import make_folder, read_json, write_atomically, write_json
 from lavis.common.named_class import is_class_name, load_class, make_named
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import run_program
@@ -252,7 +251,7 @@ def play(player: Player, chosen: GameSet, out: Path) -> dict[str, Any]:
     asked = {"player": player.name, "level": level, "set": chosen.name, "hash": chosen.hash, "max_steps": limit}
     asked |= {"games": len(chosen.games), **player.identity}
     if path.is_file():
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = read_json(path)
         # A subset of the file's entries: it also holds the figures.
         if asked.items() <= known.items():
             print(f"{path}: played before; without this file it is played again", flush=True)
@@ -392,7 +391,7 @@ def _cell(figures: dict[str, Any]) -> str:
 def _player_card(player: Player, out: Path) -> str:
     """The card of a player: all that it has played whose figures are in `out`, also in earlier calls."""
     files = sorted(out.glob(f"*-{_slug(player.name)}.json"))
-    known = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    known = [read_json(path) for path in files]
     # Not figures of other weights or another class by the same name.
     asked = {"player": player.name, **player.identity}
     rows = [row for row in known if asked.items() <= row.items() and row["level"] in LEVELS]

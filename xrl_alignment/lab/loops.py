@@ -11,16 +11,16 @@ game): of a result to what the loop began with, and of an ablation, a switch or 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lavis.common.errors import ConfigError, MissingFileError
+from lavis.common.files import read_json
 from lavis.common.program import run_program
 from xrl_alignment.lab.results.page import by_seed, gain, rate, span
-from xrl_alignment.lab.results.statistics import difference, grid, success_and_interval, won_by_game
+from xrl_alignment.lab.results.statistics import difference, grid, mean_and_interval, won_by_game
 from xrl_alignment.settings.planning import EmacPlusConfig
 from xrl_alignment.settings.resume import changed_settings, settings_in
 
@@ -39,7 +39,7 @@ def read_loop(folder: Path) -> dict[str, Evaluation]:
     summary = folder / "summary.json"
     if not summary.is_file():
         raise MissingFileError(f"{folder} has no summary.json: the loop is not finished, or no loop's folder")
-    facts = json.loads(summary.read_text(encoding="utf-8"))
+    facts = read_json(summary)
     tokens = {"": facts.get("training_tokens")}
     files = {path.stem: path for path in sorted((folder / "evaluations").glob("*.json"))}
     for ablation in sorted((folder / "ablations").glob("*/evaluations/*_after.json")):
@@ -50,7 +50,7 @@ def read_loop(folder: Path) -> dict[str, Evaluation]:
             tokens[what] = facts[name].get("training_tokens")
     found = {}
     for name, path in files.items():
-        evaluation = json.loads(path.read_text(encoding="utf-8"))
+        evaluation = read_json(path)
         if "episodes" not in evaluation:
             raise ConfigError(f"{path} is of an older version: it does not tell which games were won")
         what = name.partition("_")[2]
@@ -80,7 +80,7 @@ def compare(folders: Sequence[Path]) -> dict[str, Any]:
             if games != played[0]:  # of a split's name alone the settings do not tell which games it had
                 raise ConfigError(f"{folder}: {name} is of other games than that of {folders[0]}")
         values = grid([won_by_game(each) for each in evaluations])  # (loops, games)
-        mean, low, high = success_and_interval(values)
+        mean, low, high = mean_and_interval(values, lowest=0.0)
         solved = sum(sum(won_by_game(each).values()) for each in evaluations)
         spent = [each["training_tokens"] for each in evaluations]
         rows[name] = {

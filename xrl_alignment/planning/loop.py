@@ -15,7 +15,6 @@ whose files are not there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 
 from alfworld_native import engine_name
 from alfworld_native.base import Environment, Game
-from lavis.common.files import make_folder, remove_temporaries, write_json
+from lavis.common.files import make_folder, read_json, remove_temporaries, write_json
 from lavis.common.progress import Bar
 from lavis.datasets.shards import ShardFolder
 from lavis.models.played import PlayedGames
@@ -117,7 +116,7 @@ class Loop:
                 for path in self.folder.glob("round_*/game_*.json"):
                     if int(path.parent.name.removeprefix("round_")) >= round:
                         continue
-                    one = json.loads(path.read_text(encoding="utf-8"))
+                    one = read_json(path)
                     if one["result"]["won"] and not one["assisted"]:
                         solved.add(one["result"]["game"])
                 chosen = [game for game in chosen if game.id not in solved]
@@ -206,7 +205,7 @@ class Loop:
         # Sorted: a folder lists its files in any order, and training draws examples by their places.
         for path in sorted(self.folder.glob("round_*/game_*.json")):
             if int(path.parent.name.removeprefix("round_")) <= round:
-                record = plain_texts(json.loads(path.read_text(encoding="utf-8")))
+                record = plain_texts(read_json(path))
                 rules = self.config.planner
                 found += examples_of(record, targets=rules.targets, learn_feedback=rules.learn_feedback)
         return found
@@ -215,7 +214,7 @@ class Loop:
         """What the planner cost in all rounds so far."""
         tokens = calls = each_step = 0
         for path in self.folder.glob("round_*/game_*.json"):
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = read_json(path)
             plans, judgements = record["calls"], record.get("feedbacks", ())
             tokens += sum(call["tokens"] for call in [*plans, *judgements])
             calls += len(plans) + len(judgements)
@@ -263,5 +262,5 @@ class Loop:
                     bar.advance(outcome.value.result.won)
             write_json(path, figures(played) | {"episodes": [[asdict(one.result) for one in played]]})
         # From the file also if it was just written: a loop that goes on returns the same containers (lists, no tuples).
-        read = json.loads(path.read_text(encoding="utf-8"))
+        read = read_json(path)
         return {key: value for key, value in read.items() if key != "episodes"}

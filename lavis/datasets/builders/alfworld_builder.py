@@ -59,7 +59,9 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
 
     def open_source(self, storage: Path) -> Source:
         """The records in a JSON file or in a folder."""
-        blank = bool(self.config.get("blank_images", False))
+        blank = self.config.get("blank_images", False)
+        if not isinstance(blank, bool):
+            raise ConfigError(f"datasets.alfworld_cap.blank_images: {blank!r} is neither true nor false")
         # `collect` fills a folder either way; only the LAVIS format has the annotation file.
         if storage.is_dir() and not (storage / ANNOTATION_NAME).is_file():
             return ShardFolder(storage, blank_images=blank)

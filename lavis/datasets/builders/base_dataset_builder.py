@@ -43,6 +43,11 @@ class BaseDatasetBuilder:
                 if key not in known:
                     raise ConfigError(unknown("key of a dataset's section", str(key), known))
         self.data_type = str(self.config.get("data_type", "images"))
+        if cfg is not None and self.DATASET_CONFIG_DICT:
+            known = [*(defaults.get("build_info") or {}), "annotations", self.data_type]
+            for key in self.config.get("build_info") or {}:
+                if key not in known:
+                    raise ConfigError(unknown("key of a dataset's build_info", str(key), known))
         self.configure(**run)
 
     def configure(
@@ -89,6 +94,8 @@ class BaseDatasetBuilder:
         # Over the model's own, which `configure` was given: a section may name one phase alone.
         for processors, key in ((self.vis_processors, "vis_processor"), (self.text_processors, "text_processor")):
             for phase, settings in (self.config.get(key) or {}).items():
+                if phase not in ("train", "eval"):
+                    raise ConfigError(unknown(f"phase of {key}", str(phase), ("train", "eval")))
                 processors[phase] = processor_of(settings, f"{key}.{phase}")
 
     def build(self) -> dict[str, BaseDataset]:

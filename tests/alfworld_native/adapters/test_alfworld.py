@@ -158,6 +158,12 @@ def test_a_config_that_cannot_be_used_is_told_in_one_line(config, tmp_path, monk
     del config["env"]["task_types"]
     with pytest.raises(ConfigError, match="alfworld's config lacks env.task_types"):
         make(config)
+    config["env"]["task_types"] = 1
+    with pytest.raises(ConfigError, match="env.task_types: 1 is no list of numbers from 1 to 6"):
+        make(config)
+    config["env"] |= {"task_types": [1], "goal_desc_human_anns_prob": None}
+    with pytest.raises(ConfigError, match="env.goal_desc_human_anns_prob: None, which is no number"):
+        make(config)
 
 
 def test_settings_of_the_play_are_checked(config, ours):

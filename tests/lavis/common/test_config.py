@@ -113,6 +113,7 @@ def test_pairs_without_equal_signs(tmp_path: Path) -> None:
         ("model: tiny\nrun: {}\ndatasets: {}", "^model: 'tiny' is no section"),
         ("model: {arch: blip2_emac, model_type: tiny}\nrun: {}\ndatasets: [a]", r"^datasets: \['a'\] is no section"),
         ("model: {arch: blip2_emac, model_type: tiny}\nrun: {}\ndatasets: {alfworld_cap: a}", "alfworld_cap: 'a' is"),
+        ("model: {arch: blip2_emac}\nrun: {}\ndatasets: {}\ndatset: {}", "unknown section 'datset': did you mean"),
         ("run:\n\tseed: 1", "user.yaml: not a yaml file: while scanning"),
         ("- a", "user.yaml: a config file holds sections"),
         ("'111'", "user.yaml: a config file holds sections"),

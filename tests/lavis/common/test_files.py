@@ -21,6 +21,7 @@ from lavis.common.files import (
     locked,
     make_folder,
     new_folder,
+    read_json,
     remove_temporaries,
     replaced,
     write_atomically,
@@ -111,7 +112,12 @@ def test_json_is_utf8_and_replaces_an_older_file(tmp_path: Path) -> None:
         write_json(path, content)
     assert json.loads(path.read_bytes().decode("utf-8")) == {"ä": [1, None]} and "ä" in path.read_text("utf-8")
     write_json(path, {"a": "\ud800"})  # half a surrogate pair, which a model may write and UTF-8 cannot hold
-    assert json.loads(path.read_text("utf-8")) == {"a": "\ud800"}
+    assert json.loads(path.read_text("utf-8")) == read_json(path) == {"a": "\ud800"}
+    path.write_text('{"a": ')
+    with pytest.raises(FileError, match=f"^{path} is not readable: damaged .*; it is made anew if you delete it"):
+        read_json(path)
+    with pytest.raises(FileError, match="not readable: No such file"):
+        read_json(tmp_path / "none.json")
 
 
 def test_lines_are_appended(tmp_path: Path) -> None:

@@ -124,6 +124,13 @@ def test_a_section_without_a_name_is_refused(section: object) -> None:
         processor_of(section, "vis_processor.train")
 
 
+@pytest.mark.parametrize("size", ["abc", -4, 0, 1.5, True])
+def test_a_size_that_no_image_has_is_refused(size: object) -> None:
+    for name in ("blip_image_eval", "blip2_image_train"):
+        with pytest.raises(ConfigError, match="image_size: .* is no whole number of pixels above 0"):
+            load_processor(name, {"image_size": size})
+
+
 def test_questions_lose_their_punctuation() -> None:
     processor = load_processor("blip_question", {"max_words": 5})
     assert isinstance(processor, BlipQuestionProcessor) and processor.always_same()

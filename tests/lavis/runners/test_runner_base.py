@@ -262,6 +262,20 @@ def test_a_resume_on_other_data_names_the_games_of_both(make_runner, annotation_
     assert played["unknown"] == ["older.pth"]
 
 
+def test_the_best_of_a_split_that_is_no_longer_validated_is_not_this_runs(make_runner, tmp_path: Path) -> None:
+    """It was tested and recommended under the last epoch's name."""
+    make_runner("a", **{"run.max_epoch": 1, "run.valid_splits": ["val"]}).train()
+    assert (tmp_path / "a/checkpoint_best.pth").is_file()
+    resumed = {"run.resume_ckpt_path": "latest", "run.max_epoch": 2}
+    runner = make_runner("a", **resumed, **{"run.valid_splits": []})
+    runner.train()
+    assert runner.final_checkpoint == tmp_path / "a/checkpoint_1.pth"
+    again = make_runner("a", **{**resumed, "run.max_epoch": 3, "run.valid_splits": ["val"]})
+    again.train()
+    assert again.final_checkpoint == tmp_path / "a/checkpoint_best.pth"
+    assert torch.load(again.final_checkpoint, weights_only=True)["best"]["epoch"] == 2
+
+
 def test_a_resumed_run_has_its_own_weight_decay(make_runner, tmp_path: Path) -> None:
     make_runner("a", **{"run.max_epoch": 1}).train()
     own = {"run.resume_ckpt_path": tmp_path / "a/checkpoint_0.pth", "run.weight_decay": 0.25, "run.beta2": 0.98}

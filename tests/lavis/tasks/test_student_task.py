@@ -79,6 +79,11 @@ def test_labels_that_would_be_cut() -> None:
     assert check(Record(image, "", "go to desk 1")) == (
         "text_output has 5 tokens with its end, over the model's 4 (by model.max_output_txt_len): 'go to desk 1'…"
     )
+    # The rejected answer is not read by cloning.
+    assert check(Record(image, "", "look", "go to desk 1")) == ""
+    assert "text_output_neg has 5" in LabelCheck(str.split, 4, preferences=True)(
+        Record(image, "", "look", "go to desk 1")
+    )
     by_bytes = LabelCheck(lambda text: list(text.encode()), limit=4, preferences=False)
     assert "has 7 tokens" in by_bytes(Record(image, "", "日本"))  # two characters, six bytes
 

@@ -455,6 +455,36 @@ def test_strange_text_does_not_end_the_server(make_run, scripted):
     assert run.wait().error is None and run.journal[0].won  # done, and nobody says that it was lost
 
 
+def test_a_strange_command_that_a_policy_hands_on_does_not_end_the_server(make_run):
+    class Echo:
+        def act(self, batch):
+            return [(*item.admissible_commands, "look")[0] for item in batch]
+
+        def close(self):
+            pass
+
+    run = make_run(policy=Echo(), num_envs=1, num_rounds=1).start()
+    session = Session(run, "a")
+    session.send(Hello, games=("g/1",))
+    assert session.send(Next)["kind"] == "work"
+    assert session.observe(opening("g/1"), "g/1", admissible_commands=["~half~"])["action"] == "?"
+    assert session.observe("Done.", done=True, won=True)["action"] is None
+    session.send(Bye, reason="left\nERROR: not true ~half~")
+    assert run.wait().error is None and run.journal[0].won
+
+
+def test_the_reason_of_a_client_that_leaves_is_one_line_of_the_log(make_run, scripted):
+    run = make_run(policy=scripted("look"), num_envs=1, num_rounds=1).start()
+    one, two = Session(run, "one"), Session(run, "two")
+    for session in (one, two):
+        session.send(Hello, games=("g/1",))
+    one.send(Next)
+    one.observe(opening("g/1"), "g/1")
+    one.send(Bye, reason="left\nERROR: not true ~half~")
+    assert two.send(Next)["kind"] == "work"
+    assert "given back: its client left ERROR: not true ?" in run.log and "\nERROR: not true" not in run.log
+
+
 def test_status_tells_how_far_the_run_is(make_run, scripted):
     run = make_run(policy=scripted("look"), max_steps=2)
     run.play()

@@ -380,6 +380,15 @@ def test_names_that_cannot_be_used(household_data: Path, tmp_path: Path, option:
         main([*common, option, value, "--out", str(tmp_path / "out")])
 
 
+def test_a_tokenizer_that_is_not_there_claims_no_folder(household_data: Path, tmp_path: Path) -> None:
+    asked = ["--env", "household", "--data", str(household_data), "--split", "household_heldout", "--num-games", "1"]
+    out = tmp_path / "out"
+    with pytest.raises(ConfigError, match="--tokenizer: no tokenizer in"):
+        main([*asked, "--no-frames", "--tokenizer", str(tmp_path / "modle"), "--out", str(out)])
+    main([*asked, "--no-frames", "--out", str(out)])
+    assert (out / "README.md").is_file()
+
+
 class Listening:
     """An expert that keeps what it is told."""
 

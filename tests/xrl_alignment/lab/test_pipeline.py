@@ -16,6 +16,7 @@ import pytest
 import torch
 import yaml
 
+import dagger_server
 from alfworld_native.errors import EnvironmentFault
 from lavis.common.errors import ConfigError
 from lavis.common.files import LockedError
@@ -237,6 +238,10 @@ def test_the_client_is_told_all_that_it_needs():
     assert [part for part in wanted.split(", ") if part not in words] == [] and "--expert" not in words
     words = " ".join(client_command(load_config(DaggerConfig, None, ["expert.name=planner"])))
     assert "--expert planner" in words and "--num-train" not in words
+    # The client's own default is 127.0.0.1.
+    for host, told in (("127.0.0.1", False), ("localhost", False), ("::1", True), ("127.0.0.2", True)):
+        words = dagger_server.client_command(load_config(DaggerConfig, None, [f"server.host='{host}'"]), 7860)
+        assert (f"--host {host}" in words) == told
 
 
 def test_the_end_of_a_log(tmp_path):

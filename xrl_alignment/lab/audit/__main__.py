@@ -20,7 +20,6 @@ Each step is one of the project's programs and is done once, so a run that was s
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import time
@@ -83,7 +82,7 @@ if __name__ == "__main__":
     # Above the imports that take seconds: `--help` and mistakes are answered at once.
     read_first(read_command_line)
 
-from lavis.common.files import locked, make_folder, write_atomically, write_json
+from lavis.common.files import locked, make_folder, read_json, write_atomically, write_json
 from xrl_alignment.common.versions import versions
 from xrl_alignment.lab.audit.figures import drawn
 from xrl_alignment.lab.audit.page import render, scores_page
@@ -99,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     path = options.page.with_suffix(".json") if options.page else options.out / "audit.json"
     with closing(locked(options.out / ".lock", options.out)):
         # Sections that are not asked for now keep the figures of an earlier call.
-        results = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        results = read_json(path) if path.is_file() else {}
         sections = [name for name in options.sections if name != "logs" or sizes.logs]
         if sizes.only_done:  # it plays its games each time
             sections = [name for name in sections if name != "leakage"]

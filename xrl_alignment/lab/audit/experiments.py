@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from alfworld_native.games import find_games, find_splits
 from alfworld_native.household.levels import LEVELS
+from lavis.common.files import read_json
 from xrl_alignment.lab.audit.leakage import shared_with_training, told_by_text
 from xrl_alignment.lab.audit.logs import count_trials
 from xrl_alignment.lab.audit.power import detectable, games_needed, one_sided_games
@@ -50,7 +50,7 @@ def evaluate(lab: Lab, name: str, config: str, options: Mapping[str, Any], proto
     given = {**options, "run.output": output, "run.table": table}
     command += ["--options", *(f"{key}={value}" for key, value in given.items())]
     lab.step(f"evaluations/{name}", command)
-    result = json.loads(output.read_text(encoding="utf-8"))
+    result = read_json(output)
     # Of the card what the page shows; the whole result stays in its own file.
     keys = ("who", "sees", "decode", "protocol", "max_steps", "trials", "split", "games_hash", "first_trial", "best_of")
     found: dict[str, Any] = {key: result[key] for key in keys} | {"by_slot": result.get("by_slot"), "name": name}

@@ -13,7 +13,6 @@ have been made with the same sizes; if the machine or the versions were others, 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 from collections.abc import Mapping
@@ -46,7 +45,7 @@ if __name__ == "__main__":
     read_first(read_command_line)
 
 from lavis.common.errors import ConfigError
-from lavis.common.files import locked, make_folder, write_atomically, write_json
+from lavis.common.files import locked, make_folder, read_json, write_atomically, write_json
 from xrl_alignment.common.versions import versions
 from xrl_alignment.lab.results.curves import curves
 from xrl_alignment.lab.results.experiments import RUN
@@ -71,7 +70,7 @@ def main() -> None:
 def _run(sizes: ResultsConfig, output: Path, page: Path | None) -> dict[str, Any]:
     """Run the experiments and write their figures; returns all figures that the file holds then."""
     path = page.with_suffix(".json") if page else output / "results.json"
-    results = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    results = read_json(path) if path.is_file() else {}
     for name in sizes.experiments:
         refuse_other_sizes(path, name, results.get(name, {}), sizes)
     for name in sizes.experiments:

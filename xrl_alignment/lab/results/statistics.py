@@ -25,27 +25,23 @@ def grid(evaluations: Sequence[Mapping[str, bool]]) -> np.ndarray:
     return np.array([[evaluation[game] for game in games] for evaluation in evaluations], dtype=float)
 
 
-def mean_and_interval(values: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
-    """Mean of `values` (seeds, games) and its 95 % interval, by a bootstrap over seeds and games.
+def mean_and_interval(values: np.ndarray, *, lowest: float = -1.0, seed: int = 0) -> tuple[float, float, float]:
+    """Mean of `values` (seeds, games), from `lowest` to 1, and its 95 % interval, by a bootstrap over seeds and games.
 
     Seeds and games are drawn with replacement, independently (a two-way bootstrap: Owen 2007, arXiv:0712.1111): another
     training run and other games would both have given other figures. Of paired differences it is the interval of the
-    mean difference.
+    mean difference; success has `lowest` 0.
+
+    If all values are equal no draw differs, and the bootstrap would call a width of zero an interval. Then the games of
+    which none (or, with seeds, none in any of them) has another value are the trials of Wilson's: so large a share of
+    other games may have any value.
     """
+    mean = float(values.mean())
+    if values.min() == values.max():
+        _, share = wilson_interval(0, values.shape[1])
+        return mean, mean - share * (mean - lowest), mean + share * (1 - mean)
     low, high = np.quantile(_drawn_sums(values, seed) / values.size, [0.025, 0.975])
-    return float(values.mean()), float(low), float(high)
-
-
-def success_and_interval(solved: np.ndarray) -> tuple[float, float, float]:
-    """Mean of `solved` (seeds, games), each 0 or 1, and its 95 % interval (`mean_and_interval`).
-
-    If all are equal no draw differs, and the bootstrap would call a width of zero an interval. Wilson's has one. Its
-    trials are the games: the seeds played the same ones, so they are no further games.
-    """
-    mean, low, high = mean_and_interval(solved)
-    if solved.min() == solved.max():
-        low, high = wilson_interval(int(mean * solved.shape[1]), solved.shape[1])
-    return mean, low, high
+    return mean, float(low), float(high)
 
 
 def _drawn_sums(values: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -59,7 +55,7 @@ def _drawn_sums(values: np.ndarray, seed: int = 0) -> np.ndarray:
 def row(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What a table says of one setting: success with its interval over seeds, and by seed; steps, rejected commands."""
     values = grid([won_by_game(evaluation) for evaluation in evaluations])  # (seeds, games)
-    mean, low, high = success_and_interval(values)
+    mean, low, high = mean_and_interval(values, lowest=0.0)
     episodes = [episode for evaluation in evaluations for episode in evaluation["episodes"][0]]
     # Steps of won games alone: those of a failed one say only how long it was allowed to go on.
     won = [episode["actions"] for episode in episodes if episode["won"]]

@@ -60,8 +60,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Play one game, or with --web as many as you like."""
     arguments = parse_arguments(argv)
-    if arguments.delay < 0:
-        raise ConfigError(f"--delay {arguments.delay:g}: give 0 seconds or more")
+    if not 0 <= arguments.delay <= 3600:
+        raise ConfigError(f"--delay {arguments.delay:g}: give 0 to 3600 seconds")
     if arguments.web and arguments.player != YOU:
         raise ConfigError(
             f"--player {arguments.player} is for the terminal: in the browser (--web) buttons choose who plays"

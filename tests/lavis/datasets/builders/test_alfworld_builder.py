@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.datasets.builders import AlfworldCapBuilder, dataset_zoo, load_dataset
 from tests.file_server import FileServer
@@ -66,6 +67,20 @@ def test_a_key_that_nobody_reads_is_named() -> None:
     config = OmegaConf.load(AlfworldCapBuilder.default_config_path()).datasets.alfworld_cap
     with pytest.raises(ValueError, match="unknown key .* 'blank_image': did you mean 'blank_images'"):
         AlfworldCapBuilder(OmegaConf.merge(config, {"blank_image": True}))
+    for given, message in (
+        ({"build_info": {"annotation": {}}}, "build_info 'annotation': did you mean 'annotations'"),
+        ({"build_info": {"image": {"storage": "x"}}}, "build_info 'image': did you mean 'images'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            AlfworldCapBuilder(OmegaConf.merge(config, given))
+    wrong = AlfworldCapBuilder(OmegaConf.merge(config, {"vis_processor": {"trian": {"name": "blip_image_eval"}}}))
+    with pytest.raises(ConfigError, match="phase of vis_processor 'trian': did you mean 'train'"):
+        wrong.build_datasets()
+
+
+def test_blank_images_is_true_or_false(annotation_folder: Path) -> None:
+    with pytest.raises(ConfigError, match="blank_images: 'fasle' is neither true nor false"):
+        AlfworldCapBuilder(OmegaConf.merge(section(train=annotation_folder), {"blank_images": "fasle"})).build()
 
 
 def test_by_name_as_in_lavis(annotation_folder: Path, tmp_path: Path) -> None:

@@ -34,7 +34,10 @@ def test_a_difference_is_paired_by_game() -> None:
     assert found["difference"] == pytest.approx(0.1) and found["by_seed"] == pytest.approx([0.1, 0.1])
     low, high = found["interval"]
     assert 0 < low < 0.1 < high < 0.25  # unpaired, the interval would be four times as wide
-    assert difference([evaluation(games)], [evaluation(games)])["interval"] == [0, 0]
+    # If no game differs, another one still might: of 40, up to 0.088 (Wilson).
+    assert difference([evaluation(games)], [evaluation(games)])["interval"] == pytest.approx([-0.088, 0.088], abs=1e-3)
+    all_won, none = (dict.fromkeys(games, won) for won in (True, False))
+    assert difference([evaluation(all_won)], [evaluation(none)])["interval"] == pytest.approx([0.825, 1], abs=1e-3)
 
 
 def test_other_games_are_not_compared() -> None:
