@@ -101,7 +101,7 @@ def load(path: Path, *, mmap: bool = False) -> dict[str, Any]:
             f"{path} is no checkpoint of a runner: it lacks {', '.join(lacking[:3])}. Weights alone are loaded with "
             "model.pretrained"
         )
-    check_types(content, path, required=TYPES, optional={"batches_per_epoch": int, "samples": int})
+    check_types(content, path, required=TYPES, optional={"batches_per_epoch": int, "batches_of_data": int})
     return content
 
 
@@ -114,7 +114,7 @@ def require_fit(content: Mapping[str, Any], own: Mapping[str, Any], path: Path) 
             hint = {
                 "global_batch": " (run.batch_size_train × processes)",
                 "batches_per_epoch": ": resume with the same training data (and run.iters_per_inner_epoch), or " + new,
-                "samples": " to train on: resume with the same training data, or " + new,
+                "batches_of_data": ": resume with the same training data, or " + new,
             }.get(key, "")
             raise CheckpointError(f"{path} has {key} {theirs}, this run {ours}{hint}")
 

@@ -354,7 +354,7 @@ class RunnerBase:
             "global_batch": self.stream.global_batch,
             "accum_grad_iters": self.settings.accum_grad_iters,
             "batches_per_epoch": self.batches_per_epoch,
-            "samples": self.stream.length,
+            "batches_of_data": self.stream.batches_per_epoch,  # with `runner_iter` not those of an epoch
         }
 
     def _resume(self) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from lavis.checkpoints import CheckpointError
+
 
 def test_inner_epochs(make_runner, tmp_path: Path) -> None:
     settings = {"run.runner": "runner_iter", "run.max_iters": 6, "run.iters_per_inner_epoch": 3}
@@ -37,6 +39,16 @@ def test_the_last_inner_epoch_may_be_short_and_is_resumed(make_runner, tmp_path:
     ended = make_runner("ended", **settings, **{"run.resume_ckpt_path": tmp_path / "odd/checkpoint_5.pth"})
     ended.train()  # nothing is left to do
     assert ended.batches == 5 and not list((tmp_path / "ended").glob("*.pth"))
+
+
+def test_a_resume_on_other_data_is_refused(make_runner, annotation_folder: Path, tmp_path: Path) -> None:
+    """Its batches are a place in a permutation of the first data."""
+    settings = {"run.runner": "runner_iter", "run.max_iters": 4, "run.iters_per_inner_epoch": 2}
+    make_runner("a", **{**settings, "run.max_iters": 2}).train()
+    resumed = {"run.resume_ckpt_path": tmp_path / "a/checkpoint_2.pth"}
+    resumed["datasets.alfworld_cap.build_info.annotations.train.storage"] = annotation_folder / "annotations.json"
+    with pytest.raises(CheckpointError, match="has batches_of_data 2, this run 1: resume with the same training data"):
+        make_runner("b", **settings, **resumed).train()
 
 
 def test_a_run_needs_its_two_counts(make_runner) -> None:
