@@ -59,6 +59,8 @@ def test_a_game_that_could_not_be_played_counts_as_not_solved(connections, games
 @pytest.mark.parametrize("text", ["{", "[]", "\xff"])
 def test_a_damaged_file_is_named(tmp_path, text):
     (tmp_path / "settings.json").write_bytes(text.encode("latin-1"))
+    (tmp_path / "game").mkdir()
+    (tmp_path / "game" / "trajectory.json").touch()
     with pytest.raises(FileError, match="settings.json .*another --output-dir"):
         TrajectoryFolder(tmp_path, {})
 

@@ -85,7 +85,7 @@ def test_options_are_keys_of_the_section(capsys: pytest.CaptureFixture) -> None:
     assert peaks[0][0] == 0 and peaks[0][1].out.splitlines()[-1].startswith("peak")
     assert peaks[1][0] == 2 and "llm_dtype" in peaks[1][1].err
     assert memory.main(["--model", "tiny", "--batch", "1", "--phase", "bc", "--options", "freeze_lm=true"]) == 2
-    assert "'freeze_lm': did you mean 'freeze_llm'" in capsys.readouterr().err
+    assert "'model.freeze_lm': did you mean 'model.freeze_llm'" in capsys.readouterr().err
 
 
 def test_a_model_of_the_hub(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
