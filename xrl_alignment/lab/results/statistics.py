@@ -32,9 +32,9 @@ def mean_and_interval(values: np.ndarray, *, lowest: float = -1.0, seed: int = 0
     training run and other games would both have given other figures. Of paired differences it is the interval of the
     mean difference; success has `lowest` 0.
 
-    If all values are equal no draw differs, and the bootstrap would call a width of zero an interval. Then the games of
-    which none (or, with seeds, none in any of them) has another value are the trials of Wilson's: so large a share of
-    other games may have any value.
+    If all values are equal no draw differs, and the bootstrap would call a width of zero an interval. Then Wilson's
+    interval for 0 of these games says how large a share of other games may have another value, whichever. Seeds played
+    the same games, so they are no further ones.
     """
     mean = float(values.mean())
     if values.min() == values.max():
