@@ -151,7 +151,7 @@ class Explorer:
             self._goes_on = bool(left) and not self._belief.held
             self._done = [task for task in self._done if task not in undone]
             self._done += [task for task in self._tasks if task not in (*undone, *self._done)]
-            # Also what is done: a student finds a name in a note more easily than it notices that one is missing.
+            # Also what is done, so that nobody has to notice that a task is missing from what is left.
             notes += [f"done: {'; '.join(map(in_words, self._done))}"] if self._done else []
             notes.append(f"left: {left}")
         if self._belief.held not in (None, held):
