@@ -26,14 +26,21 @@ NOTED = 2  # objects of a type and place that a note names, at most
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 
 
-def in_words(task: Task, missing: int = 0) -> str:
-    """A task in a note: `plate hot in cabinet`; `egg 2 more in microwave` if `missing` objects are still to bring.
+def in_words(task: Task, missing: int) -> str:
+    """A task in a note: `plate hot in cabinet`, `egg 2 more in microwave`, `plate done` if no object is missing.
 
     The object comes first: whoever has just taken it finds the rest by copying what follows its name in an older note.
     """
-    more = f" {missing} more" if task.count > 1 and missing > 0 else ""
+    if missing <= 0:
+        return f"{task.object_type} done"
+    more = f" {missing} more" if task.count > 1 else ""
     how = f" {STATES[task.treatment]}" if task.treatment in STATES else more
     return f"{task.object_type}{how} in {task.target_type}"
+
+
+def task_list(tasks: Sequence[Task], missing: Sequence[int]) -> str:
+    """How far `tasks` are, in their order: `task: cup done; egg 2 more in microwave`; "" if nothing is missing."""
+    return f"task: {'; '.join(map(in_words, tasks, missing))}" if max(missing) > 0 else ""
 
 
 class _Decision(NamedTuple):
@@ -52,15 +59,16 @@ class Explorer:
     them in listing order. `statistics` default to the shipped table. Raises ConfigError for another `order`.
 
     A thought explains each new subgoal. With `notes` it says instead which objects of what is left to do have come into
-    view, and where (two of a type, as the text lists them: students fail at long notes, docs/levels.md), and what is
-    left after a part of the task is done, with the object that it fetches next if it has seen one, else with the place
-    that it searched last ("left: egg 2 more in microwave; next: egg 1 in/on shelf 2", "...; searched to shelf 2"). Of
+    view, and where (two of a type, as the text lists them: students fail at long notes, docs/levels.md), and how
+    far the task is after a part of it, with the object that it fetches next if it has seen one, else with the place
+    that it searched last ("task: egg 2 more in microwave; next: egg 1 in/on shelf 2", "...; searched to shelf 2"). Of
     several tasks or objects to bring it says with each object that it takes what comes now and how far the search went
-    ("now: plate hot in cabinet; searched to shelf 2"); if there are several tasks, at the start what is left, and later
-    first which are done ("done: cup in shelf; left: plate hot in cabinet"). Of a thing that somebody else took for
-    nothing it says so ("I do not need cup 2"). An
-    agent whose text does not name objects (`environment.tell_objects=false`), or whose prompt is too short for a long
-    episode, writes that down and can read it later.
+    ("now: plate hot in cabinet; searched to shelf 2"). Several tasks are listed at the start, too, and always all of
+    them in the order of the game's sentence ("task: cup done; plate hot in cabinet"): whoever writes such a list copies
+    the one before, word by word, but for the task that has changed. Of a thing that somebody else took for
+    nothing it says so ("I do not need cup 2"). An agent whose text does not name objects
+    (`environment.tell_objects=false`), or whose prompt is too short for a long episode, writes that down and can read
+    it later.
     """
 
     name = "explorer"
@@ -102,10 +110,9 @@ class Explorer:
         self._hopeless = self._label is not None
         self._subgoal: tuple[str, ...] = ()
         self._left = self._what_is_left()
-        self._done: list[Task] = []  # of several tasks, in the order in which they were done
         self._searched = ""  # the place whose contents came into view last while the hand was free
         self._goes_on = False  # whether the next note says how it goes on after a part of the task
-        self._news = f"left: {self._left}" if len(self._tasks) > 1 else ""
+        self._news = self._left if len(self._tasks) > 1 else ""
 
     def _refusal(self, understood: bool) -> Label | None:
         """The label of an episode that cannot be played; None if it can."""
@@ -149,14 +156,10 @@ class Explorer:
         if self._left != (left := self._what_is_left()):
             self._left = left
             self._goes_on = bool(left) and not self._belief.held
-            self._done = [task for task in self._done if task not in undone]
-            self._done += [task for task in self._tasks if task not in (*undone, *self._done)]
-            # Also what is done, so that nobody has to notice that a task is missing from what is left.
-            notes += [f"done: {'; '.join(map(in_words, self._done))}"] if self._done else []
-            notes.append(f"left: {left}")
+            notes.append(left)
         if self._belief.held not in (None, held):
             taken = type_of(str(self._belief.held))
-            of = [self._in_words(task) for task in undone if task.object_type == taken][:1]
+            of = [in_words(task, self._missing(task)) for task in undone if task.object_type == taken][:1]
             if not of:
                 notes.append(f"I do not need {self._belief.held}")
             elif len(self._tasks) > 1 or self._task.count > 1:
@@ -241,11 +244,7 @@ class Explorer:
         return task.count - max(there.values(), default=0)
 
     def _what_is_left(self) -> str:
-        """The tasks that are not done, in words: `plate hot in cabinet; egg 2 more in microwave`."""
-        return "; ".join(self._in_words(task) for task in self._tasks if self._missing(task) > 0)
-
-    def _in_words(self, task: Task) -> str:
-        return in_words(task, self._missing(task))
+        return task_list(self._tasks, [self._missing(task) for task in self._tasks])
 
     # Steps after the object is found
 

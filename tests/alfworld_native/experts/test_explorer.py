@@ -78,7 +78,7 @@ def test_notes_say_which_objects_of_the_task_came_into_view() -> None:
     expert.observe("take cd 1 from desk 1", "You pick up the cd 1 from the desk 1.")
     assert expert.act().thought == "now: cd 2 more in shelf; searched to desk 1"
     expert.observe("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see a cd 2.")
-    assert expert.act().thought == "I see cd 2 in/on shelf 1; left: cd 1 more in shelf"
+    assert expert.act().thought == "I see cd 2 in/on shelf 1; task: cd 1 more in shelf"
     expert.observe("put cd 1 in/on shelf 1", "You put the cd 1 in/on the shelf 1.")
     assert expert.act().thought == ""
 
@@ -89,16 +89,16 @@ def test_notes_say_what_is_left_once_a_part_of_the_task_is_done() -> None:
         "You are in the middle of a room. Looking quickly around you, you see a desk 1, a fridge 1, and a shelf 1.\n\n"
         "Your task is to: find three cd and put them in shelf, and put a cool mug in desk."
     )
-    assert expert.act().thought == "left: cd 3 more in shelf; mug cool in desk"
+    assert expert.act().thought == "task: cd 3 more in shelf; mug cool in desk"
     expert.observe("take cd 1 from desk 1", "You pick up the cd 1 from the desk 1.")
     assert expert.act().thought == "now: cd 3 more in shelf"
     expert.observe("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see nothing.")
     assert expert.act().thought == ""
     expert.observe("put cd 1 in/on shelf 1", "You put the cd 1 in/on the shelf 1.")
-    assert expert.act().thought == "left: cd 2 more in shelf; mug cool in desk"
+    assert expert.act().thought == "task: cd 2 more in shelf; mug cool in desk"
     assert expert.act().thought != "", "asked twice in one state, it says the same"
     expert.observe("take cd 1 from shelf 1", "You pick up the cd 1 from the shelf 1.")
-    assert expert.act().thought == "left: cd 3 more in shelf; mug cool in desk; now: cd 3 more in shelf"
+    assert expert.act().thought == "task: cd 3 more in shelf; mug cool in desk; now: cd 3 more in shelf"
 
 
 def test_of_several_tasks_that_of_a_known_object_comes_first_and_then_the_search() -> None:
@@ -120,7 +120,7 @@ def test_of_several_tasks_that_of_a_known_object_comes_first_and_then_the_search
     expert.observe("go to sofa 1", "You arrive at sofa 1. On the sofa 1, you see a cd 3.")
     assert expert.act() == Label("put pen 2 in/on sofa 1", "I see cd 3 in/on sofa 1")
     expert.observe("put pen 2 in/on sofa 1", "You move the pen 2 to the sofa 1.")
-    note = "done: pen in sofa; left: cd in bed; next: cd 3 in/on sofa 1"
+    note = "task: cd in bed; pen done; next: cd 3 in/on sofa 1"
     assert expert.act() == Label("take cd 3 from sofa 1", note)
     # An object of the task that is done is no news, and not needed if somebody takes it.
     expert.observe("go to cart 1", "You arrive at cart 1. On the cart 1, you see a pen 5, and a pen 4.")
@@ -131,7 +131,7 @@ def test_of_several_tasks_that_of_a_known_object_comes_first_and_then_the_search
     assert expert.act() == Label("put pen 5 in/on desk 1", "")
 
 
-def test_notes_name_all_that_is_done_in_the_order_in_which_it_was_done():
+def test_notes_list_all_tasks_in_the_order_of_the_sentence():
     expert = Explorer(notes=True)
     expert.begin(
         "Looking quickly around you, you see a desk 1, a bed 1, and a sofa 1.\n\n"
@@ -144,16 +144,16 @@ def test_notes_name_all_that_is_done_in_the_order_in_which_it_was_done():
         expert.observe(f"put {thing} in/on {place}", f"You move the {thing} to the {place}.")
         return expert.act().thought
 
-    assert bring("pen 1", "sofa 1") == "left: cd in bed; pen 1 more in sofa; mug in desk"
+    assert bring("pen 1", "sofa 1") == "task: cd in bed; pen 1 more in sofa; mug in desk"
     expert.observe("take pen 2 from desk 1", "You pick up the pen 2 from the desk 1.")
     expert.observe("go to sofa 1", "You arrive at sofa 1. On the sofa 1, you see a pen 1.")
     expert.observe("put pen 2 in/on sofa 1", "You move the pen 2 to the sofa 1.")
-    assert expert.act().thought == "done: pen in sofa; left: cd in bed; mug in desk"
-    assert bring("cd 1", "bed 1") == "done: pen in sofa; cd in bed; left: mug in desk"
+    assert expert.act().thought == "task: cd in bed; pen done; mug in desk"
+    assert bring("cd 1", "bed 1") == "task: cd done; pen done; mug in desk"
     # What is taken away again is no longer done.
     expert.observe("go to sofa 1", "You arrive at sofa 1. On the sofa 1, you see a pen 2, and a pen 1.")
     expert.observe("take pen 1 from sofa 1", "You pick up the pen 1 from the sofa 1.")
-    assert expert.act().thought == "done: cd in bed; left: pen 1 more in sofa; mug in desk; now: pen 1 more in sofa"
+    assert expert.act().thought == "task: cd done; pen 1 more in sofa; mug in desk; now: pen 1 more in sofa"
 
 
 def test_notes_say_how_it_goes_on_after_a_part_of_the_task() -> None:
@@ -172,7 +172,7 @@ def test_notes_say_how_it_goes_on_after_a_part_of_the_task() -> None:
         # What comes into view on the way is not searched.
         expert.observe("go to bed 1", "You arrive at bed 1. On the bed 1, you see nothing.")
         expert.observe("put cd 4 in/on bed 1", "You put the cd 4 in/on the bed 1.")
-        assert expert.act() == Label(action, f"left: cd 1 more in bed; {note}") and not expert.done
+        assert expert.act() == Label(action, f"task: cd 1 more in bed; {note}") and not expert.done
     expert.observe("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see a cd 1.")
     expert.observe("take cd 1 from shelf 1", "You pick up the cd 1 from the shelf 1.")
     expert.observe("put cd 1 in/on bed 1", "You put the cd 1 in/on the bed 1.")

@@ -438,6 +438,6 @@ def test_a_mixture_of_levels_is_collected_each_game_to_its_own_horizon(tmp_path,
     out = tmp_path / "notes"
     main([*asked[:-1], str(out), "--max-steps", "100", "--thoughts", "--notes"])
     labels = [entry["text_output"] for entry in json.loads((out / "annotations.json").read_text())]
-    assert sum(label.startswith("think: left: ") for label in labels) >= 2
-    assert sum(label.startswith("think: done: ") and "; left: " in label for label in labels) >= 2
+    assert sum(label.startswith("think: task: ") and " done" not in label for label in labels) >= 2
+    assert sum(label.startswith("think: task: ") and " done; " in label for label in labels) >= 2
     assert not any("likeliest place left" in label for label in labels)

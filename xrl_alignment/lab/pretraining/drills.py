@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from alfworld_native.engine.texts import listing
-from alfworld_native.experts.explorer import APPLIANCES, Explorer, in_words
+from alfworld_native.experts.explorer import APPLIANCES, Explorer, in_words, task_list
 from alfworld_native.household.new_names import NEW_NAMES
 from alfworld_native.language.commands import normalise
 from alfworld_native.language.sentences import NOTHING_HAPPENS, NUMBERS, TASK_JOINT, Task, type_of
@@ -94,12 +94,12 @@ def lookout(draw: random.Random) -> Record:
     Nothing is taken: there is a list to compare with the wanted names every 50 tokens, and a third of the lists have
     some; in `drill`, every 75 tokens, and a quarter. At the end each wanted name has to be found again among what was
     said. No task of a game is said so; but in half of the walks the names stand where tasks have them, and the notes
-    say what would be done with what is seen, and what would be left then, as those of a game do. Of what is no longer
-    left they are silent.
+    say what would be done with what is seen, and how far the tasks would be then, as those of a game do. Of what would
+    be done they are silent.
     """
     names = _names(draw)
     draw.shuffle(names)  # the known ones come in alphabetical order
-    wanted = [names.pop() for _ in range(draw.choice((1, 1, 2, 3)))]
+    wanted = [names.pop() for _ in range(draw.choice((1, 2, 3, 3)))]
     places = [f"{kind} {number}" for kind in (*SURFACES, *CONTAINERS) for number in range(1, draw.choice((2, 3, 3, 6)))]
     places = draw.sample(places, min(len(places), draw.randint(5, 15)))
     numbers = {name: draw.sample(range(1, 9), 8) for name in (*wanted, *names)}  # no thing lies in two places
@@ -112,7 +112,7 @@ def lookout(draw: random.Random) -> Record:
         contents[place] = [f"{name} {number}" for name, its in mine.items() for number in sorted(its, reverse=True)]
     around = listing([f"a {place}" for place in sorted(places)])
     text = f"You are in the middle of a room. Looking quickly around you, you see {around}.\nYour task is to: "
-    left: dict[str, tuple[Task, int]] = {}  # tasks, and how many objects they lack, by wanted name
+    tasks: dict[str, Task] = {}  # by wanted name
     if draw.random() < 0.5:
         text += f"say where each {' and '.join(wanted)} is."
     else:
@@ -120,31 +120,24 @@ def lookout(draw: random.Random) -> Record:
         for name in wanted:
             treatment, target, count = draw.choice(list(SENTENCES)), draw.choice(SURFACES), draw.choice((2, 3, 4))
             asked.append(draw.choice(SENTENCES[treatment]).format(name, target, count=NUMBERS[count]))
-            of = Task(name, target, treatment, count if treatment == "several" else 1)
-            left[name] = of, of.count
+            tasks[name] = Task(name, target, treatment, count if treatment == "several" else 1)
         text += f"only look around. {TASK_JOINT.join(asked)}."
     room, steps, first = Room(contents, set()), list[Step](), dict[str, tuple[str, str]]()
-    done: list[Task] = []
-    if told := bool(left):
-        _say(steps, f"left: {'; '.join(in_words(*each) for each in left.values())}")
+    missing = {name: task.count for name, task in tasks.items()}  # objects that are still to bring, if it were a game
+    if tasks:
+        _say(steps, task_list(list(tasks.values()), list(missing.values())))
     for place in places:
         action = f"go to {place}"
         steps.append(Step(action, SEARCHING, room.answer(action), None))
         # What has been done is not told again, though the task names it.
-        if seen := [thing for thing in contents[place] if type_of(thing) in (left if told else wanted)]:
+        if seen := [thing for thing in contents[place] if type_of(thing) in wanted and missing.get(type_of(thing), 1)]:
             _say(steps, f"i see {', '.join(seen)} in/on {place}")
-            if told:
+            if tasks:
                 now = type_of(seen[0])
-                _say(steps, f"now: {in_words(*left[now])}; searched to {place}")
-                of, missing = left.pop(now)
-                if missing > 1:
-                    left = {name: left.get(name, (of, missing - 1)) for name in wanted if name in {*left, now}}
-                else:
-                    done.append(of)
-                if left:
-                    finished = f"done: {'; '.join(map(in_words, done))}; " if done else ""
-                    words = [in_words(*each) for each in left.values()]
-                    _say(steps, f"{finished}left: {'; '.join(words)}; searched to {place}")
+                _say(steps, f"now: {in_words(tasks[now], missing[now])}; searched to {place}")
+                missing[now] -= 1
+                if left := task_list(list(tasks.values()), list(missing.values())):
+                    _say(steps, f"{left}; searched to {place}")
             first |= {type_of(thing): (thing, place) for thing in reversed(seen) if type_of(thing) not in first}
     for name in wanted:
         if name in first:

@@ -6,7 +6,7 @@ import random
 import re
 from collections import Counter
 
-from alfworld_native.experts.explorer import in_words
+from alfworld_native.experts.explorer import in_words, task_list
 from alfworld_native.household.new_names import NEW_NAMES
 from alfworld_native.language.sentences import NOTHING_HAPPENS, parse_opening, parse_tasks, type_of
 from xrl_alignment.lab.pretraining.drills import SURFACES, any_exercise, drill, lookout
@@ -68,11 +68,11 @@ def test_a_lookout_notes_what_is_wanted_wherever_it_is_seen_and_finds_it_again()
             found = parse_tasks(sentence, everything | set(re.findall(r"\w+", sentence)), SURFACES)
             missing = {task.object_type: task.count for task in found}
             wanted = list(missing)
-            left = [step.action for step in record.steps if "left:" in step.action]
-            assert left.pop(0) == f"think: left: {'; '.join(in_words(task, task.count) for task in found)}"
+            notes = [step.action for step in record.steps if "task: " in step.action]
+            assert notes.pop(0) == f"think: {task_list(found, list(missing.values()))}"
         now = [step.action for step in record.steps if "now:" in step.action]
         walk = [step for step in record.steps if step.label == SEARCHING or "i see" in step.label]
-        first, finished = {}, []  # where each wanted thing was seen first; tasks that are done, in their order
+        first = {}  # where each wanted thing was seen first
         for step, after in zip(walk, [*walk[1:], None], strict=True):
             if "you see" not in step.feedback:
                 assert step.action == step.label and step.feedback == "OK."
@@ -91,16 +91,14 @@ def test_a_lookout_notes_what_is_wanted_wherever_it_is_seen_and_finds_it_again()
                 words = in_words(done, missing[done.object_type])
                 assert now.pop(0) == f"think: now: {words}; searched to {place}"
                 missing[done.object_type] -= 1
-                finished += [done] * (not missing[done.object_type])
-                rest = [in_words(task, count) for task in found if (count := missing[task.object_type])]
-                said = f"done: {'; '.join(map(in_words, finished))}; " if finished else ""
-                assert not rest or left.pop(0) == f"think: {said}left: {'; '.join(rest)}; searched to {place}"
+                rest = task_list(found, list(missing.values()))
+                assert not rest or notes.pop(0) == f"think: {rest}; searched to {place}"
             for thing in seen:
                 first.setdefault(type_of(thing), f"{thing} in/on {place}")
         all_wanted |= known & set(wanted)
-        assert not now and not ("only look" in asked and left)
+        assert not now and not ("only look" in asked and notes)
         rest = [(step.action, step.label) for step in record.steps if step.label != SEARCHING]
-        rest = [pair for pair in rest if not re.match("think: (i see|now:|left:|done:)", pair[0])]
+        rest = [pair for pair in rest if not re.match("think: (i see|now:|task:)", pair[0])]
         found = [first[name] for name in wanted if name in first]
         ways = [(f"think: next: {what}", f"go to {what.split(' in/on ')[1]}") for what in found]
         assert rest == [(said, said) for pair in ways for said in pair]

@@ -31,9 +31,9 @@ def record(tmp_path_factory):
 def test_a_record_has_the_explorers_notes(record):
     said = [step.action for step in record.steps]
     assert any(action.startswith("think: i see ") for action in said)
-    assert said[0].startswith("think: left: ") and said[0].count(";") == 1
-    assert sum(action.startswith("think: left: ") for action in said) == 1  # at the start
-    assert sum(action.startswith("think: done: ") and "; left: " in action for action in said) == 1
+    lists = [action for action in said if action.startswith("think: task: ")]  # at the start, and after one is done
+    assert len(lists) == 2 and lists[0] == said[0] and lists[0].count(";") == 1 and " done" not in lists[0]
+    assert lists[1].count(" done") == 1
     assert sum(action.startswith("think: now: ") for action in said) >= 2
     assert all(step.feedback == "OK." for step in record.steps if step.action.startswith("think:"))
 
