@@ -118,8 +118,13 @@ def check_loop(config: EmacPlusConfig) -> None:
         raise ConfigError("model.ref_pretrained: the loop's reference is its own agent before DPO; leave it out")
     for split in (environment.split, run.eval_split):
         check_split(environment.name, split, environment.data or None)
-    if config.planner.examples and not Path(config.planner.examples).is_file():
-        raise MissingFileError(f"planner.examples={config.planner.examples}: there is no such file")
+    _examples(config.planner)
+    if config.planner.name == "endpoint":
+        build_endpoint(config.planner, None).close()  # its address and its key
+    if config.planner.trainer:
+        refuse_no_model(config.planner.trainer, "planner.trainer")
+    elif config.planner.name == "local":
+        refuse_no_model(config.planner.model, "planner.model")
     for name in run.switches:
         if dataclasses.replace(config.planner, **_CHANGES[name]) == config.planner:  # it also checks itself
             raise ConfigError(f"run.switches={name} changes none of these settings: leave it out")
@@ -335,12 +340,17 @@ def local_planner(settings: PlannerConfig, run: LoopRunConfig, device: torch.dev
     )
 
 
+def refuse_no_model(name: str, key: str) -> None:
+    """ConfigError for a folder that holds no language model; `key` is the setting that names it."""
+    if name not in TINY and Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        # Transformers would load the model that the folder's adapter_config.json names, from anywhere.
+        raise ConfigError(f"{key}={name} is no language model: it has no config.json")
+
+
 def language_model(name: str, key: str = "planner.model") -> PreTrainedModel:
     """One of `TINY`, or a folder or hub id; `key` is the setting that names it. Raises ConfigError."""
     if name not in TINY:
-        if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-            # Transformers would load the model that the folder's adapter_config.json names, from anywhere.
-            raise ConfigError(f"{key}={name} is no language model: it has no config.json")
+        refuse_no_model(name, key)
         try:
             return AutoModelForCausalLM.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError) as error:
@@ -359,5 +369,5 @@ def _examples(settings: PlannerConfig) -> str:
         return ""
     path = Path(settings.examples)
     if not path.is_file():
-        raise MissingFileError(f"planner.examples: {path} is not there; prompts/planner_examples.txt is the project's")
+        raise MissingFileError(f"planner.examples={path}: there is no such file (ours: prompts/planner_examples.txt)")
     return path.read_text(encoding="utf-8")

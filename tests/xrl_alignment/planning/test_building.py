@@ -208,6 +208,8 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
         ("run.eval_split=household_held", "household_held"),
         ("model.modeltype=x", "modeltype"),
         ("planner.examples=nowhere.txt", "planner.examples=nowhere.txt: there is no such file"),
+        ("planner.model=tests", "planner.model=tests is no language model: it has no config.json"),
+        ("planner.name=endpoint planner.learn=false", "no key: set the environment variable OPENAI_API_KEY"),
         ("run.ablations=[cross_entropy]", "run.ablations=cross_entropy changes none of these settings"),
         (
             "planner.name=explorer planner.model='' run.ablations=[no_planner_learning]",
@@ -219,7 +221,8 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
         ),
     ],
 )
-def test_a_mistake_is_told_before_there_is_a_folder(option: str, text: str, options: list[str], tmp_path) -> None:
+def test_a_mistake_is_told_before_there_is_a_folder(option: str, text: str, options, tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(EmacError, match=text):
         run_emac_plus(DEMO, [*options, *(option.split() if option.startswith("planner.name") else [option])])
     assert not [path for path in tmp_path.iterdir() if "loop" in path.name]
