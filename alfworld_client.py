@@ -21,8 +21,8 @@ from functools import partial
 from typing import Any
 
 from alfworld_native import check_engine, choose_games, make_environment
-from alfworld_native.base import MAX_STEPS
-from alfworld_native.household.mixture import read_mixture
+from alfworld_native.household.levels import longest_horizon
+from alfworld_native.household.mixture import horizon_of, read_mixture
 from lavis.common.allocator import share_pools
 from lavis.common.errors import ConfigError, unknown
 from lavis.common.named_class import is_class_name
@@ -86,7 +86,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--step-timeout", type=seconds, default=STEP_TIMEOUT_S, help="local: seconds after which a step is given up"
     )
     play_group.add_argument("--num-rounds", type=int, help="v1 only: rounds to play (default: until the server ends)")
-    play_group.add_argument("--max-steps", type=int, default=MAX_STEPS, help="actions in an episode")
+    play_group.add_argument(
+        "--max-steps", type=int, help="actions in an episode (default: 50, or the horizon of the games' level)"
+    )
     play_group.add_argument(
         "--expert",
         type=expert_name,
@@ -147,12 +149,11 @@ def main() -> int:
         raise ConfigError(f"--port {arguments.port}: give the port on which dagger_server.py listens; it prints it")
     if arguments.ray_address and arguments.executor != "ray":
         raise ConfigError(f"--ray-address {arguments.ray_address} has no effect unless --executor is ray")
-    if arguments.step_timeout != STEP_TIMEOUT_S and arguments.executor == "sequential":
-        raise ConfigError(f"--step-timeout {arguments.step_timeout} has no effect unless --executor is local or ray")
     if arguments.executor == "ray" and arguments.wire == "v1":
         raise ConfigError("wire v1 knows one client, not one on every node: use --wire v2 with --executor ray")
     check_engine(arguments.env)
     split = arguments.split or ("household_train" if arguments.env == "household" else "valid_seen")
+    levels = read_mixture(" ".join(arguments.levels)) if arguments.levels else None
     games = choose_games(
         arguments.env,
         split,
@@ -161,12 +162,15 @@ def main() -> int:
         seed=arguments.seed,
         num_train=arguments.num_train,
         num_heldout=arguments.num_heldout,
-        levels=read_mixture(" ".join(arguments.levels)) if arguments.levels else None,
+        levels=levels,
     )
+    max_steps = arguments.max_steps or longest_horizon(games, split)
+    if levels and max_steps < (longest := horizon_of(levels)):
+        raise ConfigError(f"--max-steps {max_steps} is less than the longest horizon of --levels: {longest}")
     factory = partial(
         make_environment,
         arguments.env,
-        max_steps=arguments.max_steps,
+        max_steps=max_steps,
         show_ids=arguments.show_ids,
         expert=arguments.expert if arguments.expert in CLIENT_EXPERTS else None,
         name_by=arguments.name_by,
@@ -187,6 +191,11 @@ def main() -> int:
     executor = arguments.executor
     if executor in ("auto", "ray"):
         executor = "local" if arguments.num_workers > 1 and arguments.env in SLOW else "sequential"
+    if arguments.step_timeout != STEP_TIMEOUT_S and executor == "sequential":
+        raise ConfigError(
+            f"--step-timeout {arguments.step_timeout} has no effect in this process: use --executor local, or several "
+            "--num-workers of textworld or thor"
+        )
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host  # an IPv6 address (RFC 3986, 3.2.2)
     job: dict[str, Any] = {
         "server_url": f"http://{host}:{arguments.port}",

@@ -86,11 +86,15 @@ class GameFiles(NamedTuple):
 
 
 class EngineState(NamedTuple):
-    """What a backend answers: the engine's text, the commands that it would accept now, whether the goal is reached."""
+    """What a backend answers: the engine's text, the commands that it would accept now, whether the goal is reached.
+
+    `over` says that the engine ends the episode earlier than --max-steps: a game of a level has its own horizon.
+    """
 
     text: str
     commands: List[str]
     won: bool
+    over: bool = False
 
 
 # ---- commands in two dialects --------------------------------------------------------------------------------------
@@ -392,7 +396,7 @@ class HouseholdBackend:
 
     @staticmethod
     def _read_state(step: Any) -> EngineState:
-        return EngineState(step.text, list(step.admissible_commands), step.won)
+        return EngineState(step.text, list(step.admissible_commands), step.won, step.done)
 
     def frame(self, size: int) -> Any:
         """The room rendered."""
@@ -651,7 +655,8 @@ class ClientSession:
             raise RequestError("no game is loaded: send init with a traj_file first")
 
     def _episode_over(self) -> bool:
-        return self._engine_state.won or self._turns >= self._options.max_steps
+        state = self._engine_state
+        return state.won or state.over or self._turns >= self._options.max_steps
 
     def _state_fields(self) -> Dict[str, Any]:
         return {
@@ -977,7 +982,9 @@ class ForkingServer:
         if self._stop_reader in ready:
             return False
         # Those who wait come before newcomers, which could push them out of a full room.
-        for visitor in [self._room.read(source) for source in ready if source not in sources]:
+        for source in ready:
+            # Each begins before the next one leaves the room: its process closes the connections that wait there.
+            visitor = None if source in sources else self._room.read(source)
             if visitor is not None:
                 self._begin(visitor)
         self._room.send_away_late()

@@ -1,5 +1,7 @@
 """`alfworld_client.py` as a terminal starts it."""
 
+import contextlib
+import itertools
 import json
 import signal
 import subprocess
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import alfworld_client
 import generate_reflections
 from alfworld_client import parse_arguments
 from alfworld_native.games import find_games
@@ -153,6 +156,7 @@ def test_interrupt_says_bye(server, household_data, how):
         (["--env", "native", "--num-envs", "99"], "99 were asked for"),
         (["--env", "native", "--port", "99999"], "--port 99999: give the port on which dagger_server.py listens"),
         (["--env", "native", "--port", "0"], "--port 0: give the port"),
+        (["--env", "native", "--step-timeout", "9"], "--step-timeout 9.0 has no effect in this process"),
         (
             ["--host", "http://localhost:7860"],
             "--host http://localhost:7860: give a name or an address without http://",
@@ -164,6 +168,27 @@ def test_mistakes_end_in_one_line_and_code_2(household_data, arguments, reason):
     code, out, err = run("--data", str(household_data), "--split", "household_heldout", *arguments)
     lines = [line for line in err.splitlines() if not line.startswith("waiting for")]
     assert (code, out, len(lines)) == (2, "", 1) and lines[0].startswith("error: ") and reason in lines[0]
+
+
+def test_without_max_steps_a_game_has_the_horizon_of_its_level(monkeypatch, tmp_path):
+    """Games of harder levels were cut at 50 actions, and counted as lost."""
+    lasted = []
+
+    def play(environment_factory, games, **job) -> dict:
+        with contextlib.closing(environment_factory()) as environment:
+            environment.reset(games[0])
+            lasted.append(next(n for n in itertools.count(1) if environment.step("look").done))
+        return {}
+
+    monkeypatch.setattr(alfworld_client, "play", play)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    flags = ["--env", "household", "--num-train", "1", "--num-heldout", "1", "--num-envs", "1", "--levels", "many=1"]
+    monkeypatch.setattr(sys, "argv", ["alfworld_client.py", *flags])
+    alfworld_client.main()
+    assert lasted == [100]
+    monkeypatch.setattr(sys, "argv", ["alfworld_client.py", *flags, "--max-steps", "50"])
+    with pytest.raises(ConfigError, match="--max-steps 50 is less than the longest horizon of --levels: 100"):
+        alfworld_client.main()
 
 
 def test_help_lists_the_environments():

@@ -105,7 +105,7 @@ class AlfredTWEnv:
         numbers = _setting(self.config, "env", "task_types")
         if isinstance(numbers, (str, bytes)) or not isinstance(numbers, Iterable):
             raise ConfigError(f"env.task_types: {numbers!r} is no list of numbers from 1 to {len(TASK_TYPES)}")
-        kinds = {TASK_TYPES[number] for number in numbers if number in TASK_TYPES}
+        kinds = {TASK_TYPES[number] for number in numbers if isinstance(number, int) and number in TASK_TYPES}
         found = []
         # alfworld's order: as the file system lists the folders, the deepest first.
         for root, _, files in os.walk(folder, topdown=False):
@@ -121,7 +121,7 @@ class AlfredTWEnv:
                 continue
             if _SOLVABLE.findall(Path(game).read_bytes())[-1:] == [b"true"]:
                 found.append(game)
-        limit = _number(self.config, "dataset", number_key)
+        limit = int(_number(self.config, "dataset", number_key))
         self.game_files = found[:limit] if limit > 0 else found
         self.num_games = len(self.game_files)
         if not self.game_files:

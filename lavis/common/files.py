@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -79,10 +80,19 @@ def write_cache(path: Path | str, write: Callable[[BinaryIO], Any]) -> None:
 
 
 def append_line(path: Path | str, line: str) -> None:
-    """Append one line of text; FileError if that fails."""
+    """Append one line of text, whole or not at all; FileError if that fails. A half line before it gets its end."""
     try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        with open(path, "ab+", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            if size:
+                file.seek(-1, os.SEEK_END)
+            data = (b"\n" if size and file.read(1) != b"\n" else b"") + f"{line}\n".encode()
+            try:
+                if file.write(data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(size)
+                raise
     except OSError as error:
         raise FileError(f"{path} could not be written: {error.strerror or error}") from error
 

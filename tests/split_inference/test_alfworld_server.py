@@ -617,6 +617,20 @@ def test_an_engine_that_fails_leaves_the_connection(monkeypatch, trials):
     assert "send init" in session.process_request({"command": "is_goal_satisfied"})["error"]
 
 
+def test_a_game_of_a_mixture_is_over_at_its_levels_horizon(trials, tmp_path):
+    """With more --max-steps the next action had failed in the engine, and the game was dropped."""
+    trial = tmp_path / trials[0].parent.name / "trial_H0_standard3_000000"
+    shutil.copytree(trials[0], trial)
+    options = Namespace(env="household", max_steps=9, image_format="jpeg", image_size=64, jpeg_quality=85)
+    options.data_dir, options.traj_dir = "/", []
+    session = alfworld_server.ClientSession(options)
+    session.process_request({"command": "init", "traj_file": str(trial)})
+    over = [session.process_request({"command": "step", "action": "look"})["done"] for _ in range(3)]
+    assert over == [False, False, True]
+    answer = session.process_request({"command": "step", "action": "look"})
+    assert answer["error"] == "the episode is over after 3 actions: init the next game"
+
+
 # ---- AI2-THOR's double: what alfworld's AlfredThorEnv answers, as in its source -------------------------------------
 
 

@@ -125,7 +125,22 @@ def test_lines_are_appended(tmp_path: Path) -> None:
     make_folder(tmp_path / "a" / "b")
     for line in ("one", "zwei ü"):
         append_line(tmp_path / "a" / "b" / "log.txt", line)
-    assert (tmp_path / "a" / "b" / "log.txt").read_text("utf-8") == f"one{os.linesep}zwei ü{os.linesep}"
+    assert (tmp_path / "a" / "b" / "log.txt").read_text("utf-8") == "one\nzwei ü\n"
+
+
+def test_half_a_line_costs_no_other_line(tmp_path: Path) -> None:
+    path = tmp_path / "table.jsonl"
+    path.write_text('{"a": 1}\n{"b"')  # what a full disk has left of an older program's line
+    append_line(path, '{"c": 3}')
+    assert path.read_text() == '{"a": 1}\n{"b"\n{"c": 3}\n'
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 4, before[1]))  # a disk that is nearly full
+    try:
+        with pytest.raises(FileError, match="could not be written"):
+            append_line(path, '{"d": 4}')
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_text() == '{"a": 1}\n{"b"\n{"c": 3}\n'
 
 
 def test_file_and_folder_are_synced_in_this_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,12 +81,12 @@ def test_transitions_are_what_the_model_would_see(games: list[Game]) -> None:
 
 
 def test_by_type_nothing_that_is_stored_numbers_an_object(games: list[Game], tmp_path: Path) -> None:
-    shown = {"name_by": "type", "tell_objects": False, "show_ids": False, "camera": "close"}
+    shown = {"name_by": "type", "tell_objects": False, "show_ids": False}
     numbered = re.compile(
         r"\b(?:take|put|heat|cool|clean|use) [a-z]+ \d|\b(?:up|using|move|the) [a-z]+ \d+ (?:from|to|in/on)"
     )
-    for eyes in ("none", "around"):
-        plan = Plan(**shown, memories=True, thoughts=True, negatives=True, eyes=eyes)
+    for eyes, camera in (("none", "close"), ("around", "around")):
+        plan = Plan(**shown, memories=True, thoughts=True, negatives=True, eyes=eyes, camera=camera)
         player = CollectingPlayer(plan, tmp_path)
         with player._environments.lend() as environment:
             (outcome,) = SequentialExecutor().run(lambda job, by=player, at=environment: by.play(at, job), games[:1])
@@ -297,6 +297,10 @@ def test_a_damaged_collection_is_named(games: list[Game], tmp_path: Path, name: 
         ({"noise": 2.0}, "--noise 2.0 is no probability"),
         ({"expert": "handcoded", "eyes": "frame"}, "--order and --eyes are the explorer's"),
         ({"env": "thor", "eyes": "frame"}, "--eyes reads the state of ALFWorld's games"),
+        ({"camera": "close", "eyes": "frame"}, "--eyes frame sees what frames of --camera front show, not --camera close"),
+        ({"eyes": "labels-around"}, "--eyes labels-around sees what frames of --camera around show"),
+        ({"blank_frames": True, "eyes": "frame"}, "--eyes frame sees what frames show: leave out --blank-frames"),
+        ({"show_ids": False, "eyes": "labels"}, "--eyes labels reads the labels of frames"),
         ({"image_format": "jpg"}, "--image-format jpg is for --format lavis"),
         ({"expert": "handcoded", "notes": True, "thoughts": True}, "--notes are the explorer's thoughts"),
         ({"notes": True}, "use it with --expert explorer --thoughts"),

@@ -18,6 +18,8 @@ EXPERTS = tuple(name for name in EXPERT_NAMES if name != "client")  # there is n
 FORMATS = ("shards", "lavis")
 SHOW_STATE = ("native", "textworld", "household")  # environments that tell where things are
 
+_CAMERA_OF = {"labels": "front", "frame": "front", "labels-around": "around", "around": "around"}  # of `eyes`
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -94,6 +96,16 @@ class Plan:
             raise ConfigError(f"--order and --eyes are the explorer's, not for --expert {self.expert}")
         if self.eyes != "none" and self.env not in SHOW_STATE:
             raise ConfigError(f"--eyes reads the state of ALFWorld's games: use --env {' or '.join(SHOW_STATE)}")
+        # A label must rest on what the stored frame shows; `surfaces` and `everything` are meant to know more.
+        camera = _CAMERA_OF.get(self.eyes, self.camera)
+        if camera != self.camera:
+            raise ConfigError(
+                f"--eyes {self.eyes} sees what frames of --camera {camera} show, not --camera {self.camera}"
+            )
+        if self.eyes in _CAMERA_OF and (self.blank_frames or not self.frames):
+            raise ConfigError(f"--eyes {self.eyes} sees what frames show: leave out --blank-frames and --no-frames")
+        if self.eyes.startswith("labels") and not self.show_ids:
+            raise ConfigError(f"--eyes {self.eyes} reads the labels of frames: leave out --no-show-ids")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from alfworld_native.language.sentences import task_sentence
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, EmacError
 from lavis.common.program import run_program
 from xrl_alignment.common.choices import ENVIRONMENT_NAMES
 from xrl_alignment.show.play.game import PLAYERS, YOU, GameInProgress
@@ -113,7 +113,10 @@ def serve(setup: Setup, number: int, port: int, record: Path | None) -> None:
     def ended(game: GameInProgress) -> None:
         print(f"{summary_line(game)}: {task_sentence(game.opening)}", flush=True)
         if record:
-            print(f"recorded: {write_recording(record, game)}", flush=True)
+            try:
+                print(f"recorded: {write_recording(record, game)}", flush=True)
+            except EmacError as error:  # the player's last move is answered all the same
+                print(f"not recorded: {error}", file=sys.stderr, flush=True)
 
     with contextlib.ExitStack() as cleanup:
         server = PageServer("127.0.0.1", port, limits=Limits(max_body=MAX_REQUEST))

@@ -13,7 +13,7 @@ from alfworld_native.drawing.frames import AROUND, objects_in_view, objects_labe
 from alfworld_native.experts.base import Expert, Label
 from alfworld_native.language.commands import is_thought, normalise
 from alfworld_native.language.sentences import type_of, untold
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, EmacError
 from xrl_alignment.play.evaluation.actors import PolicyQuestion
 from xrl_alignment.play.rollouts.episode import Episode
 from xrl_alignment.play.rollouts.play import Turn, play
@@ -140,12 +140,19 @@ class GameInProgress:
         heard, commands = turn.episode.newest_text, tuple(turn.now.admissible_commands)
         label, policy = None, None
         if not self.over:  # a language model's suggestion costs money
-            label = self._expert.act(turn.information) if self._expert else None
+            # Without a suggestion (an endpoint is away, a budget is spent) the game goes on, and says why.
+            try:
+                label = self._expert.act(turn.information) if self._expert else None
+            except EmacError as error:
+                label = Label(None, f"no answer: {error}")
             said = (turn.episode.text, (), tuple(turn.episode.steps))
             asked = PolicyQuestion(
                 *said, frame, commands, turn.episode.game, tuple(self._frames), turn.episode.may_think
             )
-            policy = self._suggest(asked) if self._suggest else None
+            try:
+                policy = self._suggest(asked) if self._suggest else None
+            except EmacError as error:
+                label = Label(label.action if label else None, f"the policy has no answer: {error}")
         self._frames.append(frame)
         return (yield Moment(frame, shown, heard, commands, names, things, holding, label, policy))
 

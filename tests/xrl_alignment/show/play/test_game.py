@@ -12,6 +12,7 @@ from xrl_alignment.agents.experts import make_expert
 from xrl_alignment.play.evaluation.actors import ExpertActor
 from xrl_alignment.play.evaluation.trials import play_games
 from xrl_alignment.show.play.game import look
+from xrl_alignment.common.errors import BudgetSpent, EndpointFault
 from xrl_alignment.show.play.recording import recorded
 from xrl_alignment.show.play.terminal import summary_line
 
@@ -38,6 +39,30 @@ def test_every_state_has_its_suggestions_frame_and_commands(new_game):
     assert move.moment is before and move.feedback == game.moment.heard and move.player == "you"
     assert len(asked) == 2 and asked[1].steps == (("look", move.feedback),)
     assert np.array_equal(asked[0].image, before.frame) and asked[0].admissible_commands == before.commands
+
+
+def test_without_an_answer_of_expert_or_policy_the_game_goes_on_and_says_why(new_game):
+    """One error of an endpoint had ended the game for good, with a traceback for each further move."""
+    answers = iter(["look", BudgetSpent("the expert's budget is spent"), "inventory"])
+
+    def suggest(question):
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
+
+    game = new_game(suggest=suggest)
+    game.play("policy")
+    assert game.moment.policy is None and game.moment.label in game.moment.commands
+    assert game.moment.expert.thought == "the policy has no answer: the expert's budget is spent"
+
+    def spent(information):
+        raise EndpointFault("no answer from http://x")
+
+    game._expert.act = spent
+    game.play("you", "look")
+    assert (game.moment.label, game.moment.policy) == (None, "inventory")
+    assert game.moment.expert.thought == "no answer: no answer from http://x"
+    assert not game.over and len(game.moves) == 2
 
 
 def test_a_thought_moves_nothing(new_game):
