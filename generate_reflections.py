@@ -58,7 +58,8 @@ def main(argv: list[str] | None = None) -> None:
         # Rules ask nobody, so no key is needed, whoever labels in the run.
         by_rule = config.reflexion.reflector == "rule"
         expert = replace(config.expert, name="explorer") if by_rule else config.expert
-        teacher = build_teacher(expert, replace(config.reflexion, enabled=True))
+        # As the run had it: the prompt's length, so what is cut off and what the cache knows, depends on all of it.
+        teacher = build_teacher(expert, replace(config.reflexion, enabled=True), thinking=config.run.enable_tc)
         cleanup.callback(teacher.close)
         directory = RunDirectory(arguments.run_dir)
         cleanup.callback(directory.close)

@@ -38,6 +38,8 @@ _FREE = re.compile(
     r"|min_len|num_beams|repetition_penalty|length_penalty|valid_splits|test_splits|environment\..*|policy\..*)"
     r"|.*\.(storage|url|md5)|model\.(pretrained|ref_pretrained|llm_model|path|kept_prompts_mib)"
 )
+# Of these a run may find the same thing in another place, but not another thing: `_names` compares the ends of paths.
+_SAME_THING = re.compile(r".*\.storage|model\.(pretrained|ref_pretrained)")
 TYPES: dict[str, type | UnionType] = {  # LAVIS's keys, then ours
     "model": dict,
     "optimizer": dict,
@@ -75,14 +77,14 @@ def bring_best(best: dict[str, Any], earlier: Path, folder: Path, *, write: bool
 
     If the `earlier` folder lacks them, nothing counts as validated: else the last weights would pass for the best ones.
     """
-    if earlier.resolve() == folder.resolve() or best["epoch"] < 0:
+    if best["epoch"] < 0:
         return best
     weights = best_in(earlier, best)
-    if weights is None:
+    if weights is None:  # also in the run's own folder: it was resumed from an older checkpoint, and a later one won
         lost = "%s lacks the best weights so far, those of epoch %s: the best is looked for anew"
         logger.warning(lost, earlier, best["epoch"])
         return dict(NOTHING_VALIDATED)
-    if write:
+    if write and earlier.resolve() != folder.resolve():
         with weights.open("rb") as source:
             write_atomically(folder / weights.name, lambda file: shutil.copyfileobj(source, file))
     return best
@@ -129,7 +131,10 @@ def compare_settings(content: Mapping[str, Any], own: Mapping[str, Any], path: P
     changed = [
         f"{key} {before.get(key, 'unset')} → {now.get(key, 'unset')}"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and not _FREE.fullmatch(key)
+        if before.get(key) != now.get(key)
+        and not (
+            _names(before.get(key)) == _names(now.get(key)) if _SAME_THING.fullmatch(key) else _FREE.fullmatch(key)
+        )
     ]
     if changed and left <= 0:
         raise ConfigError(
@@ -138,6 +143,12 @@ def compare_settings(content: Mapping[str, Any], own: Mapping[str, Any], path: P
         )
     if changed:
         logger.warning("%s is of a run with other settings: %s", path, ", ".join(changed))
+
+
+def _names(paths: object) -> list[tuple[str, ...]]:
+    """The last two names of each path of a setting: `run_1/checkpoint_best.pth`, wherever it lies."""
+    listed = paths if isinstance(paths, list | tuple) else [paths] if paths else []
+    return [Path(str(path)).parts[-2:] for path in listed]
 
 
 def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

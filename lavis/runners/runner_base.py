@@ -133,7 +133,10 @@ class RunnerBase:
                     self.train_epoch(epoch)
                     self.end_epoch(epoch)
             self.epoch = self.max_epoch
-            last = "best" if self.settings.valid_splits else self.label(self.max_epoch - 1)
+            best = checkpoint.best_in(self.output_dir, self.best)
+            last = "best" if best else self.label(self.max_epoch - 1)
+            if self.settings.valid_splits and not best:
+                logger.warning("no validation has given weights that are the best: the last ones are tested")
             # Episodes cannot be interrupted half-way; all is saved by now, so SIGTERM may end the process.
             with self.stop.on_sigterm() if self.task.needs_data else nullcontext():
                 self.evaluate(last, reload_best=True)
@@ -380,7 +383,12 @@ class RunnerBase:
         restore_model(self.replicas.model, content, path, load)
         if content["scaler"]:
             self.updater.scaler.load_state_dict(content["scaler"])
-        self.batches, self.epoch = content["batches"], content["epoch"]
+        self.batches = content["batches"]
+        if self.batches > self.all_batches:
+            raise ConfigError(f"{path} has {self.batches} batches already, this run is to have {self.all_batches}")
+        self.epoch = content["epoch"]
+        if self.batches < self.all_batches:  # a longer run than before goes on in what was its last, shorter epoch
+            self.epoch = min(self.epoch, self.batches // self.batches_per_epoch)
         self._last_saved = path
         # The data may be another than before; what the weights have learned of the earlier one stays in them.
         self.games = self.games.merged(played_in(content) or PlayedGames(unknown=(path.name,)))

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, FileError
+from lavis.common.files import make_folder, sync
 from lavis.common.program import run_program
 from lavis.common.progress import Bar
 from lavis.datasets.annotations import AnnotationFile
@@ -111,10 +114,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     if arguments.out.exists() and (not arguments.out.is_dir() or any(arguments.out.iterdir())):
         raise ConfigError(f"{arguments.out} is not an empty folder: name a new one")
-    if arguments.to == "lavis":
-        count = to_lavis(arguments.source, arguments.out, arguments.image_format)
-    else:
-        count = to_shards(arguments.source, arguments.out, arguments.images)
+    # Written beside it first: a half of the data looks like all of it.
+    unfinished = arguments.out.with_name(f".{arguments.out.name}.{os.getpid()}.tmp")
+    try:
+        make_folder(unfinished)
+        if arguments.to == "lavis":
+            count = to_lavis(arguments.source, unfinished, arguments.image_format)
+        else:
+            count = to_shards(arguments.source, unfinished, arguments.images)
+        os.replace(unfinished, arguments.out)
+        sync(arguments.out.absolute().parent)
+    except OSError as error:
+        raise FileError(f"{arguments.out} could not be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
     print(f"{count} transitions in {arguments.out}")
 
 

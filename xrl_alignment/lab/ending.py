@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from alfworld_native.household.mixture import read_mixture
 from lavis.common.paths import REPO_ROOT
 from lavis.models.sections import changed_keys
 from xrl_alignment.agents.experts.llm.accounting import Usage, read_calls
@@ -91,21 +92,31 @@ def offline_command(config: Mapping[str, Any], checkpoint: Path) -> str:
     """
     base = load_config(EvaluateConfig, REPO_ROOT / EPISODES)
     options = model_options(changed_keys(config["model"]), checkpoint)
-    if plan := _plan(config["datasets"]):
+    if plan := _plan(config["datasets"], config.get("run", {}).get("train_splits") or ["train"]):
         shown: dict[str, Any] = {"name": plan.env, "split": HELD_OUT.get(plan.split, plan.split)}
         shown |= {key: getattr(plan, key) for key in ("data", "tell_objects", "show_ids", "name_by", "camera")}
         shown["blank_frames"] = plan.blank_frames
         options |= {f"environment.{key}": its for key, its in shown.items() if its != getattr(base.environment, key)}
         options |= {"run.enable_tc": True} if plan.thoughts else {}
-        options |= {"run.num_envs": 0} if plan.env == "household" else {}
+        options |= {"run.max_steps": plan.max_steps} if plan.max_steps != base.run.max_steps else {}
+        if plan.env == "household":
+            options["run.num_envs"] = 0
+            options |= {"environment.seed": plan.seed} if plan.seed != base.environment.seed else {}
+            if plan.levels:  # `collect` makes as many games of a mixture as it is asked for
+                options["environment.levels"] = read_mixture(plan.levels)
+                sizes = ("num_train", "num_heldout") if plan.num_games else ()
+                options |= {f"environment.{size}": plan.num_games for size in sizes}
     return command(options)
 
 
-def _plan(datasets: Mapping[str, Any]) -> Plan | None:
-    """How `collect` made the first training data of a `datasets:` section; None if it did not."""
+def _plan(datasets: Mapping[str, Any], splits: Sequence[str]) -> Plan | None:
+    """How `collect` made the first data of the training `splits` of a `datasets:` section; None if it did not."""
     for section in datasets.values():
-        given = section["build_info"]["annotations"].get("train", {}).get("storage") or []
-        for storage in [given] if isinstance(given, str) else given:
+        # A builder of somebody's own need not have any of it.
+        sources = ((section or {}).get("build_info") or {}).get("annotations") or {}
+        named = [(sources.get(split) or {}).get("storage") or [] for split in splits]
+        given = [part for storage in named for part in ([storage] if isinstance(storage, str) else storage)]
+        for storage in given:
             folder = Path(storage) if Path(storage).is_dir() else Path(storage).parent
             try:
                 settings = json.loads((folder / "collection.json").read_text(encoding="utf-8"))

@@ -94,8 +94,11 @@ def player_named(text: str, options: Sequence[str] = ()) -> Player:
     if text == "explorer":
         return Player(text, {}, lambda cleanup: ExpertActor(partial(new_expert, "explorer", {})))
     if text == "random":  # any admissible command; it reads nothing
-        make = partial(_policy_actor, RandomPolicy(), write_prompt=lambda *parts: "", blank=True)
-        return Player(text, {}, make, CHOOSES)
+        # A policy for each level: what it draws does not depend on the levels that were played before.
+        def random(cleanup: ExitStack) -> Actor:
+            return _policy_actor(RandomPolicy(), cleanup, lambda *parts: "", blank=True)
+
+        return Player(text, {}, random, CHOOSES)
     weights = text.removesuffix(RULES)
     if weights in SHIPPED or Path(weights).exists():
         return _student(text, weights, options)

@@ -324,10 +324,21 @@ def find_phase(cfg_paths: Sequence[str], options: Sequence[str], run_dir: Path) 
     # The run's settings equal those of a phase, either as its file says (the first phase) or with what was handed over.
     saved = saved_settings(run_dir)
     handed = handed_options(saved.model.get("pretrained", ""), saved.model.get("ref_pretrained", ""))
-    for number, cfg_path in enumerate(cfg_paths):
-        for given in ([], handed):
-            if not changed_settings(saved, load_config(DaggerConfig, cfg_path, [*options, *given])):
-                return number, given
+    found = [
+        (number, given)
+        for number, cfg_path in enumerate(cfg_paths)
+        for given in ([], handed)
+        if not changed_settings(saved, load_config(DaggerConfig, cfg_path, [*options, *given]))
+    ]
+    if found:
+        # Phases of one file (DPO again and again) differ in nothing but their number, which `run_phase` has noted.
+        noted = run_dir / "state" / "phase"
+        name = noted.read_text(encoding="utf-8").strip() if noted.is_file() else ""
+        own = [(number, given) for number, given in found if name == f"phase {number + 1} of {len(cfg_paths)}"]
+        if not own and len({number for number, _ in found}) > 1:
+            numbers = ", ".join(str(number + 1) for number, _ in found)
+            raise ConfigError(f"{run_dir} may be each of the phases {numbers}: give the files of the phases to run alone")
+        return (own or found)[0]
     # None: name what differs from the phase of the same kind, cloning or DPO.
     likely = [path for path in cfg_paths if load_config(DaggerConfig, path).run.enable_dpo == saved.run.enable_dpo]
     wanted = load_config(DaggerConfig, (likely or cfg_paths)[0], options)

@@ -14,13 +14,15 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from alfworld_native import check_split
-from alfworld_native.base import Game
+from alfworld_native.base import MAX_STEPS, Game
 from alfworld_native.games import find_games, games_hash
+from alfworld_native.household.levels import horizon
 from lavis.common.config import load_yaml
 from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.errors import ConfigError, MissingFileError, first_sentence
-from lavis.common.files import locked, new_folder, write_atomically, write_json
+from lavis.common.files import locked, new_folder, read_json, write_atomically, write_json
 from lavis.common.named_class import is_class_name
+from lavis.common.settings import check, check_has_effect
 from lavis.models.base_model import LIBRARY_ROOT
 from lavis.models.blip2_models.emac_config import MODEL_TYPES, package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
@@ -91,7 +93,9 @@ def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None 
             write_atomically(folder / "config.yaml", lambda file: file.write(text))
         set_threads(config.run.num_threads)
         print(f"EMAC+: {folder}", flush=True)
-        summary = run_all(config, games, folder)
+        # A resume may ask for other ablations and switches than before: the rows of earlier ones stay.
+        earlier = read_json(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
+        summary = {**earlier, **run_all(config, games, folder)}
         write_json(folder / SUMMARY, summary)
     print(table(summary))
     print(f"{folder / SUMMARY}", flush=True)
@@ -128,6 +132,24 @@ def check_loop(config: EmacPlusConfig) -> None:
     for name in run.switches:
         if dataclasses.replace(config.planner, **_CHANGES[name]) == config.planner:  # it also checks itself
             raise ConfigError(f"run.switches={name} changes none of these settings: leave it out")
+    # Here and not where the settings are read: an ablation switches single things off, and keeps the others.
+    new = f"run.num_train_games=0 or at least run.num_envs={run.num_envs}: a round plays each game once"
+    check("run.num_train_games", run.num_train_games, not 0 < run.num_train_games < run.num_envs, new)
+    check_has_effect(
+        "run.skip_solved",
+        run.skip_solved,
+        bool(run.num_train_games) or not run.skip_solved,
+        "run.num_train_games is set: else every game is new",
+    )
+    valid = config.planner.memory == PlannerConfig.memory or config.planner.feedback == "questions"
+    check_has_effect("planner.memory", config.planner.memory, valid, "planner.feedback=questions")
+    valid = not run.report_noise or config.planner.report != "none"
+    check_has_effect("run.report_noise", run.report_noise, valid, "planner.report is text, image or both")
+    for split in (environment.split, run.eval_split):
+        if run.max_steps < (longest := horizon(split)) > MAX_STEPS:  # the frozen games of a longer level
+            raise ConfigError(
+                f"run.max_steps: {run.max_steps} is less than the {longest} that games of {split} may take"
+            )
     learns = config.planner.learn and bool(config.planner.name == "local" or config.planner.trainer)
     for name in run.ablations:
         without_effect = not learns and name in ("no_planner_learning", "no_dpo")
@@ -177,10 +199,43 @@ def run_all(config: EmacPlusConfig, games: LoopGames, folder: Path, *, quiet: bo
     run, (training, heldout, official) = config.run, games
     # The loop's own games, and those of the weights that agent and planner begin with.
     known = games_of_weights(model_section(config.model)).merged(games_of_planner(config.planner))
-    known = known.merged(PlayedGames(tuple(game.id for game in training)))
+    known = known.merged(PlayedGames(tuple(game.id for game in training[: run.num_envs * run.num_rounds])))
     trained_on = {"trained_on": trained_among(known, heldout, run.eval_split)}  # of the held-out games
     if run.valid_seen:
         trained_on["trained_on_valid_seen"] = trained_among(known, official, "valid_seen")
+    summary, cost, identity = _play_loop(config, games, folder, quiet=quiet)
+    for name in run.ablations:
+        # A function of its own, so that one loop's models are gone before the next one's are loaded.
+        changed = ablated(config, name, cost)
+        summary[name] = _play_ablation(changed, games, folder / "ablations" / name, calls=folder / CALLS, quiet=quiet)
+    facts = {
+        "seed": run.seed,
+        "planner": identity,
+        "training_tokens": cost.tokens,
+        "heldout_games_hash": games_hash(heldout),
+        **trained_on,
+        "settings": shareable(config),
+        "versions": versions(),
+    }
+    return summary | facts
+
+
+def _play_ablation(
+    config: EmacPlusConfig, games: LoopGames, folder: Path, *, calls: Path, quiet: bool
+) -> dict[str, Any]:
+    """A loop of its own, trained and evaluated; its row of the summary."""
+    with closing(build_loop(config, folder, quiet=quiet, calls=calls)) as loop:
+        loop.run(games.training)
+        found = {who: loop.evaluate(f"{who}_after", games.heldout, agent=who == "agent") for who in _ACTORS}
+        tokens = loop.training_cost().tokens
+    return found["agent"] | {"planner_success": found["planner"]["success"], "training_tokens": tokens}
+
+
+def _play_loop(
+    config: EmacPlusConfig, games: LoopGames, folder: Path, *, quiet: bool
+) -> tuple[dict[str, Any], TrainingCost, str]:
+    """The loop with its evaluations: their rows of the summary, what training has cost, and who the planner is."""
+    run, (training, heldout, official) = config.run, games
     with closing(build_loop(config, folder, quiet=quiet)) as loop:
 
         def evaluated(when: str, split: str, games: list[Game]) -> dict[str, Any]:
@@ -212,24 +267,7 @@ def run_all(config: EmacPlusConfig, games: LoopGames, folder: Path, *, quiet: bo
         for severity in range(1, 5) if run.report_noise else ():
             name = f"agent_report_noise_{severity}"
             summary[name] = loop.evaluate(name, heldout, agent=True, report_severity=severity)
-        identity, cost = loop.planner.identity, loop.training_cost()
-    for name in run.ablations:
-        changed = ablated(config, name, cost)
-        with closing(build_loop(changed, folder / "ablations" / name, quiet=quiet, calls=folder / CALLS)) as loop:
-            loop.run(training)
-            found = {who: loop.evaluate(f"{who}_after", heldout, agent=who == "agent") for who in _ACTORS}
-            spent = loop.training_cost().tokens
-        summary[name] = found["agent"] | {"planner_success": found["planner"]["success"], "training_tokens": spent}
-    facts = {
-        "seed": run.seed,
-        "planner": identity,
-        "training_tokens": cost.tokens,
-        "heldout_games_hash": games_hash(heldout),
-        **trained_on,
-        "settings": shareable(config),
-        "versions": versions(),
-    }
-    return summary | facts
+        return summary, loop.training_cost(), loop.planner.identity
 
 
 def games_of_planner(planner: PlannerConfig) -> PlayedGames:

@@ -73,7 +73,7 @@ class PlanFollower:
 
     With `rules.feedback=rules` the triggers say when the plan is given up. With `questions` the planner says so itself
     after each of the plan's actions (EMAC+, arXiv:2505.19905, section 3); of the triggers, `replan_exhausted` (the plan
-    is used up) and `replan_every` count then, too.
+    is used up), `replan_every`, and `replan_rejected` for a plan that ends in words that are no action count, too.
 
     Reports are those of `write_report`, with word noise of `report_severity`, drawn by `draw`. After
     `rules.max_replans` plans besides the first the planner is asked no more, and `stopped` says so; what is left of the

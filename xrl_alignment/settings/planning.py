@@ -153,7 +153,8 @@ class PlanRules(Section, section="planner"):
         "rules",
         "who says that a plan has failed: the triggers below (`rules`, ours), or the planner itself, which is asked "
         "after each of the plan's actions whether it was executed, and whether the plan can solve the task "
-        "(`questions`: EMAC+'s retrospective feedback; the triggers `replan_exhausted` and `replan_every` stay)",
+        "(`questions`: EMAC+'s retrospective feedback; the triggers `replan_exhausted` and `replan_every` stay, and "
+        "`replan_rejected` for a plan that ends in words that are no action)",
         one_of(*FEEDBACKS),
     )
     memory: int = setting(

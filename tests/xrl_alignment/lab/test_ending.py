@@ -95,3 +95,12 @@ def test_offline_training_ends_with_an_evaluation_of_what_the_data_showed(tmp_pa
         )
         assert config.run.enable_tc and config.run.num_envs == 0
     assert evaluated(str(other)).environment == base.environment
+    # Games of a mixture of levels are the same ones, to their own horizon; a section may have data of its own kind.
+    mixed = replace(plan, levels="house=1", max_steps=150, seed=7, num_games=20, show_ids=True, thoughts=False)
+    (told / "collection.json").write_text(json.dumps(asdict(mixed)))
+    config = evaluated(str(told))
+    assert (config.environment.levels, config.environment.seed, config.run.max_steps) == ({"house": 1.0}, 7, 150)
+    assert config.environment.num_heldout == 20
+    for section in (None, {"build_info": {"annotations": {"train": None}}}):
+        command = offline_command({"model": {"arch": "blip2_emac"}, "datasets": {"a": section}}, tmp_path / "a.pth")
+        assert "environment." not in command

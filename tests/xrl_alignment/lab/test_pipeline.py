@@ -220,6 +220,17 @@ def test_a_run_directory_tells_its_phase_and_what_was_handed_to_it(phases, tmp_p
         find_phase(phases, ["run.seed=6"], two)
 
 
+def test_of_phases_of_one_file_the_noted_number_counts(phases, tmp_path):
+    """DPO twice with one file: the second one was taken for the first, and a phase too many was run."""
+    handed = handed_options("x.pth", "x.pth")
+    third = written(phases[1], tmp_path / "three", *handed)
+    with pytest.raises(ConfigError, match="may be each of the phases 2, 3: give the files of the phases to run alone"):
+        find_phase([*phases, phases[1]], [], third)
+    (third / "state").mkdir(exist_ok=True)
+    (third / "state" / "phase").write_text("phase 3 of 3\n")
+    assert find_phase([*phases, phases[1]], [], third) == (2, handed)
+
+
 def test_a_phase_that_is_done_is_not_run_again(phases, tmp_path):
     done = written(phases[0], tmp_path / "done")
     (done / "DONE").touch()

@@ -61,6 +61,10 @@ def test_the_command_writes_a_summary_and_a_resume_ends_at_once(options, tmp_pat
     assert again["agent_no_reports"]["games"] == 1 and "planner_success" in again["agent_no_reports"]
     assert not (tmp_path / "loop" / "ablations" / "no_planner_learning" / "adapters").exists()
 
+    run_emac_plus(DEMO, options, tmp_path / "loop")  # what is not asked for any more stays
+    last = json.loads((tmp_path / "loop" / "summary.json").read_text())
+    assert last["no_planner_learning"] == again["no_planner_learning"] and "agent_no_reports" in last
+
     with pytest.raises(ConfigError, match="cannot be resumed with other settings: run.seed: 42 → 1"):
         run_emac_plus(DEMO, [*options, "run.seed=1"], tmp_path / "loop")
 
@@ -146,10 +150,10 @@ def test_games_that_the_weights_or_the_official_evaluation_share_with_training_a
     generate(tmp_path, 2, 2, seed=0)  # these stand for official games
     (tmp_path / "json_2.1.1" / "household_train").rename(tmp_path / "json_2.1.1" / "valid_seen")
     own = ["environment.name=native", "environment.split=valid_seen", f"environment.data={tmp_path}"]
-    shared = said(*own, "run.valid_seen=true", "run.num_train_games=2")
+    shared = said(*own, "run.valid_seen=true", "run.num_train_games=2", "run.num_envs=2")
     assert "NOT HELD OUT: 2 of 2 games of valid_seen are trained on" in shared
     # What a model behind an endpoint has read nobody knows.
-    assert "household_heldout: whether its games" in said("planner.name=endpoint", "planner.model=someones")
+    assert "household_heldout: whether its games" in said("planner.name=endpoint", "planner.model=someones", "planner.base_url=http://x")
     assert "household_heldout" not in said()
     monkeypatch.setattr(building, "games_of_weights", lambda _: PlayedGames(splits=("household_heldout",)))
     assert "NOT HELD OUT: 2 of 2 games of household_heldout are trained on" in said()
@@ -210,6 +214,10 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
         ("planner.examples=nowhere.txt", "planner.examples=nowhere.txt: there is no such file"),
         ("planner.model=tests", "planner.model=tests is no language model: it has no config.json"),
         ("planner.name=endpoint planner.learn=false", "no key: set the environment variable OPENAI_API_KEY"),
+        ("run.num_envs=3 run.num_train_games=2", "run.num_train_games: 2 is not run.num_train_games=0 or at least run.num_envs="),
+        ("run.skip_solved=true", "run.skip_solved: True has no effect unless run.num_train_games is set"),
+        ("planner.memory=1", "planner.memory: 1 has no effect unless planner.feedback=questions"),
+        ("run.eval_split=household_house", "run.max_steps: 50 is less than the 150 that games of household_house"),
         ("run.ablations=[cross_entropy]", "run.ablations=cross_entropy changes none of these settings"),
         (
             "planner.name=explorer planner.model='' run.ablations=[no_planner_learning]",
@@ -224,7 +232,7 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
 def test_a_mistake_is_told_before_there_is_a_folder(option: str, text: str, options, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(EmacError, match=text):
-        run_emac_plus(DEMO, [*options, *(option.split() if option.startswith("planner.name") else [option])])
+        run_emac_plus(DEMO, [*options, *(option.split() if option.startswith(("planner.name", "run.")) else [option])])
     assert not [path for path in tmp_path.iterdir() if "loop" in path.name]
 
 
