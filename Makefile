@@ -51,7 +51,8 @@ demo: $(RUNS)  ## both training phases and all evaluations on a tiny model (two 
 play: $(RUNS)  ## watch the expert play in the terminal; any key: you take over (PLAY_ARGS: docs/play.md)
 	$(RUN) -m xrl_alignment.play --player expert $(PLAY_ARGS)
 
-demo-emac-plus: $(RUNS)  ## EMAC+'s loop on a tiny model: a planner that learns, an agent that acts (9 minutes, 2 cores)
+demo-emac-plus: $(RUNS)  ## EMAC+'s loop on a tiny model: a planner that learns, an agent that acts (3 to 9 minutes, 2 cores)
+	$(RUN) -c 'import peft' 2>/dev/null || $(RUN) -m pip install --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[lora]'
 	$(RUN) -m xrl_alignment.pipeline --cfg-path configs/emac_plus/demo.yaml
 
 gallery: $(RUNS)  ## docs/gallery.md: ten episodes as small HTML recordings (two minutes)

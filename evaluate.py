@@ -1,4 +1,4 @@
-"""Scores a player on any games: plays whole episodes and prints success by task type, with intervals.
+r"""Scores a player on any games: plays whole episodes and prints success by task type, with intervals.
 
 Any endpoint with OpenAI's interface (OpenAI, vLLM, Azure, gateways), free text; then its admissible commands shown:
 

@@ -40,6 +40,11 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     for name, value in tensors:
         if not torch.isfinite(value.detach()).all():
             raise CheckpointError(f"{path} was not written: {name} holds values that are not finite; the older is kept")
+    save_whole(path, content)
+
+
+def save_whole(path: Path, content: Any) -> None:
+    """`torch.save` that is whole and on disk when it returns; FileError if it cannot be, and the older file stays."""
     try:
         write_atomically(path, lambda file: torch.save(content, file))
     except (OSError, RuntimeError) as error:
@@ -48,7 +53,7 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
         if isinstance(first, KeyboardInterrupt):
             raise first from None
         reason = first_sentence(first)
-        raise FileError(f"checkpoint {path} could not be written: {reason}; an older one there is untouched") from error
+        raise FileError(f"{path} could not be written: {reason}; an older one there is untouched") from error
 
 
 def require_checkpoint(path: Path, *, setting: str = "") -> None:

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lavis.common.config import is_no_text, not_a_list
 from lavis.common.errors import ConfigError, unknown
-from lavis.common.settings import ABOVE_ZERO, FINITE, Rule, Section, at_least, one_of, setting
+from lavis.common.settings import ABOVE_ZERO, FINITE, Rule, Section, at_least, check_has_effect, one_of, setting
 
 OBJECTIVES = ("bc", "dpo")
 DPO_BETA = 0.1  # the original's value
@@ -28,7 +28,9 @@ class RunSettings(Section, section="run"):
     init_lr: float = setting(1e-5, "learning rate after the warm-up", at_least(0))
     min_lr: float = setting(0.0, "learning rate at the end", at_least(0))
     warmup_lr: float = setting(-1.0, "learning rate at the first batch; below 0: `init_lr`")
-    warmup_steps: int = setting(0, "batches of linear warm-up", at_least(0))
+    warmup_steps: int = setting(
+        0, "batches of linear warm-up, all in the first (inner) epoch, as LAVIS has it", at_least(0)
+    )
     lr_decay_rate: float = setting(1.0, "factor for each epoch, of `linear_warmup_step_lr`")
     weight_decay: float = setting(0.05, "weight decay of AdamW", at_least(0))
     beta2: float = setting(
@@ -97,6 +99,9 @@ class RunSettings(Section, section="run"):
         """`runner_iter` needs its two counts, an evaluation its split and no checkpoint to continue."""
         if self.runner == "runner_iter" and not (self.max_iters and self.iters_per_inner_epoch):
             raise ConfigError("run.runner=runner_iter needs run.max_iters and run.iters_per_inner_epoch, both above 0")
+        for key in ("max_iters", "iters_per_inner_epoch"):
+            valid = self.runner != "runner_base" or not getattr(self, key)
+            check_has_effect(f"run.{key}", getattr(self, key), valid, "run.runner=runner_iter")
         if self.evaluate and not self.splits:
             raise ConfigError("run.test_splits is empty: an evaluation needs a split, such as run.test_splits=[test]")
         if self.evaluate and self.resume_ckpt_path:

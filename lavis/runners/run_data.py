@@ -25,13 +25,14 @@ logger = logging.getLogger(__name__)
 class EpochBatches:
     """The batches of one epoch on the run's device, for a task with a loop of its own: counted, read one after another.
 
-    LAVIS's loops call `next` on it; a `for` goes over what is left.
+    LAVIS's loops call `next` on it; a `for` goes over what is left. `skipped` tells of samples that were left out.
     """
 
     def __init__(self, batches: Iterator[dict[str, Any]], number: int, device: torch.device) -> None:
         self._batches = batches
         self._number = number
         self._device = device
+        self.skipped: list[str] = []
 
     def __len__(self) -> int:
         return self._number
@@ -40,7 +41,9 @@ class EpochBatches:
         return self
 
     def __next__(self) -> dict[str, Any]:
-        return to_device(next(self._batches), self._device)
+        batch = next(self._batches)
+        self.skipped += batch.get("skipped", ())
+        return to_device(batch, self._device)
 
 
 class RunData:
@@ -63,6 +66,10 @@ class RunData:
             raise ConfigError("run.train_splits is empty: name one, or set run.evaluate=True")
         if required:
             settings.require_splits(self.splits)
+        elif not settings.evaluate and settings.train_splits[0] not in self.splits:
+            raise ConfigError(
+                f"run.train_splits={settings.train_splits}: this task has no such data: set run.evaluate=True"
+            )
         for split, dataset in self.splits.items():
             if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
                 raise ConfigError(

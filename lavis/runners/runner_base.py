@@ -174,6 +174,7 @@ class RunnerBase:
             self.stream.start, self.stream.stop = self.batches, end
             batches = EpochBatches(self.data.train_batches(self.stream, self.device), end - self.batches, self.device)
             figures = self.own_loop(epoch, batches) or {}
+            self.data.count_skipped(batches.skipped)
             self.batches = end
             self.averages.update(**{str(name): float(value) for name, value in figures.items()})
             self.stop.agree()
@@ -416,6 +417,12 @@ class RunnerBase:
             max_norm=self.settings.clip_grad_norm,
         )
         self.stream = self.data.train_stream()
+        if self.settings.warmup_steps > self.batches_per_epoch:
+            logger.warning(
+                "run.warmup_steps=%s: the warm-up is cut at batch %s, for LAVIS warms up in the first epoch alone",
+                self.settings.warmup_steps,
+                self.batches_per_epoch,
+            )
         stored = PlayedGames(games, (STORED,)) if (games := self.data.games()) else PlayedGames()
         self.games = games_of_weights(self.config.model_cfg).merged(stored)
         if self.settings.objective == "dpo":

@@ -7,7 +7,7 @@
       emac_base.json                                             their base and their games (`lavis.models.folder_note`)
 
 `--options` are the keys of the run's `model:` section (its config.yaml has them). A folder of peft goes to the hub with
-`huggingface-cli upload NAME OUT`, and into another run with `model.pretrained=OUT`.
+`hf upload NAME OUT`, and into another run with `model.pretrained=OUT`.
 """
 
 from __future__ import annotations

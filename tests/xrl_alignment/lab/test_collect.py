@@ -297,7 +297,10 @@ def test_a_damaged_collection_is_named(games: list[Game], tmp_path: Path, name: 
         ({"noise": 2.0}, "--noise 2.0 is no probability"),
         ({"expert": "handcoded", "eyes": "frame"}, "--order and --eyes are the explorer's"),
         ({"env": "thor", "eyes": "frame"}, "--eyes reads the state of ALFWorld's games"),
-        ({"camera": "close", "eyes": "frame"}, "--eyes frame sees what frames of --camera front show, not --camera close"),
+        (
+            {"camera": "close", "eyes": "frame"},
+            "--eyes frame sees what frames of --camera front show, not --camera close",
+        ),
         ({"eyes": "labels-around"}, "--eyes labels-around sees what frames of --camera around show"),
         ({"blank_frames": True, "eyes": "frame"}, "--eyes frame sees what frames show: leave out --blank-frames"),
         ({"show_ids": False, "eyes": "labels"}, "--eyes labels reads the labels of frames"),

@@ -153,7 +153,9 @@ def test_games_that_the_weights_or_the_official_evaluation_share_with_training_a
     shared = said(*own, "run.valid_seen=true", "run.num_train_games=2", "run.num_envs=2")
     assert "NOT HELD OUT: 2 of 2 games of valid_seen are trained on" in shared
     # What a model behind an endpoint has read nobody knows.
-    assert "household_heldout: whether its games" in said("planner.name=endpoint", "planner.model=someones", "planner.base_url=http://x")
+    assert "household_heldout: whether its games" in said(
+        "planner.name=endpoint", "planner.model=someones", "planner.base_url=http://x"
+    )
     assert "household_heldout" not in said()
     monkeypatch.setattr(building, "games_of_weights", lambda _: PlayedGames(splits=("household_heldout",)))
     assert "NOT HELD OUT: 2 of 2 games of household_heldout are trained on" in said()
@@ -214,7 +216,10 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
         ("planner.examples=nowhere.txt", "planner.examples=nowhere.txt: there is no such file"),
         ("planner.model=tests", "planner.model=tests is no language model: it has no config.json"),
         ("planner.name=endpoint planner.learn=false", "no key: set the environment variable OPENAI_API_KEY"),
-        ("run.num_envs=3 run.num_train_games=2", "run.num_train_games: 2 is not run.num_train_games=0 or at least run.num_envs="),
+        (
+            "run.num_envs=3 run.num_train_games=2",
+            "run.num_train_games: 2 is not run.num_train_games=0 or at least run.num_envs=",
+        ),
         ("run.skip_solved=true", "run.skip_solved: True has no effect unless run.num_train_games is set"),
         ("planner.memory=1", "planner.memory: 1 has no effect unless planner.feedback=questions"),
         ("run.eval_split=household_house", "run.max_steps: 50 is less than the 150 that games of household_house"),

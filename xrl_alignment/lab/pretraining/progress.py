@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections import deque
@@ -21,9 +22,12 @@ Curve = list[tuple[float, float]]  # hours, success
 
 
 def read_progress(path: Path) -> list[dict[str, Any]]:
-    """The lines of a `progress.jsonl`; half a line, which a full disk leaves, is left out."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """The lines of a `progress.jsonl`; half a line, which a kill or a full disk leaves, is left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def success_by_hours(lines: Iterable[Mapping[str, Any]]) -> dict[str, Curve]:

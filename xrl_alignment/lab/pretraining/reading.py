@@ -48,8 +48,11 @@ from torch.nn import functional
 
 from alfworld_native.base import Game
 from alfworld_native.games import find_games
+from lavis.checkpoints import save_whole
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import autocast
+from lavis.common.errors import MissingFileError
+from lavis.common.files import make_folder
 from lavis.models.blip2_models.blip2 import LN_VISION_EPS, Float32LayerNorm, init_qformer
 from lavis.models.blip2_models.conv_encoder import ConvEncoder
 from lavis.training import Updater
@@ -180,6 +183,11 @@ def main() -> None:
     arguments = parse_arguments()
     bound_kernel_cache()
     keep_freed_memory()
+    for file in (arguments.encoder / "encoder.pt", arguments.language_model / "llm.safetensors"):
+        if not file.is_file():
+            raise MissingFileError(f"{file} is not there: give the folders that recognition and by_looks have written")
+    make_folder(arguments.reader.absolute().parent)
+    told = told_student(arguments.language_model / "llm.safetensors")
     trained = new_encoder()
     trained.load_state_dict(torch.load(arguments.encoder / "encoder.pt", weights_only=True)["model"])
     # Batch norms are folded into the convolutions: the student that ships has none.
@@ -192,8 +200,7 @@ def main() -> None:
     else:
         features = findings(encoder, games, arguments.frames, random.Random(arguments.seed))
         reader = learn_to_read(features, steps=arguments.steps, lr=arguments.lr, seed=arguments.seed)
-        torch.save(reader.state_dict(), arguments.reader)
-    told = told_student(arguments.language_model / "llm.safetensors")
+        save_whole(arguments.reader, reader.state_dict())
     with torch.no_grad():
         played = read_splits(official=True)  # the language model began with that of `student_official`
         write_weights(student_state(encoder, reader, told), arguments.out, played)

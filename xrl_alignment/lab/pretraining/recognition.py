@@ -60,9 +60,10 @@ from alfworld_native.drawing.ids import kind_of
 from alfworld_native.drawing.state import RoomState
 from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.games import find_games
+from lavis.checkpoints import save_whole
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import autocast
-from lavis.common.files import make_folder
+from lavis.common.files import append_line, locked, make_folder
 from lavis.models.blip2_models.conv_encoder import PATCH, ConvEncoder, ConvEncoderConfig
 from lavis.training import Updater
 from xrl_alignment.lab.pretraining.descent import descend, rate_factor
@@ -338,16 +339,14 @@ def train(
         named = rates(precision_recall(in_view(model, test), test))
         spent = (time.monotonic() - started) / 60
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "minutes": spent, "step": step}
-        torch.save(state, out / "encoder.tmp")  # then renamed: a killed run leaves a whole file
-        (out / "encoder.tmp").rename(out / "encoder.pt")
+        save_whole(out / "encoder.pt", state)
         means = [sum(column) / len(losses) for column in zip(*losses, strict=True)]
         line = {
             "step": step, "minutes": round(spent, 1), "rendering": round(rendered, 1),
             "losses": [round(mean, 3) for mean in means],
             "precision, recall": [round(rate, 3) for rate in named],
         }  # fmt: skip
-        with (out / "log.jsonl").open("a") as log:
-            log.write(json.dumps(line) + "\n")
+        append_line(out / "log.jsonl", json.dumps(line))
         print(json.dumps(line), flush=True)
 
 
@@ -361,7 +360,8 @@ def main() -> None:
     games += find_games("train") if arguments.official else []
     judged = [game for folder in arguments.games for game in find_games("household_heldout", data=folder)]
     settings = {name: getattr(arguments, name) for name in ("minutes", "lr", "seed", "student")}
-    train(games, judged, arguments.out, **settings)
+    with locked(arguments.out / ".lock", arguments.out):
+        train(games, judged, arguments.out, **settings)
 
 
 if __name__ == "__main__":

@@ -114,9 +114,11 @@ if __name__ == "__main__":
 import torch
 
 from alfworld_native.games import find_games
+from lavis.checkpoints import save_whole
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from lavis.common.files import locked, make_folder, write_atomically
+from lavis.common.files import append_line, locked, make_folder, write_atomically
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
+from lavis.models.blip2_models.weights import require_match
 from lavis.models.played import PlayedGames, games_of_weights, played_in
 from lavis.training import Updater
 from xrl_alignment.agents.policies.in_process import InProcessPolicy
@@ -234,6 +236,7 @@ class Trainer:
             self.played = self.played.merged(played_in(state) or PlayedGames())
             theirs = state["weights"]
             ours = self.model.trainable_state_dict()
+            require_match(ours, theirs, f"--beside {other}")
             self.model.load_trainable({name: weight.lerp(theirs[name], 0.5) for name, weight in ours.items()})
 
     def note(
@@ -263,10 +266,9 @@ class Trainer:
             "pool": self.pool, "read": self.read, "played": self.played.as_dict(),
             "run": (self.aim, self.first, self.step),
         }  # fmt: skip
-        write_atomically(self.out / "state.pt", lambda file: torch.save(state, file))
+        save_whole(self.out / "state.pt", state)
         write_weights(self.model.trainable_state_dict(), self.out / "student.safetensors", self.played)
-        with open(self.out / "progress.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append_line(self.out / "progress.jsonl", json.dumps(line))
         print(json.dumps(line), flush=True)
 
 

@@ -9,10 +9,10 @@ from alfworld_native import make_environment
 from alfworld_native.drawing.frames import AROUND, objects_in_view, objects_labelled
 from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts import make_expert
+from xrl_alignment.common.errors import BudgetSpent, EndpointFault
 from xrl_alignment.play.evaluation.actors import ExpertActor
 from xrl_alignment.play.evaluation.trials import play_games
 from xrl_alignment.show.play.game import look
-from xrl_alignment.common.errors import BudgetSpent, EndpointFault
 from xrl_alignment.show.play.recording import recorded
 from xrl_alignment.show.play.terminal import summary_line
 
