@@ -222,7 +222,7 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
         ),
         ("run.skip_solved=true", "run.skip_solved: True has no effect unless run.num_train_games is set"),
         ("planner.memory=1", "planner.memory: 1 has no effect unless planner.feedback=questions"),
-        ("run.eval_split=household_house", "run.max_steps: 50 is less than the 150 that games of household_house"),
+        ("run.eval_split=household_house", "run.max_steps: 2 is less than the 150 that games of household_house"),
         ("run.ablations=[cross_entropy]", "run.ablations=cross_entropy changes none of these settings"),
         (
             "planner.name=explorer planner.model='' run.ablations=[no_planner_learning]",
@@ -289,7 +289,7 @@ def test_without_replanning_the_planner_is_asked_once(feedback: str) -> None:
     [
         ["planner.examples=none.txt"],
         ["planner.model=no/such/model"],
-        ["planner.trainer=no/such/model", "planner.name=endpoint"],
+        ["planner.trainer=no/such/model", "planner.name=endpoint", "planner.base_url=http://127.0.0.1:9/v1"],
         ["planner.base_url=nowhere", "planner.name=endpoint"],
         ["planner.tokenizer=no/such", "planner.name=endpoint", "planner.base_url=http://127.0.0.1:9/v1"],
     ],
