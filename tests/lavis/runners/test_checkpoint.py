@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lavis.checkpoints import CheckpointError, write
+from lavis.common.errors import ConfigError
 from lavis.runners import checkpoint
 
 CONTENT = {name: None if name == "scaler" else kind() for name, kind in checkpoint.TYPES.items()}  # type: ignore[operator]
@@ -48,3 +49,25 @@ def test_the_newest_is_the_one_with_the_most_batches(tmp_path: Path) -> None:
         assert checkpoint.newest(tmp_path).name == f"checkpoint_{newest}.pth"
     (tmp_path / "checkpoint_10.pth").unlink()
     assert checkpoint.newest(tmp_path).name == "checkpoint_stopped.pth"
+
+
+def test_the_best_weights_of_a_folder_are_those_that_lie_there(tmp_path: Path, monkeypatch, caplog) -> None:
+    """A run that went on from an older checkpoint tested its last weights as the best."""
+    best, later = {"agg_metrics": 0.9, "epoch": 1}, {"agg_metrics": 0.95, "epoch": 3}
+    (tmp_path / "checkpoint_best.pth").touch()
+    monkeypatch.setattr(checkpoint, "load", lambda path, mmap: {"best": later})
+    assert checkpoint.bring_best(dict(later), tmp_path, tmp_path, write=True) == later
+    assert checkpoint.bring_best(dict(best), tmp_path, tmp_path, write=True) == checkpoint.NOTHING_VALIDATED
+    assert "lacks the best weights so far, those of epoch 1" in caplog.text
+
+
+def test_other_starting_weights_are_another_experiment_and_a_moved_folder_is_not(caplog) -> None:
+    def differ(before: dict, now: dict, left: int) -> None:
+        checkpoint.compare_settings({"config": {"model": before}}, {"model": now}, Path("c.pth"), left=left)
+
+    differ({"pretrained": "/a/run_1/best.pth"}, {"pretrained": "/b/run_1/best.pth"}, 0)
+    assert not caplog.text
+    with pytest.raises(ConfigError, match="is of a run that has ended, with other settings .model.pretrained /a/run_1"):
+        differ({"pretrained": "/a/run_1/best.pth"}, {"pretrained": "/a/run_2/best.pth"}, 0)
+    differ({"ref_pretrained": "run_1/best.pth"}, {"ref_pretrained": "run_2/best.pth"}, 1)
+    assert "is of a run with other settings: model.ref_pretrained run_1/best.pth → run_2/best.pth" in caplog.text

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lavis.checkpoints import CheckpointError
+from lavis.common.errors import ConfigError
 
 
 def test_inner_epochs(make_runner, tmp_path: Path) -> None:
@@ -41,6 +42,18 @@ def test_the_last_inner_epoch_may_be_short_and_is_resumed(make_runner, tmp_path:
     assert ended.batches == 5 and not list((tmp_path / "ended").glob("*.pth"))
 
 
+def test_a_longer_run_goes_on_in_what_was_its_last_and_shorter_inner_epoch(make_runner, tmp_path: Path) -> None:
+    """It had ended at once, with 5 batches, as if it had 6."""
+    settings = {"run.runner": "runner_iter", "run.iters_per_inner_epoch": 4}
+    make_runner("short", **settings, **{"run.max_iters": 5}).train()
+    resumed = {"run.resume_ckpt_path": tmp_path / "short/checkpoint_5.pth"}
+    longer = make_runner("longer", **settings, **resumed, **{"run.max_iters": 6})
+    longer.train()
+    assert longer.batches == 6 and (tmp_path / "longer" / "checkpoint_6.pth").is_file()
+    with pytest.raises(ConfigError, match="has 5 batches already, this run is to have 4"):
+        make_runner("less", **settings, **resumed, **{"run.max_iters": 4}).train()
+
+
 def test_a_resume_on_other_data_is_refused(make_runner, annotation_folder: Path, tmp_path: Path) -> None:
     """Its batches are a place in a permutation of the first data."""
     settings = {"run.runner": "runner_iter", "run.max_iters": 4, "run.iters_per_inner_epoch": 2}
@@ -54,3 +67,11 @@ def test_a_resume_on_other_data_is_refused(make_runner, annotation_folder: Path,
 def test_a_run_needs_its_two_counts(make_runner) -> None:
     with pytest.raises(ValueError, match="runner_iter needs run.max_iters"):
         make_runner("none", **{"run.runner": "runner_iter"})
+    with pytest.raises(ConfigError, match="run.max_iters: 6 has no effect unless run.runner=runner_iter"):
+        make_runner("none", **{"run.max_iters": 6})
+
+
+def test_a_warm_up_that_the_first_inner_epoch_cuts_is_told(make_runner, capsys) -> None:
+    settings = {"run.runner": "runner_iter", "run.max_iters": 4, "run.iters_per_inner_epoch": 2}
+    make_runner("cut", **settings, **{"run.warmup_steps": 3}).train()
+    assert "run.warmup_steps=3: the warm-up is cut at batch 2" in capsys.readouterr().err
