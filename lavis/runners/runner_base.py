@@ -133,9 +133,9 @@ class RunnerBase:
                     self.train_epoch(epoch)
                     self.end_epoch(epoch)
             self.epoch = self.max_epoch
-            best = checkpoint.best_in(self.output_dir, self.best)
-            last = "best" if best else self.label(self.max_epoch - 1)
-            if self.settings.valid_splits and not best:
+            validated = checkpoint.best_in(self.output_dir, self.best) is not None
+            last = "best" if validated else self.label(self.max_epoch - 1)
+            if self.settings.valid_splits and not validated:
                 logger.warning("no validation has given weights that are the best: the last ones are tested")
             # Episodes cannot be interrupted half-way; all is saved by now, so SIGTERM may end the process.
             with self.stop.on_sigterm() if self.task.needs_data else nullcontext():
@@ -364,10 +364,8 @@ class RunnerBase:
     def _resume(self) -> None:
         """Continue from `run.resume_ckpt_path`, if it is set."""
         wanted = self.settings.resume_ckpt_path
-        if not wanted:
-            return
-        path = checkpoint.newest(self.output_dir) if wanted == "latest" else Path(wanted)
-        if path is None:
+        path = checkpoint.newest(self.output_dir) if wanted == "latest" else Path(wanted or "")
+        if not wanted or path is None:
             return
         content = checkpoint.load(path)
         checkpoint.require_fit(content, self._identity(), path)
@@ -384,18 +382,17 @@ class RunnerBase:
         restore_model(self.replicas.model, content, path, load)
         if content["scaler"]:
             self.updater.scaler.load_state_dict(content["scaler"])
-        self.batches = content["batches"]
+        self.batches, self.epoch = content["batches"], content["epoch"]
         if self.batches > self.all_batches:
             raise ConfigError(f"{path} has {self.batches} batches already, this run is to have {self.all_batches}")
-        self.epoch = content["epoch"]
         if self.batches < self.all_batches:  # a longer run than before goes on in what was its last, shorter epoch
             self.epoch = min(self.epoch, self.batches // self.batches_per_epoch)
         self._last_saved = path
         # The data may be another than before; what the weights have learned of the earlier one stays in them.
         self.games = self.games.merged(played_in(content) or PlayedGames(unknown=(path.name,)))
         # The best of another split would pass for the best of this one, and for the last if nothing is validated now.
-        split, before = self.settings.valid_splits[:1], (content["config"].get("run") or {}).get("valid_splits") or []
-        best = content["best"] if split == list(before)[:1] else checkpoint.NOTHING_VALIDATED
+        before = list((content["config"].get("run") or {}).get("valid_splits") or [])
+        best = content["best"] if self.settings.valid_splits[:1] == before[:1] else checkpoint.NOTHING_VALIDATED
         self.best = checkpoint.bring_best(dict(best), path.parent, self.output_dir, write=self.is_main)
         barrier()
         self.averages.restore(content["averages"])
@@ -417,12 +414,6 @@ class RunnerBase:
             max_norm=self.settings.clip_grad_norm,
         )
         self.stream = self.data.train_stream()
-        if self.settings.warmup_steps > self.batches_per_epoch:
-            logger.warning(
-                "run.warmup_steps=%s: the warm-up is cut at batch %s, for LAVIS warms up in the first epoch alone",
-                self.settings.warmup_steps,
-                self.batches_per_epoch,
-            )
         stored = PlayedGames(games, (STORED,)) if (games := self.data.games()) else PlayedGames()
         self.games = games_of_weights(self.config.model_cfg).merged(stored)
         if self.settings.objective == "dpo":
@@ -442,7 +433,7 @@ class RunnerBase:
                 config = self.config.to_dict()
                 self.references = ReferenceLogps(model, [config.get(name) for name in ("datasets", "preprocess")])
         self.data.count_skipped(self.data.skipped_in(self.settings.train_splits[0]))
-        self.lr_scheduler = make_schedule(self.optimizer, self.settings, self.max_epoch)
+        self.lr_scheduler = make_schedule(self.optimizer, self.settings, self.max_epoch, self.batches_per_epoch)
 
     def _stop_if_agreed(self) -> None:
         """Write a checkpoint and leave if the processes have agreed to. After training the last one serves."""
