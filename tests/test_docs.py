@@ -93,7 +93,7 @@ def blocks(page: str) -> list[str]:
 
 def test_the_first_steps_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     model, _ = load_student({"model_type": "demo"}, torch.device("cpu"))
-    save_checkpoint(tmp_path / "emma_checkpoint_2.pth", model=model)
+    save_checkpoint(tmp_path / "emma_checkpoint_1.pth", model=model)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(gym_env, "GENERATED", 6)  # games: a hundred take longer
