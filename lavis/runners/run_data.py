@@ -42,7 +42,8 @@ class EpochBatches:
 
     def __next__(self) -> dict[str, Any]:
         batch = next(self._batches)
-        self.skipped += batch.get("skipped", ())
+        if isinstance(batch, Mapping):  # a collater of somebody's own may make any batch
+            self.skipped += batch.get("skipped", ())
         return to_device(batch, self._device)
 
 
