@@ -335,11 +335,10 @@ def find_phase(cfg_paths: Sequence[str], options: Sequence[str], run_dir: Path) 
         noted = run_dir / "state" / "phase"
         name = noted.read_text(encoding="utf-8").strip() if noted.is_file() else ""
         own = [(number, given) for number, given in found if name == f"phase {number + 1} of {len(cfg_paths)}"]
-        if not own and len({number for number, _ in found}) > 1:
-            numbers = ", ".join(str(number + 1) for number, _ in found)
-            raise ConfigError(
-                f"{run_dir} may be each of the phases {numbers}: give the files of the phases to run alone"
-            )
+        numbers = sorted({number + 1 for number, _ in found})
+        if not own and len(numbers) > 1:
+            listed = ", ".join(map(str, numbers))
+            raise ConfigError(f"{run_dir} may be each of the phases {listed}: give the files of the phases to run alone")
         return (own or found)[0]
     # None: name what differs from the phase of the same kind, cloning or DPO.
     likely = [path for path in cfg_paths if load_config(DaggerConfig, path).run.enable_dpo == saved.run.enable_dpo]
