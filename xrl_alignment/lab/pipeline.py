@@ -338,7 +338,9 @@ def find_phase(cfg_paths: Sequence[str], options: Sequence[str], run_dir: Path) 
         numbers = sorted({number + 1 for number, _ in found})
         if not own and len(numbers) > 1:
             listed = ", ".join(map(str, numbers))
-            raise ConfigError(f"{run_dir} may be each of the phases {listed}: give the files of the phases to run alone")
+            raise ConfigError(
+                f"{run_dir} may be each of the phases {listed}: give the files of the phases to run alone"
+            )
         return (own or found)[0]
     # None: name what differs from the phase of the same kind, cloning or DPO.
     likely = [path for path in cfg_paths if load_config(DaggerConfig, path).run.enable_dpo == saved.run.enable_dpo]
