@@ -224,7 +224,7 @@ def test_of_phases_of_one_file_the_noted_number_counts(phases, tmp_path):
     """DPO twice with one file: the second one was taken for the first, and a phase too many was run."""
     handed = handed_options("x.pth", "x.pth")
     third = written(phases[1], tmp_path / "three", *handed)
-    with pytest.raises(ConfigError, match="may be each of the phases 2, 3: give the files of those to run alone"):
+    with pytest.raises(ConfigError, match="may be each of the phases 2, 3: give the files of the phases to run alone"):
         find_phase([*phases, phases[1]], [], third)
     (third / "state").mkdir(exist_ok=True)
     (third / "state" / "phase").write_text("phase 3 of 3\n")
