@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from alfworld_native.language.commands import canonical
 from alfworld_native.language.feedback import CLOSED, MAX_NAME, OPEN, SURFACE, whole_sentences
@@ -101,10 +101,10 @@ class Belief:
         else:
             self._change(feedback)
 
-    def forget(self) -> None:
-        """Forget the contents of all receptacles: the agent searched everywhere and did not find what it needs."""
+    def forget(self, *, keep: Collection[str]) -> None:
+        """Forget where objects are, but for `keep`: the agent searched everywhere and did not find what it needs."""
         self.seen.clear()
-        self.place.clear()
+        self.place = {thing: place for thing, place in self.place.items() if thing in keep}
 
     def _join(self, name: str) -> None:
         """`name` turned out to be in reach, so it is at the location of everything else in reach."""

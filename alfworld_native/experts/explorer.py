@@ -110,6 +110,8 @@ class Explorer:
         self._hopeless = self._label is not None
         self._subgoal: tuple[str, ...] = ()
         self._left = self._what_is_left()
+        self._noticed: list[str] = []  # what the newest note says that came into view
+        self._overlooked: set[str] = set()  # what the agent sees and has not written down
         self._searched = ""  # the place whose contents came into view last while the hand was free
         self._goes_on = False  # whether the next note says how it goes on after a part of the task
         self._news = self._left if len(self._tasks) > 1 else ""
@@ -137,6 +139,9 @@ class Explorer:
         self._goes_on = False
         held, before, seen = self._belief.held, dict(self._belief.place), set(self._belief.seen)
         self._belief.observe(action, feedback)
+        for thing in [its for its in self._overlooked if self._belief.place.get(its) not in self._belief.here]:
+            self._overlooked.discard(thing)
+            self._belief.place.pop(thing, None)
         if not held:
             self._searched = next(iter(self._belief.seen - seen), self._searched)  # an answer shows one place
         # The news: objects of tasks that are not done which have come into view, and where. What the agent put down
@@ -153,6 +158,7 @@ class Explorer:
                     places.setdefault(place, []).append(thing)
         news = [f"{', '.join(things)} in/on {place}" for place, things in sorted(places.items())]
         notes = [f"I see {'; '.join(news)}"] if news else []
+        self._noticed = [thing for things in places.values() for thing in things]
         if self._left != (left := self._what_is_left()):
             self._left = left
             self._goes_on = bool(left) and not self._belief.held
@@ -166,6 +172,13 @@ class Explorer:
                 notes.append(f"now: {of[0]}{self._how_far()}")
         self._news = "; ".join(notes) if left else ""  # nothing is left: the episode is over
         self._label = None  # the last answer is about the last state
+
+    def overlook(self, action: str) -> None:
+        """The agent does `action` where a note is due: once it has left, it does not know what `action` does not name.
+
+        For an agent that remembers long episodes by its notes (`notes`): so it is sent past all places again.
+        """
+        self._overlooked |= {thing for thing in self._noticed if thing not in action}
 
     def act(self, information: Mapping[str, Any] | None = None) -> Label:
         """The next action, with a thought if the subgoal is a new one. `information` is not read."""
@@ -233,15 +246,17 @@ class Explorer:
 
     def _missing(self, task: Task) -> int:
         """How many objects of `task` are not where they belong yet, as far as known; 0 or less if it is done."""
-        belief = self._belief
-        there = Counter(
-            place
-            for thing, place in belief.place.items()
+        return task.count - max(Counter(self._brought(task).values()).values(), default=0)
+
+    def _brought(self, task: Task) -> dict[str, str]:
+        """The objects that are where `task` wants them, as far as known, with their places."""
+        return {
+            thing: place
+            for thing, place in self._belief.place.items()
             if type_of(thing) == task.object_type
             and self._types.get(place) == task.target_type
-            and belief.treated(thing, task.treatment)
-        )
-        return task.count - max(there.values(), default=0)
+            and self._belief.treated(thing, task.treatment)
+        }
 
     def _what_is_left(self) -> str:
         return task_list(self._tasks, [self._missing(task) for task in self._tasks])
@@ -354,7 +369,8 @@ class Explorer:
         """The step towards the place that holds a `wanted` object with the highest chance per step."""
         belief = self._belief
         if belief.seen.issuperset(belief.receptacles):
-            belief.forget()  # it was overlooked, or moved: search everywhere again
+            # It was overlooked, or moved: search everywhere again. What is brought stays so.
+            belief.forget(keep={thing for task in self._tasks for thing in self._brought(task)})
             self._searched = ""
         worths = self._worths.get(wanted) or self._rate(wanted)
         unseen = [name for name in belief.receptacles if name not in belief.seen]

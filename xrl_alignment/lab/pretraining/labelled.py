@@ -22,6 +22,7 @@ from alfworld_native.experts.explorer import Explorer
 from alfworld_native.household.generator import make_game
 from alfworld_native.household.levels import LEVELS
 from alfworld_native.household.mixture import apportioned
+from alfworld_native.language.commands import is_thought
 from alfworld_native.language.sentences import without_objects
 from alfworld_native.renaming import RenamedEnvironment, invented_names
 from xrl_alignment.play.collection.player import failed_attempt
@@ -35,7 +36,8 @@ LISTED_ORDER = ("many", "compound", "house", "hardest")
 NOISE = (0.0, 0.0, 0.1, 0.25)  # how often the explorer takes a wrong step
 WITH_MEMORY = 0.1  # share of the games that begin with the memory of a failed attempt
 STUCK = 4  # repeats of an action that end a game which the student plays
-OWN_STEPS = 120  # of a game that the student plays, at most: 200 steps take long
+OWN_STEPS = 120  # that the student plays in a game, at most; of a longer game the explorer may play the first steps
+OVERLOOKED = (0.0, 0.4)  # share of the notes that are left out where the explorer plays with noise
 OFFICIAL, DRILL = "official", "drill"  # sources that are no level
 # Of the games with old names that the student plays, those of these sources have a share in which the image alone tells
 # what lies where.
@@ -117,8 +119,10 @@ def played(job: Job) -> Generator[Any, Any, Record]:
     memories: list[str] = []
     if draw.random() < WITH_MEMORY:
         memories = yield from failed_attempt(environment, job.game, draw)
-    expert = Explorer(notes=True, order="listing" if job.source in LISTED_ORDER else "likely")
-    noise = draw.choice(NOISE)
+    long = job.source in LISTED_ORDER  # so long that what was not noted leaves the prompt
+    expert = Explorer(notes=True, order="listing" if long else "likely")
+    noise, overlooked = draw.choice(NOISE), draw.choice(OVERLOOKED)
+    handed_over = draw.randint(0, max(0, horizon - OWN_STEPS)) if job.own else horizon
     labels: list[tuple[str, RoomState]] = []
 
     def agent(turn: Turn) -> Generator[Any, Any, str]:
@@ -128,12 +132,19 @@ def played(job: Job) -> Generator[Any, Any, Record]:
         # DAgger (Ross et al. 2011): the student acts, the expert labels the states that its mistakes lead to. Else
         # noise in what the expert does, not in its labels, shows how to go on after a mistake (Laskey et al. 2017,
         # arXiv:1703.09327).
-        if job.own:
+        if turn.episode.actions >= handed_over:
             asked, steps, frame = turn.episode, turn.episode.steps, BLANK_FRAME
             if untold:
                 steps, frame = [(done, without_objects(heard)) for done, heard in steps], render(labels[-1][1])
-            return (yield PolicyQuestion(asked.text, memories, steps, frame, (), asked.game))
-        return mistake(label, turn, draw) if draw.random() < noise else label
+            action = yield PolicyQuestion(asked.text, memories, steps, frame, (), asked.game)
+        elif noise and is_thought(label) and draw.random() < overlooked:
+            action = advice.action or "look"
+        else:
+            action = mistake(label, turn, draw) if draw.random() < noise else label
+        # What is not noted is forgotten: to go straight to it would be a label that nothing in the prompt explains.
+        if long and is_thought(label):
+            expert.overlook(action)
+        return action
 
     episode = yield from play(
         environment,
@@ -141,7 +152,7 @@ def played(job: Job) -> Generator[Any, Any, Record]:
         agent,
         expert=expert,
         memories=memories,
-        max_steps=min(horizon, OWN_STEPS) if job.own else horizon,
+        max_steps=min(horizon, handed_over + OWN_STEPS),
         repeat_limit=STUCK if job.own else 0,
         thoughts=True,
     )
