@@ -102,9 +102,10 @@ class Belief:
             self._change(feedback)
 
     def forget(self, *, keep: Collection[str]) -> None:
-        """Forget where objects are, but for `keep`: the agent searched everywhere and did not find what it needs."""
-        self.seen.clear()
-        self.place = {thing: place for thing, place in self.place.items() if thing in keep}
+        """Forget where objects are, but for `keep` and what is in reach: all was searched, and something is missing."""
+        near = set() if self.here.issuperset(self.receptacles) else self.here
+        self.seen &= near
+        self.place = {thing: place for thing, place in self.place.items() if thing in keep or place in self.seen}
 
     def _join(self, name: str) -> None:
         """`name` turned out to be in reach, so it is at the location of everything else in reach."""

@@ -370,6 +370,38 @@ def test_searches_again_when_all_was_seen():
     assert expert.act().action == "go to bed 1"
 
 
+def test_what_is_brought_stays_so_when_all_is_searched_again():
+    expert = Explorer(notes=True)
+    expert.begin(opening("a desk 1, and a bed 1", "put two mug in desk"))
+    expert.observe("go to bed 1", "You arrive at bed 1. On the bed 1, you see a mug 1.")
+    expert.observe("take mug 1 from bed 1", "You pick up the mug 1 from the bed 1.")
+    expert.observe("go to desk 1", "You arrive at desk 1. On the desk 1, you see nothing.")
+    expert.observe("put mug 1 in/on desk 1", "You move the mug 1 to the desk 1.")
+    assert expert.act() == Label("go to bed 1", "task: mug 1 more in desk"), "nothing is searched yet"
+    expert.observe("go to bed 1", "You arrive at bed 1. On the bed 1, you see a mug 2.")
+    assert expert.act() == Label("take mug 2 from bed 1", "I see mug 2 in/on bed 1")
+
+
+def test_what_the_agent_sees_and_does_not_note_is_forgotten_when_it_has_left():
+    expert = Explorer(notes=True, order="listing")
+    expert.begin(opening("a desk 1, a bed 1, and a sofa 1", "put two mug in sofa"))
+    expert.observe("go to bed 1", "You arrive at bed 1. On the bed 1, you see a mug 3, and a mug 2.")
+    assert expert.act().thought == "I see mug 3, mug 2 in/on bed 1"
+    expert.overlook("think: i see mug 3 in/on bed 1")
+    # While it stands there, it sees what it did not write down.
+    expert.observe("take mug 3 from bed 1", "You pick up the mug 3 from the bed 1.")
+    expert.observe("put mug 3 in/on bed 1", "You move the mug 3 to the bed 1.")
+    expert.observe("take mug 3 from bed 1", "You pick up the mug 3 from the bed 1.")
+    expert.observe("go to sofa 1", "You arrive at sofa 1. On the sofa 1, you see nothing.")
+    expert.observe("put mug 3 in/on sofa 1", "You move the mug 3 to the sofa 1.")
+    assert expert.act().action == "go to desk 1", "not back to bed 1"
+    # All was seen: it searches anew, and what comes into view again is news again.
+    expert.observe("go to desk 1", "You arrive at desk 1. On the desk 1, you see nothing.")
+    assert expert.act().action == "go to bed 1"
+    expert.observe("go to bed 1", "You arrive at bed 1. On the bed 1, you see a mug 2.")
+    assert expert.act() == Label("take mug 2 from bed 1", "I see mug 2 in/on bed 1")
+
+
 def test_nothing_takes_the_object_in_hand():
     """A paper towel roll fits nowhere in ALFWorld: whoever takes one has lost, and the explorer says so."""
     expert = Explorer()

@@ -10,6 +10,7 @@ import pytest
 
 from alfworld_native.base import Game
 from alfworld_native.drawing.frames import BLANK_FRAME
+from alfworld_native.experts.explorer import Explorer
 from alfworld_native.household.generator import make_game
 from alfworld_native.household.levels import LEVELS
 from xrl_alignment.lab.pretraining import labelled
@@ -86,6 +87,51 @@ def test_in_some_of_its_own_games_the_student_is_not_told_what_lies_where_but_se
     assert len(questions) == len(record.steps)
     for question in questions:
         assert not any("you see a" in heard for _, heard in question.steps) and (question.image != BLANK_FRAME).any()
+
+
+def test_of_a_long_game_that_the_student_plays_the_explorer_may_play_the_first_steps(tmp_path):
+    split = tmp_path / "household_train"
+    split.mkdir()
+    game = make_game(split, 0, 1, LEVELS["hardest"])
+    before = set()
+    for seed in range(6):
+        rollout = played(Job(game, "hardest", f"s {seed}", True))
+        question = next(rollout)
+        while question is None:
+            question = next(rollout)
+        steps = question.steps if question else ()
+        before.add(sum(not action.startswith("think:") for action, _ in steps))
+    assert max(before) <= LEVELS["hardest"].max_steps - labelled.OWN_STEPS and len(before) > 2
+
+
+@pytest.mark.parametrize(("source", "forgets"), [("compound", True), ("standard", False)])
+def test_what_the_student_does_not_note_is_forgotten_in_long_games(tmp_path, monkeypatch, source, forgets):
+    for name, value in (("RENAMED", 0.0), ("WITH_MEMORY", 0.0)):
+        monkeypatch.setattr(labelled, name, value)
+    advice, overlooked = list[str](), list[str]()
+
+    class Overheard(Explorer):
+        def act(self, information=None):
+            label = super().act(information)
+            advice.append(label.action)
+            return label
+
+        def overlook(self, action):
+            super().overlook(action)
+            overlooked.extend(self._overlooked)
+
+    monkeypatch.setattr(labelled, "Explorer", Overheard)
+    split = tmp_path / "household_train"
+    split.mkdir()
+    rollout = played(Job(make_game(split, 0, 1, LEVELS[source]), source, "s", True))
+    question = next(rollout)
+    with pytest.raises(StopIteration) as end:
+        while True:  # a student that does what the explorer says, and writes no notes
+            question = rollout.send(advice[-1] if question is not None else None)
+    record = end.value.value
+    assert record.won and any(step.label.startswith("think: i see ") for step in record.steps)
+    assert not any(step.action.startswith("think:") for step in record.steps)
+    assert bool(overlooked) == forgets
 
 
 def test_mistakes_are_commands_and_differ_from_the_label_most_often():
