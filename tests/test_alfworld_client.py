@@ -170,6 +170,14 @@ def test_mistakes_end_in_one_line_and_code_2(household_data, arguments, reason):
     assert (code, out, len(lines)) == (2, "", 1) and lines[0].startswith("error: ") and reason in lines[0]
 
 
+@pytest.mark.parametrize("flag", ["--patience", "--step-timeout"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "soon"])
+def test_a_time_without_an_end_is_refused(flag, value, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        alfworld_client.parse_arguments([flag, value])
+    assert f"argument {flag}: " in capsys.readouterr().err
+
+
 def test_without_max_steps_a_game_has_the_horizon_of_its_level(monkeypatch, tmp_path):
     """Games of harder levels were cut at 50 actions, and counted as lost."""
     lasted = []

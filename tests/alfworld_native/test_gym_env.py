@@ -14,6 +14,7 @@ from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import find_games
 from alfworld_native.gym_env import ALFWorldEnv, ALFWorldVectorEnv
 from alfworld_native.registration import ENV_ID, IDS, register_environments
+from lavis.common.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,10 @@ def test_bad_input(games):
         ALFWorldEnv(games=games, render_mode="human")
     with pytest.raises(EnvironmentFault, match="at least 1"):
         ALFWorldVectorEnv(0, games=games)
+    with pytest.raises(EnvironmentFault, match="max_steps is 0"):
+        ALFWorldEnv(games=games, max_steps=0)
+    with pytest.raises(ConfigError, match="frame size is 0"):
+        ALFWorldEnv(games=games, image=True, image_size=0).reset()
     with pytest.raises(EnvironmentFault, match="render_mode 'ansi' is unknown"):
         ALFWorldVectorEnv(2, games=games, render_mode="ansi")
     arrayed = ALFWorldVectorEnv(2, games=games)

@@ -121,6 +121,16 @@ def test_the_same_examples_and_seed_give_the_same_adapter(local_planner) -> None
     assert len(identities) == 1
 
 
+def test_of_many_examples_the_newest_are_learned_each_once(local_planner) -> None:
+    old, new, newest = (PlanExample(QUESTION, plan) for plan in (REJECTED, "take pen", CHOSEN))
+    identities = set()
+    for examples, limit in (([new, newest], 9), ([newest, old, new, newest], 2)):
+        planner = local_planner()
+        train_planner(planner, examples, PlannerTraining(max_examples=limit))
+        identities.add(planner.identity)
+    assert len(identities) == 1
+
+
 def test_log_probabilities_do_not_depend_on_the_batch(local_planner) -> None:
     planner = local_planner()
     with torch.no_grad():
