@@ -387,6 +387,7 @@ def facts(config: EvaluateConfig, games: list[Game], rules: str, reads: Sequence
         "reads": list(reads),
         "max_steps": config.run.max_steps,
         "repeat_limit": config.run.repeat_limit,
+        "thoughts": config.run.enable_tc,
         "engine": config.environment.name,
         "split": config.environment.split,
         "games_hash": games_hash(games),

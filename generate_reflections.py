@@ -4,7 +4,8 @@
     python generate_reflections.py RUN_DIR --round 0 --options reflexion.reflector=rule
 
 The settings are those of the run; `--options` change them. New memories replace those that the round's failed games
-got. With the same reflector nothing changes, and answers that were paid for come from the cache.
+got, if no later round has begun; else they go to `logging_results/reflections_N.json`, and the run does not use them.
+With the same reflector nothing changes, and answers that were paid for come from the cache.
 """
 
 from __future__ import annotations
@@ -67,9 +68,11 @@ def main(argv: list[str] | None = None) -> None:
             teacher.account.keep(directory.expert_calls)
             teacher.account.start_round(round)
         assert teacher.reflector is not None  # it was enabled above
-        memories = reflect_on_round(directory, round, teacher.reflector)
-        count = sum(map(bool, memories.values()))
-        print(f"round {round}: {count} games have memories, the newest by {teacher.reflector.name}")
+        made = reflect_on_round(directory, round, teacher.reflector)
+        count = sum(map(bool, made.memories.values()))
+        print(f"round {round}: {count} games have memories, the newest by {teacher.reflector.name}: {made.path}")
+        if not made.used:
+            print("a later round has begun with the earlier memories: the run does not use these")
         if teacher.account:
             print(teacher.account.line(round))
 

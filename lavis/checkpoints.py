@@ -11,7 +11,7 @@ their own formats. Each is one dictionary of `torch.save`; in both, these keys h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -27,18 +27,19 @@ from lavis.models.student import Student
 from lavis.models.tensor_files import TensorFileError, load_tensors
 
 
-def write(path: Path, content: Mapping[str, Any]) -> None:
+def write(path: Path, content: Mapping[str, Any], *, buffers: Collection[str] = ()) -> None:
     """Write `content`; an older file stays until the new one is whole and on disk.
 
     FileError if it cannot be written, CheckpointError if a weight or a state of the optimiser is not finite: such a
-    file is of no use to anyone, and the older one is.
+    file is of no use to anyone, and the older one is. One of the `buffers` may hold infinities, as a mask does.
     """
     tensors: list[tuple[str, Tensor]] = list(content["model"].items())
     # Weights alone are written without an optimiser, as EMAC+'s loop does after a round.
     states = (content["optimizer"] or {}).get("state", {}).values()
     tensors += [("the optimiser", value) for state in states for value in state.values() if torch.is_tensor(value)]
     for name, value in tensors:
-        if not torch.isfinite(value.detach()).all():
+        value = value.detach()
+        if not (~torch.isnan(value) if name in buffers else torch.isfinite(value)).all():
             raise CheckpointError(f"{path} was not written: {name} holds values that are not finite; the older is kept")
     save_whole(path, content)
 

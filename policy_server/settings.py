@@ -125,6 +125,12 @@ class ModelSettings(Section, section="model"):
     )
     options: dict[str, Any] = setting({}, "for a model of this project or your own: keys of its section `model:`")
 
+    def check_combinations(self) -> None:
+        """Only a model of this project, or one's own class, reads `options`."""
+        reads = any(self.student) or not self.options
+        condition = "the path begins with hf_vlm: or blip2_emac:, or is module:Class"
+        check_has_effect("model.options", self.options, reads, condition)
+
     @property
     def student(self) -> tuple[str, str]:
         """What `load_student` takes, with "" for none: ("blip2_emac", type), ("hf_vlm", path), ("module:Class", "")."""

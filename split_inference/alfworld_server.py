@@ -613,7 +613,7 @@ class ClientSession:
         return {"goal_satisfied": self._engine_state.won}
 
     def cmd_list_games(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        """The games that `init` can load: those under `data_dir`, or every JSON file in `traj_dir`.
+        """The games that `init` can load, those under `data_dir` or every JSON file in `traj_dir`, and the settings.
 
         Both are folders on the server's machine, under its --data-dir or --traj-dir; without them its --data-dir is
         searched.
@@ -623,7 +623,8 @@ class ClientSession:
             if not os.path.isdir(folder):
                 raise RequestError(f"no folder {folder} on the server")
             files = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
-            return {"games": [{"traj_file": os.path.join(folder, name), "game": name[:-5]} for name in files]}
+            games = [{"traj_file": os.path.join(folder, name), "game": name[:-5]} for name in files]
+            return {"games": games, "settings": self._settings()}
         root = self._options.data_dir
         if request.get("data_dir"):
             root = allowed(_folder_field(request, "data_dir"), self._folders)
@@ -639,7 +640,12 @@ class ClientSession:
         ]
         if not games:
             raise RequestError(f"no games for --env {self._options.env} under {root} on the server")
-        return {"games": games}
+        return {"games": games, "settings": self._settings()}
+
+    def _settings(self) -> Dict[str, Any]:
+        """The options that a game's course and frames depend on."""
+        names = ("env", "max_steps", "image_size", "image_format", "jpeg_quality")
+        return {"server_" + name: getattr(self._options, name) for name in names}
 
     def cmd_shutdown(self, request: Dict[str, Any]) -> Dict[str, Any]:
         """Stop the whole server, for all clients."""

@@ -156,9 +156,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         # One connection first: what is wrong with server or games is told before the model is loaded.
         connections.append(connect(arguments))
-        games = draw_games(list_games(connections[0], arguments), arguments.num_samples, arguments.seed)
+        games, server = list_games(connections[0], arguments)
+        games = draw_games(games, arguments.num_samples, arguments.seed)
         # A folder with another run is refused here, before the model is loaded.
-        trajectories = TrajectoryFolder(arguments.output_dir, run_settings(arguments, instructions))
+        trajectories = TrajectoryFolder(arguments.output_dir, run_settings(arguments, instructions) | server)
         left = [game for game in games if not trajectories.finished(game["game"])]
         # Each connection is an environment of its own at the server: no more of them than there are games to play.
         while len(connections) < min(arguments.num_envs, len(left)):
@@ -184,13 +185,19 @@ def connect(arguments: argparse.Namespace) -> SocketConnection:
         raise ConfigError(f"the server refuses this client: {reason}") from reason
 
 
-def list_games(connection: SocketConnection, arguments: argparse.Namespace) -> list[dict[str, str]]:
-    """The games that the server can play; ConfigError, with the server's reason, if there are none."""
+def list_games(
+    connection: SocketConnection, arguments: argparse.Namespace
+) -> tuple[list[dict[str, str]], dict[str, Any]]:
+    """The games that the server can play, and its settings, on which the trajectories depend ({}: an older server).
+
+    ConfigError, with the server's reason, if there are no games.
+    """
     request = {"command": "list_games", "data_dir": arguments.data_dir, "traj_dir": arguments.traj_dir}
     try:
-        return connection.send_request(request)["games"]
+        answer = connection.send_request(request)
     except FailedRequest as reason:
         raise ConfigError(f"the server lists no games: {reason}") from reason
+    return answer["games"], answer.get("settings") or {}
 
 
 def run_settings(arguments: argparse.Namespace, instructions: str) -> dict[str, Any]:

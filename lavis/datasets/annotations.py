@@ -160,8 +160,8 @@ class AnnotationFile:
 def too_many(bad: list[str], allowed: int) -> str:
     """The message about more bad samples than are allowed: the first three, and how to fix it."""
     more = f" … and {len(bad) - 3} more" if len(bad) > 3 else ""
-    limit = f"; run.skip_bad_samples allows {allowed}" if allowed else "; run.skip_bad_samples=N tolerates up to N"
-    return f"{'; '.join(bad[:3])}{more}{limit}"
+    limit = f" allows {allowed}" if allowed else "=N of train.py tolerates up to N"
+    return f"{'; '.join(bad[:3])}{more}; run.skip_bad_samples{limit}"
 
 
 def check_entry(entry: object) -> str:

@@ -24,7 +24,7 @@ class PlayedGames:
 
     `splits` are those whose games were read in such numbers that no list was kept, as for the students that ship
     (`xrl_alignment.lab.pretraining`): every game of such a split counts as played. `unknown` names weights, by their
-    file or folder, that were trained on games which nobody noted.
+    file or folder, that were trained on games which nobody noted, and data sets that do not name their games.
     """
 
     games: tuple[str, ...] = ()

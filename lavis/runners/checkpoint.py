@@ -176,6 +176,19 @@ def newest(folder: Path) -> Path | None:
     return last if last_batches >= stopped_batches else stopped
 
 
+def require_own_folder(folder: Path, resumed: Path | None) -> None:
+    """ConfigError if `folder` holds checkpoints and the run does not go on from one of them (`resumed`).
+
+    Two runs in one folder cannot be told apart: `latest` and the best weights might be the earlier run's.
+    """
+    if resumed and resumed.resolve().parent == folder.resolve():
+        return
+    if (found := newest(folder)) is not None:
+        raise ConfigError(
+            f"{found} is of an earlier run: go on with it by run.resume_ckpt_path=latest, or name another run.job_id"
+        )
+
+
 def _number(path: Path) -> int:
     """The number in a checkpoint's name, which grows with its batches; -1 without one."""
     label = path.stem.removeprefix("checkpoint_")

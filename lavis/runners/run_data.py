@@ -18,6 +18,7 @@ from lavis.datasets.data_utils import datasets_by_split, to_device
 from lavis.datasets.datasets.record_dataset import RecordDataset
 from lavis.datasets.records import BadSampleError, SourceChain
 from lavis.datasets.samplers import EvalSampler, TrainStream
+from lavis.models.played import STORED, PlayedGames
 
 logger = logging.getLogger(__name__)
 
@@ -124,9 +125,11 @@ class RunData:
         """
         return torch.Generator().manual_seed(self.settings.seed)
 
-    def games(self) -> tuple[str, ...]:
-        """The ids of the games in the split that is trained on, as far as the dataset knows them."""
-        return tuple(self.train_set.source.games()) if isinstance(self.train_set, RecordDataset) else ()
+    def games(self) -> PlayedGames:
+        """The games in the split that is trained on; unknown ones if the dataset is no `RecordDataset`."""
+        if isinstance(self.train_set, RecordDataset):
+            return PlayedGames(tuple(self.train_set.source.games()), (STORED,))
+        return PlayedGames(unknown=(f"data of {type(self.train_set).__name__}",))
 
     def skipped_in(self, split: str) -> list[str]:
         """What a split left out when it was opened."""

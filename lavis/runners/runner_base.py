@@ -40,7 +40,7 @@ from lavis.common.registry import registry
 from lavis.datasets.data_utils import to_device
 from lavis.models import BaseModel, StudentModel
 from lavis.models.frozen_base import base_of, check_bases
-from lavis.models.played import STORED, PlayedGames, games_of_weights, played_in
+from lavis.models.played import PlayedGames, games_of_weights, played_in
 from lavis.models.references import ReferenceLogps
 from lavis.runners import checkpoint
 from lavis.runners.optimizer import make_optimizer, make_schedule
@@ -307,8 +307,7 @@ class RunnerBase:
             results = self.task.evaluation(model, loader, cuda_enabled=self.device.type == "cuda")
         self._stop_if_agreed()
         if self.task.needs_data and (left_out := self.data.skipped_in(split)):
-            # Told among the results, so that nobody takes the figure for one of all samples.
-            results += [{"skipped": message} for message in left_out]
+            self.task.add_skipped(results, left_out)
         found = None
         if results is not None:
             found = self.task.after_evaluation(val_result=results, split_name=split, epoch=cur_epoch)
@@ -347,7 +346,7 @@ class RunnerBase:
             "played": self.games.as_dict(),
         }
         if self.is_main:
-            write(path, content)
+            write(path, content, buffers=[name for name, _ in self.replicas.model.named_buffers()])
         barrier()
         self._last_saved = path
 
@@ -364,8 +363,9 @@ class RunnerBase:
     def _resume(self) -> None:
         """Continue from `run.resume_ckpt_path`, if it is set."""
         wanted = self.settings.resume_ckpt_path
-        path = checkpoint.newest(self.output_dir) if wanted == "latest" else Path(wanted or "")
-        if not wanted or path is None:
+        path = checkpoint.newest(self.output_dir) if wanted == "latest" else Path(wanted) if wanted else None
+        checkpoint.require_own_folder(self.output_dir, path)
+        if path is None:
             return
         content = checkpoint.load(path)
         checkpoint.require_fit(content, self._identity(), path)
@@ -414,8 +414,7 @@ class RunnerBase:
             max_norm=self.settings.clip_grad_norm,
         )
         self.stream = self.data.train_stream()
-        stored = PlayedGames(games, (STORED,)) if (games := self.data.games()) else PlayedGames()
-        self.games = games_of_weights(self.config.model_cfg).merged(stored)
+        self.games = games_of_weights(self.config.model_cfg).merged(self.data.games())
         if self.settings.objective == "dpo":
             model = self.replicas.model
             if not isinstance(model, StudentModel):

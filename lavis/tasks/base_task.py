@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -227,6 +227,11 @@ class BaseTask:
     def inference_step(self, *args: Any, **kwargs: Any) -> Any:
         """For tasks that call it in `valid_step`; runners do not."""
         raise NotImplementedError(f"{type(self).__name__} has no inference_step")
+
+    def add_skipped(self, results: Any, messages: Sequence[str]) -> None:
+        """Tell of the samples that a split left out when it was opened, in the log; `results` are of `evaluation`."""
+        for message in messages:
+            logger.warning("left out of the evaluation: %s", message)
 
     def after_evaluation(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
         """Figures from `val_result`, this process's results, `split_name` and `epoch`; the first process's count.

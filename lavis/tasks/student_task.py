@@ -5,7 +5,7 @@ Tasks know nothing of processes, devices or optimisers: that is the runner's par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,6 +104,10 @@ class StudentTask(BaseTask):
                 results += self.valid_step(model, to_device(samples, model.device))
             results += [{"skipped": message} for message in samples["skipped"]]
         return results
+
+    def add_skipped(self, results: list[dict[str, Any]], messages: Sequence[str]) -> None:
+        """Tell of left-out samples among the `results`, so that nobody takes the figure for one of all samples."""
+        results += [{"skipped": message} for message in messages]
 
     def after_evaluation(
         self, val_result: list[dict[str, Any]], split_name: str, epoch: int | str, result_dir: Path | None = None

@@ -261,6 +261,10 @@ class AdmissionControl:
 
     async def _chat(self, query: ChatQuery) -> ChatResult:
         longest = self._answer_length(query.model, query.max_tokens)
+        # Each answer takes a place in the queue: so many never have one at once, however long the client waits.
+        if query.number > (limit := self.settings.queue.limit):
+            reason = f"n is {query.number}; this server's queue.limit is {limit}"
+            raise RequestRefused(422, "invalid_request", reason, param="n")
         started = time.monotonic()
         turns = await self._in_thread(self._decoded, query.turns)
         decode_s = time.monotonic() - started

@@ -53,6 +53,16 @@ def test_what_is_not_finite_is_named_and_not_written(path: Path, key: str, value
     assert path.read_bytes() == before
 
 
+def test_a_mask_may_hold_infinities_and_no_other_number(path: Path) -> None:
+    masked = {**CONTENT, "model": {"mask": torch.full((2, 2), -torch.inf).triu(1)}}
+    with pytest.raises(CheckpointError, match="mask holds values that are not finite"):
+        write(path, masked)
+    write(path, masked, buffers=["mask"])
+    assert read(path)["model"]["mask"][0, 1] == -torch.inf
+    with pytest.raises(CheckpointError, match="mask holds values that are not finite"):
+        write(path, {**CONTENT, "model": {"mask": torch.tensor([torch.nan])}}, buffers=["mask"])
+
+
 def test_a_missing_file_is_told_with_the_setting_that_named_it(path: Path) -> None:
     assert read(path)["model"]["weight"].equal(torch.ones(3))
     with pytest.raises(FileNotFoundError, match=r"^run.resume_ckpt_path: no checkpoint at .*x.pth"):

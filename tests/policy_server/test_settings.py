@@ -41,6 +41,7 @@ def test_the_guide_has_the_tables_of_all_settings():
         ("model.quantization=int2", "model.quantization"),
         ("model.top_p=0", "model.top_p"),
         ("model.path=", "model.path"),
+        ("model.options={pretrained: x}", "model.options"),
     ],
 )
 def test_impossible_values_are_named(option, key):
@@ -65,6 +66,7 @@ def test_further_models_have_names_of_their_own():
         "models.c={path: x, colour: red}",
         "models.c={path: 7}",
         "models.c={path: x, max_tokens: 512.5}",
+        "models.c={path: x, options: {pretrained: y}}",
         "models.c+d={path: x}",
     ],
 )

@@ -109,6 +109,16 @@ def test_a_settings_file_that_was_edited_is_another_run(tmp_path):
     assert {key for key in before if before[key] != after[key]} == {"policy"}
 
 
+def test_a_server_with_other_rules_is_another_run(start, tmp_path):
+    server = start("--max-steps", "2")
+    given = alfworld_vllm_client.parse_arguments(["--output-dir", str(tmp_path), "--base-url", "u"])
+    given.port = server.port
+    connection = alfworld_vllm_client.connect(given)
+    _, told = alfworld_vllm_client.list_games(connection, given)
+    connection.close()
+    assert told["server_max_steps"] == 2 and told.keys() >= {"server_env", "server_image_size", "server_image_format"}
+
+
 def test_settings_of_games_that_the_server_shows_otherwise_are_refused(tmp_path):
     given = ["--output-dir", str(tmp_path / "out"), "--cfg-path", str(REPO_ROOT / "configs/evaluate/looks.yaml")]
     with pytest.raises(ConfigError, match="environment.show_ids=false: the server renders games with labels"):

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from lavis.common.errors import ConfigError, FileError
+from lavis.common.errors import ConfigError, EmacError, FileError
 from lavis.common.files import make_folder, sync
 from lavis.common.program import run_program
 from lavis.common.progress import Bar
@@ -63,6 +63,8 @@ def to_lavis(shards: Path, out: Path, image_format: str = "png") -> int:
 def to_shards(annotations: Path, out: Path, images: Path | None = None) -> int:
     """Write one shard for each episode of a LAVIS annotation file into `out`; returns the number of transitions."""
     if annotations.is_dir():  # as `collect` fills it
+        if any(annotations.glob("*.h5")):
+            raise ConfigError(f"{annotations} holds shards already, which --to lavis reads")
         annotations /= "annotations.json"
     source = AnnotationFile(annotations, images or annotations.parent)
     if not len(source):
@@ -109,9 +111,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("source", type=Path, help="a folder of shards, or an annotation file")
     parser.add_argument("out", type=Path, help="a new folder")
     parser.add_argument("--to", choices=("lavis", "shards"), required=True)
-    parser.add_argument("--images", type=Path, help="folder of the annotation file's images (default: beside it)")
-    parser.add_argument("--image-format", choices=("png", "jpg"), default="png")
+    images = "of --to shards: folder of the annotation file's images (default: beside it)"
+    parser.add_argument("--images", type=Path, help=images)
+    parser.add_argument("--image-format", choices=("png", "jpg"), help="of --to lavis (png)")
     arguments = parser.parse_args(argv)
+    without_effect = {"lavis": "images", "shards": "image_format"}[arguments.to]
+    if getattr(arguments, without_effect):
+        raise ConfigError(f"--{without_effect.replace('_', '-')} has no effect with --to {arguments.to}: leave it out")
     if arguments.out.exists() and (not arguments.out.is_dir() or any(arguments.out.iterdir())):
         raise ConfigError(f"{arguments.out} is not an empty folder: name a new one")
     # Written beside it first: a half of the data looks like all of it.
@@ -119,11 +125,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         make_folder(unfinished)
         if arguments.to == "lavis":
-            count = to_lavis(arguments.source, unfinished, arguments.image_format)
+            count = to_lavis(arguments.source, unfinished, arguments.image_format or "png")
         else:
             count = to_shards(arguments.source, unfinished, arguments.images)
         os.replace(unfinished, arguments.out)
         sync(arguments.out.absolute().parent)
+    except EmacError:  # some are OSErrors, of a source that cannot be read
+        raise
     except OSError as error:
         raise FileError(f"{arguments.out} could not be written: {error.strerror or error}") from error
     finally:

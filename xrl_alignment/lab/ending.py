@@ -106,6 +106,8 @@ def offline_command(config: Mapping[str, Any], checkpoint: Path) -> str:
                 options["environment.levels"] = read_mixture(plan.levels)
                 sizes = ("num_train", "num_heldout") if plan.num_games else ()
                 options |= {f"environment.{size}": plan.num_games for size in sizes}
+    if any((section or {}).get("blank_images") for section in config["datasets"].values()):
+        options["environment.blank_frames"] = True
     return command(options)
 
 

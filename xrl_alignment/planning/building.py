@@ -145,6 +145,10 @@ def check_loop(config: EmacPlusConfig) -> None:
     check_has_effect("planner.memory", config.planner.memory, valid, "planner.feedback=questions")
     valid = not run.report_noise or config.planner.report != "none"
     check_has_effect("run.report_noise", run.report_noise, valid, "planner.report is text, image or both")
+    valid = not environment.report_severity or config.planner.report != "none"
+    check_has_effect("environment.report_severity", environment.report_severity, valid, "planner.report is not none")
+    valid = not (run.robustness and environment.blank_frames)
+    check_has_effect("run.robustness", run.robustness, valid, "environment.blank_frames=false")
     for split in (environment.split, run.eval_split):
         if run.max_steps < (longest := horizon(split)) > MAX_STEPS:  # the frozen games of a longer level
             raise ConfigError(
@@ -152,7 +156,9 @@ def check_loop(config: EmacPlusConfig) -> None:
             )
     learns = config.planner.learn and bool(config.planner.name == "local" or config.planner.trainer)
     for name in run.ablations:
-        without_effect = not learns and name in ("no_planner_learning", "no_dpo")
+        # `no_dpo` also makes every round of the agent's one of cloning.
+        learned = name == "no_planner_learning" or (name == "no_dpo" and run.bc_rounds == run.num_rounds)
+        without_effect = learned and not learns
         if without_effect or ablated(config, name) == config:
             raise ConfigError(f"run.ablations={name} changes none of these settings: leave it out")
 

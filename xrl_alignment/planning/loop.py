@@ -218,7 +218,8 @@ class Loop:
             plans, judgements = record["calls"], record.get("feedbacks", ())
             tokens += sum(call["tokens"] for call in [*plans, *judgements])
             calls += len(plans) + len(judgements)
-            each_step += record["result"]["actions"] + len(judgements)
+            # A plan that is made anew before every action is not judged any more.
+            each_step += record["result"]["actions"]
         return TrainingCost(tokens, calls, each_step)
 
     def _record(self, round: int, number: int) -> Path:

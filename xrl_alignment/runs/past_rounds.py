@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lavis.common.files import write_json
 from xrl_alignment.agents.language.plain import plain_texts
@@ -22,12 +22,21 @@ def finished_rounds(run_dir: Path) -> list[int]:
     return sorted(int(round) for round in rounds if round.isdecimal())
 
 
-def reflect_on_round(directory: RunDirectory, round: int, reflector: Reflector) -> dict[str, list[str]]:
-    """Replace the memory that each failed game got in `round` by a new one; returns all memories.
+class NewMemories(NamedTuple):
+    """All memories after a round, the file that has them, and whether a resume begins with them."""
 
-    They are written to `env_results_trial_<round>.json` and, if no later round has begun, to the state with which a
-    resume begins. A trace that `reflector` cannot read gives no memory, and a warning. Raises RunDirectoryError for a
-    round that has not ended, and what an endpoint raises (then nothing is changed).
+    memories: dict[str, list[str]]
+    path: Path
+    used: bool
+
+
+def reflect_on_round(directory: RunDirectory, round: int, reflector: Reflector) -> NewMemories:
+    """Replace the memory that each failed game got in `round` by a new one.
+
+    They are written to `env_results_trial_<round>.json` and to the state with which a resume begins. If a later round
+    has begun, its games were played with the earlier memories: these stay on record, and the new ones are written to
+    `reflections_<round>.json` alone. A trace that `reflector` cannot read gives no memory, and a warning. Raises
+    RunDirectoryError for a round that has not ended, and what an endpoint raises (then nothing is changed).
     """
     rounds = finished_rounds(directory.path)
     if round not in rounds:
@@ -41,11 +50,12 @@ def reflect_on_round(directory: RunDirectory, round: int, reflector: Reflector) 
     results = _results(directory, round)
     for result in results.values():
         result["memory"] = memories.get(result["game"], [])
-    write_json(_results_path(directory, round), results)
-    # What a resume begins with is replaced only if nothing has been played with it.
-    if directory.memories()[0] == round + 1 and not any(r.round > round for r in directory.episodes()):
+    used = directory.memories()[0] == round + 1 and not any(r.round > round for r in directory.episodes())
+    path = _results_path(directory, round) if used else directory.results / f"reflections_{round}.json"
+    write_json(path, results)
+    if used:
         directory.save_memories(round + 1, memories)
-    return memories
+    return NewMemories(memories, path, used)
 
 
 def _results_path(directory: RunDirectory, round: int) -> Path:

@@ -94,9 +94,10 @@ class EnvironmentConfig(Section, section="environment"):
     )
 
     def check_combinations(self) -> None:
-        """Black frames show no game. A mixture of levels is one of generated games, and has levels that exist."""
-        valid = not (self.other_frames and self.blank_frames)
-        check_has_effect("environment.other_frames", self.other_frames, valid, "environment.blank_frames=false")
+        """Black frames show no game, nor noise. A mixture of levels is of generated games, and of levels that exist."""
+        for name in ("other_frames", "image_severity"):
+            valid = not (getattr(self, name) and self.blank_frames)
+            check_has_effect(f"environment.{name}", getattr(self, name), valid, "environment.blank_frames=false")
         if not self.levels:
             return
         try:

@@ -35,7 +35,10 @@ class PolicyConfig(Section, section="policy"):
         one_of(*DECODE_MODES),
     )
     num_beams: int = setting(
-        5, "beams of the beam search; must be 1 with `name=vllm`, which decodes greedily", at_least(1)
+        5,
+        "beams of the beam search; must be 1 with `name=vllm`, which decodes greedily; with `name=http` the server "
+        "decides, and so it does for both lengths below",
+        at_least(1),
     )
     max_length: int = setting(128, "tokens of an answer, at most", at_least(2))
     min_length: int = setting(1, "tokens of an answer, at least; not above `max_length`", at_least(0))

@@ -162,6 +162,16 @@ def test_another_experiment_under_the_name_of_one_that_has_ended(make_runner, tm
     make_runner("sweep", **latest, **{"run.max_epoch": 2, "run.log_freq": 7}).train()  # ended, and nothing was changed
 
 
+def test_a_new_run_in_the_folder_of_another_is_refused(make_runner, tmp_path: Path) -> None:
+    """Stopped and resumed by `latest`, it went on from the other's weights."""
+    make_runner("sweep", **{"run.max_epoch": 1}).train()
+    make_runner("b", **{"run.max_epoch": 1}).train()
+    for begun in ({}, {"run.resume_ckpt_path": tmp_path / "b/checkpoint_0.pth"}):
+        with pytest.raises(ConfigError, match="sweep/checkpoint_0.pth is of an earlier run: go on with it by"):
+            make_runner("sweep", **{"run.max_epoch": 2}, **begun).train()
+    make_runner("sweep", **{"run.max_epoch": 2, "run.resume_ckpt_path": tmp_path / "sweep/checkpoint_0.pth"}).train()
+
+
 def test_dpo(make_runner, tmp_path: Path) -> None:
     make_runner("bc", **{"run.max_epoch": 1}).train()
     path = tmp_path / "bc/checkpoint_0.pth"
@@ -239,7 +249,7 @@ def test_a_second_run_in_the_same_folder_is_refused(make_runner, tmp_path: Path,
     monkeypatch.setattr(first, "train_epoch", meanwhile)
     first.train()
     assert (tmp_path / "same/checkpoint_0.pth").is_file()
-    make_runner("same", **{"run.max_epoch": 1}).train()
+    make_runner("same", **{"run.max_epoch": 1, "run.resume_ckpt_path": "latest"}).train()
 
 
 def test_a_resume_on_other_data_names_the_games_of_both(make_runner, annotation_folder: Path, tmp_path: Path) -> None:
@@ -307,6 +317,7 @@ def test_the_best_weights_of_an_earlier_run_in_the_folder_are_not_this_runs(make
     """A run without validation loaded them before its test, and called them its result."""
     make_runner("same", **{"run.max_epoch": 1, "run.valid_splits": "[val]"}).train()
     stale = weights(tmp_path / "same/checkpoint_best.pth")
+    (tmp_path / "same/checkpoint_0.pth").unlink()  # else the second run is refused
     runner = make_runner("same", **{"run.max_epoch": 1, "run.test_splits": "[val]", "run.init_lr": 3e-3})
     runner.train()
     assert runner.final_checkpoint == tmp_path / "same/checkpoint_0.pth"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from policy_server.admission.control import ActionQuery, ActionResult, AdmissionControl
+from policy_server.admission.control import ActionQuery, ActionResult, AdmissionControl, ChatQuery
 from policy_server.metrics import Metrics
 from policy_server.models.pool import ModelPool
 from policy_server.models.vision_model import ModelJob
@@ -98,6 +98,19 @@ def test_what_is_shown_is_small_and_holds_no_upload():
     _, _, admission = acted([("lab", large)] * 3, "server.recent=2")
     assert len(admission.recent) == 2
     assert all(seen.query.image == b"" and seen.thumbnail.size == (320, 180) for seen in admission.recent)
+
+
+def test_more_answers_than_the_queue_holds_are_refused_for_good():
+    """They were refused as if the server were busy, and so asked for again and again."""
+    settings = load_config(PolicyServerSettings, None, [f"model.path={TINY}", "queue.limit=8"])
+    metrics = Metrics()
+    admission = AdmissionControl(
+        settings, ModelPool(settings.model_table(), 0, metrics, load=lambda _: Scribe()), metrics
+    )
+    query = ChatQuery((("user", ("hello",)),), settings.model.name, number=9)
+    with pytest.raises(RequestRefused, match=r"n is 9; this server's queue.limit is 8") as refused:
+        asyncio.run(admission.chat("lab", query, "http"))
+    assert refused.value.status == 422
 
 
 @pytest.mark.parametrize(("limit", "length"), [(256, 256), (1024, 512)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, MissingFileError
 from lavis.datasets import annotations
 from lavis.datasets.shards import open_shard
 from xrl_alignment.lab.convert import main, to_lavis, to_shards
@@ -53,6 +53,17 @@ def test_entries_that_name_no_episode(shards: Path, tmp_path: Path) -> None:
     path.write_text(json.dumps([{k: v for k, v in e.items() if k not in ("episode", "game")} for e in entries]))
     to_shards(path, tmp_path / "back")
     assert [p.name for p in (tmp_path / "back").glob("*.h5")] == ["round000_env0000_steps005.h5"]
+
+
+def test_the_message_is_about_what_was_wrong(shards: Path, tmp_path: Path) -> None:
+    for words, told in (
+        (["--to", "shards", str(shards)], "holds shards already, which --to lavis reads"),
+        (["--to", "shards", str(tmp_path / "absent")], "no annotation file .*absent: name a JSON file"),
+        (["--to", "lavis", "--images", "x", str(shards)], "--images has no effect with --to lavis"),
+        (["--to", "shards", "--image-format", "jpg", str(shards)], "--image-format has no effect with --to shards"),
+    ):
+        with pytest.raises((ConfigError, MissingFileError), match=f"^[^:]*{told}"):
+            main([*words, str(tmp_path / "out")])
 
 
 def test_folders_that_do_not_serve(shards: Path, tmp_path: Path) -> None:

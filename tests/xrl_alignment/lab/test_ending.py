@@ -101,6 +101,9 @@ def test_offline_training_ends_with_an_evaluation_of_what_the_data_showed(tmp_pa
     config = evaluated(str(told))
     assert (config.environment.levels, config.environment.seed, config.run.max_steps) == ({"house": 1.0}, 7, 150)
     assert config.environment.num_heldout == 20
+    datasets = {"alfworld_cap": {"blank_images": True, "build_info": None}}
+    command = offline_command({"model": {"arch": "blip2_emac"}, "datasets": datasets}, tmp_path / "a.pth")
+    assert command.endswith("environment.blank_frames=true")
     for section in (None, {"build_info": {"annotations": {"train": None}}}):
         command = offline_command({"model": {"arch": "blip2_emac"}, "datasets": {"a": section}}, tmp_path / "a.pth")
         assert "environment." not in command

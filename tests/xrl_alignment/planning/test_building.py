@@ -221,6 +221,8 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
             "run.num_train_games: 2 is not run.num_train_games=0 or at least run.num_envs=",
         ),
         ("run.skip_solved=true", "run.skip_solved: True has no effect unless run.num_train_games is set"),
+        ("planner.report=none environment.report_severity=4", "environment.report_severity: 4 has no effect unless"),
+        ("run.robustness=true environment.blank_frames=true", "run.robustness: True has no effect unless environment"),
         ("planner.memory=1", "planner.memory: 1 has no effect unless planner.feedback=questions"),
         ("run.eval_split=household_house", "run.max_steps: 2 is less than the 150 that games of household_house"),
         ("run.ablations=[cross_entropy]", "run.ablations=cross_entropy changes none of these settings"),
@@ -237,7 +239,7 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
 def test_a_mistake_is_told_before_there_is_a_folder(option: str, text: str, options, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(EmacError, match=text):
-        run_emac_plus(DEMO, [*options, *(option.split() if option.startswith(("planner.name", "run.")) else [option])])
+        run_emac_plus(DEMO, [*options, *([option] if option.startswith("policy=") else option.split())])
     assert not [path for path in tmp_path.iterdir() if "loop" in path.name]
 
 

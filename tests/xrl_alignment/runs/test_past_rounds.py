@@ -38,18 +38,23 @@ def test_the_last_rounds_memories_are_replaced_and_twice_is_once(ended):
     directory = RunDirectory(ended)
     before = directory.memories()[1]
     assert finished_rounds(ended) == [0, 1]
-    after = reflect_on_round(directory, 1, Numbering())
+    after = reflect_on_round(directory, 1, Numbering()).memories
     assert all(len(after[game]) == 2 and after[game][0] == before[game][0] for game in before)
     assert {memories[-1] for memories in after.values()} == {"after 1"}
-    assert directory.memories() == (2, after) == (2, reflect_on_round(directory, 1, Numbering()))
+    assert directory.memories() == (2, after) == (2, reflect_on_round(directory, 1, Numbering()).memories)
     directory.close()
 
 
 def test_an_earlier_rounds_memories_do_not_touch_what_a_resume_starts_with(ended):
     directory = RunDirectory(ended)
     before = directory.memories()
-    assert texts(reflect_on_round(directory, 0, Numbering())) == [("after 0",)] * 2
+    played = (directory.results / "env_results_trial_0.json").read_text()
+    made = reflect_on_round(directory, 0, Numbering())
+    assert texts(made.memories) == [("after 0",)] * 2 and not made.used
     assert directory.memories() == before
+    # The record of what the next round was played with stays; the new memories lie beside it.
+    assert (directory.results / "env_results_trial_0.json").read_text() == played
+    assert json.loads(made.path.read_text()) != json.loads(played)
     with pytest.raises(RunDirectoryError, match="round 7 of .* has not ended; rounds that have ended: 0, 1"):
         reflect_on_round(directory, 7, Numbering())
     directory.close()
@@ -62,7 +67,7 @@ def test_memories_that_an_older_version_stored_as_they_came_are_cleaned(ended):
         result["memory"] = ["look \ud800"]
     path.write_text(json.dumps(results))
     directory = RunDirectory(ended)
-    after = reflect_on_round(directory, 1, Numbering())
+    after = reflect_on_round(directory, 1, Numbering()).memories
     assert all(memories == ["look ?", "after 1"] for memories in after.values())
     directory.close()
 
@@ -75,8 +80,8 @@ def test_a_trace_that_cannot_be_read_costs_no_other_game_its_memory(ended):
             return super().reflect(trace, memories)
 
     directory = RunDirectory(ended)
-    unreadable, *others = reflect_on_round(directory, 1, Numbering())
-    after = reflect_on_round(directory, 1, Picky())
+    unreadable, *others = reflect_on_round(directory, 1, Numbering()).memories
+    after = reflect_on_round(directory, 1, Picky()).memories
     assert others and "after 1" not in after[unreadable] and all("after 1" in after[game] for game in others)
     directory.close()
 
@@ -86,7 +91,8 @@ def test_rules_need_no_key_whoever_labels(ended, monkeypatch, capsys):
     settings = {"run": {"num_rounds": 2}, "expert": {"name": "openai", "model": "gpt"}}
     (ended / "config.yaml").write_text(yaml.safe_dump(settings))
     main([str(ended), "--round", "0", "--options", "reflexion.reflector=rule"])
-    assert "the newest by rule" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the newest by rule" in said and "the run does not use these" in said
 
 
 def test_a_failing_reflector_changes_nothing(ended):

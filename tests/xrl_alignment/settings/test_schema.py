@@ -81,6 +81,10 @@ def test_useless_commands_are_skipped_where_the_model_writes_them_here(name: str
         (["environment.levels={many: lots}"], "weight of level many is 'lots'"),
         (["environment.levels={many: 1}", "environment.name=native"], "has no effect unless environment.name="),
         (["environment.levels={many: 1}", "environment.split=household_many"], "has no effect unless"),
+        (
+            ["environment.blank_frames=true", "environment.image_severity=4"],
+            "environment.image_severity: 4 has no effect",
+        ),
         (["environment.levels={many: 1}", "run.max_steps=99"], "run.max_steps: 99 is less than .* run.max_steps=100"),
     ],
 )

@@ -29,15 +29,16 @@ def page(rows: Sequence[Row]) -> str:
     # What differs in one of these is another task, so it has a section of its own.
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        key = (row["protocol"], row["split"], row["games_hash"], row["engine"], row["max_steps"])
+        key = tuple(row[name] for name in ("protocol", "split", "games_hash", "engine", "max_steps", "repeat_limit"))
         groups.setdefault(key, []).append(row)
     parts = [
         "# Scores",
         f"{len(rows)} results of `evaluate.py`, none left out. Compare only within a table. Steps are the mean over "
         "solved games; *rejected* is the share of actions that were not admissible.",
     ]
-    for (protocol, split, games_hash, engine, max_steps), group in groups.items():
-        parts.append(f"## {cell(protocol)}, {split}: games {games_hash}, engine {engine}, {max_steps} steps")
+    for (protocol, split, games_hash, engine, max_steps, repeats), group in groups.items():
+        stuck = f", over after {repeats} equal actions" if repeats else ""
+        parts.append(f"## {cell(protocol)}, {split}: games {games_hash}, engine {engine}, {max_steps} steps{stuck}")
         if protocol in PROTOCOLS:
             parts.append(f"Rules: {PROTOCOLS[protocol].source}; counted there: {PROTOCOLS[protocol].counted}.")
         if not all(row["protocol_games"] for row in group):
@@ -51,7 +52,7 @@ def page(rows: Sequence[Row]) -> str:
                 figures = row["first_trial"]
                 steps = "-" if figures["mean_steps"] is None else f"{figures['mean_steps']:.1f}"
                 cells = [
-                    cell(row["who"]), row["sees"], figures["games"], figures["solved"], f"{figures['success']:.3f}",
+                    _who(row), row["sees"], figures["games"], figures["solved"], f"{figures['success']:.3f}",
                     _interval(figures), steps, f"{figures['rejected']:.3f}", _cost(row, "first_trial"), held_out(row),
                     row["date"][:10],
                 ]  # fmt: skip
@@ -65,7 +66,7 @@ def page(rows: Sequence[Row]) -> str:
                 figures = row["best_of"]
                 by_slot = "-" if row["by_slot"] is None else f"{row['by_slot']['success']:.3f}"
                 cells = [
-                    cell(row["who"]), row["sees"], row["trials"], _memories(row), figures["games"], figures["solved"],
+                    _who(row), row["sees"], row["trials"], _memories(row), figures["games"], figures["solved"],
                     f"{figures['success']:.3f}", _interval(figures), by_slot, _cost(row, "total"),
                     row["date"][:10],
                 ]  # fmt: skip
@@ -98,12 +99,13 @@ def card(row: Row) -> str:
         protocol = f"{name}: {PROTOCOLS[name].source}; counted there: {PROTOCOLS[name].counted}{other}"
     facts: dict[str, Any] = {
         "protocol": protocol,
-        "who played": f"{cell(row['who'])} ({row['kind']})",
+        "who played": f"{_who(row)} ({row['kind']})",
         "what it sees": row["sees"],
         "decoding": _DECODING[row["decode"]],
         "games": f"{figures['games']} of {row['split']}, hash of the list {row['games_hash']}",
         "held out": held_out(row),
         "engine, step limit, seed": f"{row['engine']}, {row['max_steps']}, {row['seed']}",
+        "equal actions in a row that end an episode": row["repeat_limit"] or "any number",
         "mean steps of solved games": figures["mean_steps"],
         "rejected actions": f"{figures['rejected']:.3f}",
         "games lost to faults, counted as not solved": row["lost"],
@@ -123,6 +125,11 @@ def card(row: Row) -> str:
     facts |= {"seconds": row["seconds"], "made": row["date"], "with": versions}
     lines += ["", "| | |", "| --- | --- |", *(f"| {fact} | {value} |" for fact, value in facts.items())]
     return "\n".join(lines) + "\n"
+
+
+def _who(row: Row) -> str:
+    """The player, and whether it may think: a thought is no step, and moves a score (docs/audit.md)."""
+    return cell(row["who"]) + (", with thoughts" if row["thoughts"] else "")
 
 
 def _memories(row: Row) -> str:

@@ -47,7 +47,9 @@ class Protocol:
     @property
     def rules(self) -> dict[str, Any]:
         """The settings that make these rules, `section.key` -> value: no option may contradict them."""
-        decode = {"policy.decode": self.decode, "expert.decode": self.decode} if self.decode else {}
+        decode: dict[str, Any] = {"policy.decode": self.decode, "expert.decode": self.decode} if self.decode else {}
+        if self.decode == "free":
+            decode["expert.ground"] = False  # it reads the admissible commands
         return {
             "run.max_steps": self.steps,
             "run.num_trials": self.trials,

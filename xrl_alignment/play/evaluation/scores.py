@@ -17,10 +17,10 @@ from xrl_alignment.play.evaluation.protocols import NOT_NAMED
 
 Row = dict[str, Any]
 # What a row of an older version lacks, and what then stands in its place.
-_SINCE = {"protocol": NOT_NAMED, "protocol_games": True, "by_slot": None}
+_SINCE = {"protocol": NOT_NAMED, "protocol_games": True, "by_slot": None, "repeat_limit": 0, "thoughts": False}
 _COPIED = (
     "date", "who", "kind", "decode", "engine", "split", "games_hash", "max_steps", "seed", "trials", "reflexion",
-    "swap_memories", "sees", "versions", "protocol", "protocol_games",
+    "swap_memories", "sees", "versions", "protocol", "protocol_games", "repeat_limit", "thoughts",
 )  # fmt: skip
 _TEXTS = ("date", "who", "kind", "decode", "engine", "split", "games_hash", "reflexion", "sees", "protocol")
 _LONGEST, _LARGEST = 1000, 1e15  # characters of a text, size of a number
@@ -29,6 +29,7 @@ _FIGURES = ("games", "solved", "success", "interval", "mean_steps", "rejected")
 
 def row_of(result: Mapping[str, Any]) -> Row:
     """The row of a result; best-of-k figures are null after a single trial, costs if no language model was asked."""
+    result = _SINCE | dict(result)
     row = {key: result[key] for key in _COPIED}
     row["first_trial"] = _figures(result["first_trial"])
     row["best_of"] = _figures(result["best_of"]) if result["trials"] > 1 else None
@@ -79,12 +80,13 @@ def _parsed(line: str) -> Row | None:
     texts = [row[key] for key in _TEXTS]
     whole = (
         all(isinstance(text, str) and len(text) <= _LONGEST and text.isprintable() for text in texts)
-        and all(_is_number(row[key]) for key in ("max_steps", "seed", "trials"))
+        and all(_is_number(row[key]) for key in ("max_steps", "seed", "trials", "repeat_limit"))
         and isinstance(row["versions"], dict)
         and _are_figures(row["first_trial"])
         and (row["best_of"] is None or _are_figures(row["best_of"]))
         and (row["by_slot"] is None or _is_share(row["by_slot"]))
         and isinstance(row["protocol_games"], bool)
+        and isinstance(row["thoughts"], bool)
         and row["decode"] in ("free", "admissible")
         and (row["trained_on"] is None or _is_number(row["trained_on"]))
         and (row["cost"] is None or isinstance(row["cost"], dict))

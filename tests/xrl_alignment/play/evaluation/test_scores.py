@@ -8,7 +8,7 @@ import json
 import pytest
 
 from lavis.common.errors import FileError
-from xrl_alignment.play.evaluation.page import page
+from xrl_alignment.play.evaluation.page import card, page
 from xrl_alignment.play.evaluation.scores import append, read_table, row_of
 
 FIGURES = {"games": 2, "solved": 1, "success": 0.5, "interval": [0.09, 0.91], "mean_steps": 7.0, "rejected": 0.1}
@@ -36,6 +36,15 @@ def test_a_row_has_what_a_comparison_needs():
     assert row["best_of"]["success"] == 1.0 and row["calls"] == {"no_label": 2, "cache_hits": 0, "retries": 0}
 
 
+def test_thoughts_and_repeats_that_end_an_episode_are_told():
+    rows = [row_of(result(thoughts=True)), row_of(result()), row_of(result(repeat_limit=2, protocol="own settings"))]
+    shown = page(rows)
+    assert shown.count("| explorer, with thoughts | text |") == 1 and shown.count("| explorer | text |") == 2
+    assert shown.count("50 steps, over after 2 equal actions") == 1 and shown.count("\n## ") == 2
+    assert "| equal actions in a row that end an episode | 2 |" in card(rows[2])
+    assert "| who played | explorer, with thoughts (expert) |" in card(rows[0])
+
+
 def test_rows_are_appended_and_read_from_several_tables(tmp_path):
     a, b = tmp_path / "new" / "a.jsonl", tmp_path / "b.jsonl"
     for path, who in ((a, "one"), (a, "two"), (b, "three")):
@@ -46,6 +55,8 @@ def test_rows_are_appended_and_read_from_several_tables(tmp_path):
 HUGE = int("9" * 400)
 WRONG = [
     {"decode": "greedy"},
+    {"thoughts": "yes"},
+    {"repeat_limit": "2"},
     {"first_trial": []},
     {"first_trial": {**FIGURES, "interval": 3}},
     {"first_trial": {**FIGURES, "interval": [0.1]}},
