@@ -17,7 +17,7 @@ from xrl_alignment.play.evaluation.protocols import NOT_NAMED
 
 Row = dict[str, Any]
 # What a row of an older version lacks, and what then stands in its place.
-_SINCE = {"protocol": NOT_NAMED, "protocol_games": True, "by_slot": None, "repeat_limit": 0, "thoughts": False}
+_SINCE: Row = {"protocol": NOT_NAMED, "protocol_games": True, "by_slot": None, "repeat_limit": 0, "thoughts": False}
 _COPIED = (
     "date", "who", "kind", "decode", "engine", "split", "games_hash", "max_steps", "seed", "trials", "reflexion",
     "swap_memories", "sees", "versions", "protocol", "protocol_games", "repeat_limit", "thoughts",
