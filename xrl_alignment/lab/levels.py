@@ -18,9 +18,9 @@ learning: `policy.skip_rejected` and `policy.skip_visited`. Each game is played 
 horizon. `--fresh SEED` makes games that nobody has seen, in rooms that no training game has; the table then says which
 seed and which hash. What was played is in DIR, and is not played again:
 
-    DIR/<set>-<level>-<player>.json    figures by task type, hash of the games, step limit; set: frozen or fresh-SEED
-    DIR/<player>.card.md               the card of a player: its figures on every level, and what they depend on
-    DIR/fresh-SEED/                    the fresh games
+    DIR/<set>-<level>-<games>-<player>.json    figures by task type, hash, step limit; set: frozen or fresh-SEED
+    DIR/<player>.card.md                       the card of a player: its figures on every level, and what they depend on
+    DIR/fresh-SEED/                            the fresh games
 
 Explorer and random commands need nothing but `pip install -e .`; students need the extra `train`.
 """
