@@ -573,7 +573,7 @@ def test_games_that_alfworld_leaves_out_are_left_out(household_data, trials, tmp
     unsolvable = tmp_path / "pick_and_place_simple-Mug-None-Desk-1" / "trial_2" / "game.tw-pddl"
     unsolvable.parent.mkdir(parents=True)
     unsolvable.write_text(text.replace('"solvable": true', '"solvable": false'))
-    options = Namespace(env="household", max_steps=5, image_format="jpeg", data_dir=str(tmp_path), traj_dir=[])
+    options = alfworld_server.parse_arguments(["--env", "household", "--data-dir", str(tmp_path)])
     listed = alfworld_server.ClientSession(options).process_request({"command": "list_games"})["games"]
     assert [game["game"] for game in listed] == [f"{trials[0].parent.name}/trial_1"]
 
@@ -799,4 +799,8 @@ def test_an_old_interpreter_answers_like_this_one(client, household_data):
     assert old.returncode == 0, old.stderr
     answers = [json.loads(line) for line in old.stdout.splitlines() if line.startswith(b"{")]
     client.send(sent)
-    assert answers == [client.answer() for _ in lines]
+    here = [client.answer() for _ in lines]
+    assert (
+        answers[0]["settings"].pop("server_env") == "textworld" and here[0]["settings"].pop("server_env") == "household"
+    )
+    assert answers == here

@@ -239,16 +239,17 @@ def test_a_phase_that_is_done_is_not_run_again(phases, tmp_path):
 
 def test_the_client_is_told_all_that_it_needs():
     options = ["environment.name=household", "environment.split=household_train", "environment.seed=3"]
-    options += ["environment.show_ids=false", "environment.blank_frames=true", "run.num_workers=4", "run.max_steps=9"]
+    options += ["environment.show_ids=false", "run.num_workers=4", "run.max_steps=9"]
     options += ["environment.image_noise=dropped", "environment.image_severity=3", "environment.camera=around"]
     options += ["environment.name_by=type"]
     words = " ".join(client_command(load_config(DaggerConfig, None, options)))
     wanted = "--env household, --split household_train, --seed 3, --num-workers 4, --max-steps 9, --num-envs 3"
-    wanted += ", --num-train 2000, --num-heldout 100, --no-show-ids, --blank-frames"
+    wanted += ", --num-train 2000, --num-heldout 100, --no-show-ids"
     wanted += ", --image-noise dropped --image-severity 3, --camera around, --name-by type"
     assert [part for part in wanted.split(", ") if part not in words] == [] and "--expert" not in words
-    words = " ".join(client_command(load_config(DaggerConfig, None, ["expert.name=planner"])))
-    assert "--expert planner" in words and "--num-train" not in words
+    options = ["expert.name=planner", "environment.blank_frames=true"]
+    words = " ".join(client_command(load_config(DaggerConfig, None, options)))
+    assert "--expert planner" in words and "--blank-frames" in words and "--num-train" not in words
     # The client's own default is 127.0.0.1.
     for host, told in (("127.0.0.1", False), ("localhost", False), ("::1", True), ("127.0.0.2", True)):
         words = dagger_server.client_command(load_config(DaggerConfig, None, [f"server.host='{host}'"]), 7860)
