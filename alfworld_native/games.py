@@ -76,7 +76,11 @@ def find_games(
         elif near and near[0] != split:
             how = f"did you mean {near[0]!r}?"
         elif split.startswith("household"):
-            how = "make them with `python -m alfworld_native.household --out DIR`, then give that DIR as data"
+            # `household_many` is the frozen test set of the level `many`.
+            test_set = "" if split in HOUSEHOLD_SPLITS else f" --test-set {split.removeprefix('household_')}"
+            how = (
+                f"make them with `python -m alfworld_native.household --out DIR{test_set}`, then give that DIR as data"
+            )
         else:
             how = HOW_TO_GET_GAMES
         raise EnvironmentFault(f"no games of split {split!r} in {folder} ({there}): {how}")

@@ -28,7 +28,7 @@ def read_mixture(text: str) -> dict[str, float]:
 
 
 def checked_mixture(weights: Mapping[str, Any]) -> dict[str, float]:
-    """`weights` of levels, scaled to add up to 1, without those that are 0.
+    """`weights` of levels, scaled to add up to 1, without those that are 0, in the order of `LEVELS`.
 
     EnvironmentFault for a level that does not exist, a weight below 0, or weights that add up to nothing.
     """
@@ -39,7 +39,8 @@ def checked_mixture(weights: Mapping[str, Any]) -> dict[str, float]:
     total = sum(weights.values())
     if not total:
         raise EnvironmentFault("the weights of the levels add up to nothing: give at least one level a weight above 0")
-    return {level: weight / total for level, weight in weights.items() if weight}
+    # One order, because it decides which games are made: the same mixture means the same games.
+    return {level: weights[level] / total for level in LEVELS if weights.get(level)}
 
 
 def apportioned(mixture: Mapping[str, float], number: int, draw: random.Random | None = None) -> dict[str, int]:

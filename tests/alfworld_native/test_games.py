@@ -89,7 +89,12 @@ def test_cache_that_cannot_be_written_only_costs_time(data, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("split", "hint"), [("valid_seen", "alfworld-download"), ("household_train", "household --out")]
+    ("split", "hint"),
+    [
+        ("valid_seen", "alfworld-download"),
+        ("household_train", "household --out DIR`"),
+        ("household_many", "household --out DIR --test-set many`"),
+    ],
 )
 def test_no_games_says_where_and_how(data, split, hint):
     with pytest.raises(EnvironmentFault) as error:

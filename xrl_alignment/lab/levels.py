@@ -11,7 +11,8 @@ A player is `explorer`, `random`, `student` or `student_official` (those that sh
     MODEL@http://localhost:8000/v1            a language model behind an endpoint with OpenAI's interface
     mypackage.players:Mine                    a policy: a class with `act` and `close` (examples/custom_policy.py)
 
-A model of the hub needs its folder, too: `--players RUN/emma_checkpoint_1.pth --options model.path=FOLDER`.
+A model of the hub needs its folder, too: `--players RUN/emma_checkpoint_1.pth --options model.path=FOLDER`. Where and
+how fast models play is said the same way, for all that have weights: `--options run.device=cuda run.max_batch=32`.
 
 Whatever writes text decodes greedily. `student+rules`, or `FILE+rules`, has two rules of ours on top, which are no
 learning: `policy.skip_rejected` and `policy.skip_visited`. Each game is played once, with free text, until the level's
@@ -43,6 +44,7 @@ from alfworld_native.advice.shortest import shortest_way
 from alfworld_native.base import Game
 from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.engine.game import NativeGame
+from alfworld_native.experts import belief, explorer, statistics
 from alfworld_native.games import find_games
 from alfworld_native.household.frozen import GAMES, HASHES, contents_hash
 from alfworld_native.household.generator import generate
@@ -69,6 +71,8 @@ PLAYERS = ("explorer", *SHIPPED, "student+rules", "random")
 RULES = "+rules"  # ends the name of a player that is decoded with our two rules
 CHOOSES = "chosen from the admissible commands"  # how such a player answers
 TOGETHER = 64  # games that are played at once: a student answers them as one batch
+STATISTICS = Path(statistics.__file__).with_name(statistics.TABLE)
+RUN_KEYS = ("run.device", "run.num_threads", "run.max_batch")  # what `--options` may say of how models run
 
 
 # ---- players ---------------------------------------------------------------------------------------------------------
@@ -89,35 +93,40 @@ class Player(NamedTuple):
 def player_named(text: str, options: Sequence[str] = ()) -> Player:
     """The player that `text` means; ConfigError, one line, if it means none.
 
-    `options` are settings for a player of weights that do not ship.
+    `options` are settings for a player of weights: `model.…` for weights that do not ship, `RUN_KEYS` for all.
     """
     if text == "explorer":
-        return Player(text, {}, lambda cleanup: ExpertActor(partial(new_expert, "explorer", {})))
+        source = _digest(inspect.getfile(explorer), inspect.getfile(belief), statistics.__file__, STATISTICS)
+        return Player(text, {"source": source}, lambda cleanup: ExpertActor(partial(new_expert, "explorer", {})))
     if text == "random":  # any admissible command; it reads nothing
         # A policy for each level: what it draws does not depend on the levels that were played before.
         def random(cleanup: ExitStack) -> Actor:
             return _policy_actor(RandomPolicy(), cleanup, lambda *parts: "", blank=True)
 
-        return Player(text, {}, random, CHOOSES)
+        return Player(text, {"source": _digest(inspect.getfile(RandomPolicy))}, random, CHOOSES)
     weights = text.removesuffix(RULES)
     if weights in SHIPPED or Path(weights).exists():
         return _student(text, weights, options)
     if is_class_name(text):
         named = load_class(text, "policy", ("act", "close"), Policy)  # a class that cannot be used is told now
         reads = reads_of(named, policy=True)
-        source = hashlib.sha256(Path(inspect.getfile(named)).read_bytes()).hexdigest()
 
         def made(cleanup: ExitStack) -> Actor:
             return _policy_actor(make_named(text, "policy", ("act", "close"), Policy), cleanup)
 
         answers = CHOOSES if "admissible_commands" in reads else "free text"
-        return Player(text, {"source": source, "reads": ", ".join(reads)}, made, answers)
+        return Player(text, {"source": _digest(inspect.getfile(named)), "reads": ", ".join(reads)}, made, answers)
     model, _, address = text.partition("@")
     if model and address.startswith(("http://", "https://")):
         return Player(text, {}, partial(_endpoint, model, address))
     raise ConfigError(
         f"{unknown('player', text, PLAYERS)}, or a checkpoint's file, MODEL@http://HOST/v1, or module:Class"
     )
+
+
+def _digest(*files: str | Path) -> str:
+    """Sixteen hex digits that change if one of the files does."""
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:16]
 
 
 def _policy_actor(
@@ -135,7 +144,12 @@ def _student(text: str, weights: str, more: Sequence[str]) -> Player:
     file = REPO_ROOT / "lavis" / "models" / "tiny" / f"{weights}.safetensors" if own else Path(weights)
     if file.is_dir():
         raise ConfigError(f"player {weights} is a folder: name the checkpoint's file in it")
-    chosen = [f"model.model_type={weights}"] if own else [*_model_of(file, more), f"model.pretrained={weights}", *more]
+    of_model = [option for option in more if option.startswith("model.")]
+    of_run = [option for option in more if option not in of_model]
+    if own:
+        chosen = [f"model.model_type={weights}", *of_run]
+    else:
+        chosen = [*_model_of(file, more), f"model.pretrained={weights}", *more]
 
     def make(cleanup: ExitStack) -> Actor:
         from lavis.common.devices import pick_device, set_threads  # here: the other players need no torch
@@ -150,11 +164,10 @@ def _student(text: str, weights: str, more: Sequence[str]) -> Player:
         policy = make_policy(config.policy, model, vis_processor, config.run.max_batch)
         return _policy_actor(policy, cleanup, prompt_writer(model))
 
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     decoded = "greedy, no rejected command again, not again where nothing can be new" if rules else "greedy"
-    identity = {"weights": digest, "decoding": decoded}
-    if more and not own:
-        identity["options"] = " ".join(more)
+    identity = {"weights": _digest(file), "decoding": decoded}
+    if of_model and not own:
+        identity["options"] = " ".join(of_model)
     return Player(text, identity, make)
 
 
@@ -294,7 +307,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--players", nargs="*", default=list(PLAYERS), metavar="PLAYER")
     parser.add_argument(
         "--options", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
-        help="settings model.… and run.… for players that are files of weights (others: configs/evaluate/student.yaml)",
+        help=f"model.… for players that are files of weights, and {', '.join(RUN_KEYS)} for all that have weights "
+        "(what is not said: configs/evaluate/student.yaml)",
     )  # fmt: skip
     parser.add_argument(
         "--fresh", type=int, metavar="SEED", help="new games from this seed (default: frozen test sets)"
@@ -306,9 +320,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.games < 0 or (options.fresh or 0) < 0:
         raise ConfigError("--games and --fresh must be 0 or more")
-    for option in options.options:
-        if not option.startswith(("model.", "run.")):
-            raise ConfigError(f"--options {option}: all players see the same and decode greedily; use model.… or run.…")
+    _check_options(options.options, options.players)
     players = [player_named(text, options.options) for text in options.players]  # before minutes go into others' games
     page = _page_parts(options.page) if options.page else None
     make_folder(options.out)
@@ -338,6 +350,20 @@ def main(arguments: list[str] | None = None) -> int:
         write_atomically(options.page, lambda file: file.write(whole))
     print(table, end="")
     return 0
+
+
+def _check_options(options: Sequence[str], players: Sequence[str]) -> None:
+    """ConfigError for an option that is none of those that a player may have, or that none of `players` reads."""
+    files = [text.removesuffix(RULES) for text in players if Path(text.removesuffix(RULES)).is_file()]
+    weights = files or [text for text in players if text.removesuffix(RULES) in SHIPPED]
+    for option in options:
+        key = option.partition("=")[0]
+        if not key.startswith("model.") and key not in RUN_KEYS:
+            allowed = f"use model.…, {', '.join(RUN_KEYS)}"
+            raise ConfigError(f"--options {option}: all players see the same and decode greedily; {allowed}")
+        if not (files if key.startswith("model.") else weights):
+            reader = "a file of weights" if key.startswith("model.") else "a model of ours"
+            raise ConfigError(f"--options {option} has no effect: none of --players is {reader}")
 
 
 def _page_parts(page: Path) -> tuple[str, str]:
@@ -410,8 +436,12 @@ def _player_card(player: Player, out: Path) -> str:
             f"| `{row['level']}` | {row['set']} | {row['games']} | `{row['hash']}` | {row['max_steps']} | "
             f"{row['solved']} | {_cell(row)} | {row['rejected']:.3f} |"
         )
-    facts = player.identity | rows[0]["versions"] if rows else {}
-    return "\n".join([*lines, "", ", ".join(f"{name} {value}" for name, value in facts.items()), ""])
+    facts = [player.identity] if rows else []
+    for row in rows:  # those of rows that were played with other packages stand beside each other
+        if row["versions"] not in facts:
+            facts.append(row["versions"])
+    told = (", ".join(f"{name} {value}" for name, value in fact.items()) for fact in facts)
+    return "\n".join([*lines, "", *(f"{line}\n" for line in told)])
 
 
 if __name__ == "__main__":

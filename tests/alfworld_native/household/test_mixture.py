@@ -15,6 +15,8 @@ def test_weights_are_shares():
     assert read_mixture("standard=3 compound=1") == {"standard": 0.75, "compound": 0.25}
     assert read_mixture("many, house") == {"many": 0.5, "house": 0.5}
     assert checked_mixture({"standard": 2, "hidden": 0}) == {"standard": 1.0}
+    one, same = checked_mixture({"many": 1, "standard": 3}), checked_mixture({"standard": 3, "many": 1})
+    assert list(one.items()) == list(same.items()) == [("standard", 0.75), ("many", 0.25)]
     assert horizon_of({"standard": 0.5, "compound": 0.5}) == 100
 
 

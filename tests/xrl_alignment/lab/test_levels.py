@@ -88,7 +88,7 @@ def test_any_policy_plays_by_its_name_and_results_of_other_weights_are_not_reuse
     assert levels.main([*asked, "examples.custom_policy:WordMatchPolicy"]) == 0
     (figures,) = map(json.loads, (path.read_text() for path in (tmp_path / "out").glob("fresh-1-standard-*.json")))
     assert figures["player"] == "examples.custom_policy:WordMatchPolicy" and figures["games"] == 2
-    assert len(figures["source"]) == 64, "a class that was changed is played again"
+    assert len(figures["source"]) == 16, "a class that was changed is played again"
     # The student: greedy unless our rules are asked for; known by its weights.
     weights = tmp_path / "mine.safetensors"
     shipped = REPO_ROOT / "lavis" / "models" / "tiny" / "student.safetensors"
@@ -101,6 +101,29 @@ def test_any_policy_plays_by_its_name_and_results_of_other_weights_are_not_reuse
     assert [(policy.skip_rejected, policy.skip_visited) for policy in policies] == [(False, False), (True, True)]
     weights.write_bytes(b"other")
     assert levels.player_named(str(weights)).identity != mine.identity
+
+
+def test_how_a_model_runs_is_said_for_those_that_ship_too_and_is_no_part_of_its_figures():
+    asked = ["run.max_batch=7", "run.num_threads=1"]
+    player = levels.player_named("student", asked)
+    with ExitStack() as cleanup:
+        assert player.make(cleanup).policy.max_batch == 7
+    assert player.identity == levels.player_named("student").identity
+
+
+def test_an_explorer_of_another_day_plays_again_and_a_card_tells_the_packages_of_each_row(tmp_path, monkeypatch):
+    def asked(*which):
+        return ["--out", str(tmp_path), "--fresh", "1", "--games", "1", "--players", "explorer", "--levels", *which]
+
+    assert levels.main(asked("standard")) == 0
+    monkeypatch.setattr(levels, "versions", lambda: {"python": "4.0"})
+    assert levels.main(asked("standard", "many")) == 0
+    card = (tmp_path / "explorer.card.md").read_text()
+    assert card.count("python 4.0") == 1 and card.count("python ") == 2
+    monkeypatch.setattr(levels, "_digest", lambda *files: "other")
+    monkeypatch.setattr(levels, "play_games", lambda *asked, **options: pytest.fail("played again"))
+    with pytest.raises(pytest.fail.Exception, match="played again"):
+        levels.main(asked("standard"))
 
 
 def test_weights_of_another_model_play_with_its_settings(tmp_path):
@@ -165,6 +188,9 @@ def test_a_class_is_given_what_it_declares_and_its_card_says_how_it_answers(tmp_
         (["--players", "gpt@ftp://host"], "unknown player"),
         (["--players", str(REPO_ROOT)], "is a folder"),
         (["--options", "policy.skip_rejected=true"], "all players see the same and decode greedily"),
+        (["--options", "run.num_envs=3"], "use model.…, run.device"),
+        (["--players", "explorer", "--options", "run.max_batch=3"], "no effect: none of --players is a model of ours"),
+        (["--players", "student", "--options", "model.max_txt_len=9"], "none of --players is a file of weights"),
         (["--games", "61"], "a frozen test set has 60"),
         (["--games", "-1"], "must be 0 or more"),
     ],

@@ -47,7 +47,7 @@ def read_command_line(arguments: list[str] | None = None) -> tuple[argparse.Name
     )
     parser.add_argument("--quick", action="store_true", help="a few games of everything; its figures say nothing")
     parser.add_argument("--only-done", action="store_true", help="play nothing: the pages as far as the audit has come")
-    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="NAME")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, metavar="NAME", help="default: all")
     parser.add_argument("--jobs", type=int, default=2, help="programs that run at once, each on one thread")
     parser.add_argument("--students", nargs="+", type=int, metavar="N", help="training games of each student")
     parser.add_argument(
@@ -73,6 +73,9 @@ def read_command_line(arguments: list[str] | None = None) -> tuple[argparse.Name
         raise ConfigError(f"--logs: several folders are called {twice[0]}, by which the page names a run: rename them")
     if min(*sizes.students, options.jobs) < 1 or sizes.weak < 0:
         raise ConfigError("--students and --jobs are numbers of at least 1, --weak one of at least 0")
+    if "logs" in (options.sections or ()) and not sizes.logs:
+        raise ConfigError("--sections logs counts released runs: name their folders, --logs DIR")
+    options.sections = options.sections or [name for name in SECTIONS if name != "logs" or sizes.logs]
     if needs_games(options.sections) and not splits():
         raise EnvironmentFault(f"the audit plays valid_seen or valid_unseen, and neither is here: {HOW_TO_GET_GAMES}")
     return options, sizes
@@ -99,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     with closing(locked(options.out / ".lock", options.out)):
         # Sections that are not asked for now keep the figures of an earlier call.
         results = read_json(path) if path.is_file() else {}
-        sections = [name for name in options.sections if name != "logs" or sizes.logs]
+        sections = options.sections
         if sizes.only_done:  # it plays its games each time
             sections = [name for name in sections if name != "leakage"]
 

@@ -93,12 +93,15 @@ def main(argv: list[str] | None = None) -> int:
         nargs="+",
         action="extend",
         default=[],
-        help="settings over those of --model: model.key=value",
+        help="settings over those of --model, or of --cfg-path if no --model is given: model.key=value",
     )
     parser.add_argument("--thor", action="store_true", help="also check what AI2-THOR needs, and render one frame")
     parser.add_argument("--timeout", type=float, default=FRAME_TIMEOUT, help="seconds for that frame")
     levels = []
-    for finding in diagnose(parser.parse_args(argv)):
+    arguments = parser.parse_args(argv)
+    if arguments.options and not (arguments.model or arguments.cfg_path):
+        parser.error("--options are settings of a model: name it with --model, or a config with --cfg-path")
+    for finding in diagnose(arguments):
         print(finding, flush=True)
         levels.append(finding.level)
     print(f"{levels.count('fail')} to correct, {levels.count('warn')} to know about")

@@ -107,8 +107,10 @@ class PlayPages:
             if not action or len(content["action"]) > MAX_ACTION:
                 raise RequestRefused(400, f"an action has 1 to {MAX_ACTION} characters")
         game = self.game
-        if step == len(game.moves) - 1 and (action is None or game.moves[-1].action == normalise(action)):
-            return  # sent again: the answer was lost
+        if step == len(game.moves) - 1:
+            made = game.moves[-1]
+            if made.player == player and (action is None or made.action == normalise(action)):
+                return  # sent again: the answer was lost
         if step != len(game.moves) or game.over:
             raise RequestRefused(409, f"the game is at step {len(game.moves)}{' and over' if game.over else ''}")
         if player not in game.players:

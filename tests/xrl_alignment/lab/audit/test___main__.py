@@ -47,6 +47,11 @@ def test_runs_of_one_name_are_refused(tmp_path):
         main(["--out", str(tmp_path / "out"), "--sections", "logs", "--logs", *map(str, runs)])
 
 
+def test_logs_that_are_asked_for_have_to_be_named(tmp_path):
+    with pytest.raises(ConfigError, match="name their folders, --logs DIR"):
+        main(["--out", str(tmp_path / "out"), "--sections", "power", "logs"])
+
+
 def test_without_official_games_it_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     with pytest.raises(EnvironmentFault, match="neither is here: get the official games with `alfworld-download`"):

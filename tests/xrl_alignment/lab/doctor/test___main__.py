@@ -30,6 +30,12 @@ def test_unknown_argument_is_refused():
     assert stop.value.code == 2
 
 
+def test_options_of_no_model_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--options", "model.arch=hf_vlm"])
+    assert "name it with --model, or a config with --cfg-path" in capsys.readouterr().err
+
+
 def test_it_runs_without_any_library():
     command = [sys.executable, "-S", "-m", "xrl_alignment.doctor", "--port", "0", "--thor"]  # -S: no site-packages
     done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=120)

@@ -62,6 +62,7 @@ def test_a_move_that_is_sent_again_is_made_once(client):
     first = client.move(step=0, action="LOOK")  # it is normalised, and so is what comes again
     assert client.move(step=0, action="LOOK") == client.move(step=0, action="look") == first
     assert client.move(step=0, action="inventory")["status"] == 409
+    assert client.move(step=0, player="expert")["status"] == 409, "another player's move is not this one"
     assert len(client.pages.game.moves) == 1
 
 
