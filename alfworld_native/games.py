@@ -69,15 +69,16 @@ def find_games(
         others = find_splits(data)
         there = f"splits there: {', '.join(others)}" if others else "nothing there"
         known = (*OFFICIAL_SPLITS, *HOUSEHOLD_SPLITS)
+        # `household_many` is the frozen test set of a level, not `household_train` misspelt.
+        level = split.startswith("household_") and split not in HOUSEHOLD_SPLITS
         generated = bool(others) and all(other.startswith("household") for other in others)
-        near = difflib.get_close_matches(split, known, n=1)
-        if others and (generated or split not in known):
+        near = difflib.get_close_matches(split, known, n=1, cutoff=0.9 if level else 0.6)
+        if others and (generated or split not in known) and not level:
             how = "choose one of those, or give the folder (data, ALFWORLD_DATA) that holds this one"
         elif near and near[0] != split:
             how = f"did you mean {near[0]!r}?"
         elif split.startswith("household"):
-            # `household_many` is the frozen test set of the level `many`.
-            test_set = "" if split in HOUSEHOLD_SPLITS else f" --test-set {split.removeprefix('household_')}"
+            test_set = f" --test-set {split.removeprefix('household_')}" if level else ""
             how = (
                 f"make them with `python -m alfworld_native.household --out DIR{test_set}`, then give that DIR as data"
             )
