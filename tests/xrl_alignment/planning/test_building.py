@@ -230,6 +230,7 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
             "planner.name=explorer planner.model='' run.ablations=[no_planner_learning]",
             "run.ablations=no_planner_learning changes none of these settings",
         ),
+        ("planner.learn=false run.ablations=[no_dpo]", "run.ablations=no_dpo changes none of these settings"),
         (
             "policy={name: 'my_policy:Policy', skip_rejected: false, skip_visited: false}",
             "policy.name=my_policy:Policy answers instead of the model that this loop",

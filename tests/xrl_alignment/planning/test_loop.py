@@ -77,6 +77,10 @@ def test_both_learn_in_rounds_and_a_killed_loop_ends_in_the_same_place(
     assert played is not None and set(played.games) == {game.id for game in games[:3]} and played.all_named
     record = json.loads((whole.folder / "round_000" / "game_0000.json").read_text())
     assert {call["planner"] for call in record["calls"]} == {"explorer"}
+    records = [json.loads(path.read_text()) for path in whole.folder.glob("round_*/game_*.json")]
+    cost, actions = whole.training_cost(), [record["result"]["actions"] for record in records]
+    assert cost.calls == sum(len(record["calls"]) for record in records) and cost.calls_each_step == sum(actions)
+    assert 3 < cost.calls_each_step <= 4 * CONFIG.run.max_steps, "four games, of which one alone may be won at once"
 
     for stage in ("play", "agent", "planner"):  # killed three times, each time further on
         loop = make_loop("killed", student=student)

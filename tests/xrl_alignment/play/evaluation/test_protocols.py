@@ -49,6 +49,7 @@ OTHERS = {
     "reflexion.enabled": "false",
     "policy.decode": "admissible",
     "expert.decode": "admissible",
+    "expert.ground": "true",
 }
 
 
