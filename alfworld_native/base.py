@@ -46,13 +46,15 @@ class TimeStep(NamedTuple):
     """What an environment returns from `reset` and `step`.
 
     `text` is the engine's own text (after `reset`: the room and the task sentence); `admissible_commands` are in the
-    project's canonical dialect (`put X in/on Y`); `done` is `won` or the step limit reached.
+    project's canonical dialect (`put X in/on Y`); `done` is `won` or the step limit reached. `true_text` is the text
+    without noise, if `text` has noise, else empty.
     """
 
     text: str
     admissible_commands: list[str]
     won: bool
     done: bool
+    true_text: str = ""
 
 
 @runtime_checkable
@@ -110,6 +112,16 @@ class WrappedEnvironment:
     def clone(self) -> Environment:
         """Refused unless a wrapper defines it: `__getattr__` would hand out a clone of what is wrapped, bare."""
         raise EnvironmentFault(f"{type(self).__name__} has no clone: use copy.deepcopy, or clone what it wraps")
+
+
+def check_commands(commands: Any, number: int) -> None:
+    """EnvironmentFault unless `commands` has a string for each of `number` games: told before any of them moves."""
+    if isinstance(commands, str) or not hasattr(commands, "__len__") or len(commands) != number:
+        got = f"got {len(commands)} of them" if isinstance(commands, list | tuple) else f"got {commands!r:.60}"
+        raise EnvironmentFault(f"step takes a list of {number} commands, one for each game; {got}")
+    for command in commands:
+        if not isinstance(command, str):
+            raise EnvironmentFault(f"a command is a string such as 'go to desk 1', not {type(command).__name__}")
 
 
 def information_of(environment: Environment, now: TimeStep) -> dict[str, Any]:

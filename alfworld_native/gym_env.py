@@ -31,7 +31,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from alfworld_native import choose_games
-from alfworld_native.base import Environment, Game, TimeStep
+from alfworld_native.base import Environment, Game, TimeStep, check_commands
 from alfworld_native.by_type import named_by
 from alfworld_native.close import CloseEnvironment
 from alfworld_native.drawing import frames
@@ -250,8 +250,7 @@ class ALFWorldVectorEnv(VectorEnv):
 
     def step(self, actions: Sequence[str]) -> tuple[dict, np.ndarray, np.ndarray, np.ndarray, dict]:
         """Carry out one command in each environment."""
-        if len(actions) != self.num_envs:
-            raise EnvironmentFault(f"got {len(actions)} actions for {self.num_envs} environments")
+        check_commands(actions, self.num_envs)
         if not self._playing:
             raise EnvironmentFault("no game is loaded; call reset() first")
         steps = [engine.step(action) for engine, action in zip(self._engines, actions, strict=True)]

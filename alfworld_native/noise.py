@@ -48,7 +48,7 @@ class NoisyTextEnvironment(WrappedEnvironment):
         self._steps += 1
         now = super().step(action)
         draw = random.Random(f"text {self._seed} {self._game} {self._steps}")
-        return now._replace(text=words_replaced(now.text, self._rate, draw))
+        return now._replace(text=words_replaced(now.text, self._rate, draw), true_text=now.text)
 
 
 class NoisyEnvironment(WrappedEnvironment):

@@ -88,7 +88,7 @@ class GameFiles(NamedTuple):
 class EngineState(NamedTuple):
     """What a backend answers: the engine's text, the commands that it would accept now, whether the goal is reached.
 
-    `over` says that the engine ends the episode earlier than --max-steps: a game of a level has its own horizon.
+    `over` says that the engine ends the episode earlier than --max-steps: the id of a mixture's game names a horizon.
     """
 
     text: str

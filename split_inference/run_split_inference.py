@@ -156,9 +156,12 @@ class Manager:
 
     def _folders(self) -> List[str]:
         """The options that name folders of games: the server lets clients name no others."""
-        arguments = self._arguments
-        options = ["--data-dir", arguments.data_dir] if arguments.data_dir else []
-        return options + (["--traj-dir", arguments.traj_dir] if arguments.traj_dir else [])
+        folders = {"--data-dir": self._arguments.data_dir, "--traj-dir": self._arguments.traj_dir}
+        options = []  # type: List[str]
+        for option, folder in folders.items():
+            if folder:  # expanded here, once: the server does not do it with what a client names
+                options += [option, os.path.expandvars(os.path.expanduser(folder))]
+        return options
 
     def _start(self, name: str, command: List[str]) -> ChildProgram:
         program = ChildProgram(name, command, self._environment)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from alfworld_native.base import check_commands
 from alfworld_native.engine.game import NativeGame
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.language.commands import text_in_dialect, to_dialect
@@ -124,8 +125,7 @@ class AlfworldBatch:
 
     def step(self, commands: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...], tuple[bool, ...], Infos]:
         """One command for each game: texts, scores (1 if the goal is reached), whether they are done, infos."""
-        if not isinstance(commands, (list, tuple)) or len(commands) != self.batch_size:
-            raise EnvironmentFault(f"step takes a list of {self.batch_size} commands, one for each game")
+        check_commands(commands, self.batch_size)
         with self._alone():
             answers = [slot.step(command) for slot, command in zip(self._slots, commands, strict=True)]
             texts, scores, dones, _ = zip(*answers, strict=True)
@@ -198,8 +198,6 @@ class _Slot:
         game = self._game
         if game is None:
             raise EnvironmentFault("no game is loaded; call reset() first")
-        if not isinstance(command, str):
-            raise EnvironmentFault(f"a command is a string such as 'go to desk 1', not {type(command).__name__}")
         if self._last is None or not self._last.done:
             self._steps += 1
             # Without `dialect` the command goes to the engine as it is: alfworld understands one form only.

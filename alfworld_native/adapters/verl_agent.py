@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from alfworld_native.adapters.alfworld import AlfredTWEnv
+from alfworld_native.base import check_commands
 from alfworld_native.errors import EnvironmentFault
 from lavis.common.errors import ConfigError, MissingFileError, first_sentence, unknown
 
@@ -86,8 +87,7 @@ class AlfworldEnvs:
 
     def step(self, actions: Sequence[str]) -> tuple[list[str], None, list[float], list[bool], Infos]:
         """One action for each game: texts, None, rewards (10 in a won game), whether they are done, infos."""
-        if len(actions) != self.num_processes:
-            raise EnvironmentFault(f"got {len(actions)} actions for {self.num_processes} environments")
+        check_commands(actions, self.num_processes)
         answers = [environment.step([action]) for environment, action in zip(self._environments, actions, strict=True)]
         texts = [text for (text,), _, _, _ in answers]
         infos = self._infos(texts, [infos for _, _, _, infos in answers])

@@ -10,8 +10,9 @@ Tree of DIR (`find_games("household_heldout", data=DIR)` finds the games; ALFWor
 
 Game `i` of a split depends on (seed, split, i, level) alone: a request for more games keeps the first ones. Task types
 take turns. Every game is solved before it is kept: either its plan, which the file holds as `walkthrough`, is executed
-on the native engine (`verify="native"`), or Fast Downward searches for a plan (`verify="planner"`, up to a second per
-game). `--level` makes other games than ALFWorld's, `--test-set` the frozen test set of a level (docs/levels.md).
+on the native engine (`verify="native"`), or Fast Downward searches for a plan (`verify="planner"`: seconds for a game
+of standard size, minutes in larger rooms, and cannot be interrupted). `--level` makes other games than ALFWorld's,
+`--test-set` the frozen test set of a level (docs/levels.md).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def solves(path: Path, commands: list[str], max_steps: int = MAX_STEPS) -> bool:
 
 
 def planner_solves(path: Path, max_steps: int = MAX_STEPS) -> bool:
-    """Whether Fast Downward (through TextWorld) finds a plan for the game in file `path`; slow, up to a second."""
+    """Whether Fast Downward (through TextWorld) finds a plan for the game in file `path`; slow: seconds to minutes."""
     try:
         import textworld
     except ModuleNotFoundError as error:
@@ -118,7 +119,7 @@ def generate(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Make the two splits under `out`; does nothing if just these were made there before.
+    """Make the two splits under `out`; does nothing if just these were made there before, and all are there still.
 
     The splits appear whole or not at all. `max_receptacles` takes the place of the level's. `levels`, a mixture
     (`mixture.py`), takes the place of `level`: each level has its share of both splits, and a game's id names its
@@ -135,6 +136,12 @@ def generate(
         raise EnvironmentFault(f"numbers of games must be 0 or more, got {num_train} and {num_heldout}")
     if verify not in VERIFY:
         raise EnvironmentFault(unknown("verification", verify, VERIFY))
+    most = max(LEVELS[name].count for name in mixture) if mixture else level.count
+    if verify == "planner" and most > 2:
+        raise EnvironmentFault(
+            f"verify=planner cannot check games that ask for {most} objects: Fast Downward's search takes all memory "
+            "there; verify=native executes each game's plan"
+        )
     request = {
         "num_train": num_train,
         "num_heldout": num_heldout,
@@ -148,7 +155,7 @@ def generate(
     request = request | {"levels": mixture} if mixture else request
     out = data_root(out)
     manifest = out / MANIFEST
-    if _read_manifest(manifest) == request:
+    if _are_made(out, request):
         return
     if not manifest.exists() and any((out / RELEASE / name).exists() for name in SPLITS):
         raise EnvironmentFault(f"{out / RELEASE} holds household games without {manifest}: choose another folder")
@@ -157,7 +164,7 @@ def generate(
     try:
         (out / RELEASE).mkdir(parents=True, exist_ok=True)
         with FileLock(out / ".lock"):  # server and client may both ask on first use
-            if _read_manifest(manifest) != request:  # else another process made them while this one waited
+            if not _are_made(out, request):  # else another process made them while this one waited
                 if not replace:
                     _check_same(manifest, request)  # another process may have made other games
                 _make(out, manifest, request, mixture or {"": level}, progress)
@@ -167,9 +174,17 @@ def generate(
         raise FileError(f"games could not be written to {out}: {error.strerror or error}") from error
 
 
+def _are_made(out: Path, request: dict[str, Any]) -> bool:
+    """Whether `out` holds all games of `request`: a cache may have been cleaned, wholly or in part."""
+    if _read_manifest(out / MANIFEST) != request:
+        return False
+    counts = zip(SPLITS, (request["num_train"], request["num_heldout"]), strict=True)
+    return all(len(list((out / RELEASE / name).glob("*/*/game.tw-pddl"))) >= count for name, count in counts)
+
+
 def _check_same(manifest: Path, request: dict[str, Any]) -> None:
     """EnvironmentFault if the folder of `manifest` holds other games than those of `request`."""
-    if found := _read_manifest(manifest):
+    if (found := _read_manifest(manifest)) and found != request:
         keys = [*request, *(key for key in found if key not in request)]  # a level's folder has a key more
         differing = [key for key in keys if found.get(key) != request.get(key)]
         other = [f"{key} {_short(found, key)}, not {_short(request, key)}" for key in differing]

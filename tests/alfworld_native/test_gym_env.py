@@ -131,7 +131,7 @@ def test_bad_input(games):
     with pytest.raises(EnvironmentFault, match="reset"):
         envs.step(["look", "look"])
     envs.reset(seed=np.int64(1).item())
-    with pytest.raises(EnvironmentFault, match="1 actions for 2"):
+    with pytest.raises(EnvironmentFault, match="2 commands, one for each game; got 1"):
         envs.step(["look"])
     with pytest.raises(EnvironmentFault, match="not int"):
         envs.step(["look", 3])

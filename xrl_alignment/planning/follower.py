@@ -195,10 +195,15 @@ class PlanFollower:
                 return
         self._advance()
 
-    def observe(self, command: str, feedback: str, seen: Sequence[str] | None = None) -> None:
-        """Take in an executed command (the plan's or another), the engine's answer, and what the agent says it sees."""
-        self._controller.observe(command, feedback)
-        self._explorer.observe(command, feedback)
+    def observe(self, command: str, feedback: str, seen: Sequence[str] | None = None, true_feedback: str = "") -> None:
+        """Take in an executed command (the plan's or another), the engine's answer, and what the agent says it sees.
+
+        The planner reads `feedback`. The rules that carry out, judge and correct its plans read `true_feedback` if that
+        is given: so noise on texts is noise on what the planner reads, and on nothing else.
+        """
+        true_feedback = true_feedback or feedback
+        self._controller.observe(command, true_feedback)
+        self._explorer.observe(command, true_feedback)
         self._steps += 1
         if seen is not None:
             self.sight.add(seen, in_view(self._controller.belief))
@@ -207,7 +212,7 @@ class PlanFollower:
             self._now.seen = list(seen) if seen is not None else self._now.seen
             # If the agent did something else than the plan asks for, the plan is not at fault.
             planned = command == self.command
-            if planned and is_refusal(feedback):
+            if planned and is_refusal(true_feedback):
                 if self._asks_planner:
                     self._fail(REJECTED)
                     if not self._judge():

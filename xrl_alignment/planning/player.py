@@ -212,12 +212,13 @@ class PlannedAgent:
     def witness(self, turn: Turn, action: str) -> Generator[SightQuestion, str, None]:
         """Have the agent describe what it sees if objects came into view, and tell the follower."""
         player, episode, follower, seen = self.player, turn.episode, self.follower(turn.episode), None
-        if follower.describes(turn.now.text):
+        told = turn.now.true_text or turn.now.text
+        if follower.describes(told):
             # The text ends with the action, without the engine's answer: that is what the agent is to write.
             prompt = player.write_prompt(episode.text, (), episode.steps[:-1]) + action
             image = turn.frame(blank=player.settings.blank_frames)
             seen = described((yield SightQuestion(prompt, image)))
-        follower.observe(action, turn.now.text, seen)
+        follower.observe(action, turn.now.text, seen, told)
 
 
 class Answerer:

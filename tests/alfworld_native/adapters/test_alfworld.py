@@ -191,6 +191,7 @@ def test_steps_that_make_no_sense_are_told_in_one_line(ours):
             batch.step(commands)
     with pytest.raises(EnvironmentFault, match="a command is a string"):
         batch.step(["look", 3])
+    assert [slot._steps for slot in batch._slots] == [0, 0], "no game moved"
 
 
 def test_a_game_file_of_an_unknown_version_is_named(ours, tmp_path):

@@ -125,7 +125,7 @@ def test_what_cannot_be_played_is_told_in_one_line(path, tmp_path):
 
 def test_the_number_of_actions_is_checked(path):
     environments = build_alfworld_envs(path, 0, 1, 2, {})
-    with pytest.raises(EnvironmentFault, match="got 1 actions for 2 environments"):
+    with pytest.raises(EnvironmentFault, match="a list of 2 commands, one for each game; got 1"):
         environments.step(["look"])
     with pytest.raises(EnvironmentFault, match="call reset"):
         environments.step(["look", "look"])

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 import sys
 from collections import Counter
 
@@ -147,12 +148,25 @@ def test_somebody_elses_split_is_not_touched(tmp_path):
     assert theirs.read_text() == "mine"
 
 
+def test_games_that_a_cleaned_cache_lost_are_made_again(tmp_path):
+    generate(tmp_path, 4, 2, seed=5)
+    games = [game.path.read_bytes() for game in find_games("household_train", tmp_path)]
+    shutil.rmtree(find_games("household_train", tmp_path)[1].path.parents[1])
+    generate(tmp_path, 4, 2, seed=5)
+    assert [game.path.read_bytes() for game in find_games("household_train", tmp_path)] == games
+    shutil.rmtree(tmp_path / "json_2.1.1")
+    generate(tmp_path, 4, 2, seed=5)
+    assert len(find_games("household_heldout", tmp_path)) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"num_train": -1}, "-1"),
         ({"max_receptacles": 3}, "at least 8, got 3"),
         ({"verify": "hope"}, "'hope': choose one of native, none, planner"),
+        ({"verify": "planner", "level": LEVELS["many"]}, "cannot check games that ask for 4 objects"),
+        ({"verify": "planner", "levels": {"standard": 1, "hardest": 1}}, "cannot check games that ask for 3 objects"),
     ],
 )
 def test_requests_without_sense_are_refused(tmp_path, options, said):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -14,9 +16,10 @@ from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 from xrl_alignment.settings.planning import PlanRules
 
 
-def play(games, answerer, settings: PlanSettings | None = None, **options):
+def play(games, answerer, settings: PlanSettings | None = None, text_noise: float = 0.0, **options):
     options = {"agent": False, **options}
-    player = PlanningPlayer(lambda: make_environment("native"), settings or PlanSettings(), **options)
+    environment = partial(make_environment, "native", text_noise=text_noise)
+    player = PlanningPlayer(environment, settings or PlanSettings(), **options)
     with SequentialExecutor(4) as executor:
         return [one.value for one in executor.run(player, games, answer=answerer)]
 
@@ -51,6 +54,16 @@ def test_with_beta_one_the_command_of_the_plan_is_executed_and_the_agent_is_not_
     played = play(games, Answerer(ExplorerPlanner()), agent=True, store=True, beta=1.0)
     assert all(one.result.won and one.ended == "won" for one in played)
     assert all(t.executed == t.text_output and not t.text_output_neg for one in played for t in one.transitions)
+
+
+def test_noise_on_texts_is_on_what_the_planner_reads_and_not_on_how_plans_are_carried_out(games, written) -> None:
+    for game in games:
+        (played,) = play([game], Answerer(ExplorerPlanner()))
+        plan = ", ".join(action for _, action in played.carried_out)
+        rules = PlanSettings(PlanRules(replan_every=2))
+        clear, noisy = (play([game], Answerer(written(plan)), rules, text_noise=rate)[0] for rate in (0.0, 0.9))
+        assert clear.result.won and noisy.result.won and clear.result.actions == noisy.result.actions
+        assert clear.calls[-1]["history"] != noisy.calls[-1]["history"], "it was told other words"
 
 
 def test_a_teacher_that_is_asked_before_every_action_reads_the_game_again_each_time(games) -> None:

@@ -18,10 +18,12 @@ from typing import Any
 from lavis.common.errors import EmacError
 from lavis.common.files import write_json
 from lavis.common.paths import REPO_ROOT
+from lavis.common.program import LIFELINE, lifeline
 from xrl_alignment.lab.pipeline import hand_off, tail
 
 CONFIGS = REPO_ROOT / "configs" / "results"
 NOTE_S = 10.0  # between two notes of how long a step has been running
+_LOOK_S = 0.5  # between two looks whether a step's program has ended, or is to be stopped
 
 
 class StepError(EmacError, RuntimeError):
@@ -207,18 +209,25 @@ class Lab:
         # Appended: what a killed run of this step has said stays in front.
         with (
             open(log, "ab") as file,
+            lifeline() as line,  # a lab that is killed leaves no program behind
             subprocess.Popen(
-                [sys.executable, *command], cwd=REPO_ROOT, stdout=file, stderr=subprocess.STDOUT
+                [sys.executable, *command], cwd=REPO_ROOT, stdout=file, stderr=subprocess.STDOUT,
+                env={**os.environ, LIFELINE: str(line)}, pass_fds=[line],
             ) as process,
-        ):
+        ):  # fmt: skip
             try:
-                code = None
+                code, noted = None, began
                 while code is None:
                     with suppress(subprocess.TimeoutExpired):
-                        code = process.wait(NOTE_S)
-                    note(time.monotonic() - began)
+                        code = process.wait(_LOOK_S)
+                    # A signal raises in the main thread alone, which waits for this one.
+                    if code is None and self._stopped.is_set():
+                        raise StepError(f"{name} was stopped")
+                    if code is not None or time.monotonic() - noted > NOTE_S:
+                        noted = time.monotonic()
+                        note(noted - began)
             except BaseException:
-                process.kill()  # as `subprocess.run` does: Ctrl-C leaves no program behind
+                process.kill()  # as `subprocess.run` does
                 raise
         seconds = time.monotonic() - began
         if code:

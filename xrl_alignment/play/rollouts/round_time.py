@@ -110,6 +110,8 @@ def main() -> None:
     for name in ("environments", "games", "steps", "rounds", "max_batch", "replicas", "learner_processes"):
         if getattr(given, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(given, name)}: use at least 1")
+    if given.learner_processes > 1 and given.learner == "inline":
+        parser.error("--learner-processes needs --learner decoupled")
     for name, seconds in predict(given)._asdict().items():
         print(f"{name:17} {seconds:.2f} s")
 

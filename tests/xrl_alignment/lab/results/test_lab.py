@@ -11,6 +11,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from xrl_alignment.lab.results.lab import Lab, StepError
@@ -51,6 +52,45 @@ def test_the_first_error_stops_the_others_whatever_their_order(tmp_path: Path) -
 
     with pytest.raises(StepError, match="a chain failed"):
         lab.all([waits, fails])
+
+
+LAB = """
+import sys
+from functools import partial
+from pathlib import Path
+from lavis.common.program import run_program
+from xrl_alignment.lab.results.lab import Lab
+PROGRAM = "from lavis.common.program import run_program; import time; print('up', flush=True)"
+PROGRAM += "; run_program(lambda: time.sleep(600))"
+lab = Lab(Path(sys.argv[1]), jobs=2)
+run_program(lambda: lab.all([partial(lab.step, name, ["-c", PROGRAM]) for name in "ab"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_lab_that_is_stopped_or_killed_leaves_no_program_behind(tmp_path: Path, number: int) -> None:
+    lab = subprocess.Popen([sys.executable, "-c", LAB, str(tmp_path)], stdout=subprocess.DEVNULL)
+    logs = [tmp_path / "logs" / f"{name}.log" for name in "ab"]
+    while not all(log.is_file() and "up" in log.read_text() for log in logs):
+        assert lab.poll() is None
+        time.sleep(0.1)
+    programs = psutil.Process(lab.pid).children()
+    assert len(programs) == 2
+    lab.send_signal(number)
+    lab.wait(20)
+    _, alive = psutil.wait_procs(programs, timeout=20)
+    assert not alive and not list((tmp_path / "steps").glob("*.json"))
+
+
+def test_an_error_of_one_chain_ends_the_programs_of_the_others(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, jobs=2, say=lambda text: None)
+    began = time.monotonic()
+    with pytest.raises(StepError, match="b ended with code 3"):
+        lab.all([
+            partial(lab.step, "a", ["-c", "import time; time.sleep(600)"]),
+            partial(lab.step, "b", ["-c", "import sys; sys.exit(3)"]),
+        ])  # fmt: skip
+    assert time.monotonic() - began < 60
 
 
 def test_the_time_of_a_killed_start_counts(tmp_path: Path) -> None:
