@@ -336,10 +336,10 @@ class Explorer:
         return min(places, key=self._distance)
 
     def _spot_for(self, thing: str, places: Collection[str]) -> str | None:
-        """The nearest of `places` that accepts `thing`, as far as known."""
+        """The nearest of `places` that accepts `thing`, as far as known; of equals one that is in reach."""
         accepted, refused = self._statistics.accepted_by(type_of(thing)), self._belief.refused
         fits = [name for name in places if self._types.get(name) in accepted and (thing, name) not in refused]
-        return min(fits, key=self._distance, default=None)
+        return min(fits, key=lambda name: (self._distance(name), name not in self._belief.here), default=None)
 
     def _known_object(self, task: Task) -> tuple[str | None, float]:
         """The known object that takes the fewest steps to bring, among those that are not where they belong.

@@ -29,7 +29,9 @@ from xrl_alignment.play.collection.player import failed_attempt
 from xrl_alignment.play.evaluation.actors import PolicyQuestion
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play
 
-RENAMED, RENAMED_OFFICIAL = 0.5, 0.25  # shares of the games that have invented names
+# Shares of the games that have invented names; `RENAMED_NEW` of levels whose own games have new names.
+RENAMED, RENAMED_NEW, RENAMED_OFFICIAL = 0.5, 0.8, 0.25
+IN_THE_OPEN = 0.5  # share of the games of levels that hide what is wanted in which it may lie anywhere
 # Levels whose search is labelled in the order of the opening text: the next place can be read off, where the order of
 # chances would have to be known for every type. It takes 0.95 to 1.25 times the steps (elsewhere up to 1.4 times).
 LISTED_ORDER = ("many", "compound", "house", "hardest")
@@ -97,9 +99,12 @@ def draw_jobs(folder: Path, pools: Pools, seed: str) -> list[Job]:
     for level, count in apportioned(pools.mixture, pools.number - len(theirs), draw).items():
         split = folder / level / "household_train"
         split.mkdir(parents=True)
-        # The names of `renamed` are for its test alone: here names are invented.
-        knobs = replace(LEVELS[level], new_names=False)
         for i in range(count):
+            # A student that reads hidden objects alone learns where they are instead of comparing names: it passes by
+            # what it wants on a table, and takes what lies in a drawer for it.
+            hidden = LEVELS[level].hidden and draw.random() >= IN_THE_OPEN
+            # The names of `renamed` are for its test alone: here names are invented.
+            knobs = replace(LEVELS[level], new_names=False, hidden=hidden)
             game = make_game(split, i, draw.randrange(2**31), knobs)
             jobs.append(Job(game, level, f"{seed} {level} {i}", False))
     draw.shuffle(jobs)
@@ -112,7 +117,10 @@ def played(job: Job) -> Generator[Any, Any, Record]:
     draw = random.Random(job.seed)
     horizon = MAX_STEPS if job.source == OFFICIAL else LEVELS[job.source].max_steps
     environment: Any = NativeEnvironment(horizon)
-    renamed = draw.random() < (RENAMED_OFFICIAL if job.source == OFFICIAL else RENAMED)
+    share = RENAMED_OFFICIAL
+    if job.source != OFFICIAL:
+        share = RENAMED_NEW if LEVELS[job.source].new_names else RENAMED
+    renamed = draw.random() < share
     if renamed:
         environment = RenamedEnvironment(environment, invented_names(draw))
     untold = job.own and not renamed and job.source in UNTOLD_SOURCES and draw.random() < UNTOLD_OWN

@@ -49,6 +49,15 @@ def test_a_pool_has_the_games_of_its_shares(tmp_path):
     assert all(job.game.path.is_file() for job in jobs if job.source != OFFICIAL)
 
 
+def test_where_a_level_hides_what_is_wanted_some_training_games_do_not(tmp_path, monkeypatch):
+    made, make = [], labelled.make_game
+    monkeypatch.setattr(labelled, "make_game", lambda *asked: made.append(asked[3]) or make(*asked))
+    draw_jobs(tmp_path, Pools(number=24, mixture={"hidden": 0.5, "standard": 0.5}), "seed")
+    hidden = [level.hidden for level in made if level.max_steps == LEVELS["hidden"].max_steps]
+    assert len(hidden) == 12 and set(hidden) == {True, False}
+    assert not any(level.hidden for level in made if level.max_steps == LEVELS["standard"].max_steps)
+
+
 def test_whoever_acts_the_explorer_labels(tmp_path):
     split = tmp_path / "household_train"
     split.mkdir()
