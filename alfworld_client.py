@@ -118,11 +118,15 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     if not given.cfg_path:
         return given
     # The file's settings are put before the flags of the command line: of two equal flags the last one counts.
-    return parser.parse_args([*settings_as_flags(given), *written])
+    port_given = any(word.partition("=")[0] == "--port" for word in written)
+    return parser.parse_args([*settings_as_flags(given, port_given=port_given), *written])
 
 
-def settings_as_flags(given: argparse.Namespace) -> list[str]:
-    """The flags that say what the server's settings say: where it listens, and what is to be played."""
+def settings_as_flags(given: argparse.Namespace, *, port_given: bool) -> list[str]:
+    """The flags that say what the server's settings say: where it listens, and what is to be played.
+
+    ConfigError if nobody says on which port it listens.
+    """
     from xrl_alignment.builders.environments import client_arguments  # here: settings need the extra `train`
     from xrl_alignment.settings.loading import load_config
     from xrl_alignment.settings.schema import DaggerConfig
@@ -132,8 +136,10 @@ def settings_as_flags(given: argparse.Namespace) -> list[str]:
     # A server that listens on all addresses of its machine is reached at that machine's own.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.server.host, config.server.host)
     flags = ["--host", host, *client_arguments(config)]
-    if config.server.port:  # 0 takes any free port, which only the server knows
+    if config.server.port:
         flags += ["--port", str(config.server.port)]
+    elif not port_given:
+        raise ConfigError(f"{given.cfg_path}: server.port=0 takes any free port: give --port, the server prints it")
     if not given.token:  # with --token, the file that holds another one need not be here
         flags.append(f"--token={read_token(config.server)}")
     return flags

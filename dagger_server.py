@@ -18,6 +18,7 @@ import json
 import os
 import shlex
 import socket
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -125,7 +126,11 @@ def main(command_line: tuple[argparse.Namespace, DaggerConfig] | None = None) ->
     )
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(server.stop)
-        teacher = build_teacher(config.expert, config.reflexion, thinking=run.enable_tc)  # a missing key ends here
+        # A missing key ends here. An evaluation asks no expert: a key is needed only if a model is to reflect.
+        by_rule = config.reflexion.reflector == "rule" or not config.reflexion.enabled
+        unasked = by_rule and not run.run_training
+        asked = replace(config.expert, name="explorer") if unasked else config.expert
+        teacher = build_teacher(asked, config.reflexion, thinking=run.enable_tc)
         cleanup.callback(teacher.close)
         device = pick_device(run.device)
         check_learner_devices(run)
@@ -274,9 +279,11 @@ def build_loop(
 ) -> DaggerLoop:
     """Put the parts together."""
     run = config.run
-    expert = config.expert.name
+    expert = config.expert.name if training else "client"  # an evaluation asks none: this one does nothing
     # A trace that the reflector cannot read gives no memory: a client may have sent any text.
-    reflect = partial(update_memories, reflector=teacher.reflector, skip_unreadable=True) if teacher.reflector else None
+    reflect, told = None, config.environment.tell_objects
+    if teacher.reflector:
+        reflect = partial(update_memories, reflector=teacher.reflector, skip_unreadable=True, tell_objects=told)
     rounds = Rounds(
         directory,
         num_rounds=run.num_rounds,
@@ -285,7 +292,7 @@ def build_loop(
         account=teacher.account,
         say=progress.say,
     )
-    options = expert_options(expert, teacher, tell_objects=config.environment.tell_objects, notes=config.expert.notes)
+    options = expert_options(expert, teacher, tell_objects=told, notes=config.expert.notes) if training else {}
     front = Front(
         server,
         rounds,

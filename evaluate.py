@@ -174,6 +174,7 @@ def main() -> None:
             reflector=teacher.reflector,
             swap_memories=run.swap_memories,
             moving_slots=run.moving_slots,
+            tell_objects=config.environment.tell_objects or isinstance(actor, ExpertActor),  # experts are told all
         )
         print(announcement(config, games, rules), flush=True)  # before the first game, which may take minutes
         with trials:

@@ -68,7 +68,8 @@ def main(argv: list[str] | None = None) -> None:
             teacher.account.keep(directory.expert_calls)
             teacher.account.start_round(round)
         assert teacher.reflector is not None  # it was enabled above
-        made = reflect_on_round(directory, round, teacher.reflector)
+        told = config.environment.tell_objects
+        made = reflect_on_round(directory, round, teacher.reflector, tell_objects=told)
         count = sum(map(bool, made.memories.values()))
         print(f"round {round}: {count} games have memories, the newest by {teacher.reflector.name}: {made.path}")
         if not made.used:

@@ -31,12 +31,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, unknown
 from lavis.common.paths import REPO_ROOT
 from lavis.models.decoding import NewTokensPenalty, forget_decoding
 from lavis.models.student import Decoding, Question, RowLoss
 from lavis.models.student_model import StudentModel
 
+KEYS = ("arch", "model_type", "path", "pretrained", "load_pretrained", "ref_pretrained")  # of the section `model:`
 MAX_PROMPT, MAX_ANSWER = 512, 24  # tokens
 TOKENIZER = REPO_ROOT / "lavis" / "models" / "tiny" / "tokenizer.json"  # of the demonstration below
 
@@ -58,6 +59,9 @@ class TextStudent(StudentModel):
     @classmethod
     def from_config(cls, cfg: Mapping[str, Any]) -> TextStudent:
         """From `model.path`, a folder or hub id, and the checkpoints that the programs set."""
+        for key in cfg:  # a misspelt `pretrained` would score the base in place of what was trained
+            if key not in KEYS:
+                raise ConfigError(unknown("key", f"model.{key}", [f"model.{known}" for known in KEYS]))
         if not cfg.get("path"):
             raise ConfigError("model.path: set it to a folder or hub id with a causal language model")
         try:

@@ -80,6 +80,19 @@ def test_a_flag_wins_over_the_settings_file_before_or_after_it(settings):
     assert after.split == "train" and after.max_steps == 9
 
 
+def test_where_any_port_may_be_the_servers_the_client_is_told_which(settings):
+    asked = ["--cfg-path", settings, "--options", "server.port=0"]
+    with pytest.raises(ConfigError, match="server.port=0 takes any free port: give --port, the server prints it"):
+        parse_arguments(asked)
+    assert parse_arguments(["--port=81", *asked]).port == parse_arguments([*asked, "--port", "81"]).port == 81
+
+
+def test_where_nothing_is_trained_no_expert_is_computed(settings):
+    asked = ["--cfg-path", settings, "--options"]
+    assert parse_arguments([*asked, "run.num_envs=8"]).expert == "planner"
+    assert parse_arguments([*asked, "run.run_training=false"]).expert is None
+
+
 def test_without_a_settings_file_the_flags_have_their_own_defaults():
     arguments = parse_arguments([])
     assert (arguments.env, arguments.num_envs, arguments.port, arguments.expert) == ("native", 3, 7860, None)

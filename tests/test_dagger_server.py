@@ -186,6 +186,19 @@ def test_other_games_are_refused_and_the_printed_command_plays(household_data, s
     assert again.wait(100) == 0 and f"{run_dir} has ended (DONE): nothing is left to play" in log.read_text()
 
 
+def test_an_evaluation_needs_no_key_of_an_expert_that_it_never_asks(household_data, settings, start, tmp_path):
+    run_dir, port, log = tmp_path / "run", free_port(), tmp_path / "dagger_server.py.log"
+    options = [f"server.port={port}", "environment.split=household_train", f"environment.data={household_data}"]
+    options += ["expert.name=openai", "expert.model=m", "expert.key_variable=NO_SUCH_KEY", "expert.cache="]
+    options += ["reflexion.reflector=rule", "run.run_training=false", "run.num_rounds=2", "run.num_envs=2"]
+    server = start("dagger_server.py", "--cfg-path", settings, "--run-dir", run_dir, "--options", *options)
+    wait_until(lambda: "Waiting for a client: " in log.read_text(), server)
+    printed = next(line for line in log.read_text().splitlines() if line.startswith("Waiting for a client: "))
+    program, *arguments = shlex.split(printed.removeprefix("Waiting for a client: python "))
+    assert start(program, *arguments).wait(100) == 0 and server.wait(100) == 0
+    assert "(by rule)" in (run_dir / "logging_results" / "env_results_trial_0.json").read_text()
+
+
 def test_an_expert_of_ones_own_labels_a_run_by_name(household_data, settings, start, tmp_path):
     run_dir, port = tmp_path / "run", free_port()
     options = [f"server.port={port}", "environment.split=household_heldout", f"environment.data={household_data}"]

@@ -11,7 +11,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lavis.common.config import is_no_text, not_a_list
 from lavis.common.errors import ConfigError, unknown
-from lavis.common.settings import ABOVE_ZERO, FINITE, Rule, Section, at_least, check_has_effect, one_of, setting
+from lavis.common.settings import (
+    ABOVE_ZERO,
+    BELOW_ONE,
+    FINITE,
+    Section,
+    at_least,
+    check_has_effect,
+    one_of,
+    setting,
+)
 
 OBJECTIVES = ("bc", "dpo")
 DPO_BETA = 0.1  # the original's value
@@ -31,11 +40,9 @@ class RunSettings(Section, section="run"):
     warmup_steps: int = setting(
         0, "batches of linear warm-up, all in the first (inner) epoch, as LAVIS has it", at_least(0)
     )
-    lr_decay_rate: float = setting(1.0, "factor for each epoch, of `linear_warmup_step_lr`")
+    lr_decay_rate: float = setting(1.0, "factor for each epoch, of `linear_warmup_step_lr`", ABOVE_ZERO)
     weight_decay: float = setting(0.05, "weight decay of AdamW", at_least(0))
-    beta2: float = setting(
-        0.999, "AdamW's second moment", Rule("a number of at least 0 and below 1", lambda value: 0 <= value < 1)
-    )
+    beta2: float = setting(0.999, "AdamW's second moment", BELOW_ONE)
     max_epoch: int = setting(10, "`runner_base`: epochs", at_least(0))
     max_iters: int = setting(0, "`runner_iter`: batches; the last inner epoch has the rest", at_least(0))
     iters_per_inner_epoch: int = setting(
@@ -102,6 +109,10 @@ class RunSettings(Section, section="run"):
         for key in ("max_iters", "iters_per_inner_epoch"):
             valid = self.runner != "runner_base" or not getattr(self, key)
             check_has_effect(f"run.{key}", getattr(self, key), valid, "run.runner=runner_iter")
+        if self.min_len > self.max_len:
+            raise ConfigError(
+                f"run.min_len={self.min_len} is more than run.max_len={self.max_len}: no answer could end"
+            )
         if self.evaluate and not self.splits:
             raise ConfigError("run.test_splits is empty: an evaluation needs a split, such as run.test_splits=[test]")
         if self.evaluate and self.resume_ckpt_path:

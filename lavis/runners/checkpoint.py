@@ -61,6 +61,20 @@ TYPES: dict[str, type | UnionType] = {  # LAVIS's keys, then ours
 NOTHING_VALIDATED: dict[str, Any] = {"agg_metrics": -math.inf, "epoch": -1}  # `best` of a run that begins
 
 
+def is_better(figures: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
+    """Whether a validation's `figures` are better than those of `best`: `agg_metrics`, and of equals the lower loss.
+
+    Of a student that begins with random weights no answer is right for some epochs: all of these would be equal.
+    """
+    first, second = ((its["agg_metrics"], -its.get("loss", math.inf)) for its in (figures, best))
+    return first > second
+
+
+def best_of(figures: Mapping[str, Any], epoch: int | str) -> dict[str, Any]:
+    """`best` of a validation."""
+    return {key: figures[key] for key in ("agg_metrics", "loss") if key in figures} | {"epoch": epoch}
+
+
 def best_in(folder: Path, best: Mapping[str, Any]) -> Path | None:
     """The file of the weights that `best` tells of; None if nothing is validated yet.
 

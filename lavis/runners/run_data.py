@@ -79,6 +79,10 @@ class RunData:
                     "numbered samples (docs/lavis.md)"
                 )
 
+        # The builder takes the split `train` for the one that is trained on; a run may name another.
+        if not settings.evaluate and settings.train_splits and isinstance(self.train_set, RecordDataset):
+            self.train_set.is_train = True
+
     @property
     def train_set(self) -> Any:
         """The split that is trained on."""

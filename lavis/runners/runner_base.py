@@ -271,8 +271,8 @@ class RunnerBase:
             if not figures:
                 continue
             # The first split alone says which checkpoint is the best, as `val` in LAVIS: two cannot be compared.
-            if split == self.settings.valid_splits[0] and figures["agg_metrics"] > self.best["agg_metrics"]:
-                self.best = {"agg_metrics": figures["agg_metrics"], "epoch": self.label(epoch)}
+            if split == self.settings.valid_splits[0] and checkpoint.is_better(figures, self.best):
+                self.best = checkpoint.best_of(figures, self.label(epoch))
                 self.save("best", epoch + 1)
             self.log.line(epoch=self.label(epoch), **{f"{split}_{key}": value for key, value in figures.items()})
         self.save(self.label(epoch), epoch + 1)

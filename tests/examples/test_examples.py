@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lavis.common.errors import ConfigError
 from lavis.common.paths import REPO_ROOT
 from tests import warm
 from xrl_alignment.builders.student import load_student
@@ -91,6 +92,8 @@ def test_a_student_of_ones_own_is_known_to_every_process(tmp_path: Path) -> None
 
     bc, dpo = run_pipeline(phases, [*common, "run.learner=decoupled", f"run.output_dir={tmp_path / 'runs'}"])
 
+    with pytest.raises(ConfigError, match="unknown key 'model.pretraned': did you mean 'model.pretrained'"):
+        load_student(saved_settings(bc).model | {"pretraned": str(dpo)}, "cpu")
     first, second = (load_checkpoint(run / "emma_checkpoint_0.pth")["model"] for run in (bc, dpo))
     start = load_student(saved_settings(bc).model, "cpu")[0].trainable_state_dict()
     assert first.keys() == second.keys() == start.keys()

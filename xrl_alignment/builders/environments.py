@@ -32,7 +32,9 @@ def client_arguments(config: DaggerConfig) -> list[str]:
     arguments = ["--env", environment.name, "--split", environment.split, "--num-envs", str(config.run.num_envs)]
     arguments += ["--num-workers", str(config.run.num_workers), "--max-steps", str(config.run.max_steps)]
     arguments += ["--seed", str(environment.seed)]
-    if config.expert.name in CLIENT_EXPERTS:
+    if not config.run.run_training:
+        pass  # an evaluation asks no expert
+    elif config.expert.name in CLIENT_EXPERTS:
         arguments += ["--expert", config.expert.name]
     elif config.expert.name == "client":
         # These two engines bring ALFWorld's own expert; beside the native one the explorer needs nothing more.

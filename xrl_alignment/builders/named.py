@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from alfworld_native import check_split
+from alfworld_native.games import HOUSEHOLD_SPLITS
 from lavis.common.errors import ConfigError
 from lavis.common.named_class import is_class_name, load_class
 from lavis.models.sections import check_section
@@ -51,3 +52,10 @@ def check_named(config: DaggerConfig) -> None:
             "set environment.name=native"
         )
     check_split(environment.name, environment.split, environment.data or None)
+    generated = dict(zip(HOUSEHOLD_SPLITS, (environment.num_train, environment.num_heldout), strict=True))
+    number = generated.get(environment.split) if environment.name == "household" else None
+    if number is not None and config.run.num_envs > number:
+        raise ConfigError(
+            f"run.num_envs={config.run.num_envs}: split {environment.split} has {number} games: ask for fewer or "
+            "generate more (environment.num_train, environment.num_heldout)"
+        )

@@ -30,7 +30,9 @@ class NewMemories(NamedTuple):
     used: bool
 
 
-def reflect_on_round(directory: RunDirectory, round: int, reflector: Reflector) -> NewMemories:
+def reflect_on_round(
+    directory: RunDirectory, round: int, reflector: Reflector, *, tell_objects: bool = True
+) -> NewMemories:
     """Replace the memory that each failed game got in `round` by a new one.
 
     They are written to `env_results_trial_<round>.json` and to the state with which a resume begins. If a later round
@@ -46,7 +48,7 @@ def reflect_on_round(directory: RunDirectory, round: int, reflector: Reflector) 
     earlier = _results(directory, round - 1) if round else {}
     before = {result["game"]: result["memory"] for result in earlier.values()}
     traces = [record.trace() for record in directory.episodes() if record.round == round]
-    memories = update_memories(traces, before, reflector, skip_unreadable=True)
+    memories = update_memories(traces, before, reflector, skip_unreadable=True, tell_objects=tell_objects)
     results = _results(directory, round)
     for result in results.values():
         result["memory"] = memories.get(result["game"], [])

@@ -240,8 +240,12 @@ class EncodeAnswer:
 
 
 def as_frame(image: Any) -> Image.Image:
-    """A PIL image of a uint8 frame (H, W, 3); ValueError for anything else, such as another model's pixels."""
-    return as_image(image.cpu().numpy() if isinstance(image, Tensor) else image)
+    """A PIL image of a uint8 frame (H, W, 3); ConfigError for anything else, such as another model's pixels."""
+    try:
+        return as_image(image.cpu().numpy() if isinstance(image, Tensor) else image)
+    except ValueError as error:
+        own = "hf_vlm has a processor of its own: leave out datasets.alfworld_cap.vis_processor"
+        raise ConfigError(f"{error} ({own})") from error
 
 
 def joined(

@@ -10,7 +10,17 @@ from omegaconf import DictConfig
 
 from lavis.common.config import plain
 from lavis.common.errors import ConfigError
-from lavis.common.settings import Rule, Section, at_least, between, checked_keys, defaults_of, list_of, one_of, setting
+from lavis.common.settings import (
+    BELOW_ONE,
+    Rule,
+    Section,
+    at_least,
+    checked_keys,
+    defaults_of,
+    list_of,
+    one_of,
+    setting,
+)
 
 MODEL_TYPES = {"default": "configs/models/hf_vlm/hf_vlm.yaml"}
 PARTS = ("vision", "language")  # `vision` is all that is not the language model: encoder, connector, Q-Former
@@ -46,7 +56,7 @@ class HfVlmKeys(Section, section="model"):
         16, "rank of the adapters (LoRA); 0: none, and what `freeze` does not name trains whole", at_least(0)
     )
     lora_alpha: int = setting(32, "adapters count `lora_alpha / lora_rank`", at_least(0))
-    lora_dropout: float = setting(0.0, "dropout before the adapters", between(0, 1))
+    lora_dropout: float = setting(0.0, "dropout before the adapters", BELOW_ONE)
     lora_targets: Any = setting(
         "all-linear",
         "layers that get adapters: all linear ones, or those whose names end so; an error lists the names there are",

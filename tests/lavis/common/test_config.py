@@ -90,6 +90,18 @@ def test_a_split_where_a_list_of_splits_should_be_is_refused() -> None:
         read_settings(OmegaConf.create("valid_splits: val"))
 
 
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ({"lr_decay_rate": -2.0}, "run.lr_decay_rate: -2.0 is not a number above 0"),
+        ({"min_len": 50, "max_len": 10}, "run.min_len=50 is more than run.max_len=10"),
+    ],
+)
+def test_numbers_with_which_nothing_is_learned_or_written_are_refused(run: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read_settings(OmegaConf.create(run))
+
+
 @pytest.mark.parametrize("beta2", [1.0, -0.1])
 def test_a_second_moment_that_adamw_does_not_take_is_refused(beta2: float) -> None:
     with pytest.raises(ValueError, match=f"run.beta2: {beta2} is not a number of at least 0 and below 1"):

@@ -18,8 +18,8 @@ WRONG = [
     ({"model_type": "tiny", "pretrained": "absent.pth", "load_pretrained": True}, "no weight file absent.pth"),
     ({"model_type": "tiny", "llm_config": {}, "llm_model": "vicuna"}, "there is no folder vicuna, and it is no hub id"),
     ({"arch": "hf_vlm", "dtype": "float8"}, "model.dtype"),
-    ({"model_type": "tiny", "lora_dropout": 1.5}, "model.lora_dropout: 1.5 is not a number from 0 to 1"),
-    ({"arch": "hf_vlm", "lora_dropout": 1.5}, "model.lora_dropout: 1.5 is not a number from 0 to 1"),
+    ({"model_type": "tiny", "lora_dropout": 1.0}, "model.lora_dropout: 1.0 is not a number of at least 0 and below 1"),
+    ({"arch": "hf_vlm", "lora_dropout": 1.0}, "model.lora_dropout: 1.0 is not a number of at least 0 and below 1"),
 ]
 
 

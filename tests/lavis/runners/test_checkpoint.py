@@ -61,6 +61,17 @@ def test_the_best_weights_of_a_folder_are_those_that_lie_there(tmp_path: Path, m
     assert "lacks the best weights so far, those of epoch 1" in caplog.text
 
 
+def test_of_equal_figures_the_lower_loss_is_the_better_one() -> None:
+    first = checkpoint.best_of({"agg_metrics": 0.0, "loss": 3.0, "bleu": 1.0}, 0)
+    assert first == {"agg_metrics": 0.0, "loss": 3.0, "epoch": 0}
+    assert checkpoint.is_better({"agg_metrics": 0.0, "loss": 2.0}, first)
+    assert not checkpoint.is_better({"agg_metrics": 0.0, "loss": 3.0}, first)
+    assert not checkpoint.is_better({"agg_metrics": -1.0, "loss": 0.1}, first)
+    # A task of somebody's own may give no loss; then, as in LAVIS, the first one stays.
+    assert checkpoint.is_better({"agg_metrics": 0.0}, checkpoint.NOTHING_VALIDATED)
+    assert not checkpoint.is_better({"agg_metrics": 0.0}, checkpoint.best_of({"agg_metrics": 0.0}, 1))
+
+
 def test_other_starting_weights_are_another_experiment_and_a_moved_folder_is_not(caplog) -> None:
     def differ(before: dict, now: dict, left: int) -> None:
         checkpoint.compare_settings({"config": {"model": before}}, {"model": now}, Path("c.pth"), left=left)

@@ -435,6 +435,21 @@ def test_skipped_samples_are_counted(make_runner) -> None:
         make_runner("many", **settings, **{"run.skip_bad_samples": 1}).train()
 
 
+def test_bad_samples_are_replaced_whatever_the_split_is_called_that_is_trained_on(
+    make_runner, annotation_folder: Path, tmp_path: Path
+) -> None:
+    (annotation_folder / "4.png").write_bytes(b"no image")
+    storage = "datasets.alfworld_cap.build_info.annotations"
+    settings = {f"{storage}.{split}.storage": annotation_folder for split in ("mine", "val")}
+    settings |= {"run.train_splits": "[mine]", "run.batch_size_train": 5, "run.max_epoch": 1, "run.skip_bad_samples": 1}
+    runner = make_runner("a", **settings)
+    stream = runner.data.train_stream()
+    stream.stop = stream.batches_per_epoch
+    (batch,) = runner.data.train_batches(stream, torch.device("cpu"))
+    assert len(batch["instance_id"]) == 5 and len(batch["skipped"]) == 1
+    runner.train()
+
+
 def test_entries_left_out_at_opening_count_too(make_runner, annotation_folder: Path, tmp_path: Path) -> None:
     path = annotation_folder / "annotations.json"
     entries = json.loads(path.read_text())

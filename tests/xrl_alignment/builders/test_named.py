@@ -10,6 +10,8 @@ from xrl_alignment.builders.named import check_named
 from xrl_alignment.settings.loading import load_config
 from xrl_alignment.settings.schema import DaggerConfig
 
+MORE = ["run.num_envs=5", "environment.num_train=9"]
+
 
 @pytest.mark.parametrize(
     ("options", "says"),
@@ -22,6 +24,10 @@ from xrl_alignment.settings.schema import DaggerConfig
         (["policy.name=absent:Policy"], "policy absent:Policy: there is no module absent"),
         (["policy.name=http", "policy.base_urls=[http://localhost:9]"], "set run.run_training=false"),
         (["expert.name=handcoded", "environment.name=mine:Env"], "set environment.name=native"),
+        (
+            ["environment.name=household", "environment.split=household_heldout", "environment.num_heldout=4", *MORE],
+            "run.num_envs=5: split household_heldout has 4 games",
+        ),
     ],
 )
 def test_is_refused(options: list[str], says: str) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, wait
+from dataclasses import replace
 from typing import Protocol
 
+from alfworld_native.language.sentences import without_objects
 from xrl_alignment.agents.language.history import EpisodeTrace
 from xrl_alignment.agents.language.plain import plain
 from xrl_alignment.common.errors import EndpointFault, PromptTooLong
@@ -37,6 +39,7 @@ def update_memories(
     reflector: Reflector,
     *,
     skip_unreadable: bool = False,
+    tell_objects: bool = True,
 ) -> dict[str, list[str]]:
     """Return the memories after a round, by game id: the earlier ones, and one more for each game that failed.
 
@@ -44,6 +47,9 @@ def update_memories(
     A game gets at most one new memory in a round: from its last failed trace, and none if one of its traces won. A
     text that the game already has is not added, so a second call (also on the result) adds nothing if the reflector is
     deterministic.
+
+    Without `tell_objects` the reflector reads what an agent was told that has to see what lies where: else a memory
+    would tell it in the next attempt.
 
     With `skip_unreadable` a trace that the reflector cannot read (a client may send any text) gives no memory, and a
     warning. What is not the trace's fault is raised: an endpoint that cannot be asked any more, a full disk.
@@ -55,6 +61,9 @@ def update_memories(
         if not (trace.game_id in last and last[trace.game_id].won):
             last[trace.game_id] = trace
     failed = [trace for trace in last.values() if not trace.won]
+    if not tell_objects:
+        told = (tuple((action, without_objects(heard)) for action, heard in trace.steps) for trace in failed)
+        failed = [replace(trace, steps=steps) for trace, steps in zip(failed, told, strict=True)]
 
     # Reflections on several games run at the same time if the reflector has a `pool`. They are waited for also if one
     # of them fails: the answers that the others paid for are then in the cache.

@@ -20,6 +20,7 @@ _REPEATS_NAMED = 3  # a command that failed this often is worth a warning
 _USUALLY_CLOSED = frozenset(("cabinet", "drawer", "fridge", "microwave", "safe"))  # at the start of ALFWorld's games
 # "take mug 1 from desk 1", "put mug in/on shelf 2": verb, object, receptacle (or knife).
 _MOVES_OBJECT = re.compile(r"([a-z]+) ([a-z]+(?: \d+)?) \S+ ([a-z]+ \d+)")
+_THERE = re.compile(r"You (?:arrive at|open the) ([a-z]+ \d+)\.")
 _APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 
 
@@ -27,7 +28,8 @@ class RuleReflector:
     """Advice by rules; every paragraph begins with `(by rule)` and has at most 80 words.
 
     The rules use only the episode's text: which receptacles the agent searched and which it did not, where it saw an
-    object of the wanted type, how far the task got, and which command failed again and again.
+    object of the wanted type, how far the task got, and which command failed again and again. A text that does not list
+    objects (`sentences.without_objects`) tells where the agent was, and what it took from where.
     """
 
     name = "rule"
@@ -103,6 +105,10 @@ def read_episode(trace: EpisodeTrace) -> EpisodeReading:
             for name in names_in(listing):
                 if " " in name:  # a name with a number; types alone get theirs from `Belief` below
                     reading.found_at.setdefault(name, receptacle)
+        # Where nothing is listed, because that is not told: it has been there, and what it looked at was not closed.
+        for receptacle in _THERE.findall(told):
+            if receptacle not in reading.searched and receptacle not in CLOSED.findall(told):
+                reading.searched.append(receptacle)
         if belief.by_type:
             for name, receptacle in belief.place.items():
                 reading.found_at.setdefault(name, receptacle)
@@ -111,6 +117,8 @@ def read_episode(trace: EpisodeTrace) -> EpisodeReading:
             reading.failed[command] += 1
         elif match := _MOVES_OBJECT.fullmatch(command):
             name = (belief.held or before or match[2]) if belief.by_type else match[2]
+            if match[1] == "take":
+                reading.found_at.setdefault(name, match[3])
             moved.append((match[1], name, match[3]))
     reading.by_type = belief.by_type
     # The task is read last: only the types of objects that exist make its sentence clear. Of several, it is the first
@@ -144,7 +152,7 @@ def _verdict(reading: EpisodeReading) -> str:
     """How far this attempt got."""
     task, seen, done = reading.task, reading.wanted(), reading.done
     if task is None or not seen:
-        what = f" and saw no {task.object_type}" if task else ""
+        what = f" and found no {task.object_type}" if task else ""
         return f"I searched {_listed(reading.searched) or 'nothing'}{what}."
     # The steps of the task in their order; the first that is missing is what the attempt failed at.
     held = done.get("take", [])

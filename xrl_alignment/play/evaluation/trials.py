@@ -93,11 +93,13 @@ class Trials:
         concurrency: int = 32,
         swap_memories: bool = False,
         moving_slots: bool = False,
+        tell_objects: bool = True,
         **options: Any,
     ) -> None:
         """`options` are those of `EvaluationPlayer`; `concurrency` counts only without an `executor`.
 
         With `swap_memories` every failed game is played with the memories of another one, a control experiment.
+        Without `tell_objects` memories are of what an agent was told that has to see what lies where.
         """
         if len({game.id for game in games}) < len(games):
             raise ConfigError("a game is listed twice: what is solved, and every memory, is kept by the game's id")
@@ -106,6 +108,7 @@ class Trials:
         self.reflector = reflector
         self.swap_memories = swap_memories
         self.moving_slots = moving_slots
+        self.tell_objects = tell_objects
         self.solved: set[int] = set()  # slots
         self.executor = executor or SequentialExecutor(concurrency)
         self.results: list[list[EpisodeResult]] = []
@@ -121,7 +124,9 @@ class Trials:
         slot_of = {game.id: slot for game, slot in zip(games, slots, strict=True)}
         # Now, not after the trial before: memories of the last trial would be written (and paid) for nobody.
         if self.reflector:
-            self._memories = update_memories(self._traces, self._memories, self.reflector)
+            self._memories = update_memories(
+                self._traces, self._memories, self.reflector, tell_objects=self.tell_objects
+            )
         memories = swapped(self._memories, list(map(str, slots))) if self.swap_memories else self._memories
         memories = {game: memories.get(str(slot), []) for game, slot in slot_of.items()}
         played = _play_all(self.executor, self._player, self.actor, games, memories, on_result)

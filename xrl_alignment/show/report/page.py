@@ -191,7 +191,16 @@ def side_by_side(runs: dict[str, Path]) -> Table:
         games = f"{len(solved)} of {len({episode.game for episode in episodes})}"
         figures = [*(f"{value:.0f}" for value in seconds), usd]
         rows.append([name, str(len(rounds)), str(len(episodes)), games, *figures])
-    head = ["run", "rounds", "episodes", "games solved alone", "seconds", "of them rollout", "training", "USD"]
+    head = [
+        "run",
+        "rounds",
+        "episodes",
+        "games solved alone",
+        "seconds",
+        "of them rollout",
+        "training in rounds",
+        "USD",
+    ]
     return Table(head, rows)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from lavis.common.errors import ConfigError
 from lavis.datasets.records import Record
 from lavis.models import HfVlm
 from lavis.models.hf_vlm.chat import Chat, as_frame, joined
@@ -100,3 +102,5 @@ def test_only_frames_are_read() -> None:
     assert isinstance(as_frame(frame(0)), Image.Image) and isinstance(as_frame(torch.tensor(frame(0))), Image.Image)
     with pytest.raises(ValueError, match="expected a PIL image or a uint8 array"):
         as_frame(torch.zeros(3, 8, 8))
+    with pytest.raises(ConfigError, match=r"leave out datasets.alfworld_cap.vis_processor"):
+        as_frame(np.zeros((3, 8, 8), np.float32))

@@ -13,13 +13,13 @@ def reflect(task, *steps, **more):
 def test_target_never_seen():
     text = reflect("put a hot tomato in garbagecan", EMPTY, SHUT, OPENED)
     assert text == (
-        "(by rule) I searched garbagecan 1, cabinet 1 and saw no tomato. Next time I will look for a tomato in places "
-        "that I never saw inside: cabinet 2, countertop 1, fridge 1, microwave 1 and 2 more."
+        "(by rule) I searched garbagecan 1, cabinet 1 and found no tomato. Next time I will look for a tomato in "
+        "places that I never saw inside: cabinet 2, countertop 1, fridge 1, microwave 1 and 2 more."
     )
 
 
 def test_nothing_searched():
-    assert "I searched nothing and saw no tomato" in reflect("put a hot tomato in garbagecan", FAILED)
+    assert "I searched nothing and found no tomato" in reflect("put a hot tomato in garbagecan", FAILED)
 
 
 def test_target_seen_but_not_taken_and_a_command_that_failed():
