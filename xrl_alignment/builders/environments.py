@@ -32,11 +32,10 @@ def client_arguments(config: DaggerConfig) -> list[str]:
     arguments = ["--env", environment.name, "--split", environment.split, "--num-envs", str(config.run.num_envs)]
     arguments += ["--num-workers", str(config.run.num_workers), "--max-steps", str(config.run.max_steps)]
     arguments += ["--seed", str(environment.seed)]
-    if not config.run.run_training:
-        pass  # an evaluation asks no expert
-    elif config.expert.name in CLIENT_EXPERTS:
-        arguments += ["--expert", config.expert.name]
-    elif config.expert.name == "client":
+    expert = config.expert.name if config.run.run_training else ""  # an evaluation asks none
+    if expert in CLIENT_EXPERTS:
+        arguments += ["--expert", expert]
+    elif expert == "client":
         # These two engines bring ALFWorld's own expert; beside the native one the explorer needs nothing more.
         arguments += ["--expert", "handcoded" if environment.name in ("textworld", "thor") else "explorer"]
     # From here on only what differs from the client's own defaults, so that the command line stays readable.
