@@ -199,7 +199,7 @@ class PlanFollower:
         """Take in an executed command (the plan's or another), the engine's answer, and what the agent says it sees.
 
         The planner reads `feedback`. The rules that carry out, judge and correct its plans read `true_feedback` if that
-        is given: so noise on texts is noise on what the planner reads, and on nothing else.
+        is given: noise on texts does not change how plans are carried out.
         """
         true_feedback = true_feedback or feedback
         self._controller.observe(command, true_feedback)
