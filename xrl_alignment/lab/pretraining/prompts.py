@@ -113,7 +113,7 @@ def reflection_examples(games: Sequence[Game], environment: Environment) -> str:
         if game.task_type.startswith("pick_and_place")
     )
     # The plans are those of `RuleReflector`; these words of theirs name the failure that each agent is to show.
-    texts = [_first_failure(hasty, "did not heat it"), _first_failure(slow, "and saw no")]
+    texts = [_first_failure(hasty, "did not heat it"), _first_failure(slow, "and found no")]
     return "\n\n".join(texts) + "\n"
 
 
