@@ -209,8 +209,7 @@ class Blip2Emac(StudentModel):
                 raise ValueError(
                     "the reference policy has its own vision encoder or Q-Former: give samples['image'] too"
                 )
-            images = torch.stack([question.images[-1] for question in questions])
-            return vision.llm_proj(vision.encode_queries(images, [question.prompt for question in questions]))
+            return vision.tokens_of([q.images[-1] for q in questions], [q.prompt for q in questions])
         if trains := [part for part in VISION if part not in self.frozen]:
             raise ValueError(f"samples['query_output'] is stale because {trains[0]} trains: give samples['image']")
         queries = torch.stack([question.encoded for question in questions])  # (N, Q, width of the Q-Former)

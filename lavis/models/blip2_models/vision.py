@@ -33,6 +33,18 @@ class VisionSide:
     tokenizer: BertTokenizer | None
     max_txt_len: int
 
+    def tokens_of(self, images: Sequence[Tensor], texts: Sequence[str]) -> Tensor:
+        """Image tokens (N, Q, H) of N images, (3, S, S) or (frames, 3, S, S) each, and what the Q-Former reads beside.
+
+        Questions that share an image (the same object, such as a black frame) have it encoded once.
+        """
+        keys = [(id(image), text if self.tokenizer else "") for image, text in zip(images, texts, strict=True)]
+        distinct = dict(zip(keys, images, strict=True))
+        queries = self.encode_queries(torch.stack(list(distinct.values())), [text for _, text in distinct])
+        tokens: Tensor = self.llm_proj(queries)
+        places = {key: place for place, key in enumerate(distinct)}
+        return tokens if len(distinct) == len(keys) else tokens[[places[key] for key in keys]]
+
     def encode_image(self, image: Tensor) -> Tensor:
         """Features of `image` (N, 3, S, S) after `ln_vision`: (N, patches + 1, vision width)."""
         encoder = self.visual_encoder

@@ -16,24 +16,31 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import torch
+import numpy as np
 from torch import Tensor
-
-END = 8  # positions at the end of a prompt, whose last word's tokens may join with what follows
 
 
 @dataclass
 class _Kept:
-    names: Tensor  # (T,), of the prompt's positions
+    names: np.ndarray  # (T,), of the prompt's positions
     states: Tensor  # keys and values
+
+
+class Beginning(NamedTuple):
+    """What a prompt shares with a kept one: so many positions, their keys and values, and the kept one's key."""
+
+    length: int
+    states: Tensor
+    key: int
 
 
 class KeptPrompts:
     """The prompts that were read last, as many as fit into `mib` MiB; 0 keeps none.
 
-    A prompt takes the place of the one that it goes on from. They are forgotten if the model that read them is another
-    one or has changed.
+    A prompt takes the place of the one that it goes on from, also if old steps were shortened since. All are forgotten
+    if the model that read them is another one or has changed.
     """
 
     def __init__(self, mib: int = 0) -> None:
@@ -55,28 +62,28 @@ class KeptPrompts:
         """Free the memory."""
         self._kept.clear()
 
-    def find(self, names: Tensor) -> tuple[int, Tensor | None]:
-        """The longest beginning of the prompt `names` (T,) that was read before: its length, its keys and values.
+    def find(self, names: Tensor) -> Beginning | None:
+        """The longest beginning of the prompt `names` (T,) that was read before, if there is any.
 
         At least one position stays to be read, because its hidden state says what follows.
         """
-        agreed = {key: _agreement(names[:-1], kept.names) for key, kept in self._kept.items()}
+        wanted = names[:-1].numpy(force=True)
+        agreed = {key: _agreement(wanted, kept.names) for key, kept in self._kept.items()}
         best = max(agreed, key=agreed.__getitem__, default=None)
         if best is None or not agreed[best]:
-            return 0, None
+            return None
         self._kept.move_to_end(best)
-        return agreed[best], self._kept[best].states[..., : agreed[best], :]
+        return Beginning(agreed[best], self._kept[best].states[..., : agreed[best], :], best)
 
-    def keep(self, names: Tensor, states: Tensor) -> None:
-        """Keep the prompt `names` (T,) and its keys and values, instead of one that it goes on from.
+    def keep(self, names: Tensor, states: Tensor, begun: Beginning | None = None) -> None:
+        """Keep the prompt `names` (T,), its keys and values, not copied; `begun` is what `find` gave for this prompt.
 
-        Neither is copied.
+        The kept prompt with that beginning goes if the larger part of it came again. With a smaller part, an opening
+        for instance, it may be another episode's, which goes on, too.
         """
-        for key, kept in reversed(self._kept.items()):
-            if _agreement(names, kept.names) >= len(kept.names) - END:
-                del self._kept[key]
-                break
-        self._kept[self._next] = _Kept(names, states)
+        if begun and (old := self._kept.get(begun.key)) and 2 * begun.length > len(old.names):
+            del self._kept[begun.key]
+        self._kept[self._next] = _Kept(names.numpy(force=True), states)
         self._next += 1
         while self._kept and sum(kept.states.nbytes for kept in self._kept.values()) > self.limit:
             self._kept.popitem(last=False)
@@ -90,8 +97,8 @@ class Named:
     names: Tensor
 
 
-def _agreement(one: Tensor, other: Tensor) -> int:
+def _agreement(one: np.ndarray, other: np.ndarray) -> int:
     """How many numbers from the first on are equal; both have one dimension."""
     both = min(len(one), len(other))
-    differ = (one[:both] != other[:both]).to(torch.uint8)
-    return int(differ.argmax()) if bool(differ.any()) else both
+    differ = one[:both] != other[:both]
+    return int(differ.argmax()) if differ.any() else both

@@ -21,7 +21,7 @@ from transformers import LlamaForCausalLM
 from transformers.integrations.sdpa_attention import repeat_kv
 
 from lavis.models.fast_llm.attention import additive_mask, attend, plain_is_faster
-from lavis.models.fast_llm.kept_prompts import Named
+from lavis.models.fast_llm.kept_prompts import Beginning, Named
 from lavis.models.fast_llm.llama_layer import LlamaLayer, linear_by_blocks, rms_norm, rotary_tables
 from lavis.models.fast_llm.row_gradients import chunked
 
@@ -106,16 +106,15 @@ class LlamaRunner:
         self._groups, self._beams, self._tokens = [], beams, 0
         order: list[int] = []
         last = []
-        found: dict[int, tuple[int, Tensor]] = {}  # rows that go on from a prompt that was read before, and from where
+        found: dict[int, Beginning] = {}  # rows that go on from a prompt that was read before, and from where
         if self._named:
             for row, length in enumerate(lengths):
-                start, states = self._named.kept.find(self._named.names[row, real_first[row, :length]])
-                if states is not None:
-                    found[row] = start, states
+                if begun := self._named.kept.find(self._named.names[row, real_first[row, :length]]):
+                    found[row] = begun
             by_length = [[row] for row in sorted(found, key=lengths.__getitem__)]
             for group_rows in _alike(by_length, lengths):
                 # Rows with as many new positions lie together: they are read together.
-                grown = sorted((row for (row,) in group_rows), key=lambda row: lengths[row] - found[row][0])
+                grown = sorted((row for (row,) in group_rows), key=lambda row: lengths[row] - found[row].length)
                 last.append(self._go_on(grown, embeds, positions, real_first, lengths, found, len(order), room))
                 order += grown
         others = [row for row in range(len(embeds)) if row not in found]
@@ -144,7 +143,8 @@ class LlamaRunner:
                     for layer, pair in enumerate(group.cache):
                         for which, cached in enumerate(pair):
                             states[layer, which] = cached[place, :, : lengths[row]]
-                    self._named.kept.keep(self._named.names[row, real_first[row, : lengths[row]]], states)
+                    names = self._named.names[row, real_first[row, : lengths[row]]]
+                    self._named.kept.keep(names, states, found.get(row))
         return self._logits(torch.cat(last)[self._place])
 
     def read(self, embeds: Tensor, seen: Tensor, positions: Tensor, places: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ class LlamaRunner:
         positions: Tensor,
         real_first: Tensor,
         lengths: Sequence[int],
-        found: Mapping[int, tuple[int, Tensor]],
+        found: Mapping[int, Beginning],
         first: int,
         room: int,
     ) -> Tensor:
@@ -226,7 +226,7 @@ class LlamaRunner:
         `prefill`'s, `real_first` (N, T) the places of each row's real tokens.
         """
         device, hidden = embeds.device, embeds.shape[2]
-        starts = torch.tensor([found[row][0] for row in rows], device=device)[:, None]
+        starts = torch.tensor([found[row].length for row in rows], device=device)[:, None]
         ends = torch.tensor([lengths[row] for row in rows], device=device)[:, None]
         # `rows` come with their numbers of new positions rising, so each part of them is a slice of the cache.
         news = (ends - starts)[:, 0].tolist()
@@ -241,9 +241,9 @@ class LlamaRunner:
         for layer, pair in enumerate(group.cache):
             for which, cached in enumerate(pair):
                 for place, row in enumerate(rows):
-                    start, states = found[row]
-                    cached[place, :, :start] = states[layer, which]
-                    cached[place, :, start:] = 0  # a NaN in a masked column would still reach the result
+                    begun = found[row]
+                    cached[place, :, : begun.length] = begun.states[layer, which]
+                    cached[place, :, begun.length :] = 0  # a NaN in a masked column would still reach the result
         read = []
         for part, written in zip(parts, columns, strict=True):
             at_ends = (ends - starts)[part] - 1  # the last new position's place among the new ones

@@ -67,13 +67,13 @@ def frames_of(policy: object) -> int:
 def process_images(vis_processor: Callable[[np.ndarray], Any], frames: Sequence[Any]) -> list[Any]:
     """The frames as the student reads them, in threads: Pillow works without Python's lock.
 
-    An item that is a tuple is the frames of several states, and stays one.
+    An item that is a tuple is the frames of several states, and stays one. Frames that are one object, as black frames
+    are, become one object, so that the model can encode it once.
     """
-
-    def process(frame: Any) -> Any:
-        return tuple(map(vis_processor, frame)) if isinstance(frame, tuple) else vis_processor(frame)
-
-    return list((_threads().map if len(frames) > 1 else map)(process, frames))
+    distinct = {id(one): one for frame in frames for one in (frame if isinstance(frame, tuple) else (frame,))}
+    read = (_threads().map if len(distinct) > 1 else map)(vis_processor, distinct.values())
+    seen = dict(zip(distinct, read, strict=True))
+    return [tuple(seen[id(one)] for one in f) if isinstance(f, tuple) else seen[id(f)] for f in frames]
 
 
 @cache  # made when it is first needed: rollout workers import this module, too, and process no image

@@ -116,15 +116,17 @@ class TestGenerate:
             samples["prompt"] = [prompt + heard for prompt in samples["prompt"]]
             greedy = {"num_beams": 1, "max_length": 9, "repetition_penalty": 1.0}
             assert model.generate(samples, **greedy) == plain.generate(samples, **greedy)
-        assert [length > 8 for length, _ in found] == [False] * 3 + [True] * 6  # more than the 8 image tokens
+        assert [begun is not None and begun.length > 8 for begun in found] == [False] * 3 + [
+            True
+        ] * 6  # more than the 8 image tokens
         samples["image"] = samples["image"] + 1
         assert model.generate(samples, **greedy) == plain.generate(samples, **greedy)
-        assert not any(length for length, _ in found[9:])
+        assert not any(found[9:])
         assert kept._kept
         with torch.no_grad():
             model.llm_proj.bias += 1
         model.generate(samples, **greedy)
-        assert not any(length for length, _ in found[12:])
+        assert not any(found[12:])
         model.train()
         assert not kept._kept
 
@@ -140,7 +142,7 @@ class TestGenerate:
         find = kept.find
         kept.find = lambda names: found.append(find(names)) or found[-1]
         assert model.generate(samples, **greedy) == plain.generate(samples, **greedy)
-        assert all(length > 16 for length, _ in found) and len(found) == 3  # more than both frames' tokens
+        assert all(begun and begun.length > 16 for begun in found) and len(found) == 3  # more than both frames' tokens
 
     def test_a_batch_gives_what_each_prompt_gives_alone(self, frozen: Blip2Emac, samples: dict) -> None:
         options = {"num_beams": 2, "max_length": 8, "repetition_penalty": 1.0}

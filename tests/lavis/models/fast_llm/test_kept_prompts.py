@@ -86,14 +86,22 @@ def test_only_the_new_part_is_read(small: Build, monkeypatch: pytest.MonkeyPatch
 def test_memory_is_bounded_and_a_prompt_takes_the_place_of_its_beginning() -> None:
     kept, generator = KeptPrompts(1), torch.Generator().manual_seed(0)
     states = torch.zeros(2, 2, 1, 1024, 16)  # 256 KiB
+
+    def known(prompt: Tensor) -> int:
+        return begun.length if (begun := kept.find(prompt)) else 0
+
     prompts = [some(90, generator) for _ in range(6)]
     for prompt in prompts:
-        kept.keep(prompt, states.clone())
-    assert [kept.find(prompt)[0] for prompt in prompts] == [0, 0, *[89] * 4]  # 4 of them fit
-    longer = torch.cat([prompts[5][:88], some(7, generator)])  # its end may have changed, as a word's tokens do
-    kept.keep(longer, states.clone())
-    assert kept.find(longer)[0] == 94
-    assert kept.find(prompts[2])[0] == 89  # nothing else had to go
-    assert copy.deepcopy(kept).find(longer) == (0, None)
+        kept.keep(prompt, states.clone(), kept.find(prompt))
+    assert [known(prompt) for prompt in prompts] == [0, 0, *[89] * 4]  # 4 of them fit
+    shortened = torch.cat([prompts[5][:50], prompts[5][60:], some(7, generator)])  # as old steps lose their feedback
+    kept.keep(shortened, states.clone(), kept.find(shortened))
+    assert known(shortened) == 86
+    assert known(prompts[2]) == 89  # nothing else had to go
+    assert known(prompts[5]) == 50
+    other = torch.cat([prompts[2][:40], some(50, generator)])  # an episode of its own with the same opening
+    kept.keep(other, states.clone(), kept.find(other))
+    assert [known(other), known(prompts[2])] == [89, 89]
+    assert copy.deepcopy(kept).find(other) is None
     kept.made_by("a model")
-    assert kept.find(longer) == (0, None)
+    assert kept.find(other) is None

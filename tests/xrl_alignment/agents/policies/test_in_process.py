@@ -37,6 +37,20 @@ def test_free_text_is_one_normalised_action_for_each_input(make):
     assert len(actions) == 3 and all(isinstance(a, str) and normalise(a) == a for a in actions)
 
 
+def test_a_frame_that_several_states_share_is_encoded_once(make, student, monkeypatch):
+    model, encoded = student[0], []
+    vision = type(model.vision)
+    encode = vision.encode_image
+    monkeypatch.setattr(vision, "encode_image", lambda self, image: encoded.append(len(image)) or encode(self, image))
+    one, other = inputs(2)
+    batch = [one, other, other._replace(prompt="Task 2.\n> "), one._replace(prompt="Task 3.\n> ")]
+    together = make(max_length=8).act(batch)
+    assert encoded == [2]
+    # With copies of the frames every state has its own.
+    assert together == make(max_length=8).act([item._replace(image=item.image.copy()) for item in batch])
+    assert encoded == [2, 4]
+
+
 def test_admissible_takes_the_most_probable_command_of_each_input(make, student):
     model, vis_processor = student
     batch = inputs(2, ("look", "inventory", "go to desk 1", "open fridge 1"))
