@@ -170,7 +170,7 @@ def main() -> int:
         num_heldout=arguments.num_heldout,
         levels=levels,
     )
-    max_steps = arguments.max_steps or longest_horizon(games, split)
+    max_steps = longest_horizon(games, split) if arguments.max_steps is None else arguments.max_steps
     if levels and max_steps < (longest := horizon_of(levels)):
         raise ConfigError(f"--max-steps {max_steps} is less than the longest horizon of --levels: {longest}")
     factory = partial(

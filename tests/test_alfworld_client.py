@@ -207,9 +207,10 @@ def test_without_max_steps_a_game_has_the_horizon_of_its_level(monkeypatch, tmp_
     monkeypatch.setattr(sys, "argv", ["alfworld_client.py", *flags])
     alfworld_client.main()
     assert lasted == [100]
-    monkeypatch.setattr(sys, "argv", ["alfworld_client.py", *flags, "--max-steps", "50"])
-    with pytest.raises(ConfigError, match="--max-steps 50 is less than the longest horizon of --levels: 100"):
-        alfworld_client.main()
+    for steps in (50, 0):
+        monkeypatch.setattr(sys, "argv", ["alfworld_client.py", *flags, "--max-steps", str(steps)])
+        with pytest.raises(ConfigError, match=f"--max-steps {steps} is less than the longest horizon of --levels: 100"):
+            alfworld_client.main()
 
 
 def test_help_lists_the_environments():

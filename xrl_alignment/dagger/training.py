@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from array import array
@@ -107,6 +108,7 @@ class TrainingFiles(Protocol):
 
     logger: logging.Logger
     buffer: Path
+    journal: Path
     trainer: Path
 
     def checkpoint(self, round: int) -> Path:
@@ -147,9 +149,20 @@ def load_state(path: Path, journaled: int) -> dict[str, Any]:
     return checkpoint
 
 
-def uncut(learned: int, cut: Collection[int]) -> int:
-    """How many of the `learned` first episodes of a journal are left of it without those with the numbers `cut`."""
-    return learned - sum(number < learned for number in cut)
+def uncut(state: Mapping[str, Any], journal: Path, cut: Collection[int]) -> tuple[int, dict[str, Any]]:
+    """How many episodes of `journal` the saved `state` has learned that are left without those with the numbers `cut`.
+
+    And what the state with this count has to hold as `cut_from`: from which journal and count it was made. If a kill
+    comes before the journal is cut, the next resume finds that journal again, and counts from the same number.
+    """
+    if not cut:
+        return state["episodes"], {}
+    content = journal.read_bytes() if journal.exists() else b""
+    before = {"journal": hashlib.sha256(content).hexdigest(), "episodes": state["episodes"]}
+    noted = state.get("cut_from") or {}
+    if noted.get("journal") == before["journal"]:
+        before = noted
+    return before["episodes"] - sum(number < before["episodes"] for number in cut), before
 
 
 class Turns:
@@ -231,6 +244,7 @@ class Training:
         """
         path = self.directory.trainer
         checkpoint = load_state(path, journaled) if path.exists() else None
+        cut_from: dict[str, Any] = {}
         barrier()  # every process of a group has read the state before the first one may write another
         if checkpoint:
             restore_model(self.learner.model, checkpoint, path, self.learner.replicas.load_trainable)
@@ -239,10 +253,10 @@ class Training:
             self.games = self.games.merged(played_in(checkpoint) or PlayedGames())
             self.round = checkpoint["round"]
             self.saved = (self.round, checkpoint["episodes"])
-            self._restored = uncut(checkpoint["episodes"], cut)
+            self._restored, cut_from = uncut(checkpoint, self.directory.journal, cut)
         # A new run has a state before its first episode, so that a resume begins with the very same weights.
         if self.saved != (self.round, self._restored):
-            self.save(episodes=self._restored)
+            self.save(episodes=self._restored, cut_from=cut_from)
 
     def keep(self, episode: LabelledEpisode) -> str:
         """Store a finished episode's transitions in the replay buffer's folder."""
@@ -303,7 +317,7 @@ class Training:
         """Whether the last save was long enough ago."""
         return time.monotonic() - self._saved_at >= self.state_interval_s
 
-    def save(self, episodes: int | None = None) -> None:
+    def save(self, episodes: int | None = None, cut_from: dict[str, Any] | None = None) -> None:
         """Save the state; CheckpointError if it is not finite, and then the older file stays.
 
         It counts as one that has learned `episodes` (all that were taken in). In a process group every process must
@@ -313,7 +327,7 @@ class Training:
         references = self.learner.references
         # What DPO's reference said of the transitions drawn so far: a resume must not compute it once more.
         state = references.shared_state() if get_world_size() > 1 else references.state()
-        self._write(self.directory.trainer, self.round, episodes, references=state)
+        self._write(self.directory.trainer, self.round, episodes, references=state, cut_from=cut_from)
         self._saved_at = time.monotonic()
         self.saved = (self.round, episodes)
 
@@ -335,7 +349,7 @@ class Training:
         self.learner.learn(round, report)
         self.seconds[round] += time.monotonic() - began
 
-    def _write(self, path: Path, round: int, episodes: int, references: dict[str, Any] | None = None) -> None:
+    def _write(self, path: Path, round: int, episodes: int, **more: dict[str, Any] | None) -> None:
         replicas = self.learner.replicas
         # All processes of a group gather what each holds a shard of; the first one writes it.
         weights, optimizer = replicas.trainable_state(), replicas.optimizer_state(self.learner.optimizer)
@@ -352,6 +366,6 @@ class Training:
             episodes=episodes,
             random=self.learner.random_state(),
             config=self.config,
-            references=references,
+            **more,
             played=self.games.merged(PlayedGames(environments=tuple(self.directory.environments()))).as_dict(),
         )

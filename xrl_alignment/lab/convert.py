@@ -118,6 +118,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     without_effect = {"lavis": "images", "shards": "image_format"}[arguments.to]
     if getattr(arguments, without_effect):
         raise ConfigError(f"--{without_effect.replace('_', '-')} has no effect with --to {arguments.to}: leave it out")
+    if not arguments.out.name:
+        raise ConfigError(f"{arguments.out} is the folder that this runs in: name a new one")
     if arguments.out.exists() and (not arguments.out.is_dir() or any(arguments.out.iterdir())):
         raise ConfigError(f"{arguments.out} is not an empty folder: name a new one")
     # Written beside it first: a half of the data looks like all of it.

@@ -12,6 +12,7 @@ A checkpoint file (`emma_checkpoint_<round>.pth`, `state/trainer.pth`) is one di
     random        states of the random generators that the run draws from
     config        the resolved configuration, plain containers
     played        the games that the weights have trained on, an earlier phase included (`lavis.models.played`)
+    cut_from      of a resume that cuts its journal: the journal before, and how many of it were learned (trainer.pth)
     references    what DPO's reference policy said of the transitions drawn so far (trainer.pth, phase 2)
 """
 
@@ -35,7 +36,7 @@ VERSION = 1
 _REQUIRED: dict[str, type] = {"version": int, "model": dict, "base_hash": str}
 _OPTIONAL: dict[str, type] = {  # an older file may lack these
     **dict.fromkeys(("round", "training_step", "episodes"), int),
-    **dict.fromkeys(("random", "config", "references", "played"), dict),
+    **dict.fromkeys(("random", "config", "references", "played", "cut_from"), dict),
 }
 
 
@@ -52,6 +53,7 @@ def save_checkpoint(
     random: dict[str, Any] | None = None,
     config: dict[str, Any] | None = None,
     references: dict[str, Any] | None = None,
+    cut_from: dict[str, Any] | None = None,
     played: dict[str, Any] | None = None,
 ) -> Path:
     """Write a checkpoint of `model.trainable_state_dict()` and what a resume needs; returns the path.
@@ -76,6 +78,7 @@ def save_checkpoint(
         "random": random or {},
         "config": config or {},
         "references": references or {},
+        "cut_from": cut_from or {},
         # Left out if nobody knows: an absent key reads as unknown.
         **({"played": played} if played is not None else {}),
     }

@@ -1,5 +1,7 @@
 """The beginning of a run: what a resume repeats, and what it leaves alone."""
 
+import pytest
+
 from xrl_alignment.dagger.recovery import recover
 from xrl_alignment.runs.checkpoint import load_checkpoint
 
@@ -39,3 +41,29 @@ def test_a_resume_knows_games_environments_and_memories_of_the_run(make_run, scr
     assert again.rounds.games == run.rounds.games
     assert again.rounds.environments == ["native household_train"]
     assert again.rounds.memories == run.rounds.memories != {}
+
+
+@pytest.mark.parametrize("kills", [0, 1, 2])
+def test_kills_before_the_journal_is_cut_do_not_count_a_lost_episode_again(make_run, scripted, games, kills):
+    def new(**script):
+        return make_run(policy=scripted("look", **script), games=games[:4], max_steps=3, state_interval_s=0.0)
+
+    killed = new(die_at=11)
+    killed.play()
+    assert len(killed.journal) == load_checkpoint(killed.directory.trainer)["episodes"] == 3
+    (killed.directory.buffer / killed.journal[0].shard).unlink()
+    for _ in range(kills):
+        again = new()
+
+        def die(records):
+            raise KeyboardInterrupt
+
+        again.directory.rewrite_episodes = die
+        with pytest.raises(KeyboardInterrupt):
+            recover(again.rounds, again.training)
+        again.server.stop()
+        again.directory.close()
+    again = new()
+    begin(again)
+    assert len(again.journal) == load_checkpoint(again.directory.trainer)["episodes"] == 2
+    assert again.training.status()["training_step"] == 3  # nothing was learned twice

@@ -124,6 +124,19 @@ def test_memories_shorten_the_way(games: list[Game]) -> None:
     assert lengths[1] < lengths[0]
 
 
+def test_memories_know_what_the_agent_was_told(games: list[Game]) -> None:
+    """Whoever is not told what lies where cannot remember it from an attempt that failed."""
+    told, untold = (
+        [
+            played(game, Plan(memories=True, tell_objects=tell, seed=seed))[0][0].text_input.partition("\n")[0]
+            for game in games
+            for seed in range(4)
+        ]
+        for tell in (True, False)
+    )
+    assert told != untold
+
+
 def test_an_attempt_is_over_when_the_steps_are(games: list[Game], tmp_path: Path) -> None:
     """An attempt may take more steps than a game has: the environment then refuses the next one."""
     plan = Plan(memories=True, keep_failed=True, max_steps=4)

@@ -71,3 +71,5 @@ def test_folders_that_do_not_serve(shards: Path, tmp_path: Path) -> None:
         to_lavis(tmp_path / "absent", tmp_path / "out")
     with pytest.raises(ConfigError, match="is not an empty folder"):
         main(["--to", "lavis", str(shards), str(shards)])
+    with pytest.raises(ConfigError, match="is the folder that this runs in: name a new one"):
+        main(["--to", "lavis", str(shards), "."])

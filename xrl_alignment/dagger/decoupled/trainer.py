@@ -105,11 +105,12 @@ class DecoupledTraining:
                 # Published weights are newer than the saved ones, but count the episodes of the journal as it was. So
                 # they count as old as the saved ones: else the policy would not wait for an episode that is played
                 # again.
-                episodes = uncut(checkpoint["episodes"], cut)
-                checkpoint |= {"episodes": episodes}
+                episodes, cut_from = uncut(checkpoint, self.directory.journal, cut)
+                checkpoint |= {"episodes": episodes, "cut_from": cut_from}
                 write(path, checkpoint)
                 self.learned = self.learned._replace(episodes=episodes)
                 self.version = self.version._replace(episodes=episodes)
+        self._catch_up()
         self.directory.learned.unlink(missing_ok=True)
         self._held_back = True
         if not journaled:
@@ -200,6 +201,29 @@ class DecoupledTraining:
             self.directory.logger.error(str(error))
             raise LearnerFault(f"{error}; the run is kept: --resume {self.directory.path}") from error
 
+    def _catch_up(self) -> None:
+        """Note what a learner has said and saved, and the server before this one has not read."""
+        path = self.directory.state / "metrics.jsonl"
+        lines = map(json.loads, path.read_text(encoding="utf-8").splitlines()) if path.exists() else ()
+        noted = max((line["step"] for line in lines if line["tag"].startswith("train/")), default=-1)
+        told: list[dict[str, Any]] = []
+        for _, line in Tail(self.directory.learned).lines():
+            said = json.loads(line)
+            if "episodes" not in said:
+                told.append(said)
+                continue
+            # What comes after the saved state is learned, and said, once more.
+            if noted < said["training_step"] <= self.learned.training_step:
+                self._note(told)
+            told = []
+
+    def _note(self, told: list[dict[str, Any]]) -> None:
+        for said in told:
+            if "log" in said:
+                self.directory.logger.log(logging.getLevelName(said["level"]), said["log"])
+            else:
+                self.directory.scalar(said["tag"], said["value"], said["step"])
+
     def _listen(self) -> None:
         for _, line in self._tail.lines():
             said = json.loads(line)
@@ -211,11 +235,7 @@ class DecoupledTraining:
             if now > self.learned:  # a learner that was killed learns, and says, some of it again
                 self.learned = now
                 self._in_round.trained_s += said["seconds"]
-                for told in self._told:
-                    if "log" in told:
-                        self.directory.logger.log(logging.getLevelName(told["level"]), told["log"])
-                    else:
-                        self.directory.scalar(told["tag"], told["value"], told["step"])
+                self._note(self._told)
             self._told = []
 
     def _swap(self) -> None:

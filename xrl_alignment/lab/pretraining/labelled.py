@@ -126,7 +126,7 @@ def played(job: Job) -> Generator[Any, Any, Record]:
     untold = job.own and not renamed and job.source in UNTOLD_SOURCES and draw.random() < UNTOLD_OWN
     memories: list[str] = []
     if draw.random() < WITH_MEMORY:
-        memories = yield from failed_attempt(environment, job.game, draw)
+        memories = yield from failed_attempt(environment, job.game, draw, tell_objects=not untold)
     long = job.source in LISTED_ORDER  # so long that what was not noted leaves the prompt
     expert = Explorer(notes=True, order="listing" if long else "likely")
     noise, overlooked = draw.choice(NOISE), draw.choice(OVERLOOKED)

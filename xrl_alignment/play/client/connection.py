@@ -229,7 +229,8 @@ class RetryingConnection:
             if status != 503:
                 hint = " (give it with --token or EMAC_TOKEN)" if status == 401 else ""
                 raise ClientError(f"the server at {self.url} refuses ({status}): {reason}{hint}")
-            failure = _NoAnswer(reason, time.monotonic() - began, retry_after_s)  # it is busy, and says so
+            # Busy, and says so: a server that asks for a pause is there, so neither this nor the pause is its absence.
+            failure = _NoAnswer(reason, time.monotonic() - began + retry_after_s, retry_after_s)
         except ClientError:
             raise
         except (OSError, http.client.HTTPException) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from alfworld_native.experts.seeing import SeeingExplorer
 from alfworld_native.reuse import ReusedEnvironments
 from xrl_alignment.agents.experts import Expert, ExpertQuestion, Label, make_expert
 from xrl_alignment.agents.language.prompt import build_prompt, token_counter
+from xrl_alignment.agents.reflexion.base import update_memories
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.play.collection.plan import Collected, Plan
@@ -92,7 +93,9 @@ class CollectingPlayer:
         plan = self.plan
         # By game, not one generator for all: so the data do not depend on which worker plays what.
         draw = random.Random(f"{plan.seed} {game.id}")
-        memories = (yield from failed_attempt(environment, game, draw)) if plan.memories else ()
+        memories: Sequence[str] = ()
+        if plan.memories:
+            memories = yield from failed_attempt(environment, game, draw, tell_objects=plan.tell_objects)
         expert: Expert
         if plan.eyes != "none":
             expert = SeeingExplorer(plan.eyes, **self.expert_options)
@@ -152,13 +155,15 @@ class CollectingAgent:
         return action
 
 
-def failed_attempt(environment: Environment, game: Game, draw: random.Random) -> Generator[Any, Any, list[str]]:
+def failed_attempt(
+    environment: Environment, game: Game, draw: random.Random, *, tell_objects: bool = True
+) -> Generator[Any, Any, list[str]]:
     """Play a few steps of `game` with the explorer; returns the memory of this attempt, as one without success."""
     attempt = yield from play_expert(environment, game, Explorer(), max_steps=draw.randrange(1, ATTEMPT_STEPS))
     trace = attempt.trace()
     if trace.won:  # a failure is wanted: all but the step that reached the goal
         trace = replace(trace, steps=trace.steps[:-1], won=False)
-    return [RuleReflector().reflect(trace, ())]
+    return update_memories([trace], {}, RuleReflector(), tell_objects=tell_objects)[trace.game_id]
 
 
 @lru_cache(maxsize=1)

@@ -1,5 +1,6 @@
 """The server's side: what it counts, when it swaps weights in, when it waits."""
 
+import json
 import threading
 import time
 
@@ -285,3 +286,36 @@ def test_published_weights_do_not_count_episodes_that_are_played_again(side):
     for _ in range(4):
         training.learn(episode())
     assert training.staleness == 2 * 5
+
+
+def test_what_the_learner_has_said_and_saved_is_noted_by_the_next_server(side):
+    def says(learner: LearnerDirectory, number: int) -> None:
+        learner.logger.info("Epoch of episode %d", number)
+        learner.scalar("train/loss", 1.0 / number, number)
+        learner.tell(episodes=number, training_step=number, seconds=1.0)
+
+    def saves(number: int) -> None:
+        counts = {"round": 0, "episodes": number, "training_step": number}
+        save_checkpoint(training.directory.trainer, model=training.model, **counts)
+
+    training = side()
+    started(training)
+    saves(0)
+    training.restore(0)
+    learner = LearnerDirectory(training.directory.path)
+    says(learner, 1)
+    training._listen()
+    says(learner, 2)  # the server is killed before it has read this
+    saves(2)
+    says(learner, 3)  # and the learner before it has saved this: it learns it, and says so, once more
+    learner.close()
+    training.directory.close()
+
+    again = side()
+    started(again)
+    again.restore(3)
+    says(LearnerDirectory(training.directory.path), 3)
+    again._listen()
+    curve = [json.loads(line)["step"] for line in (again.directory.state / "metrics.jsonl").read_text().splitlines()]
+    assert curve == [1, 2, 3]
+    assert [log(again).count(f"Epoch of episode {number}") for number in (1, 2, 3)] == [1, 1, 1]

@@ -140,3 +140,28 @@ def test_server_url_is_checked(url):
 def test_a_token_that_no_header_can_hold_is_refused(token):
     with pytest.raises(ConfigError, match="--token or EMAC_TOKEN"):
         RetryingConnection("http://127.0.0.1:80", token=token, patience_s=1, report=quiet())
+
+
+def test_a_server_that_asks_for_a_pause_is_not_absent():
+    """A busy server may be busy for longer than the client waits for one that is not there."""
+    pauses = iter([1, 1, 1])
+
+    class Busy(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            pause = next(pauses, None)
+            body = b"ok" if pause is None else b"1024 requests are waiting already"
+            self.send_response(200 if pause is None else 503)
+            self.send_header(*(("MD5", md5_hex(body)) if pause is None else ("Retry-After", str(pause))))
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert RetryingConnection(url, token="", patience_s=1.5, report=quiet()).exchange(b"x", "text/plain") == b"ok"
+        server.shutdown()
