@@ -21,6 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+ONE_EPISODE = 0.25  # of a prompt: less than shortening old steps leaves at its beginning, more than two episodes share
+
 
 @dataclass
 class _Kept:
@@ -78,10 +80,10 @@ class KeptPrompts:
     def keep(self, names: Tensor, states: Tensor, begun: Beginning | None = None) -> None:
         """Keep the prompt `names` (T,), its keys and values, not copied; `begun` is what `find` gave for this prompt.
 
-        The kept prompt with that beginning goes if the larger part of it came again. With a smaller part, an opening
+        The kept prompt with that beginning goes if more than `ONE_EPISODE` of it came again. If it is less, an opening
         for instance, it may be another episode's, which goes on, too.
         """
-        if begun and (old := self._kept.get(begun.key)) and 2 * begun.length > len(old.names):
+        if begun and (old := self._kept.get(begun.key)) and begun.length > ONE_EPISODE * len(old.names):
             del self._kept[begun.key]
         self._kept[self._next] = _Kept(names.numpy(force=True), states)
         self._next += 1

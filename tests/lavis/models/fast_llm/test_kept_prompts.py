@@ -94,12 +94,12 @@ def test_memory_is_bounded_and_a_prompt_takes_the_place_of_its_beginning() -> No
     for prompt in prompts:
         kept.keep(prompt, states.clone(), kept.find(prompt))
     assert [known(prompt) for prompt in prompts] == [0, 0, *[89] * 4]  # 4 of them fit
-    shortened = torch.cat([prompts[5][:50], prompts[5][60:], some(7, generator)])  # as old steps lose their feedback
+    shortened = torch.cat([prompts[5][:30], prompts[5][60:], some(7, generator)])  # as old steps lose their feedback
     kept.keep(shortened, states.clone(), kept.find(shortened))
-    assert known(shortened) == 86
+    assert known(shortened) == 66
     assert known(prompts[2]) == 89  # nothing else had to go
-    assert known(prompts[5]) == 50
-    other = torch.cat([prompts[2][:40], some(50, generator)])  # an episode of its own with the same opening
+    assert known(prompts[5]) == 30
+    other = torch.cat([prompts[2][:20], some(70, generator)])  # an episode of its own with the same opening
     kept.keep(other, states.clone(), kept.find(other))
     assert [known(other), known(prompts[2])] == [89, 89]
     assert copy.deepcopy(kept).find(other) is None
