@@ -239,18 +239,21 @@ class Shard:
         except Exception as error:  # there is no error that a damaged index cannot cause
             raise ShardError(f"{self.path}, step {step}: the shard is damaged: {error}") from error
 
-    def earlier_images(self, step: int, count: int) -> list[np.ndarray]:
-        """The images of at most `count` states right before row `step`, oldest first; what is not stored is left out.
+    def earlier_rows(self, step: int, count: int) -> list[int]:
+        """The rows of at most `count` states right before row `step`, oldest first; what is not stored is left out.
 
         ShardError as `read`.
         """
         rows = range(max(0, step - count), step)
         if STEP not in self:
-            return [self.read(row, (IMAGE,))[IMAGE] for row in rows]
+            return list(rows)
         # Not all states are stored: a row counts if its state lies at most `count` before this one.
         now = int(self.read(step, (STEP,))[STEP])
-        found = [self.read(row, (IMAGE, STEP)) for row in rows]
-        return [row[IMAGE] for row in found if 0 < now - int(row[STEP]) <= count]
+        return [row for row in rows if 0 < now - int(self.read(row, (STEP,))[STEP]) <= count]
+
+    def earlier_images(self, step: int, count: int) -> list[np.ndarray]:
+        """The images of `earlier_rows`."""
+        return [self.read(row, (IMAGE,))[IMAGE] for row in self.earlier_rows(step, count)]
 
     def row_size(self, name: str) -> int:
         """Bytes of a row of the field `name`, unpacked; 0 if there is no such field."""
@@ -358,8 +361,10 @@ class ShardFolder:
             raise ShardError(f"{path}, step {step}: text_output is empty")
         earlier: Sequence[np.ndarray] = ()
         if self.frames > 1:
-            earlier = shard.earlier_images(step, self.frames - 1) if IMAGE in shard else ()
-            earlier = [blank_image()] * min(step, self.frames - 1) if self.blank_images else earlier
+            if self.blank_images:
+                earlier = [blank_image()] * len(shard.earlier_rows(step, self.frames - 1))
+            else:
+                earlier = shard.earlier_images(step, self.frames - 1)
         row.setdefault(IMAGE, blank_image())
         return Record(**row, earlier=earlier, task_type=task_type_of(shard.game), game=shard.game)
 

@@ -37,6 +37,22 @@ def test_every_transition_as_the_buffer_reads_it(shard_folder: Path) -> None:
     assert source.where(5).endswith("round000_env0001_steps003.h5, step 1")
 
 
+@pytest.mark.parametrize("black", [False, True])
+def test_as_many_earlier_images_as_states_right_before_are_stored(tmp_path: Path, black: bool) -> None:
+    turns = [0, 1, 3, 4]  # the state of turn 2 is not stored
+    fields = {
+        "image": [np.full((4, 4, 3), 1 + turn, np.uint8) for turn in turns],
+        "text_input": ["> "] * 4,
+        "text_output": ["look"] * 4,
+        "text_output_neg": ["look"] * 4,
+        "step": [np.int64(turn) for turn in turns],
+    }
+    write_shard(tmp_path / "round000_env0000_steps004.h5", fields, {})
+    source = ShardFolder(tmp_path, frames=3, blank_images=black)
+    shown = [[int(image[0, 0, 0]) for image in source.read(row).earlier] for row in range(4)]
+    assert shown == ([[], [0], [0], [0]] if black else [[], [1], [2], [4]])
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.tuples(TEXTS, st.integers(0, 2**32 - 1)), min_size=1, max_size=5), flat=st.booleans())
 def test_any_text_image_and_number_comes_back(tmp_path: Path, rows: list, flat: bool) -> None:
