@@ -15,7 +15,11 @@ class EmacError(Exception):
     """A user's mistake or a limit of the machine; the text says what happened, where, and how to fix it."""
 
     def __str__(self) -> str:
-        return str(self.args[0]) if self.args else type(self).__name__  # KeyError would print the text in quotes
+        kind = type(self)
+        text = str(self.args[0]) if self.args else kind.__name__  # KeyError would print the text in quotes
+        # From a loader's worker process it arrives with that process's traceback before the text.
+        _, found, own = text.rpartition(f"\n{kind.__module__}.{kind.__qualname__}: ")
+        return own.strip() if found else text
 
 
 class ConfigError(EmacError, ValueError):

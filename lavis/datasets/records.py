@@ -18,10 +18,6 @@ from lavis.common.errors import EmacError
 class BadSampleError(EmacError, ValueError):
     """A sample that cannot be used; the text names its file, its index and what is wrong."""
 
-    def __init__(self, text: str) -> None:
-        # From a loader's worker process it arrives with that process's traceback before the text.
-        super().__init__(text.rpartition(f"{type(self).__name__}: ")[2].strip())
-
 
 @dataclass(frozen=True)
 class Record:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from torch._utils import ExceptionWrapper
 
 from lavis.common.errors import (
     ConfigError,
@@ -16,6 +17,7 @@ from lavis.common.errors import (
     unknown,
     why_unreadable,
 )
+from lavis.datasets.records import BadSampleError
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,17 @@ def test_the_text_is_printed_without_quotes() -> None:
 
     assert str(Lookup("no such name")) == "no such name"
     assert str(EmacError()) == "EmacError"
+
+
+def test_from_a_loaders_worker_process_the_text_arrives_without_a_traceback() -> None:
+    for kind in (ConfigError, FileError, BadSampleError):
+        try:
+            raise kind("a.png, entry 3: it is cut off") from ValueError("bytes")
+        except EmacError:
+            wrapped = ExceptionWrapper(where="in DataLoader worker process 0")
+        with pytest.raises(kind) as caught:
+            wrapped.reraise()
+        assert "Traceback" in caught.value.args[0] and str(caught.value) == "a.png, entry 3: it is cut off"
 
 
 def test_first_sentence() -> None:
