@@ -23,7 +23,7 @@ from PIL import Image
 from lavis.common.errors import EmacError, MissingFileError
 from lavis.common.files import write_cache
 from lavis.common.registry import registry
-from lavis.datasets.records import BadSampleError, Record, blank_image, task_type_of
+from lavis.datasets.records import UNREADABLE, BadSampleError, Record, blank_image, task_type_of
 
 REQUIRED = ("text_input", "text_output")
 OPTIONAL = ("image", "text_output_neg", "task_type", "game")
@@ -150,7 +150,7 @@ class AnnotationFile:
                 return file.convert("RGB")
         except FileNotFoundError:
             raise BadSampleError(f"{self.where(index)}: no image {path}") from None
-        except (OSError, ValueError, SyntaxError) as error:  # Pillow's decoders raise all three
+        except UNREADABLE as error:
             raise BadSampleError(f"{self.where(index)}: image {path} cannot be read: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from PIL import Image
 
 from lavis.common.errors import EmacError
 
+# What Pillow's decoders raise for images that are damaged, or say that they are larger than memory.
+UNREADABLE = (OSError, ValueError, SyntaxError, RuntimeError, Image.DecompressionBombError)
+
 
 class BadSampleError(EmacError, ValueError):
     """A sample that cannot be used; the text names its file, its index and what is wrong."""

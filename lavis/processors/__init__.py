@@ -34,6 +34,6 @@ def load_processor(name: str, cfg: Mapping[str, object] | None = None) -> BasePr
 
 def processor_of(section: object, key: str) -> BaseProcessor:
     """The processor of a config's section `{name: …}`; ConfigError, which names its `key`, if it has no name."""
-    if not isinstance(section, Mapping) or not section.get("name"):
+    if not isinstance(section, Mapping) or not isinstance(section.get("name"), str):
         raise ConfigError(f"{key}: {section!r} is no section with the name of a processor, {{name: blip_image_eval}}")
     return load_processor(section["name"], section)

@@ -43,12 +43,32 @@ def pixels(image_size: object) -> int:
     return image_size
 
 
+def words(max_words: object) -> int:
+    """`max_words`, at which a text is cut; ConfigError if that is no number of words."""
+    if not isinstance(max_words, int) or isinstance(max_words, bool) or max_words < 1:
+        raise ConfigError(f"max_words: {max_words!r} is no whole number above 0")
+    return max_words
+
+
+def _by_colour(name: str, values: object) -> np.ndarray:
+    """A number for each colour, float32 (3, 1, 1); ConfigError if there are no three finite ones."""
+    try:
+        numbers = np.array(values, dtype=np.float32).reshape(3, 1, 1)
+    except (TypeError, ValueError):
+        numbers = np.full((3, 1, 1), np.nan, np.float32)
+    if not np.isfinite(numbers).all():
+        raise ConfigError(f"{name}: {values!r} is no list of three numbers, for red, green and blue")
+    return numbers
+
+
 class BlipImageBaseProcessor(BaseProcessor):
     """What the image processors share: to a float tensor (3, H, W), normalised with CLIP's mean and deviation."""
 
     def __init__(self, mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> None:
-        self.mean = np.array(mean or CLIP_MEAN, dtype=np.float32).reshape(3, 1, 1)
-        self.std = np.array(std or CLIP_STD, dtype=np.float32).reshape(3, 1, 1)
+        self.mean = _by_colour("mean", CLIP_MEAN if mean is None else mean)
+        self.std = _by_colour("std", CLIP_STD if std is None else std)
+        if not (self.std > 0).all():
+            raise ConfigError(f"std: {std!r} divides, so it is above 0 for each colour")
 
     def normalise(self, image: Image.Image) -> Tensor:
         """0..255 to 0..1, then (x - mean) / std; float32 (3, H, W)."""
@@ -102,6 +122,11 @@ class Blip2ImageTrainProcessor(BlipImageBaseProcessor):
         super().__init__(mean, std)
         self.image_size = pixels(image_size)
         self.scale = (min_scale, max_scale)
+        if not (all(isinstance(part, int | float) for part in self.scale) and 0 < min_scale <= max_scale <= 1):
+            raise ConfigError(
+                f"min_scale: {min_scale!r} and max_scale: {max_scale!r} are parts of the image's area: "
+                "0 < min_scale <= max_scale <= 1"
+            )
         self.random = random.Random(seed)
 
     def __call__(self, item: Image.Image | np.ndarray) -> Tensor:
@@ -194,8 +219,10 @@ class BlipCaptionProcessor(BaseProcessor):
     deterministic = True
 
     def __init__(self, prompt: str = "", max_words: int = 50) -> None:
+        if not isinstance(prompt, str):
+            raise ConfigError(f"prompt: {prompt!r} is no text")
         self.prompt = prompt
-        self.max_words = max_words
+        self.max_words = words(max_words)
 
     def __call__(self, item: str) -> str:
         """The prepared caption."""
@@ -216,7 +243,7 @@ class BlipQuestionProcessor(BaseProcessor):
     deterministic = True
 
     def __init__(self, max_words: int = 50) -> None:
-        self.max_words = max_words
+        self.max_words = words(max_words)
 
     def __call__(self, item: str) -> str:
         """The prepared question."""
@@ -225,8 +252,8 @@ class BlipQuestionProcessor(BaseProcessor):
     def pre_question(self, question: str) -> str:
         """As `__call__`, under LAVIS's name."""
         # Punctuation goes without a blank in its place, unlike a caption's: so in LAVIS.
-        words = re.sub(r"[.!\"()*#:;~]", "", question.lower()).rstrip(" ").split(" ")
-        return " ".join(words[: self.max_words])
+        bare = re.sub(r"[.!\"()*#:;~]", "", question.lower()).rstrip(" ")
+        return " ".join(bare.split(" ")[: self.max_words])
 
 
 @registry.register_processor("blip_alfworld")
@@ -239,8 +266,10 @@ class BlipAlfworldProcessor(BaseProcessor):
     deterministic = True
 
     def __init__(self, prompt: str = "", max_words: int = 50) -> None:
+        if not isinstance(prompt, str):
+            raise ConfigError(f"prompt: {prompt!r} is no text")
         self.prompt = prompt
-        self.max_words = max_words
+        self.max_words = words(max_words)
 
     def __call__(self, item: str) -> str:
         """The prepared text."""

@@ -48,12 +48,12 @@ job_file() {
 }
 
 # with_sigterm self|children COMMAND…: runs COMMAND and forwards SIGTERM (the queue's time limit), so that it can write a
-# checkpoint. `children` forwards it to the processes that COMMAND started, not to COMMAND itself: torch.distributed.run
+# checkpoint; Ctrl-C, which a command in the background ignores, is forwarded as SIGTERM. `children` forwards it to the processes that COMMAND started, not to COMMAND itself: torch.distributed.run
 # would end with an error code even where its processes end well.
 with_sigterm() {
   local whom=$1 child="" told="" code
   shift
-  trap 'told=yes; hand_on_sigterm "$whom" "$child"' TERM # set before the command starts, so that no signal is lost
+  trap 'told=yes; hand_on_sigterm "$whom" "$child"' TERM INT # set before the command starts, so that no signal is lost
   "$@" &
   child=$!
   [[ -z "$told" ]] || hand_on_sigterm "$whom" "$child"
@@ -62,7 +62,7 @@ with_sigterm() {
     wait "$child" || code=$?
     [[ -n "$told" ]] || break # otherwise the trap interrupted the wait
   done
-  trap - TERM
+  trap - TERM INT
   return "$code"
 }
 

@@ -223,8 +223,9 @@ def test_outside_a_queue_they_say_so(script: Path, tmp_path: Path) -> None:
     assert "submit this with" in done.stderr
 
 
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("nproc", ["1", "2"])
-def test_sigterm_reaches_the_training(tmp_path: Path, nproc: str) -> None:
+def test_sigterm_and_ctrl_c_reach_the_training(tmp_path: Path, nproc: str, sent: signal.Signals) -> None:
     """With several processes the signal goes to them, not to their parent; the exit code is the training's."""
     worker = tmp_path / "worker"
     worker.write_text(
@@ -237,9 +238,17 @@ def test_sigterm_reaches_the_training(tmp_path: Path, nproc: str) -> None:
         path.chmod(0o755)
     script = named("train")[0]
     environment = queue(script, tmp_path, PYTHON=str(launcher), NPROC=nproc)
-    process = subprocess.Popen(["bash", str(script)], env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        ["bash", str(script)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # as in a terminal, also if nobody has one here
+    )
     assert process.stdout.readline() == "up\n"
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(sent)
     out, _ = process.communicate(timeout=120)
     assert out == "checkpoint\n"
     assert process.returncode == 0

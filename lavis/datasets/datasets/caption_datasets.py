@@ -10,6 +10,7 @@ from PIL import Image
 
 from lavis.common.errors import ConfigError
 from lavis.datasets.datasets.base_dataset import BaseDataset
+from lavis.datasets.records import UNREADABLE
 
 
 class CaptionDataset(BaseDataset):
@@ -24,19 +25,20 @@ class CaptionDataset(BaseDataset):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """One caption and its image."""
-        return {
-            "image": self.image(index),
-            "text_input": self.text_processor(self.annotation[index]["caption"]),
-        }
+        caption = self.annotation[index].get("caption")
+        if not isinstance(caption, str):
+            raise ConfigError(f"annotation {index} has no text `caption`, but {caption!r}")
+        return {"image": self.image(index), "text_input": self.text_processor(caption)}
 
     def image(self, index: int) -> Any:
         """The image of an annotation, processed; ConfigError names the file if it cannot be read."""
         path = Path(self.vis_root or "", self.annotation[index]["image"])
         try:
-            with Image.open(path) as image:
-                return self.vis_processor(image.convert("RGB"))
-        except OSError as error:
+            with Image.open(path) as file:
+                image = file.convert("RGB")
+        except UNREADABLE as error:
             raise ConfigError(f"image {path} cannot be read: {error}") from error
+        return self.vis_processor(image)
 
 
 class CaptionEvalDataset(CaptionDataset):

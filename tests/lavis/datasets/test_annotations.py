@@ -110,8 +110,14 @@ def test_several_frames_are_those_of_the_steps_right_before(tmp_path: Path) -> N
 
 def test_missing_and_broken_images(tmp_path: Path) -> None:
     (tmp_path / "b.jpg").write_bytes(b"\xff\xd8\xff not an image")
-    path = write(tmp_path / "a.json", ENTRY, {**ENTRY, "image": "b.jpg"})
+    Image.new("RGB", (4, 4)).save(tmp_path / "c.bmp")
+    huge = bytearray((tmp_path / "c.bmp").read_bytes())
+    huge[18:26] = (400_000).to_bytes(4, "little") * 2  # width and height: Pillow takes it for a decompression bomb
+    (tmp_path / "c.bmp").write_bytes(huge)
+    path = write(tmp_path / "a.json", ENTRY, {**ENTRY, "image": "b.jpg"}, {**ENTRY, "image": "c.bmp"})
     source = AnnotationFile(path, tmp_path)
+    with pytest.raises(BadSampleError, match=r"a.json, entry 2: image .*c.bmp cannot be read: .*decompression bomb"):
+        source.read(2)
     with pytest.raises(BadSampleError, match=r"a.json, entry 0: no image .*a.png"):
         source.read(0)
     with pytest.raises(BadSampleError, match=r"a.json, entry 1: image .*b.jpg cannot be read"):

@@ -118,7 +118,7 @@ def test_base_processor_passes_items_on() -> None:
     assert load_processor("blip_caption").build(prompt="p ")("X") == "p x"
 
 
-@pytest.mark.parametrize("section", ["blip_image_eval", {"image_size": 64}, ["blip_image_eval"]])
+@pytest.mark.parametrize("section", ["blip_image_eval", {"image_size": 64}, ["blip_image_eval"], {"name": 5}])
 def test_a_section_without_a_name_is_refused(section: object) -> None:
     with pytest.raises(ConfigError, match="^vis_processor.train: .* is no section with the name of a processor"):
         processor_of(section, "vis_processor.train")
@@ -129,6 +129,28 @@ def test_a_size_that_no_image_has_is_refused(size: object) -> None:
     for name in ("blip_image_eval", "blip2_image_train"):
         with pytest.raises(ConfigError, match="image_size: .* is no whole number of pixels above 0"):
             load_processor(name, {"image_size": size})
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("blip_image_eval", {"mean": 0.5}),
+        ("blip_image_eval", {"mean": [0.5, 0.5]}),
+        ("blip_image_eval", {"std": ["a", "b", "c"]}),
+        ("blip_image_eval", {"std": [0, 0, 0]}),
+        ("blip_image_eval", {"std": 0}),
+        ("blip_image_train", {"min_scale": "a"}),
+        ("blip2_image_train", {"min_scale": 2, "max_scale": 3}),
+        ("blip2_image_train", {"min_scale": -1}),
+        ("blip_caption", {"max_words": 0}),
+        ("blip_caption", {"prompt": 5}),
+        ("blip_question", {"max_words": "a"}),
+        ("blip_alfworld", {"prompt": None}),
+    ],
+)
+def test_a_setting_that_serves_no_item_is_refused_at_once(name: str, setting: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(setting))}: "):
+        load_processor(name, setting)
 
 
 def test_questions_lose_their_punctuation() -> None:

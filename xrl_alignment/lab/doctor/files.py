@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import lavis
 from xrl_alignment.lab.doctor.finding import Finding
 
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ _WEIGHT_FILES = (".safetensors", ".bin", ".pth", ".pt")
 
 
 def check_weights(path: str, what: str = "weights") -> Finding:
-    """A model's weights: a checkpoint file, or a folder as Transformers writes it."""
+    """A model's weights: a checkpoint file, or a folder as Transformers writes it; `tiny/…` may be one of ours."""
     place = Path(os.path.expandvars(path)).expanduser()
+    ours = Path(lavis.__file__).parent / "models" / path
+    place = ours if ours.exists() and not place.exists() else place
     if place.is_file():
         size = place.stat().st_size
         if size == 0:
@@ -75,7 +78,9 @@ def check_config_weights(cfg_path: str, options: Sequence[str] = ()) -> Iterator
         except ConfigError:
             yield Finding("fail", "config", str(error), "correct the file")
             return
-    for key in ("llm_model", "base_model", "vit_weights", "pretrained", "ref_pretrained"):
+    # A class of one's own may mean something else by `path`.
+    folders = ("path",) if model.get("arch") == "hf_vlm" else ()
+    for key in (*folders, "llm_model", "base_model", "vit_weights", "pretrained", "ref_pretrained"):
         path = str(model.get(key) or "")
         # `tiny` is in the package, and an address is downloaded at the first start.
         if path and path != "tiny" and not path.startswith(("https://", "http://")):

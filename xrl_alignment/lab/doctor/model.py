@@ -22,10 +22,14 @@ def is_model(name: str) -> bool:
 def check_model(name: str, options: Sequence[str] = ()) -> Iterator[Finding]:
     """The parts of the model type or yaml `name`, with `options` ("model.base_model=…") over its settings."""
     from lavis.common.config import merged, read_option
-    from lavis.common.errors import EmacError
+    from lavis.common.errors import ConfigError, EmacError, unknown
 
     try:
-        given = merged({}, *(read_option(option) for option in options)).get("model") or {}
+        sections = merged({}, *(read_option(option) for option in options))
+        for section in sections:
+            if section != "model":
+                raise ConfigError(unknown("section", str(section), ["model"]))
+        given = sections.get("model") or {}
     except EmacError as error:
         yield Finding("fail", f"model {name}", str(error), "correct the settings")
         return

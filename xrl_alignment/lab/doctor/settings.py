@@ -48,8 +48,9 @@ def check_settings(config: DaggerConfig, environ: Mapping[str, str] = os.environ
         name = str(given.pop("model_type", "tiny"))
         yield from check_parts(name, given)
     for key in ("pretrained", "ref_pretrained"):
-        if given.get(key):
-            yield check_weights(str(given[key]), f"model.{key}")
+        path = str(given.get(key) or "")
+        if path and not path.startswith(("https://", "http://")):  # an address is downloaded at the start
+            yield check_weights(path, f"model.{key}")
     # Of a class of one's own nobody knows whether it is large.
     yield check_device(large=not is_class_name(name) and name not in SMALL_MODELS)
     # The language model that labels or writes memories: its name, key and address. It is not asked.

@@ -42,6 +42,12 @@ def test_training_and_evaluation(built: dict) -> None:
     assert (one["image_id"], one["instance_id"], one["image"].shape) == ("coco_b", "2", (3, 384, 384))
 
 
+def test_an_annotation_without_a_caption(built: dict) -> None:
+    del built["train"].annotation[1]["caption"]
+    with pytest.raises(ConfigError, match="annotation 1 has no text `caption`"):
+        built["train"][1]
+
+
 def test_an_image_that_is_not_there(built: dict, tmp_path: Path) -> None:
     (tmp_path / "a.png").unlink()
     with pytest.raises(ConfigError, match="image .*a.png cannot be read: .*No such file"):

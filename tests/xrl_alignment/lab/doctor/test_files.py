@@ -39,6 +39,11 @@ def test_config_weights_are_checked_and_a_wrong_config_is_one_line(tmp_path):
     assert finding.level == "fail" and finding.what == "model.pretrained"
     (finding,) = files.check_config_weights(str(good), ["model.pretrained=/other.pth"])
     assert "/other.pth" in finding.detail
+    (finding,) = files.check_config_weights(str(good), ["model.pretrained=tiny/student.safetensors"])
+    assert finding.level == "ok"
+    hub = ["model.arch=hf_vlm", "model.model_type=", "model.path=/none", "model.pretrained="]
+    (finding,) = files.check_config_weights(str(good), hub)
+    assert (finding.level, finding.what) == ("fail", "model.path")
     bad = tmp_path / "bad.yaml"
     bad.write_text("run:\n  num_rouns: 3\n")
     (finding,) = files.check_config_weights(str(bad))

@@ -64,5 +64,7 @@ def test_a_file_that_cannot_be_used_fails(trimmed, damage):
 def test_wrong_settings_are_one_line(tmp_path):
     (finding,) = check_model("tiny", ["model.freeze_vitt=true"])
     assert finding.level == "fail" and "did you mean 'model.freeze_vit'" in finding.detail
+    (finding,) = check_model("tiny", ["modle.llm_model=/none"])
+    assert finding.level == "fail" and "unknown section 'modle': did you mean 'model'" in finding.detail
     (finding,) = check_model(str(tmp_path / "none.yaml"))
     assert finding.level == "fail" and "not found" in finding.detail

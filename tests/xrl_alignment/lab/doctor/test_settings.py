@@ -29,6 +29,9 @@ def test_a_default_run_needs_games_and_its_model(games, tmp_path):
     assert levels(["environment.name=household", "environment.split=household_train"])["games"] == "ok"
     given = [*games, f"model.ref_pretrained={tmp_path / 'none.pth'}"]
     assert levels(given)["model.ref_pretrained"] == "fail"
+    shipped = [*games, "model.model_type=student_official", "model.pretrained=tiny/student_official.safetensors"]
+    assert levels(shipped)["model.pretrained"] == "ok"
+    assert "model.ref_pretrained" not in levels([*games, "model.ref_pretrained=https://example.org/a.pth"])
 
 
 def test_weights_that_are_not_there_and_a_missing_gpu(games, monkeypatch):
