@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # settings and models are in the extra `train`; games and exp
 # The settings `environment.…` of what the agent is told and shown.
 _SHOWN = ("name_by", "show_ids", "camera", "other_frames", "image_noise", "image_severity", "text_noise", "seed")
 _OF_THE_AGENT = ("tell_objects", "blank_frames")  # what the agent is told and shown of that: people get all of it
+# Which games are played, the command line says itself.
+_FLAGS = {"name": "--env", "split": "--split", "data": "--data"}
 
 
 @dataclass
@@ -75,8 +77,13 @@ def set_up(
     """Games, environment, expert ("none": without) and, with `checkpoint`, `cfg_path` or `options`, a policy.
 
     `cfg_path` and `options` are settings as `evaluate.py` reads them; a checkpoint of a run brings its own. Of their
-    `environment:` section counts what a policy is shown, not which games.
+    `environment:` section counts what a policy is shown, not which games; an option for the others is a ConfigError.
     """
+    for option in options:
+        section, _, key = option.partition("=")[0].strip().partition(".")
+        if section == "environment" and key and key not in (*_SHOWN, *_OF_THE_AGENT):
+            fix = f"use {_FLAGS[key]}" if key in _FLAGS else f"use {', '.join(_FLAGS.values())} to choose games"
+            raise ConfigError(f"--options {option} has no effect here; {fix}")
     split = split or ("household_heldout" if environment == "household" else "valid_seen")
     games = choose_games(environment, split, data=data, num_train=GENERATED, num_heldout=GENERATED)
     with contextlib.ExitStack() as cleanup:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -47,6 +49,15 @@ def test_options_of_frames_and_steps_count(games):
     setup = set_up(**games, options=["run.max_steps=0"])
     assert setup.environment.max_steps == 50
     setup.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "fix"),
+    [("environment.split=valid_seen", "use --split"), ("environment.num_heldout=3", "use --env, --split, --data")],
+)
+def test_options_that_choose_games_are_refused(games, option, fix):
+    with pytest.raises(ConfigError, match=rf"--options {re.escape(option)} has no effect here; {fix}"):
+        set_up(**games, options=[option])
 
 
 def test_an_expert_may_be_absent_but_not_unknown(games):
