@@ -26,6 +26,7 @@ from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.adapters import is_adapter
+from lavis.models.blip2_models.language import recompute
 from lavis.models.decoding import NewTokensPenalty, forget_decoding
 from lavis.models.folder_note import read_note, write_note
 from lavis.models.frozen_base import require_scaling
@@ -98,8 +99,8 @@ class HfVlm(StudentModel):
         vlm.requires_grad_(False)
         if low_memory:
             # Gradients must reach the adapters through recomputed layers whose own weights are frozen, behind frozen
-            # embeddings: so no reentrant checkpoints, which need an input with gradient, and inputs that have one.
-            vlm.gradient_checkpointing_enable({"use_reentrant": False})
+            # embeddings: so inputs that have a gradient.
+            recompute(vlm)
             vlm.enable_input_require_grads()
         if lora_rank:
             self.vlm: nn.Module = with_adapters(
