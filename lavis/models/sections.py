@@ -66,13 +66,14 @@ def changed_keys(section: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in section.items() if key in ("arch", "model_type") or own.get(key) != value}
 
 
-def check_config(cfg_path: str, options: Sequence[str]) -> None:
+def check_config(cfg_path: str, options: Sequence[str]) -> dict[str, Any]:
     """What `Config` will say of a file and `options`, as far as that needs no class; the data are not looked at.
 
-    Raises MissingFileError or ConfigError. A pipe passes, because it can be read only once.
+    Returns the `model:` section that they make, without what its type's own yaml adds. Raises MissingFileError or
+    ConfigError. A pipe passes, because it can be read only once; it returns no keys.
     """
     if Path(cfg_path).exists() and not Path(cfg_path).is_file():
-        return
+        return {}
     changes = merged({}, *(read_option(option, TEXTS) for option in to_dot_list(options)))
     user = load_yaml(cfg_path)
     for given in (user, changes):
@@ -82,4 +83,6 @@ def check_config(cfg_path: str, options: Sequence[str]) -> None:
         model = {}  # the file's keys are those of another architecture (`Config.build_model_config`)
     whole = merged({"run": user.get("run") or {}, "model": model}, changes)
     read_settings(whole.run)
-    check_section(plain(whole.model))
+    section = plain(whole.model)
+    check_section(section)
+    return section

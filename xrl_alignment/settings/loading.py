@@ -17,7 +17,7 @@ try:
     from omegaconf.grammar_parser import OmegaConfGrammarParser, parse
 
     from lavis.common.config import beneath, is_no_text, load_yaml, not_a_list, read_option
-    from xrl_alignment.settings.schema import PROGRAMS
+    from xrl_alignment.settings.schema import PROGRAMS, DaggerConfig, EvaluateConfig
 except ModuleNotFoundError as error:
     raise missing_extra("train", error) from None
 
@@ -126,6 +126,21 @@ def _with_references(value: typing.Any, written: typing.Any, *, keep: bool) -> t
 def is_emac_plus(cfg_path: str | Path) -> bool:
     """Whether a settings file is one of EMAC+'s loop (`config.planning`): it has a section `planner`."""
     return "planner" in _read_yaml(Path(cfg_path))
+
+
+def program_of(cfg_path: str | Path, options: Iterable[str] = ()) -> type[DaggerConfig] | type[EvaluateConfig]:
+    """The schema of the program that a settings file is for: of `PROGRAMS` the one that has most of its keys.
+
+    Of a file whose keys both have it is the first. Keys that `options` set count, too.
+    """
+    content = typing.cast(dict[str, typing.Any], OmegaConf.to_container(_read_yaml(Path(cfg_path))))
+    given = {(section, name) for section, keys in content.items() if isinstance(keys, dict) for name in keys}
+    given |= {tuple(option.partition("=")[0].split(".")[:2]) for option in options}  # type: ignore[misc]
+
+    def number_known(schema: type) -> int:
+        return sum((section, name) in given for section, names in _keys(schema).items() for name in names or ())
+
+    return max(PROGRAMS, key=number_known)
 
 
 def _read_yaml(path: Path) -> DictConfig:

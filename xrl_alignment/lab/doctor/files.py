@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lavis
 from xrl_alignment.lab.doctor.finding import Finding
@@ -61,23 +61,24 @@ def check_weights(path: str, what: str = "weights") -> Finding:
 
 def check_config_weights(cfg_path: str, options: Sequence[str] = ()) -> Iterator[Finding]:
     """Every file of weights that a config names under `model:`; a config that cannot be read is one `fail`."""
-    from lavis.common.errors import ConfigError
-    from xrl_alignment.settings.loading import is_emac_plus, load_config
+    from lavis.common.config import is_lavis_config, load_yaml
+    from lavis.common.errors import EmacError
+    from lavis.models.sections import check_config
+    from xrl_alignment.settings.loading import is_emac_plus, load_config, program_of
     from xrl_alignment.settings.planning import EmacPlusConfig
-    from xrl_alignment.settings.schema import DaggerConfig, EvaluateConfig
 
+    # Which program reads the file comes first: what another one would say of it has nothing to do with its mistake.
     try:
-        loop = is_emac_plus(cfg_path)
-        if loop:
+        model: Mapping[str, Any]
+        if is_lavis_config(cfg_path) or "datasets" in load_yaml(cfg_path):  # of train.py
+            model = check_config(cfg_path, options)
+        elif is_emac_plus(cfg_path):
             model = load_config(EmacPlusConfig, cfg_path, options).model
         else:
-            model = load_config(DaggerConfig, cfg_path, options).model
-    except ConfigError as error:  # it may be a file for evaluate.py
-        try:
-            model = load_config(EvaluateConfig, cfg_path, options).model
-        except ConfigError:
-            yield Finding("fail", "config", str(error), "correct the file")
-            return
+            model = load_config(program_of(cfg_path, options), cfg_path, options).model
+    except EmacError as error:
+        yield Finding("fail", "config", str(error), "correct the file")
+        return
     # A class of one's own may mean something else by `path`.
     folders = ("path",) if model.get("arch") == "hf_vlm" else ()
     for key in (*folders, "llm_model", "base_model", "vit_weights", "pretrained", "ref_pretrained"):

@@ -50,10 +50,48 @@ def test_config_weights_are_checked_and_a_wrong_config_is_one_line(tmp_path):
     assert finding.level == "fail" and "num_rouns" in finding.detail
 
 
-@pytest.mark.parametrize("name", ["dagger/demo_bc", "evaluate/student", "emac_plus/demo"])
+CONFIGS = [
+    "configs/dagger/demo_bc",
+    "configs/evaluate/student",
+    "configs/emac_plus/demo",
+    "configs/results/student",
+    "lavis/projects/instructblip/finetuning/alfworld_ft",
+    "lavis/projects/instructblip/finetuning/alfworld_eval",
+]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
 def test_every_kind_of_config_is_read(name):
-    findings = list(files.check_config_weights(str(REPO_ROOT / "configs" / f"{name}.yaml")))
+    findings = list(files.check_config_weights(str(REPO_ROOT / f"{name}.yaml")))
     assert not [finding for finding in findings if finding.level != "ok"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("run: {num_rounds: 1, num_rouns: 3}", "unknown key 'run.num_rouns': did you mean 'run.num_rounds'?"),
+        ("run: {actr: expert, output: out.json}", "unknown key 'run.actr': did you mean 'run.actor'?"),
+        ("planner: {name: explorer}\nrun: {num_rouns: 3}", "unknown key 'run.num_rouns': did you mean"),
+        (
+            "run: {task: captioning, sed: 1}\nmodel: {arch: blip2_emac}",
+            "unknown key 'run.sed': did you mean 'run.seed'?",
+        ),
+        ("datasets: {}\nrun: {tsk: captioning}\nmodel: {arch: blip2_emac}", "did you mean 'run.task'?"),
+    ],
+)
+def test_a_mistake_is_told_as_the_files_own_program_tells_it(content, says, tmp_path):
+    """Before, a file for evaluate.py got an error of dagger_server.py, and files of train.py were all refused."""
+    path = tmp_path / "settings.yaml"
+    path.write_text(content)
+    (finding,) = files.check_config_weights(str(path))
+    assert (finding.level, finding.what) == ("fail", "config") and says in finding.detail
+
+
+def test_weights_of_a_file_of_train_py_are_looked_for(tmp_path):
+    path = tmp_path / "train.yaml"
+    path.write_text("run: {task: captioning}\nmodel: {arch: blip2_emac, model_type: tiny}\ndatasets: {}\n")
+    (finding,) = files.check_config_weights(str(path), ["model.vit_weights=/no/such/file.pth"])
+    assert (finding.level, finding.what) == ("fail", "model.vit_weights")
 
 
 def test_games_missing_and_found(tmp_path, household_data, monkeypatch):
