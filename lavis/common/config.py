@@ -43,13 +43,7 @@ class Config:
         # One option at a time, so that an error names the one that cannot be read.
         options = merged({}, *(read_option(option, texts) for option in to_dot_list(args.options)))
         user = load_yaml(args.cfg_path)
-        # A misspelt section would otherwise be ignored in silence.
-        for section in {**user, **options}:
-            if section not in SECTIONS:
-                raise ConfigError(f"{args.cfg_path}: {unknown('section', str(section), SECTIONS)}")
-        for section in ("run", "model", "datasets"):
-            if user.get(section) is None:
-                raise ConfigError(f"{args.cfg_path}: the config has no {section!r} section (docs/offline.md)")
+        check_sections(user, options, args.cfg_path)
         # The last layer wins. The model's layer looks at the options only to see which architecture and type they
         # choose, so the options come on top of it as well.
         self.config: DictConfig = merged(
@@ -67,20 +61,21 @@ class Config:
 
     @staticmethod
     def build_model_config(config: DictConfig, options: DictConfig | None = None) -> DictConfig:
-        """The model type's own yaml with the user's `model:` section on top; an option may choose another type.
+        """The model type's own yaml with the user's `model:` and `preprocess:` on top; an option may choose the type.
 
-        An option that chooses another architecture (`model.arch`) replaces the user's section.
+        An option that chooses another architecture (`model.arch`) replaces both of the user's sections.
         """
         model = _section(config, "model")
+        preprocess = _section(config, "preprocess") if config.get("preprocess") is not None else OmegaConf.create({})
         option = options.get("model") if options is not None else None
         if option and option.get("arch") not in (None, model.get("arch")):
-            model = OmegaConf.create({})  # the file's keys are those of another architecture
+            model = preprocess = OmegaConf.create({})  # the file's keys are those of another architecture
         chosen = merged(model, option or {})
         if not chosen.get("arch"):
             raise ConfigError("the config has no model.arch")
         kind = registry.get_model_class(chosen.arch)
         if not kind.PRETRAINED_MODEL_CONFIG_DICT:  # it has no types: the user's section is all
-            return OmegaConf.create({"model": model})
+            return OmegaConf.create({"model": model, "preprocess": preprocess})
         if not chosen.get("model_type"):
             if len(kind.PRETRAINED_MODEL_CONFIG_DICT) != 1:
                 raise ConfigError("the config has no model.model_type")
@@ -89,7 +84,7 @@ class Config:
         # `chosen`, with the option's type, says which yaml is read; the option itself is not merged in here but on top
         # of all sections, in `__init__`.
         path = kind.default_config_path(chosen.model_type)
-        return merged(load_yaml(path), {"model": model})
+        return merged(load_yaml(path), {"model": model, "preprocess": preprocess})
 
     @staticmethod
     def build_dataset_config(config: DictConfig) -> DictConfig:
@@ -145,6 +140,25 @@ def is_lavis_config(cfg_path: str) -> bool:
     config = load_yaml(cfg_path)
     require_sections(config, "run")
     return "task" in (config.get("run") or {})
+
+
+def check_sections(user: DictConfig, options: DictConfig, source: str) -> None:
+    """ConfigError for sections of a file (`source`) or of options that are unknown, missing or without effect."""
+    # A misspelt section would otherwise be ignored in silence.
+    for section in {**user, **options}:
+        if section not in SECTIONS:
+            raise ConfigError(f"{source}: {unknown('section', str(section), SECTIONS)}")
+    for section in ("run", "model", "datasets"):
+        if user.get(section) is None:
+            raise ConfigError(f"{source}: the config has no {section!r} section (docs/offline.md)")
+    for given in (user, options):
+        require_sections(given, *SECTIONS)
+        # Prompts online are what they are, so a model's type may name one for `load_model_and_preprocess` alone.
+        if (given.get("preprocess") or {}).get("text_processor"):
+            raise ConfigError(
+                "preprocess.text_processor changes no text of stored data: leave it out, or name it for the data, as "
+                "datasets.alfworld_cap.text_processor"
+            )
 
 
 def require_sections(config: Mapping[Any, Any], *names: str) -> None:

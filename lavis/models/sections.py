@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lavis.common.config import load_yaml, merged, plain, read_option, require_sections, to_dot_list
+from lavis.common.config import check_sections, load_yaml, merged, plain, read_option, to_dot_list
 from lavis.common.errors import ConfigError, MissingFileError, unknown
 from lavis.common.run_settings import TEXTS, read_settings
 from lavis.models.blip2_models import options as blip2_options
@@ -76,8 +76,7 @@ def check_config(cfg_path: str, options: Sequence[str]) -> dict[str, Any]:
         return {}
     changes = merged({}, *(read_option(option, TEXTS) for option in to_dot_list(options)))
     user = load_yaml(cfg_path)
-    for given in (user, changes):
-        require_sections(given, "run", "model", "datasets")
+    check_sections(user, changes, cfg_path)
     model = user.get("model") or {}
     if (changes.get("model") or {}).get("arch") not in (None, model.get("arch")):
         model = {}  # the file's keys are those of another architecture (`Config.build_model_config`)

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 import lavis.models  # noqa: F401  (registers the models)
 from lavis.common.config import Config, ConfigValidator, is_lavis_config, node_to_dict, read_option, to_dot_list
+from lavis.common.errors import ConfigError
 from lavis.common.paths import REPO_ROOT
 from lavis.common.registry import registry
 from lavis.common.run_settings import TEXTS, foreign_keys, read_settings
@@ -50,6 +51,26 @@ def test_an_option_may_choose_the_model_type(tmp_path: Path) -> None:
     cfg = make(tmp_path, "model.model_type=vicuna7b")
     assert cfg.model_cfg.num_query_token == 32
     assert cfg.model_cfg.model_type == "vicuna7b"
+
+
+def test_processors_of_the_file(tmp_path: Path) -> None:
+    """Before, only options set them: a file's `preprocess:` was taken and had no effect."""
+    yaml = YAML + "preprocess: {vis_processor: {train: {name: blip2_image_train}}}\n"
+    found = make(tmp_path, yaml=yaml).config.preprocess.vis_processor
+    assert (found.train.name, found.eval.name, found.train.image_size) == ("blip2_image_train", "blip_image_eval", 112)
+    option = "preprocess.vis_processor.train.name=blip_image_train"
+    assert make(tmp_path, option, yaml=yaml).config.preprocess.vis_processor.train.name == "blip_image_train"
+    # Of another architecture they are the images of another model.
+    other = make(tmp_path, "model.arch=hf_vlm", "model.path=folder", yaml=yaml)
+    assert not other.config.get("preprocess")
+
+
+def test_a_text_processor_that_changes_no_text_is_refused(tmp_path: Path) -> None:
+    text = "preprocess.text_processor changes no text of stored data"
+    with pytest.raises(ConfigError, match=text):
+        make(tmp_path, "preprocess.text_processor.train.name=blip_question")
+    with pytest.raises(ConfigError, match=text):
+        make(tmp_path, yaml=YAML + "preprocess: {text_processor: {train: {name: blip_question}}}\n")
 
 
 def test_an_empty_section_empties_a_setting_of_the_model(tmp_path: Path) -> None:
@@ -126,6 +147,7 @@ def test_pairs_without_equal_signs(tmp_path: Path) -> None:
         ("model: {arch: blip2_emac, model_type: tiny}\nrun: {}\ndatasets: [a]", r"^datasets: \['a'\] is no section"),
         ("model: {arch: blip2_emac, model_type: tiny}\nrun: {}\ndatasets: {alfworld_cap: a}", "alfworld_cap: 'a' is"),
         ("model: {arch: blip2_emac}\nrun: {}\ndatasets: {}\ndatset: {}", "unknown section 'datset': did you mean"),
+        ("model: {arch: blip2_emac}\nrun: {}\ndatasets: {}\npreprocess: 5", "preprocess: 5 is no section"),
         ("run:\n\tseed: 1", "user.yaml: not a yaml file: while scanning"),
         ("- a", "user.yaml: a config file holds sections"),
         ("'111'", "user.yaml: a config file holds sections"),

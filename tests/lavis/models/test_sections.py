@@ -70,6 +70,8 @@ def test_checks_a_whole_file(tmp_path: Path) -> None:
         ("model=tiny", "model: 'tiny' is no section"),
         ("run=5", "run: 5 is no section"),
         ("datasets=5", "datasets: 5 is no section"),
+        ("dataset.a=5", "unknown section 'dataset': did you mean 'datasets'"),
+        ("preprocess.text_processor.train.name=blip_question", "text_processor changes no text"),
         ("model.arch=[a]", "model.arch: .*a.* is no name"),
         ("model.model_type=5", "model.model_type: 5 is no name"),
     ):

@@ -73,7 +73,7 @@ def test_every_kind_of_config_is_read(name):
         ("run: {actr: expert, output: out.json}", "unknown key 'run.actr': did you mean 'run.actor'?"),
         ("planner: {name: explorer}\nrun: {num_rouns: 3}", "unknown key 'run.num_rouns': did you mean"),
         (
-            "run: {task: captioning, sed: 1}\nmodel: {arch: blip2_emac}",
+            "run: {task: captioning, sed: 1}\nmodel: {}\ndatasets: {}",
             "unknown key 'run.sed': did you mean 'run.seed'?",
         ),
         ("datasets: {}\nrun: {tsk: captioning}\nmodel: {arch: blip2_emac}", "did you mean 'run.task'?"),
