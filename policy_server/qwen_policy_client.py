@@ -45,6 +45,8 @@ TIMEOUT_S = 30.0  # for one answer
 RETRIES = 4  # after the first try
 MIN_PAUSE_S = 0.2  # before the first retry; each one after it waits twice as long
 MAX_PAUSE_S = 10.0  # also if the server asks for a longer one
+# A proxy of the environment (HTTP_PROXY) cannot reach the servers of this machine: httpx asks these without one.
+_DIRECT = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
 # Too slow, too often, busy or about to start: the next try can succeed. A 500 is a fault that would come again.
 _RETRY_STATUSES = (408, 429, 502, 503, 504)
 
@@ -234,7 +236,7 @@ class QwenPolicyClient(_ClientBase):
     def __init__(self, server_url: str = DEFAULT_URL, *, http: Any = None, **options: Any) -> None:
         """`options`: api_key, timeout, retries, model, image_format. `http` sends requests; None: an httpx.Client."""
         super().__init__(server_url, **options)
-        self._http = httpx.Client() if http is None else http
+        self._http = httpx.Client(mounts=_DIRECT) if http is None else http
 
     def __enter__(self) -> QwenPolicyClient:
         return self
@@ -255,10 +257,8 @@ class QwenPolicyClient(_ClientBase):
 
         This works even if the server is away.
         """
-        try:
+        with contextlib.suppress(httpx.HTTPError):  # the server forgets idle sessions
             self._http.request(**self._forget_request(env_id))
-        except httpx.HTTPError:
-            return  # the server forgets idle sessions
 
     def get_action(
         self,
@@ -300,7 +300,7 @@ class AsyncQwenPolicyClient(_ClientBase):
     def __init__(self, server_url: str = DEFAULT_URL, **options: Any) -> None:
         """`options`: api_key, timeout, retries, model, image_format."""
         super().__init__(server_url, **options)
-        self._http = httpx.AsyncClient()
+        self._http = httpx.AsyncClient(mounts=_DIRECT)
 
     async def __aenter__(self) -> AsyncQwenPolicyClient:
         return self
@@ -321,10 +321,8 @@ class AsyncQwenPolicyClient(_ClientBase):
 
         This works even if the server is away.
         """
-        try:
+        with contextlib.suppress(httpx.HTTPError):  # the server forgets idle sessions
             await self._http.request(**self._forget_request(env_id))
-        except httpx.HTTPError:
-            return  # the server forgets idle sessions
 
     async def get_action(
         self,

@@ -24,6 +24,9 @@ from typing import Any, NamedTuple, TypeVar
 GRACE_S = 5.0  # for a call that is late to end by itself
 NAME_THREADS = 8
 MAX_ANSWER = 2 << 20  # bytes; as JSON they take up to thirty times that while they are read
+# A proxy of the environment (HTTP_PROXY) cannot reach the servers of this machine, and would get what they are asked:
+# httpx asks these addresses without one.
+_DIRECT = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
 _FRAMING = (b"content-encoding", b"content-length", b"content-type", b"transfer-encoding")  # of what was sent
 _Answer = TypeVar("_Answer")
 
@@ -169,6 +172,10 @@ class BoundedAnswers:
     """
 
     max_answer = MAX_ANSWER
+
+    def __init__(self, **options: Any) -> None:
+        """`options` are those of httpx's `AsyncClient`."""
+        super().__init__(mounts=_DIRECT, **options)
 
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
         """See httpx's `AsyncClient.send`."""

@@ -31,6 +31,7 @@ FAMILIES = (
     "gemma3",
     "paligemma",
     "instructblip",
+    "mllama",
 )
 
 
@@ -75,6 +76,12 @@ _LLAVA = (
     "{% endif %}{% endfor %}{{ ' ' if message['role'] == 'user' else '</s>' }}{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
+_LLAMA = (
+    "{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}<|image|>{% else %}{{ part['text'] | trim }}"
+    "{% endif %}{% endfor %}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
 _GEMMA = (
     "{{ bos_token }}{% for message in messages %}<start_of_turn>"
     "{{ 'model' if message['role'] == 'assistant' else 'user' }}\n{% for part in message['content'] %}"
@@ -103,6 +110,8 @@ def make(family: str, dest: Path | str, *, seed: int = 0) -> Path:
             for parameter in model.parameters():
                 if parameter.dim() > 1:
                     parameter.normal_(std=0.1)
+                elif parameter.numel() == 1:  # a gate, which begins at 0 and lets nothing of an image through
+                    parameter.fill_(1.0)
     model.save_pretrained(folder)
     save_processor(processor, folder)
     return folder
@@ -335,6 +344,25 @@ def _instructblip() -> Parts:
     return Parts(config, made)
 
 
+def _mllama() -> Parts:
+    words = tokenizer(["<|image|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], image_token="<|image|>")
+    images = transformers.MllamaImageProcessorPil(size={"height": SIDE, "width": SIDE}, max_image_tiles=4)
+    made = transformers.MllamaProcessor(images, words, chat_template=_LLAMA)
+    vision = {"hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": 2, "num_global_layers": 1}
+    vision |= {"attention_heads": 2, "image_size": SIDE, "patch_size": 14, "max_num_tiles": 4}
+    # The features of a layer in between are put beside those of the last one.
+    vision |= {"intermediate_layers_indices": [0], "vision_output_dim": 2 * WIDTH}
+    vision |= {"supported_aspect_ratios": [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]]}
+    # The language model's second layer reads the image, whose features are no tokens of the prompt.
+    text = _text(
+        len(words), cross_attention_layers=[1], bos_token_id=1, eos_token_id=2, pad_token_id=words.pad_token_id
+    )
+    config = transformers.MllamaConfig(
+        text_config=text, vision_config=vision, image_token_index=words.convert_tokens_to_ids("<|image|>")
+    )
+    return Parts(config, made)
+
+
 _PARTS: dict[str, Callable[[], Parts]] = {
     "qwen2_vl": lambda: _qwen("qwen2_vl"),
     "qwen2_5_vl": lambda: _qwen("qwen2_5_vl"),
@@ -347,6 +375,7 @@ _PARTS: dict[str, Callable[[], Parts]] = {
     "gemma3": _gemma3,
     "paligemma": _paligemma,
     "instructblip": _instructblip,
+    "mllama": _mllama,
 }
 
 

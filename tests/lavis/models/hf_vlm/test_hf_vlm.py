@@ -27,7 +27,7 @@ from xrl_alignment.builders.student import prompt_writer
 
 pytest.importorskip("peft")
 FAMILIES = [
-    pytest.param(name, marks=[] if name in ("qwen2_5_vl", "smolvlm", "llava") else pytest.mark.slow)
+    pytest.param(name, marks=[] if name in ("qwen2_5_vl", "smolvlm", "llava", "mllama") else pytest.mark.slow)
     for name in tiny.FAMILIES
 ]
 Build = Callable[..., HfVlm]
@@ -75,6 +75,9 @@ def test_logps_are_those_of_one_plain_forward_pass(family: str, build: Build, qu
                 for key in {"token_type_ids", "mm_token_type_ids"} & inputs.keys():
                     kind = int(family == "paligemma" and key == "token_type_ids")
                     extra[key] = torch.cat([inputs[key], torch.full_like(ids, kind)], dim=1)
+                if "cross_attention_mask" in inputs:  # an answer reads the images that the prompt's last token reads
+                    mask = inputs["cross_attention_mask"]
+                    extra["cross_attention_mask"] = torch.cat([mask, mask[:, -1:].expand(-1, ids.shape[1], -1, -1)], 1)
                 logits = model.base(input_ids=whole, **{**inputs, **extra}).logits[0, prompt.shape[1] - 1 : -1]
                 plain = logits.log_softmax(-1).gather(1, ids.T).sum()
                 torch.testing.assert_close(fast[row, column], plain, rtol=0, atol=1e-4)
