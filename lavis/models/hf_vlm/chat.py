@@ -148,10 +148,11 @@ class Chat:
     def _write(self, text: str, images: int, answer: str | None = None) -> str:
         """The exchange as one text: the images, the user's text, and the answer or the place where it begins."""
         if not self.has_template:
-            # A processor without this method, and InstructBLIP's (which has a second tokenizer), joins image and text.
-            processor = self.processor
-            joins_itself = not hasattr(processor, "replace_image_token") or hasattr(processor, "qformer_tokenizer")
-            before = "" if joins_itself else self.image_token * images
+            # Who says what an image's mark becomes wants the mark in the text (PaliGemma). Who has that method from the
+            # base class, where it raises, joins image and text without a mark (BLIP-2, InstructBLIP).
+            kinds = (type(self.processor), ProcessorMixin)
+            own, inherited = (getattr(kind, "replace_image_token", None) for kind in kinds)
+            before = "" if own is inherited else self.image_token * images
             return before + text + ("" if answer is None else " " + answer)
         content = [*[{"type": "image"}] * images, {"type": "text", "text": text}]
         messages: list[dict[str, Any]] = [{"role": "user", "content": content}]

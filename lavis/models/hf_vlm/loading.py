@@ -92,7 +92,8 @@ def load_processor(path: str, config: PretrainedConfig, *, download: bool = True
             f"model.path: {path}'s processor cannot be loaded ({first_sentence(error)}): copy all files of the model's "
             "page that are no weights"
         ) from error
-    token, number = image_token(processor), image_token_id(config)
+    # Aya Vision's and Llama 4's processors put other tokens in the place of the one that the template writes.
+    token, number = getattr(processor, "img_patch_token", None) or image_token(processor), image_token_id(config)
     # The model puts an image's features in the places of this token. If tokenizer and config mean different ones, it
     # finds none or too many.
     known = processor.tokenizer.convert_tokens_to_ids(token)

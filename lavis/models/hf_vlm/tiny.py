@@ -31,7 +31,9 @@ FAMILIES = (
     "gemma3",
     "paligemma",
     "instructblip",
+    "blip2",
     "mllama",
+    "aya_vision",
 )
 
 
@@ -327,19 +329,53 @@ def _paligemma() -> Parts:
     return Parts(config, made)
 
 
-def _instructblip() -> Parts:
+def _blip(kind: str) -> Parts:
     words = tokenizer(["<image>"])
     images = transformers.BlipImageProcessorPil(size={"height": SIDE, "width": SIDE})
-    # The second tokenizer is the Q-Former's.
-    made = transformers.InstructBlipProcessor(images, words, tokenizer([]), num_query_tokens=4)
+    if kind == "instructblip":
+        # The second tokenizer is the Q-Former's.
+        made: Any = transformers.InstructBlipProcessor(images, words, tokenizer([]), num_query_tokens=4)
+        of_config: Any = transformers.InstructBlipConfig
+        text = _text(len(made.tokenizer), model_type="llama", pad_token_id=words.pad_token_id)
+    else:
+        made, of_config = transformers.Blip2Processor(images, words, num_query_tokens=4), transformers.Blip2Config
+        text = _text(len(made.tokenizer), model_type="opt", ffn_dim=64, pad_token_id=words.pad_token_id)
+        text |= {"word_embed_proj_dim": WIDTH}
     vision = {"hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    qformer = {"hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = transformers.InstructBlipConfig(
+    config = of_config(
         vision_config={**vision, "image_size": SIDE, "patch_size": 14},
-        qformer_config={**qformer, "encoder_hidden_size": WIDTH, "vocab_size": len(words)},
-        text_config=_text(len(made.tokenizer), model_type="llama", pad_token_id=words.pad_token_id),
+        qformer_config={**vision, "encoder_hidden_size": WIDTH, "vocab_size": len(words)},
+        text_config=text,
         num_query_tokens=4,
         image_token_index=made.tokenizer.convert_tokens_to_ids("<image>"),
+    )
+    return Parts(config, made)
+
+
+def _aya_vision() -> Parts:
+    marks = ["<image>", "<|IMG_PATCH|>", "<|START_OF_IMG|>", "<|END_OF_IMG|>", "<|IMG_LINE_BREAK|>"]
+    marks += ["TILE_GLOBAL", *(f"TILE_{number}" for number in range(1, 5))]
+    words = tokenizer([*marks, "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"])
+    images = transformers.GotOcr2ImageProcessorPil(
+        size={"height": SIDE, "width": SIDE}, crop_to_patches=True, min_patches=1, max_patches=4
+    )
+    made = transformers.AyaVisionProcessor(
+        images,
+        words,
+        patch_size=14,
+        img_size=SIDE,
+        downsample_factor=2,
+        chat_template=_LLAMA.replace("<|image|>", "<image>"),
+    )
+    text = _text(len(words), model_type="cohere2", head_dim=8, sliding_window=64, pad_token_id=words.pad_token_id)
+    config = transformers.AyaVisionConfig(
+        text_config=text | {"layer_types": ["sliding_attention", "full_attention"]},
+        vision_config=_siglip_vision(),
+        vision_feature_select_strategy="full",
+        downsample_factor=2,
+        alignment_intermediate_size=64,
+        # Not the token that the template writes, but the one that the processor puts in its place.
+        image_token_index=words.convert_tokens_to_ids("<|IMG_PATCH|>"),
     )
     return Parts(config, made)
 
@@ -374,8 +410,10 @@ _PARTS: dict[str, Callable[[], Parts]] = {
     "llava_next": lambda: _llava("llava_next"),
     "gemma3": _gemma3,
     "paligemma": _paligemma,
-    "instructblip": _instructblip,
+    "instructblip": lambda: _blip("instructblip"),
+    "blip2": lambda: _blip("blip2"),
     "mllama": _mllama,
+    "aya_vision": _aya_vision,
 }
 
 

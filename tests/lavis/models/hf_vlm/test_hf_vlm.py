@@ -26,10 +26,8 @@ from tests.lavis.models.hf_vlm.conftest import PROMPTS, frame, wake
 from xrl_alignment.builders.student import prompt_writer
 
 pytest.importorskip("peft")
-FAMILIES = [
-    pytest.param(name, marks=[] if name in ("qwen2_5_vl", "smolvlm", "llava", "mllama") else pytest.mark.slow)
-    for name in tiny.FAMILIES
-]
+QUICK = ("qwen2_5_vl", "smolvlm", "llava", "mllama", "blip2", "aya_vision")
+FAMILIES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in tiny.FAMILIES]
 Build = Callable[..., HfVlm]
 ANSWERS = [["go to desk 1", "look"], ["take mug 1 from desk 1", "open drawer 12"], ["look", "go to the desk 3"]]
 
