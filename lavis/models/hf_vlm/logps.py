@@ -144,9 +144,9 @@ def check_image_tokens(vlm: PreTrainedModel, chat: Chat, path: str) -> None:
     """ConfigError if the vision side makes another number of features than the prompt has tokens for the images.
 
     Looked at once, with black frames, before anything is played or trained: a processor of another model's folder, or
-    more images than the model takes, would else end in a shape error within the first step. ConfigError, too, if the
-    images cannot be read at all, if memory is not enough, or if `model.dtype` is none that this device computes in.
-    What else a forward pass raises has nothing to do with images, and is raised as it is.
+    more images than the model takes, would else end in a shape error within the first step, or in images that nothing
+    reads. ConfigError, too, if the images cannot be read at all, if memory is not enough, or if `model.dtype` is none
+    that this device computes in. What else a forward pass raises has nothing to do with images, and is raised as it is.
     """
     asked = f"model.path: {path} with model.images={chat.images}"
     try:
@@ -193,6 +193,12 @@ def check_image_tokens(vlm: PreTrainedModel, chat: Chat, path: str) -> None:
             f"{asked}: images and image tokens do not match: {features} features of the vision side for {tokens} "
             "tokens of the prompt: take the processor that belongs to the model"
         ) from error
+    # BLIP-2's processor writes the tokens of one image, whatever their number, and its model takes the oldest one.
+    if chat.images > 1 and tokens == chat.image_tokens(chat.read(Question("x", [Image.new("RGB", FRAME)]))):
+        raise ConfigError(
+            f"{asked}: a prompt has as many image tokens as with one image, so that the newest would be left out: set "
+            "model.images=1"
+        )
 
 
 def _reason(error: Exception) -> str:

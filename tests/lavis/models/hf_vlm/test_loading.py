@@ -105,6 +105,9 @@ def test_image_tokens_that_do_not_fit_the_vision_side(build: Build, copy: Callab
 def test_more_images_than_the_model_takes(build: Build, folder: Callable[[str], Path]) -> None:
     text = refused(build, folder("instructblip"), ConfigError, images=2)
     assert "model.images=2: the model's vision side cannot read the images" in text
+    # Before, BLIP-2 read the oldest of two frames, and nothing said so.
+    text = refused(build, folder("blip2"), ConfigError, images=2)
+    assert "as many image tokens as with one image" in text and "set model.images=1" in text
 
 
 def test_a_mismatch_that_the_family_does_not_word(build: Build, copy: Callable[..., Path]) -> None:
