@@ -67,8 +67,9 @@ def load_config(path: str, *, download: bool = True) -> PretrainedConfig:
 def load_processor(path: str, config: PretrainedConfig, *, download: bool = True) -> ProcessorMixin:
     """The model's processor, without its processor of videos, which would need torchvision.
 
-    MissingFileError if the folder has none; ConfigError if it has no token that stands for an image, and without
-    `download` also if a hub id's processor is not in the hub's cache on this machine.
+    MissingFileError if the folder has none, MissingExtraError if it needs a library that is not installed. ConfigError
+    if it has no token that stands for an image, and without `download` also if a hub id's processor is not in the hub's
+    cache on this machine.
     """
     if Path(path).is_dir() and not any(
         (Path(path) / name).is_file() for name in ("processor_config.json", "preprocessor_config.json")
@@ -88,10 +89,15 @@ def load_processor(path: str, config: PretrainedConfig, *, download: bool = True
     except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError) as error:
         if not download and not Path(path).is_dir():
             raise _not_here(path) from error
-        raise MissingFileError(
-            f"model.path: {path}'s processor cannot be loaded ({first_sentence(error)}): copy all files of the model's "
-            "page that are no weights"
-        ) from error
+        cannot = f"model.path: {path}'s processor cannot be loaded ({first_sentence(error)})"
+        # Some families have processors of torchvision alone. Transformers says so of a processor, not of its part for
+        # images: of that it says that there is no class.
+        if isinstance(error, ImportError):
+            raise MissingExtraError(f"{cannot}: install that library") from error
+        copying = "copy all files of the model's page that are no weights"
+        if "image processor class" in str(error) and importlib.util.find_spec("torchvision") is None:
+            copying = f"install torchvision, which some of them need, or {copying}"
+        raise MissingFileError(f"{cannot}: {copying}") from error
     # Aya Vision's and Llama 4's processors put other tokens in the place of the one that the template writes.
     token, number = getattr(processor, "img_patch_token", None) or image_token(processor), image_token_id(config)
     # The model puts an image's features in the places of this token. If tokenizer and config mean different ones, it

@@ -110,6 +110,21 @@ def test_more_images_than_the_model_takes(build: Build, folder: Callable[[str], 
     assert "as many image tokens as with one image" in text and "set model.images=1" in text
 
 
+def test_a_processor_that_needs_torchvision(build: Build, copy: Callable[..., Path]) -> None:
+    """Before, the advice was to copy files, whatever was missing."""
+    if importlib.util.find_spec("torchvision"):
+        pytest.skip("torchvision is installed")
+    path = copy("llava_next")
+    transformers.Mistral3Config().save_pretrained(path)
+    text = refused(build, path, MissingExtraError)
+    assert "PixtralProcessor requires the Torchvision library" in text and text.endswith("install that library")
+    transformers.Lfm2VlConfig(vision_config={"model_type": "siglip2_vision_model"}).save_pretrained(path)
+    settings = json.loads((path / "processor_config.json").read_text())
+    settings["image_processor"]["image_processor_type"] = "Lfm2VlImageProcessor"
+    (path / "processor_config.json").write_text(json.dumps(settings))
+    assert "install torchvision, which some of them need, or copy" in refused(build, path, MissingFileError)
+
+
 def test_a_mismatch_that_the_family_does_not_word(build: Build, copy: Callable[..., Path]) -> None:
     """InstructBLIP raises a shape error ("Number of elements of source < number of ones in mask")."""
     path = copy("instructblip")
