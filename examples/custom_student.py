@@ -33,6 +33,7 @@ from transformers import (
 
 from lavis.common.errors import ConfigError, unknown
 from lavis.common.paths import REPO_ROOT
+from lavis.models.blip2_models import weights
 from lavis.models.decoding import NewTokensPenalty, forget_decoding
 from lavis.models.student import Decoding, Question, RowLoss
 from lavis.models.student_model import StudentModel
@@ -67,8 +68,8 @@ class TextStudent(StudentModel):
         try:
             lm = AutoModelForCausalLM.from_pretrained(cfg["path"], dtype=torch.float32)
             tokenizer = AutoTokenizer.from_pretrained(cfg["path"])
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"model.path={cfg['path']}: {str(error).splitlines()[0]}") from error
+        except weights.UNLOADABLE as error:
+            raise ConfigError(f"model.path={cfg['path']}: {weights.why_unloadable(cfg['path'], error)}") from error
         student = cls(lm, tokenizer, str(cfg["path"]))
         if cfg.get("pretrained") and cfg.get("load_pretrained", True):
             student.loaded(cfg["pretrained"])

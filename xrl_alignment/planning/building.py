@@ -19,11 +19,12 @@ from alfworld_native.games import find_games, games_hash
 from alfworld_native.household.levels import horizon
 from lavis.common.config import load_yaml
 from lavis.common.devices import pick_device, set_seed, set_threads
-from lavis.common.errors import ConfigError, MissingFileError, first_sentence
+from lavis.common.errors import ConfigError, MissingFileError
 from lavis.common.files import locked, new_folder, read_json, write_atomically, write_json
 from lavis.common.named_class import is_class_name
 from lavis.common.settings import check, check_has_effect
 from lavis.models.base_model import LIBRARY_ROOT
+from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.emac_config import MODEL_TYPES, package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
 from lavis.models.played import PlayedGames, games_of_weights, played_by_base
@@ -397,14 +398,15 @@ def language_model(name: str, key: str = "planner.model") -> PreTrainedModel:
         refuse_no_model(name, key)
         try:
             return AutoModelForCausalLM.from_pretrained(name, trust_remote_code=False)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{key}={name} is no language model: {first_sentence(error)}") from error
+        except weights.UNLOADABLE as error:
+            reason = weights.why_unloadable(name, error)
+            raise ConfigError(f"{key}={name} is no language model: {reason}") from error
     # The demo's language model: its sizes from the model's settings, its weights from the file that ships.
     sizes = OmegaConf.to_container(load_yaml(LIBRARY_ROOT / MODEL_TYPES["demo"]).model.llm_config)
     assert isinstance(sizes, dict)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**{str(key): value for key, value in sizes.items()}))
-    weights = {name: value.float() for name, value in load_file(package_path(TINY[name])).items()}
-    model.load_state_dict(weights, strict=False)  # the output layer is the embedding
+    state = {name: value.float() for name, value in load_file(package_path(TINY[name])).items()}
+    model.load_state_dict(state, strict=False)  # the output layer is the embedding
     return model
 
 

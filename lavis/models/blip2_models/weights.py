@@ -16,17 +16,20 @@ import re
 import zipfile
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lavis.common.errors import EmacError, MissingFileError, why_unreadable
+from lavis.common.errors import EmacError, MissingFileError, first_sentence, why_unreadable
 from lavis.models import download
 from lavis.models.tensor_files import load_tensors
 
+# What `from_pretrained` raises for a folder that it cannot load; the last three are of files that are no weights.
+UNLOADABLE = (OSError, ValueError, RuntimeError, EOFError, UnpicklingError, SafetensorError)
 # (LAVIS, native), as regular expressions' replacements in both directions; order matters.
 _VIT = r"visual_encoder\."
 _TO_NATIVE = (
@@ -203,6 +206,19 @@ def read_shapes(path: str | Path) -> dict[str, Tensor]:
     for file in weight_files(path):
         state |= _read_file(file, shapes_only=True)
     return state
+
+
+def why_unloadable(path: str | Path, error: BaseException) -> str:
+    """Why Transformers did not load a folder or hub id: its damaged file of weights, else the error's own words."""
+    # Looked for after the fact: of a folder that Transformers loads not every file need be weights.
+    if Path(path).is_dir():
+        try:
+            read_shapes(path)
+        except WeightsError as damage:
+            return str(damage)
+        except MissingFileError:
+            pass  # Transformers has said so itself, or has not come so far
+    return first_sentence(error)
 
 
 def weight_files(path: str | Path) -> list[Path]:

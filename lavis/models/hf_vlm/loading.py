@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -29,6 +28,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from lavis.common.errors import ConfigError, EmacError, MissingExtraError, MissingFileError, first_sentence
+from lavis.models.blip2_models import weights
 from lavis.models.download import is_hub_id
 
 MEMINFO = Path("/proc/meminfo")
@@ -192,8 +192,9 @@ def load_model(
         loaded: Any = AutoModelForImageTextToText.from_pretrained(
             path, config=config, dtype=dtype, output_loading_info=True, trust_remote_code=False, **keywords
         )
-    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
-        raise ConfigError(f"model.path: {path}'s weights cannot be loaded ({first_sentence(error)})") from error
+    except (ImportError, *weights.UNLOADABLE) as error:
+        reason = weights.why_unloadable(path, error)
+        raise ConfigError(f"model.path: {path}'s weights cannot be loaded ({reason})") from error
     model, report = loaded
     if options["quantization"] == "4bit":
         # On a CPU with AVX512-BF16, bitsandbytes packs a 4-bit layer's weights anew at its first pass in evaluation

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from omegaconf import OmegaConf
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.household.generator import generate
@@ -338,6 +339,16 @@ def test_code_in_a_language_models_folder_does_not_run_and_nobody_is_asked(tmp_p
     with pytest.raises(ConfigError, match="is no language model"):
         language_model(str(tmp_path))
     assert not asked and not (tmp_path / "was_run").exists()
+
+
+def test_a_language_models_weights_that_are_cut_off_are_one_line(tmp_path) -> None:
+    """Before, it ended in the traceback of the library that reads them."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    LlamaForCausalLM(LlamaConfig(vocab_size=16, **sizes)).save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ConfigError, match="is no language model: .*model.safetensors is not a readable weight file"):
+        language_model(str(tmp_path))
 
 
 def test_an_adapters_folder_does_not_name_another_model(tmp_path, monkeypatch) -> None:

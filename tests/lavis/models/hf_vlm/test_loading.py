@@ -185,7 +185,16 @@ def test_damaged_weights(build: Build, copy: Callable[..., Path]) -> None:
     path = copy()
     data = (path / "model.safetensors").read_bytes()
     (path / "model.safetensors").write_bytes(data[: len(data) // 2])
-    assert "weights cannot be loaded" in refused(build, path, ConfigError)
+    text = refused(build, path, ConfigError)
+    assert "weights cannot be loaded" in text and "model.safetensors is not a readable weight file" in text
+    # Before, these ended in torch's traceback.
+    (path / "model.safetensors").unlink()
+    for content, says in (
+        (b"version https://git-lfs.github.com/spec/v1\n", "run `git lfs pull`"),
+        (b"", "it is empty"),
+    ):
+        (path / "pytorch_model.bin").write_bytes(content)
+        assert says in refused(build, path, ConfigError)
 
 
 @pytest.mark.parametrize("package", ["bitsandbytes", "accelerate"])
