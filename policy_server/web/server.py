@@ -24,6 +24,7 @@ from xrl_alignment.common.network import process_on_port
 logger = logging.getLogger("policy_server")
 
 WRITE_S = 5  # seconds for sending the last answers
+BACKLOG = 2048  # connections that the system holds until they are accepted; uvicorn's default
 SPARE_FILES = 256  # open files beside connections: the model's, the log, libraries
 
 
@@ -102,6 +103,9 @@ def open_port(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        # Now, not when uvicorn does it: with SO_REUSEADDR a second server can bind a port on which nobody listens yet,
+        # and loading the model may take minutes. Clients that come meanwhile wait.
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno != EADDRINUSE:

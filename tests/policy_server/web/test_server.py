@@ -16,6 +16,13 @@ def test_answers_are_sent_at_once():
         assert listener.proto == socket.IPPROTO_TCP
 
 
+def test_a_port_is_taken_while_its_server_loads_the_model():
+    with open_port("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ListenError, match=f"port {port} is held by .*pytest"):
+            open_port("127.0.0.1", port)
+
+
 def test_an_address_of_another_machine_is_named():
     with pytest.raises(ListenError, match=r"cannot listen on 192\.0\.2\.1:0") as caught:
         open_port("192.0.2.1", 0)
