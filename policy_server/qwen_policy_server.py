@@ -17,7 +17,6 @@ import argparse
 import logging
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -101,8 +100,6 @@ def main() -> None:
     allow_open_files(server.connections + SPARE_FILES)
     listener = open_port(server.host, server.port)
     admission = build(settings)
-    # uvicorn raises the signal that ended it a second time. After an orderly end this must not kill the process.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     DrainingServer(uvicorn_config(create_app(admission, keys), server), admission).run(sockets=[listener])
 
 

@@ -48,7 +48,12 @@ class DrainingServer(uvicorn.Server):
         # Python runs a signal handler between any two instructions; this call is safe there, and wakes the loop.
         if self.admission.loop is not None:
             self.admission.loop.call_soon_threadsafe(self.admission.drain)
-        super().handle_exit(sig, frame)
+        if sig == signal.SIGTERM:
+            # Without uvicorn's method: what that notes is raised a second time after the orderly end, which would then
+            # be an interruption. To ignore SIGTERM from before the start on would lose one that comes just then.
+            self.should_exit = True
+        else:
+            super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then log the address."""

@@ -74,6 +74,26 @@ def test_sigterm_answers_what_is_in_hand_and_ends_with_zero():
     assert code == 0
 
 
+TOLD_TO_END = """
+import os, signal
+from lavis.common.program import run_program
+from policy_server import qwen_policy_server as program
+
+def told_to_end(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    raise SystemExit("the signal was lost")
+
+program.build, program.create_app = lambda settings: None, told_to_end
+run_program(program.main)
+"""
+
+
+def test_sigterm_between_loading_and_serving_is_not_lost():
+    command = [sys.executable, "-c", TOLD_TO_END, "--port", "0"]
+    done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 def test_a_second_ctrl_c_ends_the_server_at_once():
     async def never() -> None:
         await asyncio.Event().wait()
