@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
+
+import pytest
 
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import parse_args
 from policy_server.qwen_policy_server import add_arguments, read_settings
+from tests.file_server import FileServer
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,6 +45,17 @@ def test_the_image_installs_extras_that_are_there():
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
     readme, licence = project["readme"], project["license-files"]
     assert all(f" {name} " in DOCKERFILE for name in ("pyproject.toml", "setup.py", readme, *licence))
+
+
+@pytest.mark.parametrize("image", ["policy_server", "examples/openenv"])
+def test_the_health_check_asks_the_server_itself_not_a_proxy(image):
+    """Docker gives containers the proxies of its own settings (~/.docker/config.json) as HTTP_PROXY."""
+    text = (REPO_ROOT / image / "Dockerfile").read_text(encoding="utf-8")
+    (check,) = re.findall(r"^HEALTHCHECK .*CMD python (.+)$", text, re.MULTILINE)
+    with FileServer() as server:
+        option, code = shlex.split(re.sub(r"http://127\.0\.0\.1:\d+", server.url, check))
+        environment = {"PATH": os.environ["PATH"], "http_proxy": "http://127.0.0.1:9"}  # where nothing listens
+        subprocess.run([sys.executable, option, code], env=environment, check=True)
 
 
 def test_the_commands_of_image_and_unit_are_understood():

@@ -164,6 +164,21 @@ def test_refusals_are_told_and_not_repeated(serve):
         assert client.get_action(OBS, CAVE, max_tokens=4)
 
 
+def test_a_server_of_this_machine_is_asked_without_a_proxy(serve, monkeypatch):
+    for variable in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # where nothing listens
+    for variable in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+    server = serve()
+
+    async def ask() -> dict:
+        async with AsyncQwenPolicyClient(server.url, retries=0) as client:
+            return await client.check_health()
+
+    with QwenPolicyClient(server.url.replace("127.0.0.1", "localhost"), retries=0) as client:
+        assert client.check_health() == asyncio.run(ask())
+
+
 def test_a_server_that_is_away_is_named():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -5,10 +5,13 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
+import httpx
 import pytest
 
-from xrl_alignment.common.call_pool import CallLoop, CallPool
+from tests.file_server import CONTENT, FileServer
+from xrl_alignment.common.call_pool import BoundedAnswers, CallLoop, CallPool
 
 PATIENCE_S = 60  # far more than anything here takes, also on a busy machine
 
@@ -117,6 +120,25 @@ def test_closing_ends_calls_in_progress_and_the_thread():
     thread.join(PATIENCE_S)
     assert closed == [True] and not thread.is_alive()
     pool.shutdown()
+
+
+def test_a_server_of_this_machine_is_asked_without_a_proxy(monkeypatch):
+    for variable in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # where nothing listens
+    for variable in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+
+    class Client(BoundedAnswers, httpx.AsyncClient):
+        max_answer = len(CONTENT)
+
+    client, loop = Client(), CallLoop()
+    with FileServer() as server:
+        for host in ("127.0.0.1", "localhost"):
+            url = server.url.replace("127.0.0.1", host)
+            assert loop.run(partial(client.get, url), PATIENCE_S).content == CONTENT
+    with pytest.raises(httpx.ConnectError):  # others still through the proxy
+        loop.run(partial(client.get, "http://example.invalid/"), PATIENCE_S)
+    loop.close(client.aclose)
 
 
 def test_a_name_that_is_never_found_does_not_hold_the_program():
