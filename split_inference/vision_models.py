@@ -198,12 +198,15 @@ class ServedModel:
 
     def _call(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """What the server answers; ServerUnreachable if it does not in time, too long, or with an error."""
-        from openai import OpenAIError
+        from openai import APIConnectionError, OpenAIError
 
         try:
             return self._loop.run(call, self._deadline_s)
         except TimeoutError as error:
             raise self._unreachable(f"no answer within {self._deadline_s:g} s") from error
+        except APIConnectionError as error:
+            cause = error.__cause__ or error  # openai's own text says only that there was an error
+            raise self._unreachable(f"no connection ({str(cause) or type(cause).__name__})") from error
         except (OpenAIError, UnusableAnswer, ValueError, RecursionError) as error:
             raise self._unreachable(f"{type(error).__name__}: {error}") from error
 

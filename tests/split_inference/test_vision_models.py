@@ -88,6 +88,21 @@ SERVED = Namespace(
 )
 
 
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("localhost:8000/v1", "no connection (Request URL is missing an 'http://' or 'https://' protocol.)"),
+        ("http://localhost:9/v1", "no connection (All connection attempts failed)"),  # where nothing listens
+    ],
+)
+def test_an_address_that_cannot_be_asked_is_told_with_the_reason(url, reason):
+    model = ServedModel(Namespace(**vars(SERVED), base_url=url), "")
+    with pytest.raises(ServerUnreachable) as caught:
+        model.answer([TURN])
+    model.close()
+    assert str(caught.value) == f"the model's server {url}: {reason}"
+
+
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_an_endpoint_that_attacks_ends_in_one_line_and_in_time(mode, monkeypatch):
     monkeypatch.setattr(vision_models, "_PAUSE_S", 0.5)
