@@ -28,7 +28,14 @@ case "$mode" in
   foreground) exec "${command[@]}" ;;
   tmux)
     command -v tmux >/dev/null || { echo "error: tmux is not installed; try --background" >&2 && exit 2; }
-    tmux new-session -d -s emac "$(printf '%q ' "${command[@]}"); echo \"exit code \$?\"; exec bash"
+    # A tmux server that runs already gives a session the environment that it was started with: no OPENAI_API_KEY, no
+    # CUDA_VISIBLE_DEVICES of this shell. A file that only this user may read brings them over; the session removes it.
+    environment=$(mktemp)
+    (unset TERM TMUX TMUX_PANE && export -p) >"$environment"
+    printf -v take 'source %q; rm %q' "$environment" "$environment"
+    tmux new-session -d -s emac bash -c \
+      "$take; $(printf '%q ' "${command[@]}"); echo \"exit code \$?\"; exec bash" ||
+      { rm "$environment" && exit 2; }
     echo "started; look with: tmux attach -t emac"
     ;;
   background)

@@ -88,15 +88,24 @@ def test_tmux_session_holds_the_run(tmp_path: Path) -> None:
         pytest.skip("tmux is not installed")
     own_server = {"TMUX_TMPDIR": str(tmp_path), "TMUX": ""}  # not the user's own tmux
     environment = {**os.environ, **own_server}
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $*"\n')
+    program.chmod(0o700)
+    given = {**own_server, "PYTHON": str(program), "CUDA_VISIBLE_DEVICES": "3 'b", "TMPDIR": str(tmp_path)}
     try:
-        done = run("run_dagger.sh", "--tmux", "--cfg-path", "a b.yaml", **own_server)
+        # It runs already, without the variable: tmux itself gives a session what its server was started with.
+        subprocess.run([tmux, "new-session", "-d", "-s", "other"], env=environment, check=True)
+        done = run("run_dagger.sh", "--tmux", "--cfg-path", "a b.yaml", **given)
         assert "tmux attach -t emac" in done.stdout, done.stderr
         screen, deadline = "", time.monotonic() + 60
         while "exit code 0" not in screen and time.monotonic() < deadline:
             time.sleep(0.1)
             shown = [tmux, "capture-pane", "-p", "-t", "emac"]
             screen = subprocess.run(shown, env=environment, capture_output=True, text=True).stdout
-        assert "-m xrl_alignment.pipeline --cfg-path a b.yaml" in screen
+        assert "3 'b -m xrl_alignment.pipeline --cfg-path a b.yaml" in screen
+        again = run("run_dagger.sh", "--tmux", "--cfg-path", "a b.yaml", **given)
+        assert (again.returncode, again.stderr) == (2, "duplicate session: emac\n")
+        assert not list(tmp_path.glob("tmp.*"))  # the environment, which may hold keys, is left in no file
     finally:
         subprocess.run([tmux, "kill-server"], env=environment, capture_output=True)
 
