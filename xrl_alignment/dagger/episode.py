@@ -24,7 +24,7 @@ import numpy as np
 
 from alfworld_native.experts.base import Expert, Label
 from alfworld_native.language.commands import normalise
-from lavis.common.errors import EmacError, first_sentence
+from lavis.common.errors import EmacError, FileError, first_sentence
 from lavis.datasets.shards import IMAGE
 from xrl_alignment.agents.language.plain import plain
 from xrl_alignment.agents.policies.base import Policy, PolicyInput
@@ -84,15 +84,19 @@ class UnfinishedTransitions(Sequence[Transition]):
         return self._ends[-1] if self._ends else 0
 
     def append(self, transition: Transition) -> None:
-        """Add a transition without its feedback."""
+        """Add a transition without its feedback. FileError if the disk is full."""
         # JSON with escapes: a text may hold half a surrogate pair, which UTF-8 cannot.
         texts = json.dumps([getattr(transition, name) for name in _TEXTS]).encode()
         height, width, _ = transition.image.shape
-        with open(self._path, "r+b") as file:
-            file.seek(self.size)  # a write that failed half-way is overwritten by the next one
-            file.write(_HEAD.pack(len(texts), height, width) + texts)
-            file.write(lz4.block.compress(np.ascontiguousarray(transition.image).data, store_size=False))
-            self._ends.append(file.tell())
+        try:
+            with open(self._path, "r+b") as file:
+                file.seek(self.size)  # a write that failed half-way is overwritten by the next one
+                file.write(_HEAD.pack(len(texts), height, width) + texts)
+                file.write(lz4.block.compress(np.ascontiguousarray(transition.image).data, store_size=False))
+                end = file.tell()
+        except OSError as error:  # some of the system's own name no file
+            raise FileError(f"{self._path} could not be written: {error.strerror or error}") from error
+        self._ends.append(end)  # only now: closing the file writes what its buffer still holds
 
     def remove(self) -> None:
         """Remove the file: the episode has ended, and its transitions can no longer be read here."""

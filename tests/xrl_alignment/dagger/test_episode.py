@@ -1,16 +1,18 @@
 """One game being played."""
 
+import resource
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lavis.common.errors import FileError
 from lavis.common.files import remove_temporaries
 from tests.xrl_alignment.runs.stored import transition
 from xrl_alignment.agents.experts import Label, make_expert
 from xrl_alignment.agents.language.plain import plain
-from xrl_alignment.dagger.episode import LabelledEpisode, UnfinishedTransitions
+from xrl_alignment.dagger.episode import LabelledEpisode, UnfinishedTransitions, may_be_the_datas
 from xrl_alignment.runs.transitions import Transition, write_shard
 from xrl_alignment.wire.messages import Observation
 
@@ -125,6 +127,21 @@ def test_an_unfinished_episode_is_in_a_file_and_its_shard_is_the_same(tmp_path):
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
     del kept
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.h5", "b.h5"]
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
+    kept = UnfinishedTransitions(tmp_path)
+    kept.append(transition(0))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (kept.size + 10, before[1]))  # as on a full disk, nothing more is taken
+    try:
+        with pytest.raises(FileError, match=f"{tmp_path}/.unfinished-.* could not be written: File too large") as caught:
+            kept.append(transition(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not may_be_the_datas(caught.value)  # the run ends, not only the episode
+    kept.append(transition(2))
+    assert [each.executed for each in kept] == [transition(number).executed for number in (0, 2)]
 
 
 def test_what_a_killed_process_left_of_an_episode_goes(tmp_path):
