@@ -21,6 +21,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
+from lavis.common.errors import ConfigError
+
 GRACE_S = 5.0  # for a call that is late to end by itself
 NAME_THREADS = 8
 MAX_ANSWER = 2 << 20  # bytes; as JSON they take up to thirty times that while they are read
@@ -174,8 +176,11 @@ class BoundedAnswers:
     max_answer = MAX_ANSWER
 
     def __init__(self, **options: Any) -> None:
-        """`options` are those of httpx's `AsyncClient`."""
-        super().__init__(mounts=_DIRECT, **options)
+        """`options` are those of httpx's `AsyncClient`. ConfigError if httpx cannot use the environment's proxy."""
+        try:
+            super().__init__(mounts=_DIRECT, **options)  # type: ignore[call-arg]
+        except (ImportError, ValueError) as error:  # socks5:// without the package socksio; a scheme such as socks://
+            raise ConfigError(f"the proxy of the environment (ALL_PROXY, HTTPS_PROXY, …): {error}") from error
 
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
         """See httpx's `AsyncClient.send`."""

@@ -10,6 +10,7 @@ from functools import partial
 import httpx
 import pytest
 
+from lavis.common.errors import ConfigError
 from tests.file_server import CONTENT, FileServer
 from xrl_alignment.common.call_pool import BoundedAnswers, CallLoop, CallPool
 
@@ -139,6 +140,17 @@ def test_a_server_of_this_machine_is_asked_without_a_proxy(monkeypatch):
     with pytest.raises(httpx.ConnectError):  # others still through the proxy
         loop.run(partial(client.get, "http://example.invalid/"), PATIENCE_S)
     loop.close(client.aclose)
+
+
+@pytest.mark.parametrize("proxy", ["socks://127.0.0.1:9", "socks5://127.0.0.1:9"])
+def test_a_proxy_that_cannot_be_used_is_one_line(monkeypatch, proxy):
+    class Client(BoundedAnswers, httpx.AsyncClient):
+        pass
+
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    monkeypatch.setitem(sys.modules, "socksio", None)  # as where it is not installed
+    with pytest.raises(ConfigError, match="the proxy of the environment .*: (Using SOCKS|Unknown scheme)"):
+        Client()
 
 
 def test_a_name_that_is_never_found_does_not_hold_the_program():

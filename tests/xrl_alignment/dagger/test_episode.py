@@ -135,7 +135,9 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (kept.size + 10, before[1]))  # as on a full disk, nothing more is taken
     try:
-        with pytest.raises(FileError, match=f"{tmp_path}/.unfinished-.* could not be written: File too large") as caught:
+        with pytest.raises(
+            FileError, match=f"{tmp_path}/.unfinished-.* could not be written: File too large"
+        ) as caught:
             kept.append(transition(1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
