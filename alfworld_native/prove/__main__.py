@@ -17,7 +17,7 @@ from alfworld_native.prove.page import Proof, report
 from alfworld_native.prove.transcripts import recorded, transcripts_file
 from alfworld_native.prove.versions import in_other_versions, version_of
 from lavis.common.errors import ConfigError
-from lavis.common.files import write_atomically
+from lavis.common.files import writable, write_atomically
 from lavis.common.program import run_program
 from lavis.common.progress import Bar
 
@@ -29,6 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     if options.games < 1 or options.steps < 0:
         raise ConfigError(f"--games {options.games} --steps {options.steps}: at least 1 game, and no negative number")
+    if options.out:
+        writable("--out", options.out)  # it is written after all games, of which there may be thousands
     proof = Proof()
     folder = data_root(options.data)
     paths = sorted(folder.rglob("game.tw-pddl"))

@@ -50,7 +50,7 @@ from alfworld_native.household.frozen import GAMES, HASHES, contents_hash
 from alfworld_native.household.generator import generate
 from alfworld_native.household.levels import LEVELS
 from lavis.common.errors import ConfigError, unknown
-from lavis.common.files import make_folder, read_json, write_atomically, write_json
+from lavis.common.files import make_folder, read_json, writable, write_atomically, write_json
 from lavis.common.named_class import is_class_name, load_class, make_named
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import run_program
@@ -323,6 +323,10 @@ def main(arguments: list[str] | None = None) -> int:
     _check_options(options.options, options.players)
     players = [player_named(text, options.options) for text in options.players]  # before minutes go into others' games
     page = _page_parts(options.page) if options.page else None
+    # Before hours of playing: all three are written at the end.
+    for name, file in (("--json", options.json), ("--heat-map", options.heat_map), ("--page", options.page)):
+        if file:
+            writable(name, file)
     make_folder(options.out)
     found: dict[str, dict[str, Any]] = {}
     for level in options.levels:
@@ -332,10 +336,8 @@ def main(arguments: list[str] | None = None) -> int:
             "set": chosen.name, "games": len(chosen.games), "hash": chosen.hash, "horizon": LEVELS[level].max_steps,
             **sizes._asdict(), "players": {player.name: play(player, chosen, options.out) for player in players},
         }  # fmt: skip
-        print(
-            f"{level}: " + ", ".join(f"{name} {_cell(row)}" for name, row in found[level]["players"].items()),
-            flush=True,
-        )
+        rows = found[level]["players"].items()
+        print(f"{level}: " + ", ".join(f"{name} {_cell(row)}" for name, row in rows), flush=True)
     for player in players:
         text = _player_card(player, options.out).encode()
         write_atomically(options.out / f"{_slug(player.name)}.card.md", lambda file, text=text: file.write(text))  # type: ignore[misc]

@@ -149,6 +149,11 @@ def test_a_proof_of_nothing_is_refused(household_data, wrong):
         run("--data", household_data, *wrong)
 
 
+def test_a_page_that_cannot_be_written_is_told_before_games_are_played(household_data, tmp_path):
+    with pytest.raises(ConfigError, match="--out=.* cannot be written"):
+        run("--data", household_data, "--out", tmp_path)
+
+
 def test_no_games(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         run_program(lambda: run("--data", tmp_path))

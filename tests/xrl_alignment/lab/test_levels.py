@@ -193,6 +193,8 @@ def test_a_class_is_given_what_it_declares_and_its_card_says_how_it_answers(tmp_
         (["--players", "student", "--options", "model.max_txt_len=9"], "none of --players is a file of weights"),
         (["--games", "61"], "a frozen test set has 60"),
         (["--games", "-1"], "must be 0 or more"),
+        (["--json", str(REPO_ROOT)], "--json=.* cannot be written"),
+        (["--heat-map", str(REPO_ROOT)], "--heat-map=.* cannot be written"),
     ],
 )
 def test_what_no_player_is_and_no_number(arguments, said, tmp_path):

@@ -33,6 +33,7 @@ from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import HOW_TO_GET_GAMES
 from alfworld_native.household.levels import LEVELS
 from lavis.common.errors import ConfigError
+from lavis.common.files import writable
 from lavis.common.program import read_first, run_program
 from xrl_alignment.lab.audit.experiments import QUICK, SECTIONS, Sizes, needs_games, splits
 
@@ -75,6 +76,9 @@ def read_command_line(arguments: list[str] | None = None) -> tuple[argparse.Name
         raise ConfigError("--students and --jobs are numbers of at least 1, --weak one of at least 0")
     if "logs" in (options.sections or ()) and not sizes.logs:
         raise ConfigError("--sections logs counts released runs: name their folders, --logs DIR")
+    for name, page in (("--page", options.page), ("--scores", options.scores)):
+        if page:
+            writable(name, page)  # both are written after an hour of playing
     options.sections = options.sections or [name for name in SECTIONS if name != "logs" or sizes.logs]
     if needs_games(options.sections) and not splits():
         raise EnvironmentFault(f"the audit plays valid_seen or valid_unseen, and neither is here: {HOW_TO_GET_GAMES}")

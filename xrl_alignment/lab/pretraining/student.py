@@ -46,6 +46,7 @@ from pathlib import Path
 from alfworld_native.household.mixture import read_mixture
 from lavis.common.config import merged, plain, read_option
 from lavis.common.errors import ConfigError
+from lavis.common.files import writable
 from lavis.common.program import read_first, run_program
 from lavis.models.sections import check_section
 
@@ -100,6 +101,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         raise ConfigError(f"--batch-tokens {arguments.batch_tokens} --lr {arguments.lr}: use numbers above 0")
     if not (math.isfinite(arguments.tokens) and arguments.tokens > 0):
         raise ConfigError(f"--tokens {arguments.tokens}: use a number of millions above 0")
+    if arguments.plot:
+        writable("--plot", arguments.plot)  # it is drawn after hours of training
     arguments.levels = read_mixture(" ".join(arguments.levels))
     options = plain(merged({}, *(read_option(option) for option in arguments.options)))
     arguments.options = {**options, "model_type": arguments.model_type}

@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lavis.common.files import writable
 from lavis.common.program import parse_args, read_first, run_program
 from xrl_alignment.lab.results.settings import ResultsConfig, ResultsFile
 from xrl_alignment.settings.loading import load_config
@@ -37,6 +38,8 @@ def read_command_line() -> tuple[ResultsConfig, Path | None]:
     """Sizes, and where the page is written; ConfigError for settings that cannot be used."""
     example = "configs/results/quick.yaml"
     arguments = parse_args(__doc__, _page, settings="xrl_alignment/lab/results/settings.py", example=example)
+    if arguments.page:
+        writable("--page", arguments.page)  # it is written after a day of experiments
     return load_config(ResultsFile, arguments.cfg_path, arguments.options).results, arguments.page
 
 

@@ -15,7 +15,7 @@ from lavis.common.paths import REPO_ROOT
 from tests.xrl_alignment.lab.audit.test_logs import write
 from xrl_alignment.lab.audit import __main__ as audit
 from xrl_alignment.lab.audit import experiments
-from xrl_alignment.lab.audit.__main__ import laid_over, main
+from xrl_alignment.lab.audit.__main__ import laid_over, main, read_command_line
 from xrl_alignment.lab.audit.experiments import QUICK, SECTIONS
 from xrl_alignment.lab.results.lab import Lab
 
@@ -50,6 +50,12 @@ def test_runs_of_one_name_are_refused(tmp_path):
 def test_logs_that_are_asked_for_have_to_be_named(tmp_path):
     with pytest.raises(ConfigError, match="name their folders, --logs DIR"):
         main(["--out", str(tmp_path / "out"), "--sections", "power", "logs"])
+
+
+@pytest.mark.parametrize("page", ["--page", "--scores"])
+def test_a_page_that_cannot_be_written_is_told_before_games_are_played(tmp_path, page):
+    with pytest.raises(ConfigError, match=f"{page}=.* cannot be written"):
+        read_command_line(["--out", str(tmp_path / "out"), "--sections", "power", page, str(tmp_path)])
 
 
 def test_without_official_games_it_is_one_line(tmp_path, monkeypatch):

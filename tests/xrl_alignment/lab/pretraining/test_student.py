@@ -231,3 +231,8 @@ def test_impossible_shares_are_refused(tmp_path, monkeypatch, wrong):
     monkeypatch.setattr(sys, "argv", ["make_student", "--out", str(tmp_path), *wrong])
     with pytest.raises(ConfigError, match=wrong[0]):
         student.main()
+
+
+def test_a_drawing_that_cannot_be_written_is_told_before_the_training(tmp_path):
+    with pytest.raises(ConfigError, match="--plot=.* cannot be written"):
+        student.parse_arguments(["--out", str(tmp_path / "out"), "--plot", str(tmp_path)])

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from lavis.common.errors import ConfigError
 from lavis.common.files import locked
 from lavis.common.paths import REPO_ROOT
 from lavis.datasets.shards import open_shard
 from tests import warm
-from xrl_alignment.lab.results.__main__ import with_earlier
+from xrl_alignment.lab.results.__main__ import read_command_line, with_earlier
 from xrl_alignment.lab.results.page import render
 from xrl_alignment.lab.results.settings import ResultsConfig, ResultsFile
 from xrl_alignment.settings.loading import load_config
@@ -40,6 +42,13 @@ def test_a_second_call_for_the_same_folder_is_refused(tmp_path: Path) -> None:
     assert (second.returncode, second.stdout) == (2, "")
     assert second.stderr == f"error: process {os.getpid()} is writing to {tmp_path}: wait for its end, or stop it\n"
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_page_that_cannot_be_written_is_told_before_the_experiments(tmp_path: Path, monkeypatch) -> None:
+    given = ["--cfg-path", str(REPO_ROOT / "configs" / "results" / "quick.yaml"), "--page", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["results", *given])
+    with pytest.raises(ConfigError, match="--page=.* cannot be written"):
+        read_command_line()
 
 
 @pytest.mark.slow
