@@ -32,7 +32,8 @@ try:
     from openenv.core.env_server.http_server import create_fastapi_app
     from openenv.core.env_server.interfaces import Environment as OpenEnvironment
     from openenv.core.env_server.types import Action, Observation, State
-    from starlette.responses import PlainTextResponse
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, PlainTextResponse
 except ModuleNotFoundError as error:
     raise missing_extra("openenv", error) from None
 
@@ -145,6 +146,13 @@ def make_app(games: Sequence[Game], *, max_sessions: int = 64, max_steps: int | 
     )
     # Sessions that are made by a request alone hold their places for ever; and there are no tools to call in them.
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", "") != "/mcp"]
+    app.add_route("/mcp", _no_tools, methods=["POST"])
     # A request for what is not there is the client's mistake; without a handler the log had a traceback for each.
     app.add_exception_handler(EnvironmentFault, lambda request, error: PlainTextResponse(plain(f"{error}\n"), 400))
     return KeyedApp(app, key)
+
+
+def _no_tools(request: Request) -> JSONResponse:
+    """JSON-RPC's error for whatever is asked at `/mcp`; `openenv validate` wants an answer in this form."""
+    error = {"code": -32601, "message": "method not found: this environment has no tools; its sessions are at /ws"}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error})
