@@ -171,7 +171,10 @@ def skeleton(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
     elif (Path(name) / "config.json").is_file():
         llm_config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     else:
-        raise ConfigError(f"the sizes of {name!r} are not known: give model.llm_config")
+        raise ConfigError(
+            f"model.llm_model: the sizes of {name!r} are not known, for there is no file {Path(name) / 'config.json'} "
+            "here, and the hub is not asked: name the folder of a downloaded model, or give model.llm_config"
+        )
     with torch.device("meta"):
         encoder, ln_vision = init_vision_encoder(
             options["vit_model"], options["img_size"], options["vit_config"], precision

@@ -88,6 +88,15 @@ def test_options_are_keys_of_the_section(capsys: pytest.CaptureFixture) -> None:
     assert "'model.freeze_lm': did you mean 'model.freeze_llm'" in capsys.readouterr().err
 
 
+def test_a_folder_that_is_not_there_is_named(capsys: pytest.CaptureFixture) -> None:
+    """It has the form of a hub id. The message asked for `model.llm_config` alone."""
+    command = ["--model", "vicuna7b", "--batch", "1", "--phase", "bc", "--options", "llm_model=weights/vicuna"]
+    assert memory.main(command) == 2
+    said = capsys.readouterr().err
+    assert "there is no file weights/vicuna/config.json here" in said
+    assert "name the folder of a downloaded model" in said
+
+
 def test_a_model_of_the_hub(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """By the program, from a folder or a yaml file; before, it was refused."""
     pytest.importorskip("peft")
