@@ -36,7 +36,7 @@ def to_lavis(shards: Path, out: Path, image_format: str = "png") -> int:
     """Write `out/annotations.json` and `out/images/` from a folder of shards; returns the number of transitions."""
     paths = sorted(shards.glob("*.h5"))
     if not paths:
-        raise ConfigError(f"no shards (*.h5) in {shards}")
+        raise ConfigError(f"no shards (*.h5) in {shards}" if shards.is_dir() else f"there is no folder {shards}")
     count = 0
 
     # A generator: the list is written while shards are read, and no more than one transition is in memory.

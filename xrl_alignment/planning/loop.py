@@ -166,14 +166,16 @@ class Loop:
             run = self.config.run
             # DPO's reference: the policy after the last round of cloning, or that with which the loop began.
             reference = self.folder / (f"agent_{run.bc_rounds - 1:03d}.pth" if run.bc_rounds else START)
+            games = tuple(sorted(ShardFolder(self.folder / "buffer").games()))
             with Bar("batches", quiet=self.quiet) as bar:
+                if not games:
+                    bar.say("the agent has nothing to learn from: no game so far had a plan that it could follow")
 
                 def show(metrics: TrainingMetrics, batches: int) -> None:
                     bar.show(metrics.step + 1, batches, f"the agent learns, loss {metrics.loss:.3f}")
 
                 self.agent.learn(run, round, self.folder / "buffer", reference, show)
             where = f"{engine_name(self.config.environment.name)} {self.config.environment.split}"
-            games = tuple(sorted(ShardFolder(self.folder / "buffer").games()))
             self.agent.save(checkpoint, round, PlayedGames(games, (where,)))
         self.agent.restore(checkpoint)  # whether it was just made or before: the same weights
 

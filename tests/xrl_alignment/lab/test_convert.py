@@ -67,8 +67,10 @@ def test_the_message_is_about_what_was_wrong(shards: Path, tmp_path: Path) -> No
 
 
 def test_folders_that_do_not_serve(shards: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no shards"):
+    with pytest.raises(ConfigError, match="there is no folder .*absent"):
         to_lavis(tmp_path / "absent", tmp_path / "out")
+    with pytest.raises(ConfigError, match="no shards"):
+        to_lavis(tmp_path, tmp_path / "out")
     with pytest.raises(ConfigError, match="is not an empty folder"):
         main(["--to", "lavis", str(shards), str(shards)])
     with pytest.raises(ConfigError, match="is the folder that this runs in: name a new one"):

@@ -19,6 +19,7 @@ from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.planning import loop as loop_module
 from xrl_alignment.planning.agent import LearningAgent
 from xrl_alignment.planning.loop import Loop
+from xrl_alignment.planning.planners.base import PlanAnswer
 from xrl_alignment.planning.planners.explorer import ExplorerPlanner
 from xrl_alignment.settings.planning import EmacPlusConfig, LoopRunConfig, PlannerConfig
 from xrl_alignment.settings.policy import PolicyConfig
@@ -149,6 +150,19 @@ def test_a_planner_that_goes_away_loses_no_finished_game(make_loop, games, monke
     assert loop._record(0, 0).read_bytes() == kept and len(list(again.folder.glob("round_*/game_*.json"))) == 4
     (shard,) = again.folder.glob("buffer/round001_env0000_*.h5")
     assert open_shard(shard).game == games[0].id
+
+
+def test_an_agent_that_gets_no_plan_to_follow_is_told(make_loop, games, monkeypatch, capsys) -> None:
+    """Before, only the table's valid plans (0.000) told that nothing was stored, and so nothing learned."""
+    loop = make_loop("nonsense", replace(CONFIG, run=replace(CONFIG.run, num_rounds=1, num_envs=1)))
+    loop.quiet = False
+    monkeypatch.setattr(
+        loop.planner, "plan_all", lambda asked: [PlanAnswer("as an assistant I", "explorer")] * len(asked)
+    )
+    loop.run(games[:1])
+    said = capsys.readouterr()
+    assert "the agent has nothing to learn from: no game so far had a plan" in said.out + said.err
+    assert not list(loop.folder.glob("buffer/*.h5"))
 
 
 def test_a_game_that_ends_before_an_earlier_one_is_kept_at_once(make_loop, games, monkeypatch) -> None:
