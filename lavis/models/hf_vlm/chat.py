@@ -28,6 +28,8 @@ from lavis.processors.blip_processors import as_image
 Inputs = dict[str, Tensor]
 FRAME = (300, 300)  # width and height of ALFWorld's frames, which a budget counts before any frame was read
 ALIGNED = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # (1, L) each, as far as there are any
+# Which tiles of which image a token reads, (1, L, images, tiles): of Llama 3.2 Vision, whose image is one token.
+CROSS_MASK = "cross_attention_mask"
 _PROBE = "go to desk 1"  # stands for any answer while the template's own words are found out
 _TAIL = 12  # characters before an answer that its first token may depend on
 _KEPT = 64  # sizes of frames whose number of tokens is remembered
@@ -270,9 +272,19 @@ def joined(
             pads = row.new_full((length - len(row),), filling)
             rows.append(torch.cat([row, pads] if tails is not None else [pads, row]))
         batch[key] = torch.stack(rows)
+    if CROSS_MASK in parts[0]:
+        images = max(part[CROSS_MASK].shape[2] for part in parts)
+        tiles = parts[0][CROSS_MASK].shape[3]
+        batch[CROSS_MASK] = parts[0][CROSS_MASK].new_zeros((len(parts), length, images, tiles))
+        for number, (part, end) in enumerate(zip(parts, ends, strict=True)):
+            mask = part[CROSS_MASK][0]
+            # An answer reads what the prompt's last token reads, as in Transformers' own `generate`.
+            mask = torch.cat([mask, mask[-1:].expand(len(end), -1, -1)])
+            first = 0 if tails is not None else length - len(mask)
+            batch[CROSS_MASK][number, first : first + len(mask), : mask.shape[1]] = mask
     # What the images became has no row for each token: the questions' tensors come behind one another in dimension 0.
     # The other dimensions (as many tiles as an image has) are filled up with zeros, which models take for padding.
-    for key in [key for key in parts[0] if key not in ALIGNED]:
+    for key in [key for key in parts[0] if key not in (*ALIGNED, CROSS_MASK)]:
         values = [part[key] for part in parts]
         sizes = [max(value.shape[d] for value in values) for d in range(1, values[0].dim())]
         filled = []

@@ -8,8 +8,8 @@ answer reads those of its question:
        `-> p(first token)                                     `-> p(second token), …, p(end)
 
 Autograd goes through the repeated keys as through any index. Models whose layers keep no keys and values for each token
-(Qwen 3.5's linear attention), encoder-decoders and InstructBLIP, whose forward pass takes no kept keys with images, get
-whole rows instead.
+(Qwen 3.5's linear attention), encoder-decoders, BLIP-2 and InstructBLIP, whose forward pass takes no kept keys with
+images, and Llama 3.2 Vision, whose answers read the images beside the prompt's keys, get whole rows instead.
 
 Shapes: N questions, R answers, L tokens of the longest prompt, T of the longest answer, V vocabulary.
 """
@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lavis.common.errors import ConfigError
-from lavis.models.hf_vlm.chat import ALIGNED, FRAME, Chat, Inputs, joined, on
+from lavis.models.hf_vlm.chat import ALIGNED, CROSS_MASK, FRAME, Chat, Inputs, joined, on
 from lavis.models.student import Question
 
 ROWS = 64  # answers of one pass without gradients: fifty commands' keys of one prompt at a time
@@ -45,6 +45,7 @@ def shares_prompts(model: PreTrainedModel) -> bool:
         and not (config.is_encoder_decoder or text.is_encoder_decoder)
         and "past_key_values" in taken
         and "logits_to_keep" in taken
+        and CROSS_MASK not in taken
     )
 
 
@@ -177,7 +178,7 @@ def check_image_tokens(vlm: PreTrainedModel, chat: Chat, path: str) -> None:
         # Families word a mismatch differently, and some not at all (InstructBLIP: a shape error), so it is counted.
         # One feature of the vision side takes the place of each image token.
         try:
-            images = {name: value for name, value in batch.items() if name not in ALIGNED}
+            images = {name: value for name, value in batch.items() if name not in (*ALIGNED, CROSS_MASK)}
             made: Any = vlm.get_image_features(**images)  # type: ignore[operator]
             made = getattr(made, "pooler_output", made)  # a tensor (…, H), or one for each image
             parts = made if isinstance(made, list | tuple) else [made]

@@ -25,7 +25,7 @@ from transformers import AutoModelForImageTextToText
 from lavis.common.devices import mixed_precision
 from lavis.common.errors import ConfigError, EmacError, first_sentence
 from lavis.models.hf_vlm import loading
-from lavis.models.hf_vlm.chat import ALIGNED, FRAME, Chat, Inputs
+from lavis.models.hf_vlm.chat import ALIGNED, CROSS_MASK, FRAME, Chat, Inputs
 from lavis.models.hf_vlm.hf_vlm import CONSTRUCTED, HfVlm
 from lavis.models.hf_vlm.options import amp_of, checked_options
 from lavis.models.hf_vlm.shadows import Bytes, without_numbers
@@ -168,6 +168,8 @@ def questions_of_work(student: HfVlm, work: Work) -> list[Question]:
     for key in [key for key in ALIGNED if key in inputs]:
         filling = {"input_ids": word, "attention_mask": 1}.get(key, 0)
         longer[key] = torch.cat([inputs[key], inputs[key].new_full((1, more), filling)], dim=1)
+    if CROSS_MASK in inputs:
+        longer[CROSS_MASK] = torch.cat([inputs[CROSS_MASK], inputs[CROSS_MASK][:, -1:].expand(-1, more, -1, -1)], dim=1)
     student.max_output_txt_len = work.answer
     return [Question("x", frames, encoded=longer)] * work.batch
 
