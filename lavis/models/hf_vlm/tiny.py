@@ -355,7 +355,7 @@ def _blip(kind: str) -> Parts:
 def _aya_vision() -> Parts:
     marks = ["<image>", "<|IMG_PATCH|>", "<|START_OF_IMG|>", "<|END_OF_IMG|>", "<|IMG_LINE_BREAK|>"]
     marks += ["TILE_GLOBAL", *(f"TILE_{number}" for number in range(1, 5))]
-    words = tokenizer([*marks, "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"])
+    words: Any = tokenizer([*marks, "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"])
     images = transformers.GotOcr2ImageProcessorPil(
         size={"height": SIDE, "width": SIDE}, crop_to_patches=True, min_patches=1, max_patches=4
     )
@@ -373,7 +373,7 @@ def _aya_vision() -> Parts:
         vision_config=_siglip_vision(),
         vision_feature_select_strategy="full",
         downsample_factor=2,
-        alignment_intermediate_size=64,
+        alignment_intermediate_size=64,  # type: ignore[call-arg]
         # Not the token that the template writes, but the one that the processor puts in its place.
         image_token_index=words.convert_tokens_to_ids("<|IMG_PATCH|>"),
     )
@@ -381,10 +381,12 @@ def _aya_vision() -> Parts:
 
 
 def _mllama() -> Parts:
-    words = tokenizer(["<|image|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], image_token="<|image|>")
+    marks = ["<|image|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+    words: Any = tokenizer(marks, image_token="<|image|>")
     images = transformers.MllamaImageProcessorPil(size={"height": SIDE, "width": SIDE}, max_image_tiles=4)
     made = transformers.MllamaProcessor(images, words, chat_template=_LLAMA)
-    vision = {"hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": 2, "num_global_layers": 1}
+    vision: dict[str, Any] = {"hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": 2}
+    vision |= {"num_global_layers": 1}
     vision |= {"attention_heads": 2, "image_size": SIDE, "patch_size": 14, "max_num_tiles": 4}
     # The features of a layer in between are put beside those of the last one.
     vision |= {"intermediate_layers_indices": [0], "vision_output_dim": 2 * WIDTH}
