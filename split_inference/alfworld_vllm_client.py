@@ -206,6 +206,8 @@ def run_settings(arguments: argparse.Namespace, instructions: str) -> dict[str, 
     names = "model_path base_url model_name cfg_path options temperature max_new_tokens seed"
     names += " max_turns prompt_chars show_commands"
     given = {name: getattr(arguments, name) for name in names.split()} | {"instructions": instructions}
+    if arguments.base_url and arguments.model_name:
+        del given["base_url"]  # its name says which model answers; its server may have moved to another node or port
     if arguments.cfg_path:  # what is in the file, for it can be edited between two calls
         from xrl_alignment.settings.loading import load_config, shareable
         from xrl_alignment.settings.schema import EvaluateConfig

@@ -109,6 +109,17 @@ def test_a_settings_file_that_was_edited_is_another_run(tmp_path):
     assert {key for key in before if before[key] != after[key]} == {"policy"}
 
 
+@pytest.mark.parametrize(("named", "same"), [(["--model-name", "m"], True), ([], False)])
+def test_a_named_model_may_be_served_elsewhere_when_a_run_continues(tmp_path, named, same):
+    """Before, a model server that had moved to another node made it another run."""
+    given = ["--output-dir", str(tmp_path), *named, "--base-url"]
+    first, second = (
+        alfworld_vllm_client.run_settings(alfworld_vllm_client.parse_arguments([*given, f"http://{node}:8000/v1"]), "")
+        for node in ("a", "b")
+    )
+    assert (first == second) == same
+
+
 def test_a_server_with_other_rules_is_another_run(start, tmp_path):
     server = start("--max-steps", "2")
     given = alfworld_vllm_client.parse_arguments(["--output-dir", str(tmp_path), "--base-url", "u"])

@@ -32,7 +32,10 @@ class CaptionDataset(BaseDataset):
 
     def image(self, index: int) -> Any:
         """The image of an annotation, processed; ConfigError names the file if it cannot be read."""
-        path = Path(self.vis_root or "", self.annotation[index]["image"])
+        name = self.annotation[index].get("image")
+        if not isinstance(name, str):
+            raise ConfigError(f"annotation {index} has no text `image`, but {name!r}")
+        path = Path(self.vis_root or "", name)
         try:
             with Image.open(path) as file:
                 image = file.convert("RGB")
