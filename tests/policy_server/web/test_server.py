@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import resource
+import os
 import socket
 
 import pytest
@@ -19,7 +20,7 @@ def test_answers_are_sent_at_once():
 def test_a_port_is_taken_while_its_server_loads_the_model():
     with open_port("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(ListenError, match=f"port {port} is held by .*pytest"):
+        with pytest.raises(ListenError, match=rf"port {port} is held by .*\(process {os.getpid()}\)"):
             open_port("127.0.0.1", port)
 
 
