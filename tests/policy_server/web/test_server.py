@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import errno
-import resource
 import os
+import resource
 import socket
 
 import pytest
