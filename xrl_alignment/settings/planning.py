@@ -249,6 +249,8 @@ class PlannerConfig(EndpointConfig, PlannerTraining, PlanRules):
     def check_combinations(self) -> None:
         """What needs an endpoint, its trainer, this process or questions has them; the explorer reads text."""
         super().check_combinations()
+        rule = f"less than planner.context_tokens ({self.context_tokens}), which the prompt shares with the answer"
+        check("planner.max_answer_tokens", self.max_answer_tokens, self.max_answer_tokens < self.context_tokens, rule)
         asked = {entry.name: entry.default for entry in fields(EndpointConfig) if entry.name != "model"}
         for key, default in {**asked, "trainer": "", "handover": "none", "cache": ""}.items():
             given = getattr(self, key)

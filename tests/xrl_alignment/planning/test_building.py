@@ -253,6 +253,10 @@ def test_a_mistake_is_told_before_there_is_a_folder(option: str, text: str, opti
         ("run.bc_rounds=9", "run.bc_rounds: 9 is not at most run.num_rounds"),
         ("run.switches=[no_dpo]", "run.switches.*is not a list of switches"),
         ("planner.trainer=x", "planner.trainer: 'x' has no effect unless planner.name=endpoint"),
+        (
+            "planner.max_answer_tokens=1024",
+            r"planner.max_answer_tokens: 1024 is not less than planner.context_tokens \(1024\)",
+        ),
         ("planner.report=smell", "planner.report: 'smell' is not one of text, image, both, none"),
         ("environment.report_severity=5", "environment.report_severity: 5 is not a number from 0 to 4"),
         ("planner={name: explorer, feedback: questions, report: none}", "the explorer reads the engine"),

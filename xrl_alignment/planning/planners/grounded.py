@@ -112,13 +112,15 @@ class Grounded(LogitsProcessor):
             return [eos]
         text = decode(written).lstrip()
         found: list[int] = []
+        best = 0.0  # the score of the first token in `found`
         for count, wanted in ((min(_TRIED, len(scores)), self._beams), (len(scores), 1)):
             likeliest = scores.topk(count)
             for token, score in zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True):
-                if found and score < scores[found[0]] - _NEVER:
+                if found and score < best - _NEVER:
                     return found
                 longer = text if token == eos else decode([*written, token]).lstrip()
                 if grammar.ends(text) if token == eos else longer != text and grammar.begins(longer):
+                    best = best if found else score
                     found.append(token)
                     if len(found) == wanted:
                         return found

@@ -131,9 +131,18 @@ class LocalPlanner(Planner):
             for row, prompt in enumerate(batch):  # padded on the left: what is generated follows the prompt at once
                 ids[row, longest - len(prompt) :] = torch.tensor(prompt)
                 mask[row, longest - len(prompt) :] = 1
+            ids, mask = ids.to(device), mask.to(device)
+            shared = None
+            if beams > 1:
+                # The beams of a prompt share its keys and values; `generate` would compute them for each beam.
+                short = {"input_ids": ids[:, :-1], "attention_mask": mask[:, :-1], "max_new_tokens": 1}
+                read = self.model.generate(**short, do_sample=False, pad_token_id=pad, return_dict_in_generate=True)
+                shared = read.past_key_values
+                shared.batch_repeat_interleave(beams)
             made = self.model.generate(
-                input_ids=ids.to(device),
-                attention_mask=mask.to(device),
+                input_ids=ids,
+                attention_mask=mask,
+                past_key_values=shared,
                 do_sample=False,
                 num_beams=beams,
                 num_return_sequences=beams,
