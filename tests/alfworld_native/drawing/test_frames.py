@@ -216,6 +216,15 @@ def test_agent_never_stands_in_furniture():
             assert not inside, place.id
 
 
+def test_a_room_is_built_once_though_hundreds_of_games_take_turns():
+    frames.forget_rooms()
+    rooms = [{**kitchen().names, f"Cup{number}": f"cup {number}"} for number in range(300)]
+    for _ in range(2):
+        for names in rooms:
+            frames.render(replace(kitchen(), names=names), size=32)
+    assert frames._room.cache_info().misses == len(rooms)
+
+
 def test_caches_stay_bounded():
     for number in range(frames._ROOMS + 8):
         state = kitchen()
