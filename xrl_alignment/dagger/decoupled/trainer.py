@@ -6,8 +6,9 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from lavis.checkpoints import restore_model, write
@@ -202,13 +203,14 @@ class DecoupledTraining:
             raise LearnerFault(f"{error}; the run is kept: --resume {self.directory.path}") from error
 
     def _catch_up(self) -> None:
-        """Note what a learner has said and saved, and the server before this one has not read."""
-        path = self.directory.state / "metrics.jsonl"
-        lines = map(json.loads, path.read_text(encoding="utf-8").splitlines()) if path.exists() else ()
-        noted = max((line["step"] for line in lines if line["tag"].startswith("train/")), default=-1)
+        """Note what a learner has said and saved, and the server before this one has not read.
+
+        Curves and lines of the log only: if a power failure has damaged some of them, the run goes on without these.
+        """
+        points = self._readable(self.directory.state / "metrics.jsonl")
+        noted = max((point["step"] for point in points if point["tag"].startswith("train/")), default=-1)
         told: list[dict[str, Any]] = []
-        for _, line in Tail(self.directory.learned).lines():
-            said = json.loads(line)
+        for said in self._readable(self.directory.learned):
             if "episodes" not in said:
                 told.append(said)
                 continue
@@ -216,6 +218,18 @@ class DecoupledTraining:
             if noted < said["training_step"] <= self.learned.training_step:
                 self._note(told)
             told = []
+
+    def _readable(self, path: Path) -> Iterator[dict[str, Any]]:
+        """The objects in the lines of `path`; the run's log names lines that hold none."""
+        for start, line in Tail(path).lines():
+            try:
+                content = json.loads(line)
+            except (ValueError, RecursionError):
+                content = None
+            if isinstance(content, dict):
+                yield content
+            else:
+                self.directory.logger.warning("%s has a line that cannot be read, at byte %d: left out", path, start)
 
     def _note(self, told: list[dict[str, Any]]) -> None:
         for said in told:

@@ -319,3 +319,20 @@ def test_what_the_learner_has_said_and_saved_is_noted_by_the_next_server(side):
     curve = [json.loads(line)["step"] for line in (again.directory.state / "metrics.jsonl").read_text().splitlines()]
     assert curve == [1, 2, 3]
     assert [log(again).count(f"Epoch of episode {number}") for number in (1, 2, 3)] == [1, 1, 1]
+
+
+def test_lines_that_a_power_failure_has_damaged_do_not_keep_a_run_from_going_on(side):
+    """Curves and log lines alone: the weights do not depend on them."""
+    training = side()
+    started(training)
+    state = training.directory.state
+    save_checkpoint(training.directory.trainer, model=training.model, round=0, episodes=2, training_step=10)
+    damage = b'{"step": 7, "ta\n\0\0\0\n\xff\n[]\n'
+    (state / "metrics.jsonl").write_bytes(damage + b'{"tag": "train/loss", "value": 1.0, "step": 5}\n')
+    said = [{"tag": "train/loss", "value": 0.5, "step": step} for step in (5, 10)]
+    learned = [{"episodes": number, "training_step": 5 * number, "seconds": 1.0} for number in (1, 2)]
+    lines = [json.dumps(line).encode() + b"\n" for pair in zip(said, learned, strict=True) for line in pair]
+    training.directory.learned.write_bytes(damage + b"".join(lines))
+    training.restore(2)
+    assert (state / "metrics.jsonl").read_text("utf-8", "replace").count("train/loss") == 2  # step 10 is new, 5 is not
+    assert log(training).count("line that cannot be read") == 8 and "metrics.jsonl" in log(training)
