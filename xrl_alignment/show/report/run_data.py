@@ -86,14 +86,17 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    try:
-        text = path.read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    except (ValueError, RecursionError) as error:
-        raise ReportError(f"{path} is damaged: {error}") from error
-    if not all(isinstance(line, dict) for line in lines):
-        raise ReportError(f"{path} is damaged: a line is no object")
-    return lines
+    content, found = path.read_bytes(), []
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            found.append(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            # A JSON error says "line 1" of every line, so only its reason and column are of use.
+            reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+            raise ReportError(f"{path} is damaged: line {number}: {reason}") from error
+        if not isinstance(found[-1], dict):
+            raise ReportError(f"{path} is damaged: line {number} is no object")
+    return found
 
 
 def read_summary(path: Path) -> dict[str, Any]:

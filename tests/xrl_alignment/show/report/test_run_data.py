@@ -58,6 +58,14 @@ def test_lines_of_another_kind_are_damage(tmp_path: Path, line: str) -> None:
         read_metrics(run)
 
 
+@pytest.mark.parametrize("line", [b'{"step": 2, "tag": "tra', b"\0\0\0", b"\xff{}", b"[1]"])
+def test_a_damaged_line_is_named_by_its_number(tmp_path: Path, line: bytes) -> None:
+    metrics = make_run(tmp_path / "run") / "state" / "metrics.jsonl"
+    metrics.write_bytes(b'{"tag": "a", "step": 1, "value": 1}\n' + line + b"\n{}\n")
+    with pytest.raises(ReportError, match=r"metrics.jsonl is damaged: line 2\b(?!.*\bline 1\b)"):
+        read_metrics(tmp_path / "run")
+
+
 def test_an_episode_that_does_not_say_how_it_ended_is_not_solved(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     (run / "state" / "episodes.jsonl").write_text("{}\n")
