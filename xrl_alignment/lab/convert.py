@@ -4,7 +4,7 @@
     python -m xrl_alignment.convert --to shards DIR/annotations.json OTHER_DIR [--images FOLDER]
 
 PNG images (the default) survive both ways unchanged. Episodes stay together: an entry's `episode` names the shard that
-it came from; without that key, consecutive entries of the same `game` make a shard.
+it came from; without that key, consecutive entries of the same `game` make a shard, as long as their `step` grows.
 """
 
 from __future__ import annotations
@@ -70,15 +70,24 @@ def to_shards(annotations: Path, out: Path, images: Path | None = None) -> int:
     if not len(source):
         raise ConfigError(f"{annotations} holds no entries")
 
+    before: Any = None  # the step of the entry before
+    again = 0  # how often an episode's steps began anew
+
     def episode_of(index: int) -> tuple[Any, ...]:
+        nonlocal before, again
         entry = source.entry(index)
+        # Two episodes of one game that follow each other: the second one's steps begin anew.
+        step = entry.get("step")
+        if isinstance(step, int) and isinstance(before, int) and step <= before:
+            again += 1
+        before = step
         # Without a name, blocks of LONGEST_SHARD entries count as episodes.
         named = entry.get("episode") or entry.get("game")
-        return entry.get("episode", ""), entry.get("game", ""), 0 if named else index // LONGEST_SHARD
+        return entry.get("episode", ""), entry.get("game", ""), 0 if named else index // LONGEST_SHARD, again
 
     with Bar("transitions") as bar:
         # Consecutive entries of one episode make a shard.
-        for env, ((_, game, _), of_episode) in enumerate(groupby(range(len(source)), episode_of)):
+        for env, ((_, game, *_), of_episode) in enumerate(groupby(range(len(source)), episode_of)):
             indices = list(of_episode)
             transitions = []
             for index in indices:

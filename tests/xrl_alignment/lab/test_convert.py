@@ -50,9 +50,19 @@ def test_entries_that_name_no_episode(shards: Path, tmp_path: Path) -> None:
     to_lavis(shards, tmp_path / "lavis")
     path = tmp_path / "lavis/annotations.json"
     entries = json.loads(path.read_text())
-    path.write_text(json.dumps([{k: v for k, v in e.items() if k not in ("episode", "game")} for e in entries]))
+    path.write_text(json.dumps([{k: v for k, v in e.items() if k not in ("episode", "game", "step")} for e in entries]))
     to_shards(path, tmp_path / "back")
     assert [p.name for p in (tmp_path / "back").glob("*.h5")] == ["round000_env0000_steps005.h5"]
+
+
+def test_two_episodes_of_a_game_that_follow_each_other_stay_two(shards: Path, tmp_path: Path) -> None:
+    """As in the annotations of `collect`, which name the game alone."""
+    to_lavis(shards, tmp_path / "lavis")
+    path = tmp_path / "lavis/annotations.json"
+    path.write_text(json.dumps([{k: v for k, v in e.items() if k != "episode"} for e in json.loads(path.read_text())]))
+    to_shards(path, tmp_path / "back")
+    names = sorted(file.name for file in (tmp_path / "back").glob("*.h5"))
+    assert names == [path.name for path in sorted(shards.glob("*.h5"))]
 
 
 def test_the_message_is_about_what_was_wrong(shards: Path, tmp_path: Path) -> None:
