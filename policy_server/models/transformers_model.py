@@ -199,7 +199,8 @@ def _load(path: str, options: dict[str, Any]) -> tuple[Any, Any]:
     except ImportError as error:
         reason = " ".join(str(error).split())
         raise MissingExtraError(f"model.path={path} needs a package that is not installed: {reason}") from error
-    except (OSError, ValueError) as error:  # not found, no network, damaged, or not an image-text-to-text model
+    # Not found, no network, damaged, or not an image-text-to-text model; TypeError: a .json file that holds no object.
+    except (OSError, ValueError, TypeError) as error:
         raise ModelLoadError(f"model.path={path} cannot be loaded: {' '.join(str(error).split())}") from error
 
 

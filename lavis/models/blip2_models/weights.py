@@ -28,8 +28,9 @@ from lavis.common.errors import EmacError, MissingFileError, first_sentence, why
 from lavis.models import download
 from lavis.models.tensor_files import load_tensors
 
-# What `from_pretrained` raises for a folder that it cannot load; the last three are of files that are no weights.
-UNLOADABLE = (OSError, ValueError, RuntimeError, EOFError, UnpicklingError, SafetensorError)
+# What `from_pretrained` raises for a folder that it cannot load; the last three are of files that are no weights. A
+# TypeError is of a .json file that holds another thing than an object.
+UNLOADABLE = (OSError, ValueError, TypeError, RuntimeError, EOFError, UnpicklingError, SafetensorError)
 # (LAVIS, native), as regular expressions' replacements in both directions; order matters.
 _VIT = r"visual_encoder\."
 _TO_NATIVE = (
@@ -209,9 +210,16 @@ def read_shapes(path: str | Path) -> dict[str, Tensor]:
 
 
 def why_unloadable(path: str | Path, error: BaseException) -> str:
-    """Why Transformers did not load a folder or hub id: its damaged file of weights, else the error's own words."""
+    """Why Transformers did not load a folder or hub id: its damaged file, else the error's own words."""
     # Looked for after the fact: of a folder that Transformers loads not every file need be weights.
     if Path(path).is_dir():
+        if isinstance(error, TypeError):
+            for file in (Path(path) / "config.json", Path(path) / "generation_config.json"):
+                try:
+                    if not isinstance(json.loads(file.read_bytes()), dict):
+                        return f"{file} holds no JSON object"
+                except (OSError, ValueError, RecursionError):
+                    pass  # Transformers has said so itself, or does without that file
         try:
             read_shapes(path)
         except WeightsError as damage:

@@ -47,10 +47,11 @@ def load_config(path: str, *, download: bool = True) -> PretrainedConfig:
         raise MissingFileError(f"model.path: {path} has no config.json: name the folder that save_pretrained wrote")
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=not download)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         if not download and not folder.is_dir():
             raise _not_here(path) from error
-        raise ConfigError(f"model.path: {path} cannot be read as a model ({first_sentence(error)})") from error
+        reason = weights.why_unloadable(path, error) if isinstance(error, TypeError) else first_sentence(error)
+        raise ConfigError(f"model.path: {path} cannot be read as a model ({reason})") from error
     if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         raise ConfigError(
             f"model.path: {path} is a {config.model_type}, which does not read images: name a vision-language model "

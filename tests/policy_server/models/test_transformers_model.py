@@ -91,7 +91,8 @@ def test_a_mistyped_folder_is_no_hub_id():
         load_model(ModelSettings(path="/nowhere/model"))
 
 
-def test_a_folder_with_another_kind_of_model_is_named(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "nonsense"}')
+@pytest.mark.parametrize("config", ['{"model_type": "nonsense"}', "null"])
+def test_a_folder_with_another_kind_of_model_is_named(tmp_path, config):
+    (tmp_path / "config.json").write_text(config)
     with pytest.raises(ModelLoadError, match=f"model.path={tmp_path} cannot be loaded: "):
         load_model(ModelSettings(path=str(tmp_path)))

@@ -355,6 +355,15 @@ def test_a_language_models_weights_that_are_cut_off_are_one_line(tmp_path) -> No
         language_model(str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_a_language_models_settings_file_that_holds_no_object_is_one_line(tmp_path, name) -> None:
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    LlamaForCausalLM(LlamaConfig(vocab_size=16, **sizes)).save_pretrained(tmp_path)
+    (tmp_path / name).write_text("null")
+    with pytest.raises(ConfigError, match=f"is no language model: .*{name} holds no JSON object"):
+        language_model(str(tmp_path))
+
+
 def test_an_adapters_folder_does_not_name_another_model(tmp_path, monkeypatch) -> None:
     elsewhere = {"peft_type": "LORA", "base_model_name_or_path": "stranger/model"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(elsewhere))

@@ -181,6 +181,13 @@ def test_too_little_memory(build: Build, copy: Callable[..., Path]) -> None:
     assert "billion weights" in text and "are free: set model.dtype=bfloat16" in text
 
 
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_a_settings_file_that_holds_no_object(build: Build, copy: Callable[..., Path], name: str) -> None:
+    path = copy()
+    (path / name).write_text("null")
+    assert f"{name} holds no JSON object" in refused(build, path, ConfigError)
+
+
 def test_damaged_weights(build: Build, copy: Callable[..., Path]) -> None:
     path = copy()
     data = (path / "model.safetensors").read_bytes()
