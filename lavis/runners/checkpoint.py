@@ -162,7 +162,10 @@ def compare_settings(content: Mapping[str, Any], own: Mapping[str, Any], path: P
 def _names(paths: object) -> list[tuple[str, ...]]:
     """The last two names of each path of a setting: `run_1/checkpoint_best.pth`, wherever it lies."""
     listed = paths if isinstance(paths, list | tuple) else [paths] if paths else []
-    return [Path(str(path)).parts[-2:] for path in listed]
+    names = [Path(str(path)).parts[-2:] for path in listed]
+    # A job's own copy lies in a folder that is new in each job (`stage` of run_scripts/common/job.sh): its name says
+    # nothing of the data.
+    return [last[1:] if len(last) > 1 and last[0].startswith("emac-data-") else last for last in names]
 
 
 def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

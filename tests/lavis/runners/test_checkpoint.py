@@ -72,6 +72,19 @@ def test_of_equal_figures_the_lower_loss_is_the_better_one() -> None:
     assert not checkpoint.is_better({"agg_metrics": 0.0}, checkpoint.best_of({"agg_metrics": 0.0}, 1))
 
 
+def test_a_copy_that_a_requeued_job_has_made_anew_is_the_same_data(caplog) -> None:
+    """Else a job that the queue stops while the test splits are evaluated would end with an error when it goes on."""
+
+    def differ(before: str, now: str) -> None:
+        configs = [{"datasets": {"storage": storage}} for storage in (before, now)]
+        checkpoint.compare_settings({"config": configs[0]}, configs[1], Path("c.pth"), left=0)
+
+    differ("/scratch/7/emac-data-7.Xy1/train", "/scratch/8/emac-data-8.Ab2/train")
+    assert not caplog.text
+    with pytest.raises(ConfigError, match="with other settings"):
+        differ("/scratch/7/emac-data-7.Xy1/train", "/scratch/8/emac-data-8.Ab2/other")
+
+
 def test_other_starting_weights_are_another_experiment_and_a_moved_folder_is_not(caplog) -> None:
     def differ(before: dict, now: dict, left: int) -> None:
         checkpoint.compare_settings({"config": {"model": before}}, {"model": now}, Path("c.pth"), left=left)
