@@ -57,6 +57,27 @@ def test_you_play_the_expert_plays_and_another_game_begins(browser: Browser, url
         assert page.errors() == []
 
 
+@pytest.mark.parametrize(("width", "height"), [(360, 640), (1200, 600)], ids=["phone", "low"])
+def test_after_a_move_the_page_stays_and_the_keyboard_goes_on(browser: Browser, url: str, width: int, height: int):
+    focused = "document.activeElement.innerText || document.activeElement.id"
+    with browser.page(width=width, height=height) as page:
+        page.open(url)
+        page.wait("document.getElementById('state').innerText === 'step 1'")
+        for number in (2, 3, 4):  # by the expert's suggestion, as the Enter key presses it
+            page.evaluate("scrollTo(0, 0); document.querySelector('#suggestions button').focus({preventScroll: true})")
+            page.evaluate("document.activeElement.click()")
+            page.wait(f"document.getElementById('state').innerText === 'step {number}'")
+            assert page.evaluate("scrollY") == 0 and page.evaluate(focused).startswith("expert: ")
+        page.evaluate("document.querySelector('#choices button:last-child').focus()")
+        page.evaluate("document.activeElement.click()")
+        page.wait("document.getElementById('state').innerText === 'step 5'")
+        assert page.evaluate("document.activeElement.parentElement.id") == "choices"
+        page.evaluate("document.getElementById('action').focus()")
+        page.click("#suggestions button:nth-child(2)")  # the expert plays to the end
+        page.wait("document.getElementById('state').innerText.startsWith('solved')")
+        assert page.evaluate(focused) == "Another game"
+
+
 def test_what_the_agent_is_not_shown_is_marked(browser: Browser, new_game, played, tmp_path: Path):
     """Sentences that list objects, where only the frame tells them; and frames that are black for the agent."""
     game = new_game()

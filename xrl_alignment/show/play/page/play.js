@@ -24,13 +24,29 @@ function show(state) {
   const end = game.won ? `solved in ${game.actions} steps` : game.over ? "not solved" : `step ${at + 1}`;
   byId("state").className = `state ${game.won ? "live" : game.over ? "lost" : ""}`;
   setText(byId("state"), end);
+  const focused = focusedControl();
   byId("move").hidden = game.over;
   byId("commands").replaceChildren(...now.commands.map((value) => make("option", { value })));
   byId("choices").replaceChildren(...(game.over ? [] : now.commands.map((text) => choice(text, () => move({ action: text })))));
   byId("suggestions").replaceChildren(...(game.over ? [] : Object.entries(now.suggestions).flatMap(suggestion)));
   byId("history").replaceChildren(...game.steps.slice(0, -1).map((step) => historyItem([step.executed, step.feedback], game.untold)));
-  byId("history").lastElementChild?.scrollIntoView({ block: "nearest" });
+  byId("history").scrollTop = byId("history").scrollHeight; // the list alone: the page stays where it is
   if (game.over) watch(null);
+  focusAgain(focused);
+}
+
+// The group of the control that has the focus, and its place among the group's buttons; null if it is elsewhere.
+function focusedControl() {
+  const control = document.activeElement, group = control.closest("#move, #suggestions, #choices");
+  return group && [group, [...group.querySelectorAll("button")].indexOf(control)];
+}
+
+// Buttons are made anew with each move: the one in the same place gets the focus, so that the keyboard goes on there.
+function focusAgain(focused) {
+  if (!focused) return;
+  const [group, at] = focused, buttons = group.querySelectorAll("button");
+  const control = game.over ? byId("new") : buttons[Math.min(at, buttons.length - 1)] || byId("action");
+  control.focus({ preventScroll: true });
 }
 
 function choice(text, chosen) {
@@ -52,8 +68,11 @@ function watch(player) {
   clearInterval(timer);
   timer = player ? setInterval(() => move({ player }, true), WATCH_MS) : 0;
   byId("suggestions").dataset.player = player || "";
-  if (player) move({ player }, true);
-  else if (!game.over) byId("suggestions").replaceChildren(...Object.entries(game.now.suggestions).flatMap(suggestion));
+  if (player) return void move({ player }, true);
+  if (game.over) return;
+  const focused = focusedControl();
+  byId("suggestions").replaceChildren(...Object.entries(game.now.suggestions).flatMap(suggestion));
+  focusAgain(focused);
 }
 
 async function move(wanted, watched = false) {
@@ -68,9 +87,9 @@ async function ask(path, content) {
     show(await (await send(path, content)).json());
     setText(byId("refused"), "");
   } catch (error) {
-    setText(byId("refused"), error.message);
     clearInterval(timer);
     timer = 0;
+    setText(byId("refused"), error.message);
   } finally {
     busy = false;
   }
