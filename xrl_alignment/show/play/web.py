@@ -107,6 +107,9 @@ class PlayPages:
             if not action or len(content["action"]) > MAX_ACTION:
                 raise RequestRefused(400, f"an action has 1 to {MAX_ACTION} characters")
         game = self.game
+        # Of the game that the page shows: another window may have begun another one, which is at the same step.
+        if content.get("game", self._number) != self._number:
+            raise RequestRefused(409, "another game has begun")
         if step == len(game.moves) - 1:
             made = game.moves[-1]
             if made.player == player and (action is None or made.action == normalise(action)):

@@ -78,6 +78,22 @@ def test_after_a_move_the_page_stays_and_the_keyboard_goes_on(browser: Browser, 
         assert page.evaluate(focused) == "Another game"
 
 
+def test_two_windows_play_one_game(browser: Browser, url: str):
+    state = "document.getElementById('state').innerText === 'step {}'"
+    with browser.page() as one, browser.page() as other:
+        for page in (one, other):
+            page.open(url)
+            page.wait(state.format(1))
+        one.click("#choices button")
+        one.wait(state.format(2))
+        other.click("#choices button:last-child")  # it is told of the move, and shows the game as it is
+        other.wait(state.format(2))
+        assert other.text("#refused") == "Another window has played: this is the game now."
+        other.click("#choices button")
+        other.wait(state.format(3))
+        assert other.text("#refused") == ""
+
+
 def test_what_the_agent_is_not_shown_is_marked(browser: Browser, new_game, played, tmp_path: Path):
     """Sentences that list objects, where only the frame tells them; and frames that are black for the agent."""
     game = new_game()

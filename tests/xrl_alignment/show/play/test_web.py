@@ -66,6 +66,13 @@ def test_a_move_that_is_sent_again_is_made_once(client):
     assert len(client.pages.game.moves) == 1
 
 
+def test_a_move_of_another_game_is_refused(client):
+    assert client.move(game=0, step=0, action="look")["number"] == 0
+    client.ask("POST", "/new", b"{}", **JSON)
+    assert client.move(game=0, step=0, action="look") == {"status": 409, "reason": "another game has begun\n"}
+    assert client.pages.game.moves == [] and client.move(game=1, step=0, action="look")["number"] == 1
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"[]", b"{", b'{"step": 0}', b'{"step": true, "action": "look"}', b'{"step": 0, "action": " "}',

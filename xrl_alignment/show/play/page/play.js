@@ -78,7 +78,7 @@ function watch(player) {
 async function move(wanted, watched = false) {
   if (busy) return;
   if (!watched && timer) watch(null);
-  await ask("/move", { step: game.steps.length - 1, ...wanted });
+  await ask("/move", { game: game.number, step: game.steps.length - 1, ...wanted });
 }
 
 async function ask(path, content) {
@@ -90,6 +90,11 @@ async function ask(path, content) {
     clearInterval(timer);
     timer = 0;
     setText(byId("refused"), error.message);
+    if (error.status === 409) {
+      // Another window has moved, or begun another game: the next move here is one in the game as it is now.
+      show(await (await get("/state")).json());
+      setText(byId("refused"), "Another window has played: this is the game now.");
+    }
   } finally {
     busy = false;
   }
