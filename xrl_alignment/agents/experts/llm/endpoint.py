@@ -360,16 +360,23 @@ def _tokens(number: object) -> int:
 
 
 def _read(document: Mapping[str, Any], api: str) -> tuple[Completion, Usage]:
-    """Text and usage of an answer; KeyError, ValueError, TypeError or AttributeError if it has not an answer's form."""
+    """Text and usage of an answer; KeyError, ValueError, TypeError or AttributeError if it has not an answer's form.
+
+    _TemporaryFault if it reports an error instead.
+    """
     # OpenAI's documents: {"usage": {"prompt_tokens": …, "prompt_tokens_details": {"cached_tokens": …}, …},
     # "choices": [{"message": {"content": …, "refusal": …} or, of completions, "text": …, "finish_reason": …}]}
     used = document.get("usage") or {}
     prompt = _tokens(used.get("prompt_tokens"))
     cached = min(_tokens((used.get("prompt_tokens_details") or {}).get("cached_tokens")), prompt)
     usage = Usage(1, prompt, cached, _tokens(used.get("completion_tokens")))
+    choice = document["choices"][0] if document.get("choices") else {}
+    # Gateways report a fault of the model's host with status 200, as the document's error or as that of a choice.
+    if error := document.get("error") or choice.get("error"):
+        text = error.get("message") if isinstance(error, dict) else error
+        raise _TemporaryFault(f"status 200 with an error ({one_line(str(text))})")
     if not document["choices"]:
         return Completion(""), usage
-    choice = document["choices"][0]
     reason = choice.get("finish_reason")
     message = choice.get("message") or {}
     text = choice.get("text") if api == "completion" else message.get("content")

@@ -76,6 +76,20 @@ def test_an_answer_that_is_no_text_is_asked_for_again(connect, content):
         assert connect(server).complete("x").text == "look" and len(server.requests) == 2
 
 
+@pytest.mark.parametrize(
+    "document",
+    [{"error": {"message": "host down", "code": 502}, "choices": None}, {"error": "host down"},
+     {"choices": [{"finish_reason": "error", "error": {"message": "host down"}, "message": {"content": ""}}]}],
+)  # fmt: skip
+def test_an_error_with_status_200_is_no_answer(connect, document):
+    """A gateway's way to report a fault of the model's host: it was kept in the cache as an empty answer."""
+    body = json.dumps(document).encode()
+    with FakeEndpoint(fault=lambda number: (200, {}, body) if number == 0 else None) as server:
+        assert connect(server).complete("x").text == "look" and len(server.requests) == 2
+    with FakeEndpoint(fault=lambda number: (200, {}, body)) as server, pytest.raises(EndpointFault, match="host down"):
+        connect(server, max_attempts=2).complete("x")
+
+
 @pytest.mark.parametrize("fault", ["filtered", "refusal"])
 def test_filtered_answers_are_typed_and_not_tried_again(connect, fault):
     with FakeEndpoint(fault=lambda number: fault) as server:
