@@ -28,6 +28,7 @@ _EVENTS = {  # what a log line says of them
     "cache_hits": "answers from expert.cache",
     "retries": "retries",
     "no_label": "states without a label",
+    "cut": "answers that max_answer_tokens ended too early",
     "grounded": "grounded labels",
     "reflections_by_rule": "memories by rule",
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts.llm.endpoint import LINE_ENDS, PROMPT_OVERHEAD, Completion, Endpoint
-from xrl_alignment.agents.language.answers import MIN_ANSWER, ParsedAnswer, read_answer
+from xrl_alignment.agents.language.answers import MIN_ANSWER, ParsedAnswer, read_answer, without_reasoning
 
 TRIES = 6  # the original's: after an answer shorter than MIN_ANSWER the model is asked again,
 TEMPERATURE_STEP = 0.2  # each time at a temperature that is this much higher
@@ -110,6 +110,8 @@ class Teacher:
                 return None
             # An answer counts at once if its action is long enough or it is only a thought; else the next try, hotter.
             answer = read_answer(completion.text)
+            if completion.cut and not answer.action:
+                self._note_cut()
             if len(answer.action) >= MIN_ANSWER or (answer.thought and not answer.action):
                 return answer
             best = answer if answer.action else best
@@ -126,9 +128,21 @@ class Teacher:
             )
             if is_filtered(completion):
                 return ""
+            if completion.cut and not without_reasoning(completion.text).strip():
+                self._note_cut()
             if len(completion.text.strip()) >= MIN_ANSWER:
                 return completion.text
         return ""
+
+    def _note_cut(self) -> None:
+        """Count an answer that ended before it came to anything; the first one is told: the score shows no reason."""
+        if not self.endpoint.account.counts["cut"]:
+            _log.warning(
+                "%s used up expert.max_answer_tokens=%d before it came to an answer: a model that reasons needs more",
+                self.endpoint.model,
+                self.max_answer_tokens,
+            )
+        self.count_event("cut")
 
 
 def is_filtered(completion: Completion) -> bool:
