@@ -165,7 +165,7 @@ class RunPaths:
         content = self._read_json(
             self.state / "environment.json",
             {},
-            lambda content: isinstance(content, dict) and _is_texts(content.get("environments", [])),
+            lambda content: isinstance(content, dict) and is_texts(content.get("environments", [])),
         )
         return content.get("environments", [])
 
@@ -177,7 +177,7 @@ class RunPaths:
 
         def fits(content: Any) -> bool:
             texts = content.get("memories") if isinstance(content, dict) else None
-            if not isinstance(texts, dict) or not all(map(_is_texts, texts.values())):
+            if not isinstance(texts, dict) or not all(map(is_texts, texts.values())):
                 return False
             return isinstance(content.get("round"), int) and content["round"] >= 0
 
@@ -192,7 +192,7 @@ class RunPaths:
                 value = getattr(record, name)
                 if not isinstance(value, kind) or (kind is int and value < 0):
                     raise ValueError(f"{name} is {ascii(value):.40}")
-            if not all(_is_texts(step) and len(step) == 2 for step in record.steps):
+            if not all(is_texts(step) and len(step) == 2 for step in record.steps):
                 raise ValueError("steps are not pairs of texts")
             if "/" in record.shard:  # it would lead out of the buffer's folder
                 raise ValueError(f"shard {ascii(record.shard):.80} is not a file's name")
@@ -321,7 +321,7 @@ class RunDirectory(RunPaths):
 
     def games(self) -> list[str]:
         """The run's games in their order, as far as they are known."""
-        return self._read_json(self.state / "games.json", [], _is_texts)
+        return self._read_json(self.state / "games.json", [], is_texts)
 
     def save_memories(self, round: int, memories: dict[str, list[str]]) -> None:
         """Keep the memories with which `round` starts."""
@@ -373,7 +373,8 @@ class RunDirectory(RunPaths):
         self.save_memories(round + 1, memories)
 
 
-def _is_texts(content: Any) -> bool:
+def is_texts(content: Any) -> bool:
+    """Whether `content`, read from JSON, is a list of texts."""
     return isinstance(content, list) and all(isinstance(text, str) for text in content)
 
 

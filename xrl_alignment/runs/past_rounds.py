@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from lavis.common.files import write_json
 from xrl_alignment.agents.language.plain import plain_texts
 from xrl_alignment.agents.reflexion.base import Reflector, update_memories
-from xrl_alignment.runs.directory import RunDirectory, RunDirectoryError
+from xrl_alignment.runs.directory import RunDirectory, RunDirectoryError, is_texts
 
 
 def finished_rounds(run_dir: Path) -> list[int]:
@@ -67,6 +67,13 @@ def _results_path(directory: RunDirectory, round: int) -> Path:
 def _results(directory: RunDirectory, round: int) -> dict[str, dict[str, Any]]:
     path = _results_path(directory, round)
     try:
-        return plain_texts(json.loads(path.read_text(encoding="utf-8")))
+        results: dict[str, dict[str, Any]] = plain_texts(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise RunDirectoryError(f"{path} cannot be read: {error}") from error
+    try:
+        whole = all(isinstance(result["game"], str) and is_texts(result["memory"]) for result in results.values())
+    except (AttributeError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise RunDirectoryError(f"{path} is damaged: it holds no results of a round by game")
+    return results

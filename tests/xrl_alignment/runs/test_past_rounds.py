@@ -72,6 +72,19 @@ def test_memories_that_an_older_version_stored_as_they_came_are_cleaned(ended):
     directory.close()
 
 
+@pytest.mark.parametrize(
+    "content", [[], {"env_0": 1}, {"env_0": {"game": "g"}}, {"env_0": {"game": "g", "memory": "m"}}]
+)
+def test_damaged_results_of_a_round_are_one_line(ended, content):
+    (ended / "logging_results" / "env_results_trial_0.json").write_text(json.dumps(content))
+    directory = RunDirectory(ended)
+    before = directory.memories()
+    with pytest.raises(RunDirectoryError, match="env_results_trial_0.json is damaged"):
+        reflect_on_round(directory, 1, Numbering())
+    assert directory.memories() == before
+    directory.close()
+
+
 def test_a_trace_that_cannot_be_read_costs_no_other_game_its_memory(ended):
     class Picky(Numbering):
         def reflect(self, trace, memories):
