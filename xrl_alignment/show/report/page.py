@@ -15,6 +15,7 @@ from PIL import Image
 from lavis.common.errors import MissingFileError
 from lavis.common.files import write_atomically
 from xrl_alignment.agents.experts.llm.accounting import Usage
+from xrl_alignment.agents.language.plain import plain
 from xrl_alignment.runs.transitions import Transition
 from xrl_alignment.show import PAGE
 from xrl_alignment.show.report.charts import charts, data_url
@@ -85,13 +86,14 @@ def write_report(run_dir: Path | str, summary: dict[str, Any], *others: Path, ou
         found = find_runs(folder)
         # Two folders may hold runs of equal names; a folder that is a run itself is named by its own name.
         prefix = f"{folder.resolve().name}/" if others and folder not in found.values() else ""
-        runs |= {_unused(f"{prefix}{name}", runs): path for name, path in found.items()}
+        runs |= {_unused(plain(f"{prefix}{name}"), runs): path for name, path in found.items()}
         if not found and (place := log_folder(folder)):
-            logs[_unused(folder.resolve().name, logs)] = read_logs(place)
+            logs[_unused(plain(folder.resolve().name), logs)] = read_logs(place)
     title = f"EMAC+ run: {', '.join(folder.resolve().name for folder in folders)}"
     page = render(title, runs, summary, logs)
     path = out or folders[0] / "report.html"
-    write_atomically(path, lambda file: file.write(page.encode("utf-8")))
+    # A journal of an older version may hold half a surrogate pair of a model's text: it becomes a `?`.
+    write_atomically(path, lambda file: file.write(page.encode("utf-8", "replace")))
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -235,6 +236,14 @@ def test_hostile_texts_of_episodes_are_text(tmp_path: Path) -> None:
     checker.feed(page)
     assert not checker.open and "script" not in checker.tags and "Best and worst episodes" in page
     assert all(source.startswith("data:image/") for source in checker.sources)
+
+
+def test_half_a_surrogate_pair_in_a_journal_or_a_folders_name_is_a_question_mark(tmp_path: Path) -> None:
+    run = make_run_directory(tmp_path / os.fsdecode(b"M\xfcller"))  # Latin-1
+    journal = run / "state" / "episodes.jsonl"
+    journal.write_text(journal.read_text().replace("Your task is to: put a mug", "Your task is to: put a \\ud83d mug"))
+    page = write_report(run, {}).read_text(encoding="utf-8")
+    assert "<title>EMAC+ run: M?ller</title>" in page and "put a ? mug" in page
 
 
 def test_numbers_of_a_world_log_that_cannot_be_are_told_in_a_line(tmp_path: Path) -> None:
