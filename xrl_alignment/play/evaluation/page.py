@@ -50,11 +50,10 @@ def page(rows: Sequence[Row]) -> str:
             lines = [_HEAD, _RULE]
             for row in sorted(singles, key=lambda row: -row["first_trial"]["success"]):
                 figures = row["first_trial"]
-                steps = "-" if figures["mean_steps"] is None else f"{figures['mean_steps']:.1f}"
                 cells = [
                     _who(row), row["sees"], figures["games"], figures["solved"], f"{figures['success']:.3f}",
-                    _interval(figures), steps, f"{figures['rejected']:.3f}", _cost(row, "first_trial"), held_out(row),
-                    row["date"][:10],
+                    _interval(figures), _steps(figures), f"{figures['rejected']:.3f}", _cost(row, "first_trial"),
+                    held_out(row), row["date"][:10],
                 ]  # fmt: skip
                 lines.append(f"| {' | '.join(map(str, cells))} |")
             parts += [f"{meaning} A single trial:", "\n".join(lines)]
@@ -106,7 +105,7 @@ def card(row: Row) -> str:
         "held out": held_out(row),
         "engine, step limit, seed": f"{row['engine']}, {row['max_steps']}, {row['seed']}",
         "equal actions in a row that end an episode": row["repeat_limit"] or "any number",
-        "mean steps of solved games": figures["mean_steps"],
+        "mean steps of solved games": _steps(figures),
         "rejected actions": f"{figures['rejected']:.3f}",
         "games lost to faults, counted as not solved": row["lost"],
     }
@@ -160,6 +159,10 @@ def _cost(row: Row, part: str) -> str:
         return "-"
     usd = row["cost"][part]["cost_usd"]
     return "no prices set" if usd is None else f"{usd:.4f} USD"
+
+
+def _steps(figures: Mapping[str, Any]) -> str:
+    return "-" if figures["mean_steps"] is None else f"{figures['mean_steps']:.1f}"
 
 
 def _interval(figures: Mapping[str, Any]) -> str:

@@ -53,6 +53,13 @@ def test_a_card_says_what_was_trained_on_and_lost():
     assert "held out | unknown" in card(rows({"trained_on": {"games": None, "environments": []}})[0])
 
 
+def test_a_card_says_steps_as_the_table_does():
+    (row,) = rows({})
+    for mean_steps, shown in ((19 / 3, "6.3"), (None, "-")):
+        row["first_trial"]["mean_steps"] = mean_steps
+        assert f"| mean steps of solved games | {shown} |" in card(row) and f"| {shown} |" in page([row])
+
+
 def test_rows_of_different_protocols_never_stand_in_one_table():
     share = {"games": 2, "solved": 2, "success": 1.0, "interval": [0.34, 1.0]}
     emma = {"protocol": "emma-12", "protocol_games": False, "trials": 12, "max_steps": 50, "by_slot": share}
