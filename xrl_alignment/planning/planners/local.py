@@ -138,7 +138,8 @@ class LocalPlanner(Planner):
                 short = {"input_ids": ids[:, :-1], "attention_mask": mask[:, :-1], "max_new_tokens": 1}
                 read = self.model.generate(**short, do_sample=False, pad_token_id=pad, return_dict_in_generate=True)
                 shared = read.past_key_values
-                shared.batch_repeat_interleave(beams)
+                if shared is not None:  # a model that keeps none reads the prompt for each beam
+                    shared.batch_repeat_interleave(beams)
             made = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
