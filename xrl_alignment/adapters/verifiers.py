@@ -98,9 +98,10 @@ class HouseholdEnv(vf.Env[HouseholdEnvConfig]):
     async def run(self, task: HouseholdTask, agents: Any) -> None:
         """One episode."""
         config, steps = self.taskset.config, 0
-        environment = NativeEnvironment(self.taskset.max_steps)
-        now = self.taskset.begin(task.data, environment)
         async with agents.agent.interaction(task) as interaction:
+            # verifiers says nothing of what fails before an interaction: the game would be missing from the results.
+            environment = NativeEnvironment(self.taskset.max_steps)
+            now = self.taskset.begin(task.data, environment)
             while not now.done:
                 answer = await interaction.turn(message(now, config.admissible))
                 if answer.terminated:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -67,6 +68,16 @@ def test_a_model_that_knows_the_way_wins_generated_games(tmp_path):
 def test_a_model_that_writes_no_command_wins_nothing(tmp_path):
     (trace,) = evaluate(tmp_path, lambda prompt: "I would rather not.", "-n", "1", "--env.taskset.max-steps", "3")
     assert trace["rewards"]["won"]["score"] == 0.0 and trace["metrics"]["steps"] == 3
+
+
+def test_a_game_that_cannot_be_read_is_an_error_in_the_results(household_data, tmp_path):
+    data = tmp_path / "games"
+    shutil.copytree(household_data, data)
+    for file in (data / "json_2.1.1" / "household_heldout").rglob("game.tw-pddl"):
+        file.write_text('{"solvable": true')
+    options = ("-n", "1", "--env.taskset.data", str(data))
+    (trace,) = evaluate(tmp_path, lambda prompt: "look", *options)
+    assert "game.tw-pddl" in str(trace["errors"]) and trace["rewards"] == {}
 
 
 def test_a_folders_games_have_an_end_and_generated_ones_have_none(household_data):
