@@ -28,6 +28,7 @@ from xrl_alignment.agents.language.answers import read_answer
 try:
     import verifiers.v1 as vf
     from openai import APIError, AsyncOpenAI
+    from pydantic import Field
     from verifiers.v1.dialects.chat import message_to_wire
 except ModuleNotFoundError as error:
     raise missing_extra("verifiers", error) from None
@@ -40,7 +41,7 @@ class HouseholdTasksetConfig(vf.TasksetConfig):
     seed: int = 0  # of the generator
     data: Path | None = None  # folder with json_2.1.1; without it household splits are generated, and have no end
     admissible: bool = False  # whether messages list the admissible commands
-    max_steps: int = 0  # of an episode; 0: as many as the game may take
+    max_steps: int = Field(0, ge=0)  # of an episode; 0: as many as the game may take
 
 
 class HouseholdTaskData(vf.TaskData):

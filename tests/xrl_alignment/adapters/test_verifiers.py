@@ -80,6 +80,13 @@ def test_a_game_that_cannot_be_read_is_an_error_in_the_results(household_data, t
     assert "game.tw-pddl" in str(trace["errors"]) and trace["rewards"] == {}
 
 
+def test_a_negative_number_of_steps_is_refused():
+    from xrl_alignment.adapters.verifiers import HouseholdTasksetConfig
+
+    with pytest.raises(ValueError, match="max_steps"):
+        HouseholdTasksetConfig(max_steps=-1)
+
+
 def test_a_folders_games_have_an_end_and_generated_ones_have_none(household_data):
     from alfworld_native.engine.environment import NativeEnvironment
     from xrl_alignment.adapters.verifiers import HouseholdTaskset, HouseholdTasksetConfig
