@@ -152,6 +152,12 @@ def main() -> None:
     scores = path if path.parent != Path() else output.with_name(path.name) if path.name else None
     if scores:
         writable("run.table", scores)
+        # The result would take the place of all rows of the table, or its row would damage the result.
+        if scores.resolve() in [file.resolve() for file in result_files(output)]:
+            raise ConfigError(
+                f"run.table={run.table} and run.output={run.output} would be written to one file, {scores}: "
+                "give one of them another name"
+            )
     check_expert(config)
     executor = build_executor(config)
     games = games_of(config.environment, run.num_envs)
@@ -204,12 +210,17 @@ def main() -> None:
 def write(output: Path, scores: Path | None, result: dict[str, Any], log: str) -> None:
     """The result, the log and the card beside it, and its row in the table."""
     row = row_of(result)
-    name = output.name.removesuffix(".json")  # `output/Qwen2.5` has no ending to replace
-    files = {output: json.dumps(result, indent=1), output.with_name(f"{name}.world.log"): log}
-    for path, text in (files | {output.with_name(f"{name}.card.md"): card(row)}).items():
+    texts = (json.dumps(result, indent=1), log, card(row))
+    for path, text in zip(result_files(output), texts, strict=True):
         write_atomically(path, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
     if scores:
         append(scores, row)
+
+
+def result_files(output: Path) -> tuple[Path, Path, Path]:
+    """Where the result of `run.output`, its log and its card are written."""
+    name = output.name.removesuffix(".json")  # `output/Qwen2.5` has no ending to replace
+    return output, output.with_name(f"{name}.world.log"), output.with_name(f"{name}.card.md")
 
 
 def announcement(config: EvaluateConfig, games: list[Game], rules: str) -> str:

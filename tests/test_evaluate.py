@@ -405,6 +405,15 @@ def test_a_table_elsewhere_or_none(program, tmp_path):
     assert not (tmp_path / "scores.jsonl").exists() and len(read_table([where])) == 2
 
 
+@pytest.mark.parametrize("name", ["result.json", "./result.json", "result.world.log", "result.card.md"])
+def test_a_table_in_the_place_of_a_result_is_refused_and_keeps_its_rows(program, tmp_path, name):
+    table = tmp_path / name
+    table.write_text("rows of earlier results\n")
+    code, _, err = program(f"run.table={tmp_path}/{name}", "run.actor=random")
+    assert code == 2 and len(err) == 1 and "would be written to one file" in err[0]
+    assert table.read_text() == "rows of earlier results\n"
+
+
 def test_a_level_is_played_whole_and_within_its_own_horizon(program, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     level = ["environment.name=household", "environment.data=", "environment.split=household_many"]
