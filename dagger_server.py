@@ -162,6 +162,11 @@ def main(command_line: tuple[argparse.Namespace, DaggerConfig] | None = None) ->
             loop.serve()
         except KeyboardInterrupt as stop:
             raise KeyboardInterrupt(f"continue with --resume {directory.path}") from stop
+        except FileNotFoundError as error:
+            # A file of the run, as the error says: whatever else is not found is a bug.
+            if directory.path not in Path(os.fsdecode(error.filename or "")).parents:
+                raise
+            raise directory.gone() from error
         if directory.done:
             print("\n".join(ending(directory.path)), flush=True)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -153,6 +154,17 @@ def test_sigterm_ends_the_server_in_order(settings, start, tmp_path):
     server.send_signal(signal.SIGTERM)
     assert server.wait(120) == 130
     assert "Traceback" not in (tmp_path / "dagger_server.py.log").read_text()
+
+
+def test_a_run_whose_folder_is_removed_ends_in_one_line(household_data, settings, start, tmp_path):
+    run_dir, log = tmp_path / "run", tmp_path / "dagger_server.py.log"
+    options = ["server.port=0", "environment.split=household_train", f"environment.data={household_data}"]
+    server = start("dagger_server.py", "--cfg-path", settings, "--run-dir", run_dir, "--options", *options)
+    wait_until(lambda: "Waiting for a client: " in log.read_text(), server)
+    shutil.rmtree(run_dir / "state" / "buffer")  # `rm -r` of the folder is under way
+    start(*shlex.split(log.read_text().splitlines()[-1].partition("python ")[2]))
+    assert server.wait(100) == 2
+    assert f"error: {run_dir} was removed or renamed" in log.read_text() and "Traceback" not in log.read_text()
 
 
 # --- clients that do not fit ------------------------------------------------------------------------------------------

@@ -119,8 +119,8 @@ def _is_full_disk(error: BaseException | None) -> bool:
 
 
 def _tell_of_thread(ended: threading.ExceptHookArgs) -> None:
-    """A thread that only writes (TensorBoard's) meets a full disk as well: one line, like the program's own."""
-    if _is_full_disk(ended.exc_value):
+    """A thread that only writes (TensorBoard's) meets a full disk, or a folder that is gone, as well: one line."""
+    if _is_full_disk(ended.exc_value) or isinstance(ended.exc_value, FileNotFoundError):
         print(f"warning: {ended.exc_value}", file=sys.stderr)
     else:
         threading.__excepthook__(ended)

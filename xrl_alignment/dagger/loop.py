@@ -229,6 +229,7 @@ class DaggerLoop:
 
     def store(self, episode: LabelledEpisode) -> EpisodeRecord:
         """Write a finished episode: its shard, its line in the journal, its paragraph in the round's log."""
+        self.directory.check_place()
         # The shard first: what the journal names is on disk. Only what the journal names is learned.
         shard = self.training.keep(episode)
         labels_count = self.training.keeps_transitions  # an evaluation learns from none, so none can be missing

@@ -255,6 +255,11 @@ def _wait_for_port(server: subprocess.Popen, directory: Path) -> int:
 
 def _failure(program: str, process: subprocess.Popen, log: Path) -> PhaseError:
     """The error line that the process has printed, or the end of its log."""
+    if not log.exists():
+        return PhaseError(
+            f"the {program} ended with code {process.returncode}, and its log {log} is gone: was the run's folder "
+            "removed or renamed?"
+        )
     lines = tail(log)
     last = lines.splitlines()[-1] if lines else ""
     if process.returncode == 2 and last.startswith("error: "):

@@ -36,7 +36,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -249,8 +249,28 @@ class RunDirectory(RunPaths):
         self.logger.removeHandler(self._handler)
         self._handler.close()
         self._metrics.close()
-        self._tensorboard.close()
+        with suppress(FileNotFoundError):  # somebody has removed or renamed the directory: nothing is left to flush
+            self._tensorboard.close()
         self._lock.close()
+
+    def check_place(self) -> None:
+        """RunDirectoryError if somebody has removed or renamed the directory since it was opened.
+
+        Files written from then on would begin another run under the old name, without the episodes of before.
+        """
+        try:
+            there = os.path.samestat(os.stat(self.state / "lock"), os.fstat(self._lock.fileno()))
+        except (FileNotFoundError, NotADirectoryError):
+            there = False
+        if not there:
+            raise self.gone()
+
+    def gone(self) -> RunDirectoryError:
+        """The error of a run whose directory was taken away while it was in progress."""
+        return RunDirectoryError(
+            f"{self.path} was removed or renamed while the run was writing to it: nothing more can be kept. If it was "
+            "renamed, continue with --resume and its new name"
+        )
 
     @property
     def done(self) -> bool:

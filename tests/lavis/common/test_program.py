@@ -154,6 +154,9 @@ def test_a_thread_that_meets_a_full_disk_says_so_in_one_line(capsys: pytest.Capt
         run_program(in_a_thread(fail_with(OSError(errno.EROFS, "Read-only file system", "events"))))
     assert caught.value.code == 0
     assert capsys.readouterr().err == "warning: [Errno 30] Read-only file system: 'events'\n"
+    with pytest.raises(SystemExit):  # the folder was removed
+        run_program(in_a_thread(fail_with(FileNotFoundError(errno.ENOENT, "No such file or directory", "events"))))
+    assert capsys.readouterr().err == "warning: [Errno 2] No such file or directory: 'events'\n"
     with pytest.raises(SystemExit):
         run_program(in_a_thread(fail_with(ValueError("a bug"))))
     assert "Traceback" in capsys.readouterr().err

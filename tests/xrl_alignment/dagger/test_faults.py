@@ -11,6 +11,7 @@ import torch
 from xrl_alignment.builders.student import make_policy
 from xrl_alignment.common.errors import BudgetSpent, EndpointFault, PromptTooLong
 from xrl_alignment.dagger.episode import described, may_be_the_datas
+from xrl_alignment.runs.directory import RunDirectoryError
 from xrl_alignment.settings.policy import PolicyConfig
 from xrl_alignment.wire import v2
 from xrl_alignment.wire.messages import Bye, Hello, Next, Observation, md5_hex
@@ -356,6 +357,17 @@ def test_an_episode_that_ended_is_kept_if_the_run_ends_before_the_others_are_ans
     for thread in threads:
         thread.join(60)
     assert [(record.game, record.won) for record in run.journal] == [("g/1", True)]
+
+
+def test_a_renamed_run_begins_no_second_journal_under_its_old_name(begin):
+    """The shard's folder was made anew there, and the journal: the run went on with half of its episodes in each."""
+    run, client = begin()
+    assert client.see(OPENING, "g/1")["action"] == "look"
+    old, new = run.directory.path, run.directory.path.with_name("renamed")
+    old.rename(new)
+    client.see(done=True, won=True)
+    assert isinstance(error := run.wait().error, RunDirectoryError) and "was removed or renamed" in str(error)
+    assert not old.exists() and (new / "state" / "games.json").exists()
 
 
 def test_a_client_that_leaves_with_its_observation_unanswered_ends_nothing_else(make_run, scripted):

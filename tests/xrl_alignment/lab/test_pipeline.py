@@ -29,6 +29,7 @@ from xrl_alignment.lab.pipeline import (
     VIRTUAL_DISPLAY,
     MissingNeedsError,
     PhaseError,
+    _failure,
     client_command,
     find_phase,
     hand_off,
@@ -260,6 +261,13 @@ def test_the_end_of_a_log(tmp_path):
     log = tmp_path / "log"
     log.write_bytes("\n".join(map(str, range(50))).encode() + b"\n\xff")
     assert tail(log, 2) == "49\n\ufffd"
+
+
+def test_a_log_that_was_removed_with_its_run_is_said_in_one_line(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
+    process.wait()
+    said = str(_failure("server", process, tmp_path / "run" / "server.log"))
+    assert "ended with code 1" in said and "removed or renamed" in said
 
 
 def test_help_says_how_a_resume_works(monkeypatch, capsys):

@@ -4,6 +4,7 @@ import json
 import logging.handlers
 import os
 import re
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -235,6 +236,18 @@ def test_a_second_process_is_refused_and_told_who_writes(directory):
     assert (directory.path / "state/lock").read_text() == f"{os.getpid()}\n"
     directory.close()
     RunDirectory(directory.path).close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of TensorBoard's thread
+@pytest.mark.parametrize("take_away", [shutil.rmtree, lambda path: path.rename(path.with_name("renamed"))])
+def test_a_directory_that_was_taken_away_is_noticed_and_closed(tmp_path, take_away):
+    made = RunDirectory(tmp_path / "run")
+    made.check_place()
+    take_away(made.path)
+    with pytest.raises(RunDirectoryError, match="removed or renamed"):
+        made.check_place()
+    made.scalar("train/loss", 1.0, 1)  # TensorBoard's thread finds no folder when it writes
+    made.close()
 
 
 def test_closing_leaves_no_file_open_and_writes_no_more(directory):
