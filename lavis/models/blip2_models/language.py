@@ -16,11 +16,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel
+from transformers import LogitsProcessorList, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lavis.common.errors import ConfigError
 from lavis.models import fast_llm
+from lavis.models.decoding import NewTokensPenalty
 from lavis.models.student import Decoding, RowLoss
 
 # Tokens of language model input whose activations are kept at a time, if only the parts before it train.
@@ -158,21 +159,31 @@ def generate(
 ) -> Generated:
     """Token ids of new answers, with pads (id 0) after `</s>`, and the scores of a beam search.
 
-    `embeds` (N, Q + L, H) and `mask` (N, Q + L) are left-padded prompts. Greedy decoding and beam search go through
-    `fast_llm`, which goes on from kept prompts if positions are `named`, sampling and the rest through Transformers.
+    `embeds` (N, Q + L, H) and `mask` (N, Q + L) are `[image tokens][left pads][prompt]`. Greedy decoding and beam
+    search go through `fast_llm`, which goes on from kept prompts if positions are `named`, sampling and the rest
+    through Transformers.
     """
+    if not fast_llm.supports(llm):
+        # Transformers counts a window of attention (Gemma 3, Mistral) in columns, and a convolution or a recurrence
+        # (LFM2, Qwen 3.5) reads one column after another: pads between image and text would count as tokens. So they go
+        # to the front; the sort is stable. Our kernels leave pads out wherever they stand.
+        order = mask.argsort(dim=1, stable=True)  # (N, Q + L)
+        embeds, mask = embeds.take_along_dim(order[..., None], dim=1), mask.take_along_dim(order, dim=1)
     sampled = decoding.use_nucleus_sampling
     new: dict[str, Any] = {"max_new": decoding.max_new, "min_new": decoding.min_new}
-    penalties: dict[str, Any] = {
-        "repetition_penalty": float(decoding.repetition_penalty),
-        "length_penalty": float(decoding.length_penalty),
-    }
+    repetition, length = float(decoding.repetition_penalty), float(decoding.length_penalty)
     # `fast_llm.greedy` knows no penalty, and there is no second most probable answer without beams.
     if decoding.num_beams == decoding.num_captions == decoding.repetition_penalty == 1 and not sampled:
         return Generated(fast_llm.greedy(llm, embeds, mask, **new, eos_id=eos_id, pad_id=0, named=named), None)
     if decoding.num_beams > 1 and not sampled:
         settings = fast_llm.BeamSettings(
-            beams=decoding.num_beams, returned=decoding.num_captions, eos_id=eos_id, pad_id=0, **new, **penalties
+            beams=decoding.num_beams,
+            returned=decoding.num_captions,
+            eos_id=eos_id,
+            pad_id=0,
+            repetition_penalty=repetition,
+            length_penalty=length,
+            **new,
         )
         return Generated(*fast_llm.beam_search(llm, embeds, mask, settings, named))
     engine: Any = llm  # PreTrainedModel's type lacks `generate`
@@ -187,7 +198,9 @@ def generate(
         num_return_sequences=decoding.num_captions,
         max_new_tokens=decoding.max_new,
         min_new_tokens=decoding.min_new,
-        **penalties,
+        length_penalty=length,
+        # Transformers' own penalty spares as many new tokens as a row has pads in front.
+        logits_processor=LogitsProcessorList([NewTokensPenalty(repetition)] if repetition != 1 else []),
         eos_token_id=eos_id,
         pad_token_id=0,
         output_scores=True,

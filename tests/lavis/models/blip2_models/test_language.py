@@ -13,6 +13,7 @@ from lavis.models import load_model_and_preprocess
 from lavis.models.blip2_models import language
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.student import questions_of
+from tests.lavis.models.conftest import SMALL_LLM
 from tests.tiny_checkpoints import write_llama
 
 Build = Callable[..., Blip2Emac]
@@ -151,6 +152,21 @@ class TestGenerate:
             for i, p in enumerate(samples["prompt"])
         ]
         assert frozen.generate(samples, **options) == alone
+
+    @pytest.mark.parametrize("more", [{}, {"num_beams": 3}, {"repetition_penalty": 1.5}])
+    @pytest.mark.parametrize(
+        "sizes", [{"model_type": "mistral", "sliding_window": 12}, {"model_type": "gemma3_text", "sliding_window": 12}]
+    )
+    def test_pads_do_not_count_in_a_window_of_attention(
+        self, sizes: dict, more: dict, build: Build, samples: dict
+    ) -> None:
+        options = {"num_beams": 1, "max_length": 8, "repetition_penalty": 1.0, **more}
+        model = build(llm_config={**SMALL_LLM, "num_key_value_heads": 1, **sizes})
+        alone = [
+            model.generate({"image": samples["image"][i : i + 1], "prompt": [p]}, **options)[0]
+            for i, p in enumerate(samples["prompt"])
+        ]
+        assert model.generate(samples, **options) == alone
 
     def test_captions_and_sampling(self, frozen: Blip2Emac, samples: dict) -> None:
         torch.manual_seed(0)
