@@ -92,7 +92,12 @@ class TransformersRunner:
         logits = self._logits(positions, inputs_embeds=embeds)
         # The prompt is read once; only then does each beam get a copy of its keys and values.
         if beams > 1:
-            self._cache.batch_repeat_interleave(beams)
+            for layer in self._cache.layers:
+                if isinstance(layer, RoomyLayer):
+                    layer.batch_repeat_interleave(beams)
+                else:  # of linear attention there is no such call, or one that leaves its state out
+                    rows = torch.arange(self._prompts, device=mask.device).repeat_interleave(beams)
+                    layer.reorder_cache(rows)
             self._mask = self._mask.repeat_interleave(beams, dim=0)
         return logits
 
@@ -106,7 +111,11 @@ class TransformersRunner:
         self._prompts = len(rows)
         rows = (rows[:, None] * beams + torch.arange(beams, device=rows.device)).flatten()
         self._mask = self._mask[rows]
-        self._cache.batch_select_indices(rows)
+        for layer in self._cache.layers:
+            if isinstance(layer, RoomyLayer):
+                layer.batch_select_indices(rows)
+            else:
+                layer.reorder_cache(rows)  # see `prefill`; it takes any number of rows
 
     def step(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Read one more token of each row; logits (rows, V)."""

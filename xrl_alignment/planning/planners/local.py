@@ -139,7 +139,8 @@ class LocalPlanner(Planner):
                 read = self.model.generate(**short, do_sample=False, pad_token_id=pad, return_dict_in_generate=True)
                 shared = read.past_key_values
                 if shared is not None:  # a model that keeps none reads the prompt for each beam
-                    shared.batch_repeat_interleave(beams)
+                    # Not by `batch_repeat_interleave`, which linear attention's layers (Qwen 3.5, LFM2) lack.
+                    shared.reorder_cache(torch.arange(len(batch), device=device).repeat_interleave(beams))
             made = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,

@@ -6,9 +6,10 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Lfm2Config
 
 from lavis.common.errors import ConfigError, MissingFileError
+from lavis.models.blip2_models.emac_config import package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
 from tests.tiny_checkpoints import write_llama
 from xrl_alignment.planning.planners.base import PlanAnswer, PlanQuestion
@@ -32,6 +33,23 @@ def test_a_batch_gets_the_answers_of_single_questions_and_counts_tokens(local_pl
     assert together == [planner.plan_all([question])[0] for question in QUESTIONS]
     assert [answer.prompt_tokens for answer in together] == [len(planner.encode(planner.prompt(q))) for q in QUESTIONS]
     assert all(answer.planner == planner.identity and 0 < answer.answer_tokens <= 12 for answer in together)
+
+
+def test_beams_share_a_prompt_that_a_model_of_convolutions_has_read() -> None:
+    sizes = {
+        "vocab_size": 1024,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+    }
+    config = Lfm2Config(**sizes, num_key_value_heads=2, layer_types=["conv", "full_attention"])
+    model, tokenizer = AutoModelForCausalLM.from_config(config), load_llm_tokenizer(package_path("tiny"))
+    planner = LocalPlanner(model, tokenizer, rank=2, max_answer_tokens=4)
+    prompts = [planner.encode(planner.prompt(question)) for question in QUESTIONS]
+    together = planner._written(prompts, [None, None], beams=3)
+    assert together == [planner._written([prompt], [None], beams=3)[0] for prompt in prompts]
+    assert [len(answers) for answers in together] == [3, 3]
 
 
 def test_a_plan_is_greedy_whatever_the_folder_says_of_decoding(tmp_path) -> None:
