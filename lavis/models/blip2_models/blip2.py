@@ -228,7 +228,42 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
     scaled = [k for k in ("final_logit_softcapping", "logit_scale", "logits_scaling") if getattr(llm.config, k, None)]
     if scaled:
         raise ConfigError(f"the language model scales its logits ({scaled[0]}), which Blip2Emac does not support")
+    if not fast_llm.supports(llm) and llm.device.type != "meta":
+        key = "llm_config" if sizes else "llm_model"
+        with _naming(key):  # the first forward pass: sizes that do not fit one another show here
+            is_plain = _has_plain_head(llm)
+        if not is_plain:
+            raise ConfigError(
+                f"model.{key}: the logits of a {type(llm).__name__} are not the product of its decoder's output and "
+                "its output embeddings (another head, or scaled), which Blip2Emac does not support"
+            )
     return llm
+
+
+@torch.no_grad()
+def _has_plain_head(llm: PreTrainedModel) -> bool:
+    """Whether logits are what the output embeddings make of the decoder's last hidden states, and nothing else."""
+    ids = torch.tensor([[1, 2]], device=llm.device)
+    read: list[Tensor] = []
+    shown: list[Tensor] = []
+
+    def answer(_: nn.Module, inputs: tuple[Tensor, ...], made: Tensor) -> Tensor:
+        # In the head's place: numbers whose scaling or capping shows. The logits of a random model are near 0.
+        read.append(inputs[0].float())
+        shown.append(torch.linspace(-64, 64, made.shape[-1], device=made.device, dtype=made.dtype).expand_as(made))
+        return shown[0]
+
+    end: Any = llm.get_output_embeddings()
+    training, hook = llm.training, end.register_forward_hook(answer)
+    try:
+        logits = llm.eval()(input_ids=ids, use_cache=False).logits
+    finally:
+        hook.remove()
+    hidden = llm.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state.float()
+    llm.train(training)
+    if hidden.shape != read[0].shape or logits.shape != shown[0].shape:
+        return False
+    return torch.allclose(hidden, read[0], rtol=1e-2, atol=1e-2) and torch.equal(logits.float(), shown[0].float())
 
 
 def parts(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lavis.models.blip2_models.blip2 import Blip2Base, disabled_train
+from lavis.common.errors import ConfigError
+from lavis.models.blip2_models.blip2 import Blip2Base, disabled_train, init_llm
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 9}
 
@@ -57,3 +58,30 @@ def test_a_model_with_lavis_qformer(model: Pooled) -> None:
     assert model.query_tokens.grad.abs().max() > 0 and model.visual_encoder[0].weight.grad is None
     trained = sum(len(group["params"]) for group in model.get_optimizer_params(0.05))
     assert trained == len(list(model.parameters())) - 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("falcon_h1", {"lm_head_multiplier": 0.5, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8}),
+        ("roberta", {"is_decoder": True}),  # its head has a layer of its own before the output embeddings
+    ],
+)
+def test_a_language_model_with_another_head_is_refused(kind: str, sizes: dict) -> None:
+    config = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config |= {"model_type": kind, "vocab_size": 40, "num_key_value_heads": 4, **sizes}
+    with pytest.raises(ConfigError, match="not the product of its decoder's output and its output embeddings"):
+        init_llm("", config, "", "float32", 40)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "gpt2", "bloom"])
+def test_other_language_models_are_taken(kind: str) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4}
+    config = {"model_type": kind, "vocab_size": 40, **sizes}
+    assert init_llm("", config, "", "bfloat16", 40).training
+
+
+def test_sizes_that_do_not_fit_one_another_are_told_in_a_line() -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 8}
+    with pytest.raises(ConfigError, match=r"^model\.llm_config: "):
+        init_llm("", {"model_type": "qwen2", "vocab_size": 40, **sizes}, "", "float32", 40)
