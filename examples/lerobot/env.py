@@ -38,9 +38,11 @@ class HouseholdTask(gymnasium.Wrapper):
         self.task = ""  # the game's id, which begins with the type
         self.task_description = ""
 
-    def reset(self, **options: Any) -> tuple[dict, dict]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
         """Begin a game: its first observation, and `info` with `is_success`."""
-        observation, info = self.env.reset(**options)
+        # LeRobot's evaluation marks a new rollout with an option of its own, which ALFWorldEnv would refuse as unknown.
+        options = {key: value for key, value in (options or {}).items() if not key.startswith("lerobot_")}
+        observation, info = self.env.reset(seed=seed, options=options)
         self.task = info["game"]
         self.task_description = observation["text"].rpartition("Your task is to: ")[2].strip()
         return self._named(observation), {**info, "is_success": False}

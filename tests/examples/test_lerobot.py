@@ -13,7 +13,9 @@ from types import ModuleType
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
+from alfworld_native.errors import EnvironmentFault
 from alfworld_native.language.sentences import TASK_TYPES
 from lavis.common.paths import REPO_ROOT
 
@@ -64,6 +66,20 @@ def test_an_episode_has_what_lerobot_reads(suites: dict) -> None:
         if truncated.all():
             break
     assert truncated.all() and not terminated.any() and observation["text"] != texts and reward.tolist() == [0.0, 0.0]
+
+
+def test_lerobots_evaluation_begins_a_rollout_with_an_option_of_its_own(suites: dict) -> None:
+    """`lerobot_eval.rollout` of LeRobot 0.6.1 and newer; any other option is still checked."""
+    env = suites["alfworld"][2]
+    _, info = env.reset(seed=[3, 4], options={"lerobot_new_rollout": True})
+    assert env.reset(seed=[3, 4])[1]["game"].tolist() == info["game"].tolist()
+    with pytest.raises(EnvironmentFault, match="reset knows the option 'game', not 'gaem'"):
+        env.reset(options={"gaem": "x"})
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # that it is a wrapper, and has no `spec`
+def test_gymnasiums_checker_takes_a_task(suites: dict) -> None:
+    check_env(suites["alfworld"][0].envs[0])
 
 
 def test_lerobots_own_functions_take_it(env_module: ModuleType, suites: dict) -> None:
