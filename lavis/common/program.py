@@ -120,8 +120,10 @@ def _is_full_disk(error: BaseException | None) -> bool:
 
 def _tell_of_thread(ended: threading.ExceptHookArgs) -> None:
     """A thread that only writes (TensorBoard's) meets a full disk, or a folder that is gone, as well: one line."""
-    if _is_full_disk(ended.exc_value) or isinstance(ended.exc_value, FileNotFoundError):
-        print(f"warning: {ended.exc_value}", file=sys.stderr)
+    error = ended.exc_value
+    name = error.filename if isinstance(error, FileNotFoundError) else None
+    if _is_full_disk(error) or (name and not os.path.isdir(os.path.dirname(name))):
+        print(f"warning: {error}", file=sys.stderr)
     else:
         threading.__excepthook__(ended)
 
