@@ -97,6 +97,17 @@ def append_line(path: Path | str, line: str) -> None:
         raise FileError(f"{path} could not be written: {error.strerror or error}") from error
 
 
+@contextlib.contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """A write to `path` that the system refuses (full disk) is a FileError that names it: the system's own does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:  # of opening: it names the file, and may be another kind of error
+            raise
+        raise FileError(f"{path} could not be written: {error.strerror or error}") from error
+
+
 def make_folder(path: Path | str) -> None:
     """Make a folder and those above it, if they are not there; FileError if that fails."""
     try:

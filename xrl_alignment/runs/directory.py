@@ -48,6 +48,7 @@ from lavis.common.files import (
     LockedError,
     locked,
     make_folder,
+    naming,
     new_folder,
     remove_temporaries,
     sync,
@@ -286,7 +287,7 @@ class RunDirectory(RunPaths):
     def append_episode(self, record: EpisodeRecord) -> None:
         """Add a finished episode to the journal, on disk before this returns."""
         new = not self.journal.exists()
-        with open(self.journal, "a", encoding="utf-8") as file:
+        with naming(self.journal), open(self.journal, "a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(record)) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -352,7 +353,8 @@ class RunDirectory(RunPaths):
     def scalar(self, tag: str, value: float, step: int) -> None:
         """One point of a curve, for TensorBoard and the report."""
         self._tensorboard.add_scalar(tag, value, step)
-        self._metrics.write(json.dumps({"step": step, "tag": tag, "value": value, "time": time.time()}) + "\n")
+        with naming(self._metrics.name):
+            self._metrics.write(json.dumps({"step": step, "tag": tag, "value": value, "time": time.time()}) + "\n")
 
     def begin_trial(self, round: int) -> None:
         """Remove `trial_<round>.log`, if there is one: its episodes are written again."""
@@ -362,7 +364,8 @@ class RunDirectory(RunPaths):
         """Append an episode in words to `trial_<round>.log` (Reflexion's format)."""
         history = trial_text("", record.opening, memories, record.steps)
         status = "OK" if record.solved else "FAIL"  # a win with the expert's help is none
-        with open(self._trial(record.round), "a", encoding="utf-8") as file:
+        path = self._trial(record.round)
+        with naming(path), open(path, "a", encoding="utf-8") as file:
             file.write(f"\n#####\n\nEnvironment #{record.env}:\n{history}\nSTATUS: {status}\n\n#####\n")
 
     def _trial(self, round: int) -> Path:
@@ -386,7 +389,7 @@ class RunDirectory(RunPaths):
         # One write for the whole block, and not twice: a kill would leave half of it for ever.
         world = self.results / "world.log"
         if not (world.exists() and f"\nROUND: {round}\n" in world.read_text(encoding="utf-8")):
-            with open(world, "a", encoding="utf-8") as file:
+            with naming(world), open(world, "a", encoding="utf-8") as file:
                 file.write(block)
         for name, value in scalars.items():
             self.scalar(name, value, round)

@@ -4,7 +4,9 @@ import json
 import logging.handlers
 import os
 import re
+import resource
 import shutil
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +93,21 @@ def test_an_episode_is_on_disk_before_it_counts(directory, monkeypatch):
     directory.close()
     RunDirectory(directory.path).close()
     assert {name for name, _ in synced} == {directory.path.parent.name, "run", "state"}
+
+
+def test_a_full_disk_names_the_file_that_cannot_grow(directory):
+    """The system's error names none, and a machine has several disks."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))  # the system refuses to write on, as on a full disk
+    try:
+        with pytest.raises(FileError, match=f"{directory.journal} could not be written: "):
+            directory.append_episode(record())
+        with pytest.raises(FileError, match=r"trial_0.log could not be written: "):
+            directory.write_trial(record(), [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_journal_of_an_older_version_knows_no_states(directory):
