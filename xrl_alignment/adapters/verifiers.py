@@ -109,8 +109,9 @@ class HouseholdEnv(vf.Env[HouseholdEnvConfig]):
                     break
                 now = environment.step(read_answer(answer.last_reply).action)
                 steps += 1
-        interaction.trace.record_reward("won", float(now.won))
-        interaction.trace.record_metric("steps", steps)
+            # Within the interaction: as it ends, verifiers logs the rollout with its reward.
+            interaction.trace.record_reward("won", float(now.won))
+            interaction.trace.record_metric("steps", steps)
 
 
 class HouseholdHarness(vf.Harness[vf.HarnessConfig]):

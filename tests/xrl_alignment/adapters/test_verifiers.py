@@ -63,6 +63,8 @@ def test_a_model_that_knows_the_way_wins_generated_games(tmp_path):
     for trace in traces:
         assert trace["errors"] == [] and trace["rewards"]["won"]["score"] == 1.0 and trace["metrics"]["steps"] > 0
     assert len({trace["task"]["data"]["name"] for trace in traces}) == 2
+    (log,) = (tmp_path / "out").rglob("eval.log")
+    assert log.read_text().count(" reward=1.000 ") == 2  # it told 0.000 of every game
 
 
 def test_a_model_that_writes_no_command_wins_nothing(tmp_path):
