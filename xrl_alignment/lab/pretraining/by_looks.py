@@ -1,4 +1,4 @@
-"""Teaches `student_official`'s language model to play by looks (setting (d)), with told instead of seen objects.
+"""Teaches the language model of `student` to play by looks (setting (d)), with told instead of seen objects.
 
     python -m xrl_alignment.lab.pretraining.by_looks --games DIR … --official --out DIR --rounds 3 --batches 150
 
@@ -7,8 +7,9 @@ The language model and the vision encoder meet in the image tokens: query q of t
 can learn before, and apart from, the encoder: here the engine says what is within reach, with errors like an encoder's
 (types missed, types that are not there). No frame is rendered, and an episode takes milliseconds.
 
-Each round is DAgger (Ross et al. 2011): games are played, by the explorer in the first round, by the student in a share
-that grows; the explorer labels every state; the student learns from the states of all rounds. The texts are those of
+Each round is DAgger (Ross et al. 2011): games are played, by the explorer in the first round, four of five by the
+student later; the explorer labels every state; the student learns from the states of all rounds. No rule of ours helps
+it to play (`policy.skip_rejected`): so it meets the states that follow a rejected command. The texts are those of
 `environment.name_by=type environment.tell_objects=false`, with the explorer's notes ("think: i see mug in/on desk 1"),
 because an image shows the present only.
 
@@ -58,7 +59,7 @@ from alfworld_native.base import Game
 from alfworld_native.drawing.ids import kind_of
 from alfworld_native.experts.explorer import Explorer
 from alfworld_native.games import find_games
-from alfworld_native.language.commands import normalise, rejected_now, visited_now
+from alfworld_native.language.commands import normalise
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.errors import ConfigError
 from lavis.common.files import locked, make_folder, write_atomically
@@ -156,7 +157,6 @@ class Asked(NamedTuple):
 
     prompt: str
     values: Tensor
-    steps: Sequence[tuple[str, str]]
 
 
 class Player:
@@ -186,7 +186,7 @@ class Player:
             if label is not None:
                 self.states.append(State(prompt, types, label))
             if drives:
-                return (yield Asked(prompt, values_of(types, rng, exact=self.exact), tuple(turn.episode.steps)))
+                return (yield Asked(prompt, values_of(types, rng, exact=self.exact)))
             return rng.choice(turn.now.admissible_commands) if rng.random() < NOISE else label or "look"
 
         episode = yield from play(environment, game, agent, expert=expert, thoughts=True)
@@ -200,13 +200,10 @@ class Player:
 
     @torch.no_grad()
     def answer(self, asked: Sequence[Asked]) -> list[str]:
-        """The student's actions, decoded as it ships (`policy.skip_rejected`, `policy.skip_visited`)."""
-        questions = [
-            Question(one.prompt, (), encoded=one.values, forbidden={*rejected_now(one.steps), *visited_now(one.steps)})
-            for one in asked
-        ]
+        """The student's actions."""
         return self.model.eval().act(
-            questions, normalise=normalise, num_beams=1, max_length=64, min_length=1, length_penalty=0,
+            [Question(one.prompt, (), encoded=one.values) for one in asked],
+            normalise=normalise, num_beams=1, max_length=64, min_length=1, length_penalty=0,
             repetition_penalty=1.0,
         )  # fmt: skip
 
@@ -240,8 +237,8 @@ def learn(model: ToldStudent, states: Sequence[State], *, batches: int, lr: floa
 
 
 def told_student(weights: str | Path | None = None) -> ToldStudent:
-    """`student_official`, told what it would see; its language model from `weights` if given."""
-    shipped, _ = load_student({"model_type": "student_official"}, torch.device("cpu"))
+    """`student`, told what it would see; its language model from `weights` if given."""
+    shipped, _ = load_student({"model_type": "student"}, torch.device("cpu"))
     assert isinstance(shipped, Blip2Emac)
     shipped.__class__ = ToldStudent  # the same weights with another `image_tokens`: nothing is built or copied twice
     assert isinstance(shipped, ToldStudent)
@@ -315,7 +312,7 @@ def train(arguments: argparse.Namespace, out: Path) -> None:
         write_weights(
             {key: value for key, value in model.llm_model.state_dict().items() if key != "lm_head.weight"},
             out / "llm.safetensors",
-            read_splits(official=True),  # those of `student_official`, with which it began
+            read_splits(official=True),  # those of `student`, with which it began
         )
         won = sum(episode.won for episode in episodes) / len(episodes)
         note({"round": number, "won": round(won, 3), "states": len(states), "loss": round(loss, 3),

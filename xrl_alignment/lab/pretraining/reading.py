@@ -3,11 +3,12 @@
     python -m xrl_alignment.lab.pretraining.reading --encoder DIR --language-model DIR --games DIR … --reader FILE \\
         --out FILE
 
-`--encoder` is the folder of `recognition`, `--language-model` that of `by_looks`. The encoder's features say which
-types each patch shows, and its first one which types the image shows. A Q-Former learns to read them: query q answers
-for the types `vision.LOOKS_FOR[q]`, and a linear head gives a value near 1 for a type that the encoder names, else
-near 0. Composed with the word vectors of the language model (`by_looks.ToldStudent`) the head becomes the projection.
-The reader learns from the encoder's findings in rendered frames, which are computed once.
+`--encoder` is the folder of `recognition`, or a student's file whose encoder is taken; `--language-model` is the folder
+of `by_looks`. The encoder's features say which types each patch shows, and its first one which types the image shows. A
+Q-Former learns to read them: query q answers for the types `vision.LOOKS_FOR[q]`, and a linear head gives a value near
+1 for a type that the encoder names, else near 0. Composed with the word vectors of the language model
+(`by_looks.ToldStudent`) the head becomes the projection. The reader learns from the encoder's findings in rendered
+frames, which are computed once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from lavis.common.program import read_first, run_program
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--encoder", required=True, type=Path, metavar="DIR", help="of recognition")
+    encoder_help = "of recognition, or a student (FILE.safetensors)"
+    parser.add_argument("--encoder", required=True, type=Path, metavar="DIR", help=encoder_help)
     parser.add_argument("--language-model", required=True, type=Path, metavar="DIR", help="of by_looks")
     parser.add_argument("--games", nargs="+", required=True, metavar="DIR", help="generated games")
     parser.add_argument("--official", action="store_true", help="ALFWorld's official training games, too")
@@ -59,7 +61,7 @@ from lavis.training import Updater
 from xrl_alignment.lab.pretraining.by_looks import ToldStudent, told_student
 from xrl_alignment.lab.pretraining.descent import descend, rate_factor
 from xrl_alignment.lab.pretraining.files import read_splits, write_weights
-from xrl_alignment.lab.pretraining.recognition import new_encoder, pixels_of, views
+from xrl_alignment.lab.pretraining.recognition import encoder_weights, new_encoder, pixels_of, views
 from xrl_alignment.lab.pretraining.vision import LOOKS_FOR, QUERY_OF, SHARPNESS, TYPES
 
 QFORMER: dict[str, Any] = {
@@ -183,15 +185,21 @@ def main() -> None:
     arguments = parse_arguments()
     bound_kernel_cache()
     keep_freed_memory()
-    for file in (arguments.encoder / "encoder.pt", arguments.language_model / "llm.safetensors"):
+    given: Path = arguments.encoder
+    language_model = arguments.language_model / "llm.safetensors"
+    for file in (given if given.suffix == ".safetensors" else given / "encoder.pt", language_model):
         if not file.is_file():
             raise MissingFileError(f"{file} is not there: give the folders that recognition and by_looks have written")
     make_folder(arguments.reader.absolute().parent)
-    told = told_student(arguments.language_model / "llm.safetensors")
-    trained = new_encoder()
-    trained.load_state_dict(torch.load(arguments.encoder / "encoder.pt", weights_only=True)["model"])
+    told = told_student(language_model)
     # Batch norms are folded into the convolutions: the student that ships has none.
-    encoder = trained.eval().folded()
+    encoder = new_encoder().eval()
+    if given.suffix == ".safetensors":
+        encoder = encoder.folded()
+        encoder.load_state_dict(encoder_weights(given))
+    else:
+        encoder.load_state_dict(torch.load(given / "encoder.pt", weights_only=True)["model"])
+        encoder = encoder.folded()
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
     games += find_games("train") if arguments.official else []
     if arguments.reader.exists():
@@ -202,7 +210,7 @@ def main() -> None:
         reader = learn_to_read(features, steps=arguments.steps, lr=arguments.lr, seed=arguments.seed)
         save_whole(arguments.reader, reader.state_dict())
     with torch.no_grad():
-        played = read_splits(official=True)  # the language model began with that of `student_official`
+        played = read_splits(official=True)  # the language model began with that of `student`
         write_weights(student_state(encoder, reader, told), arguments.out, played)
 
 

@@ -63,6 +63,7 @@ from alfworld_native.games import find_games
 from lavis.checkpoints import save_whole
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import autocast
+from lavis.common.errors import ConfigError
 from lavis.common.files import append_line, locked, make_folder
 from lavis.models.blip2_models.conv_encoder import PATCH, ConvEncoder, ConvEncoderConfig
 from lavis.training import Updater
@@ -176,6 +177,20 @@ def new_encoder() -> ConvEncoder:
     return ConvEncoder(ConvEncoderConfig(SIZE, 1 + len(TYPES), batch_norm=True))
 
 
+def encoder_weights(student: Path) -> dict[str, Tensor]:
+    """The encoder's weights in a student's file, float32: its batch norms are folded into the convolutions.
+
+    ConfigError if that student has another encoder.
+    """
+    start = "visual_encoder."
+    found = {
+        key.removeprefix(start): value.float() for key, value in load_file(student).items() if key.startswith(start)
+    }
+    if found.keys() != new_encoder().eval().folded().state_dict().keys():
+        raise ConfigError(f"{student} has no encoder as recognition trains it: give a student that plays by looks")
+    return found
+
+
 @torch.no_grad()
 def started_from(student: Path, pixels: Tensor) -> ConvEncoder:
     """The encoder of a shipped student, to be trained further: its folded batch norms are put back.
@@ -183,11 +198,7 @@ def started_from(student: Path, pixels: Tensor) -> ConvEncoder:
     Each norm takes the mean and deviation that its convolution has on `pixels` (N, 3, S, S) as stored ones, and as
     shift and scale: then it changes nothing but adds the folded bias.
     """
-    folded = {
-        key.removeprefix("visual_encoder."): value.float()
-        for key, value in load_file(student).items()
-        if key.startswith("visual_encoder.")
-    }
+    folded = encoder_weights(student)
     model = new_encoder()
 
     def put_back(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-import torch
+import sys
 
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lavis.common.errors import ConfigError
+from lavis.common.paths import REPO_ROOT
 from lavis.models import load_model_and_preprocess
 from lavis.models.blip2_models.conv_encoder import ConvEncoder, ConvEncoderConfig
 from lavis.models.student import Question
 from xrl_alignment.lab.pretraining import reading
 from xrl_alignment.lab.pretraining.by_looks import told_student
 from xrl_alignment.lab.pretraining.files import read_splits, write_weights
-from xrl_alignment.lab.pretraining.reading import Reader, agreement, learn_to_read, loss_of, named_by, student_state
+from xrl_alignment.lab.pretraining.reading import (
+    Reader,
+    agreement,
+    learn_to_read,
+    loss_of,
+    named_by,
+    student_state,
+)
+from xrl_alignment.lab.pretraining.recognition import encoder_weights
 from xrl_alignment.lab.pretraining.vision import TYPES
 
 WIDTH = 1 + len(TYPES)
@@ -58,3 +72,25 @@ def test_the_student_gives_the_words_of_what_the_reader_names(tmp_path):
         values = reader(encoder(image[None]).last_hidden_state)[0]  # (Q, types)
     expected = told.nothing + values @ (told.words - told.nothing)
     assert torch.allclose(tokens, expected, atol=0.02 * tokens.abs().max().item())
+
+
+def test_the_encoder_may_come_from_the_student_that_ships(capsys, monkeypatch, tmp_path):
+    """Its folder of training is not needed to put another language model behind it."""
+    shipped = REPO_ROOT / "lavis/models/tiny/student_looks.safetensors"
+    torch.save(Reader(WIDTH).state_dict(), tmp_path / "reader.pt")
+    told = told_student()
+    llm = {key: value for key, value in told.llm_model.state_dict().items() if key != "lm_head.weight"}
+    write_weights(llm, tmp_path / "llm.safetensors", read_splits(official=True))
+    out = tmp_path / "out.safetensors"
+    arguments = (
+        f"--encoder {shipped} --language-model {tmp_path} --games {tmp_path} --reader {tmp_path}/reader.pt --out {out}"
+    )
+    monkeypatch.setattr(sys, "argv", ["reading", *arguments.split()])
+    monkeypatch.setattr(reading, "find_games", lambda split, data=None: [])
+    reading.main()
+    new, old = load_file(out), load_file(shipped)
+    encoder = [key for key in old if key.startswith("visual_encoder.")]
+    assert encoder and all(torch.equal(new[key], old[key]) for key in encoder)
+    assert not torch.equal(new["query_tokens"], old["query_tokens"])
+    with pytest.raises(ConfigError, match=r"student\.safetensors has no encoder as recognition trains it"):
+        encoder_weights(shipped.with_name("student.safetensors"))
