@@ -33,6 +33,7 @@ from lavis.models.blip2_models import adapters
 from lavis.models.blip2_models.conv_encoder import ConvEncoder, ConvEncoderConfig
 from lavis.models.blip2_models.emac_config import frozen_parts, package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
+from lavis.models.fast_llm.transformers_runner import cache_name
 
 LN_VISION_EPS = 1e-5  # nn.LayerNorm's default, which LAVIS uses; the blocks of the vision encoder have 1e-6
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -230,6 +231,11 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
         raise ConfigError(f"the language model scales its logits ({scaled[0]}), which Blip2Emac does not support")
     if not fast_llm.supports(llm) and llm.device.type != "meta":
         key = "llm_config" if sizes else "llm_model"
+        if cache_name(llm) is None:  # RWKV: each new token would be read as if nothing stood before it
+            raise ConfigError(
+                f"model.{key}: a {type(llm).__name__} takes no cache of a prompt that it has read (past_key_values), "
+                "from which Blip2Emac writes an answer: take another language model"
+            )
         with _naming(key):  # the first forward pass: sizes that do not fit one another show here
             is_plain = _has_plain_head(llm)
         if not is_plain:
@@ -260,6 +266,9 @@ def _has_plain_head(llm: PreTrainedModel) -> bool:
     finally:
         hook.remove()
     hidden = llm.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state.float()
+    # As acting reads a prompt: MiniMax takes no cache but its own, and says so.
+    embeds, positions = llm.get_input_embeddings()(ids), torch.arange(2, device=llm.device)[None]
+    fast_llm.make_runner(llm).prefill(embeds, torch.ones_like(ids), positions, room=1)
     llm.train(training)
     if hidden.shape != read[0].shape or logits.shape != shown[0].shape:
         return False

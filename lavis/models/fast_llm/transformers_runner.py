@@ -5,6 +5,7 @@ Shapes: N prompts, B beams, T positions, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -76,12 +77,19 @@ def roomy_cache(llm: PreTrainedModel, room: int) -> Cache:
     return Cache(layers=[RoomyLayer(room) if type(layer) is DynamicLayer else layer for layer in layers])
 
 
+def cache_name(llm: PreTrainedModel) -> str | None:
+    """What `llm` calls its cache: Mamba has a name of its own, RWKV takes none."""
+    taken = inspect.signature(llm.forward).parameters
+    return next((name for name in ("past_key_values", "cache_params") if name in taken), None)
+
+
 class TransformersRunner:
     """A `Runner` (see there) of any causal language model, through Transformers."""
 
     def __init__(self, llm: PreTrainedModel) -> None:
         self._llm = llm
         self._cache: Any = None  # a Cache; its type asks `reorder_cache` for another class of tensor
+        self._cache_name = cache_name(llm) or "past_key_values"
 
     def prefill(self, embeds: Tensor, mask: Tensor, positions: Tensor, room: int, beams: int = 1) -> Tensor:
         """Read N prompts; the next token's logits (N, V)."""
@@ -123,11 +131,13 @@ class TransformersRunner:
         return self._logits(positions, input_ids=tokens[:, None])
 
     def _logits(self, positions: Tensor, **inputs: Tensor) -> Tensor:
+        # Mamba's state has no columns: its mask is for the tokens that are read now.
+        unmasked = self._unpadded or (self._cache_name == "cache_params" and "input_ids" in inputs)
         output = self._llm(
             **inputs,
-            attention_mask=None if self._unpadded else self._mask,
+            attention_mask=None if unmasked else self._mask,
             position_ids=positions,
-            past_key_values=self._cache,
+            **{self._cache_name: self._cache},
             use_cache=True,
             # of the prompts' other positions they would be (N, T, V)
             logits_to_keep=1,

@@ -74,6 +74,19 @@ def test_a_language_model_with_another_head_is_refused(kind: str, sizes: dict) -
         init_llm("", config, "", "float32", 40)
 
 
+@pytest.mark.parametrize(
+    ("kind", "sizes", "said"),
+    [
+        ("rwkv", {}, "a RwkvForCausalLM takes no cache"),
+        ("minimax", {"num_attention_heads": 4, "num_key_value_heads": 4}, "MiniMax uses cache of its own"),
+    ],
+)
+def test_a_language_model_without_a_cache_of_transformers_is_refused(kind: str, sizes: dict, said: str) -> None:
+    config = {"model_type": kind, "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, **sizes}
+    with pytest.raises(ConfigError, match=rf"^model\.llm_config: {said}"):
+        init_llm("", config, "", "float32", 40)
+
+
 @pytest.mark.parametrize("kind", ["qwen2", "gpt2", "bloom"])
 def test_other_language_models_are_taken(kind: str) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4}
