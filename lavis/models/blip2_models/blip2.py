@@ -226,7 +226,9 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
     if llm.config.vocab_size < rows:
         llm.resize_token_embeddings(rows, mean_resizing=False)
     # `fast_llm.token_logps` takes logits from the output embeddings' product alone.
-    scaled = [k for k in ("final_logit_softcapping", "logit_scale", "logits_scaling") if getattr(llm.config, k, None)]
+    # A scale of 1 changes nothing (Granite has such sizes); a capping of 1 does, and the pass below shows it.
+    keys = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+    scaled = [k for k in keys if (getattr(llm.config, k, None) or 1) != 1]
     if scaled:
         raise ConfigError(f"the language model scales its logits ({scaled[0]}), which Blip2Emac does not support")
     if not fast_llm.supports(llm) and llm.device.type != "meta":

@@ -87,10 +87,12 @@ def test_a_language_model_without_a_cache_of_transformers_is_refused(kind: str, 
         init_llm("", config, "", "float32", 40)
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "gpt2", "bloom"])
-def test_other_language_models_are_taken(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "more"), [("qwen2", {}), ("gpt2", {}), ("bloom", {}), ("granite", {"logits_scaling": 1.0})]
+)
+def test_other_language_models_are_taken(kind: str, more: dict) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4}
-    config = {"model_type": kind, "vocab_size": 40, **sizes}
+    config = {"model_type": kind, "vocab_size": 40, **sizes, **more}
     assert init_llm("", config, "", "bfloat16", 40).training
 
 
