@@ -220,7 +220,10 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
                 if sizes
                 else AutoConfig.from_pretrained(name_or_path, trust_remote_code=False)
             )
-            llm = AutoModelForCausalLM.from_config(config, attn_implementation=fast_llm.ATTENTION).to(torch_dtype)
+            llm = AutoModelForCausalLM.from_config(config).to(torch_dtype)
+            # Models with attention of their own (BLOOM, CodeGen) would get no causal mask under another name.
+            if llm._supports_attention_backend:
+                llm.set_attn_implementation(fast_llm.ATTENTION)
         fast_llm.autocast_rotary(llm)
     # The tokenizer may add [PAD] behind the vocabulary. Pads are masked, so its embedding needs no good beginning.
     if llm.config.vocab_size < rows:

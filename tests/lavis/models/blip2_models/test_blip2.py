@@ -96,6 +96,17 @@ def test_other_language_models_are_taken(kind: str, more: dict) -> None:
     assert init_llm("", config, "", "bfloat16", 40).training
 
 
+@pytest.mark.parametrize("kind", ["bloom", "codegen"])
+def test_a_language_model_with_attention_of_its_own_stays_causal(kind: str) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "rotary_dim": 4}
+    llm = init_llm("", {"model_type": kind, "vocab_size": 40, **sizes}, "", "float32", 40).eval()
+    for parameter in llm.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    one, other = llm(input_ids=torch.tensor([[5, 6, 7], [5, 6, 8]])).logits
+    torch.testing.assert_close(one[:2], other[:2])
+
+
 def test_sizes_that_do_not_fit_one_another_are_told_in_a_line() -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 8}
     with pytest.raises(ConfigError, match=r"^model\.llm_config: "):
