@@ -154,7 +154,7 @@ def check_llm(options: Mapping[str, Any]) -> int | None:
                     f"({key} {own[key]}): set model.llm_config={{}} model.llm_weights='' for that folder, or name "
                     "it as model.llm_tokenizer if only its tokenizer is meant"
                 )
-        return options["llm_config"].get("hidden_size")
+        return _width(options["llm_config"])
     if not name:
         raise ConfigError("model.llm_model is empty: name the folder or hub id of a language model")
     config = _config_json(name)
@@ -173,7 +173,12 @@ def check_llm(options: Mapping[str, Any]) -> int | None:
     if Path(name).is_dir() and not options["llm_weights"]:
         with key_named("llm_model", options):
             weights.read_shapes(name)
-    return config.get("hidden_size")
+    return _width(config)
+
+
+def _width(config: Mapping[str, Any]) -> int | None:
+    """Of what the language model reads: some of OPT's sizes embed tokens in fewer numbers than their layers have."""
+    return config.get("word_embed_proj_dim") or config.get("hidden_size")
 
 
 def _config_json(name: str) -> dict[str, Any]:

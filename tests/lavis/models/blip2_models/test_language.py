@@ -168,6 +168,14 @@ class TestGenerate:
         ]
         assert model.generate(samples, **options) == alone
 
+    def test_a_language_model_may_embed_tokens_in_fewer_numbers_than_its_layers_have(
+        self, build: Build, samples: dict
+    ) -> None:
+        """OPT-350M does: 512 and 1,024."""
+        model = build(llm_config={**SMALL_LLM, "model_type": "opt", "ffn_dim": 64, "word_embed_proj_dim": 16})
+        assert model.llm_proj.out_features == 16 and model(samples)["loss"].isfinite()
+        assert len(model.generate(samples, num_beams=1, max_length=4)) == 3
+
     def test_captions_and_sampling(self, frozen: Blip2Emac, samples: dict) -> None:
         torch.manual_seed(0)
         assert len(frozen.generate(samples, num_beams=3, num_captions=2, max_length=5)) == 6
