@@ -156,6 +156,11 @@ def check_image_tokens(vlm: PreTrainedModel, chat: Chat, path: str) -> None:
         raise
     except (ValueError, RuntimeError, IndexError, KeyError) as error:
         raise ConfigError(f"{asked}: its processor cannot read the images ({_reason(error)})") from error
+    except TypeError as error:  # it computes with a setting that is None, as LLaVA's `patch_size` in older folders
+        raise ConfigError(
+            f"{asked}: its processor lacks a setting to read the images ({_reason(error)}): take the newest "
+            "processor_config.json of the model's page"
+        ) from error
     tokens = chat.image_tokens(inputs)
     if not tokens:
         raise ConfigError(f"{asked}: the prompt has no image token (config.json says it is {chat.image_id})")

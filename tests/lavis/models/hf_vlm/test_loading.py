@@ -102,6 +102,14 @@ def test_image_tokens_that_do_not_fit_the_vision_side(build: Build, copy: Callab
     assert "do not match: 4 features of the vision side for 5 tokens" in refused(build, path, ConfigError)
 
 
+def test_a_processor_that_lacks_a_setting(build: Build, copy: Callable[..., Path]) -> None:
+    path = copy("llava")
+    settings = json.loads((path / "processor_config.json").read_text())
+    del settings["patch_size"]
+    (path / "processor_config.json").write_text(json.dumps(settings))
+    assert "its processor lacks a setting to read the images" in refused(build, path, ConfigError)
+
+
 def test_more_images_than_the_model_takes(build: Build, folder: Callable[[str], Path]) -> None:
     text = refused(build, folder("instructblip"), ConfigError, images=2)
     assert "model.images=2: the model's vision side cannot read the images" in text
