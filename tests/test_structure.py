@@ -51,6 +51,12 @@ def test_a_module_is_short(package: str) -> None:
     assert {name: n for name, n in lines.items() if n > MAX_LINES and name not in LONG_MODULES} == {}
 
 
+@pytest.mark.parametrize("package", ["lavis", "xrl_alignment"])
+def test_a_program_ends_in_run_program(package: str) -> None:
+    """Else Ctrl-C and a full disk end in a traceback."""
+    assert [path for path in modules(package) if "sys.exit(main())" in (REPO_ROOT / path).read_text("utf-8")] == []
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_tests_mirror_the_sources(package: str) -> None:
     lost = []

@@ -38,7 +38,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from lavis.common.program import read_first
+from lavis.common.program import read_first, run_program
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -436,4 +436,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

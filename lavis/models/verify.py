@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lavis.common.program import read_first
+from lavis.common.program import read_first, run_program
 
 SHIPPED = Path(__file__).with_name("verify_case")
 
@@ -336,4 +336,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

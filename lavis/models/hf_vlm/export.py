@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lavis.common.errors import EmacError, MissingFileError
-from lavis.common.program import read_first
+from lavis.common.program import read_first, run_program
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -66,4 +66,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

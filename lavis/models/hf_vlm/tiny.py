@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lavis.common.program import read_first
+from lavis.common.program import read_first, run_program
 
 FAMILIES = (
     "qwen2_vl",
@@ -55,6 +55,7 @@ import transformers
 from transformers import AutoModelForImageTextToText, PretrainedConfig, PreTrainedTokenizerFast
 
 from lavis.common.errors import EmacError, FileError
+from lavis.common.files import make_folder
 from lavis.models.hf_vlm.loading import without_videos
 
 SIDE = 56  # of an image, pixels: 4 x 4 patches of 14, of which the families join up to four in one token
@@ -102,7 +103,8 @@ class Parts(NamedTuple):
 def make(family: str, dest: Path | str, *, seed: int = 0) -> Path:
     """Write a tiny random model of `family` (one of `FAMILIES`) to the folder `dest`."""
     folder = Path(dest)
-    if folder.exists() and any(folder.iterdir()):
+    make_folder(folder)
+    if any(folder.iterdir()):
         raise FileError(f"{folder} is not empty: name a new folder")
     config, processor = parts(family)
     with torch.random.fork_rng(devices=[]):
@@ -431,4 +433,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

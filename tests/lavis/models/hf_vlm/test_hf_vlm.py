@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText, RepetitionPenaltyLogitsProcessor
 
-from lavis.common.errors import ConfigError, EmacError
+from lavis.common.errors import ConfigError, EmacError, FileError
 from lavis.models import HfVlm
 from lavis.models.blip2_models.weights import WeightsError
 from lavis.models.frozen_base import CheckpointError, adapter_scaling, check_base, check_bases
@@ -386,6 +386,8 @@ def test_an_adapter_of_another_base_is_refused(build: Build, tmp_path: Path) -> 
     for key in ("pretrained", "ref_pretrained"):
         with pytest.raises(WeightsError, match=f"model.{key}: .* was trained on the base .* name the model that"):
             build(**{key: str(tmp_path / "adapter")})
+    with pytest.raises(FileError, match=r"emac_base\.json could not be made: File exists"):
+        tiny.make("qwen2_5_vl", tmp_path / "adapter" / "emac_base.json")
     (tmp_path / "adapter" / "emac_base.json").unlink()  # as peft itself leaves a folder
     with pytest.raises(WeightsError, match=r"model.pretrained: .*adapter"):
         build(pretrained=str(tmp_path / "adapter"), lora_rank=8)
