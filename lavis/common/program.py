@@ -69,6 +69,8 @@ def run_program(main: Callable[[], int | None]) -> None:
     opened and stop what it started; they end in one line `interrupted` and exit code 130. A program that was started
     with a `lifeline` gets SIGTERM when the process that started it has ended.
     """
+    if signal.getsignal(signal.SIGINT) is _end_at_once:  # of `read_first`: the imports are done
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     before, hook = signal.signal(signal.SIGTERM, _unwind), threading.excepthook
     threading.excepthook = _tell_of_thread
     # Taken out of the environment: a program that this one starts must not take the descriptor for its own lifeline.
@@ -92,14 +94,25 @@ def read_first(read: Callable[[], T]) -> T:
 
     `--help`, a usage error and a mistake in the settings end the program here, as in `run_program`, and have not waited
     for torch. The module that a program is started as is the only one that calls this (`if __name__ == "__main__":`).
+    Ctrl-C in the imports, which have opened nothing that must be closed, ends the process at once, until `run_program`.
     """
     try:
-        return read()
+        first = read()
     except (EmacError, OSError) as error:
         sys.exit(_tell(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a job in the background may ignore it
+        signal.signal(signal.SIGINT, _end_at_once)
+    return first
+
+
+def _end_at_once(*_: object) -> None:
+    # No exception: Transformers turns KeyboardInterrupt into "Could not import module … Are this object's requirements
+    # defined correctly?", and an import of C code into others.
+    os.write(2, b"interrupted\n")
+    os._exit(130)
 
 
 def _tell(error: BaseException) -> int:

@@ -44,12 +44,39 @@ def test_a_missing_settings_file_is_named_with_an_example(capsys: pytest.Capture
 
 
 def test_what_is_read_first_ends_a_program_as_the_program_would(capsys: pytest.CaptureFixture) -> None:
+    before = signal.getsignal(signal.SIGINT)
     assert read_first(lambda: 7) == 7
+    signal.signal(signal.SIGINT, before)
     with pytest.raises(SystemExit) as caught:
         read_first(fail_with(ConfigError("bad thing")))
     assert (caught.value.code, capsys.readouterr().err) == (2, "error: bad thing\n")
     with pytest.raises(ValueError, match="^a bug$"):
         read_first(fail_with(ValueError("a bug")))
+
+
+STARTING = """
+import time
+from lavis.common.program import read_first, run_program
+def work():
+    try:
+        print("started", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("closing", flush=True)
+        raise
+read_first(dict)
+{how}
+"""
+
+
+@pytest.mark.parametrize(("how", "out"), [("work()  # as an import", ""), ("run_program(work)", "closing\n")])
+def test_ctrl_c_ends_the_imports_at_once_and_lets_main_close(how: str, out: str) -> None:
+    command = [sys.executable, "-c", STARTING.format(how=how)]
+    with subprocess.Popen(command, cwd=REPO_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30) == (out, "interrupted\n")
+    assert process.returncode == 130
 
 
 NO_SUCH_KEY = ["--options", "model.no_such_key=1"]
