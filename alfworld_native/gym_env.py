@@ -20,7 +20,7 @@ The ids are registered when `alfworld_native` is imported (`registration.py`); w
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,8 @@ class _Games:
             where = None if data is None else str(data)
             self.games = choose_games("household", split, data=where, num_train=GENERATED, num_heldout=GENERATED)
         else:
+            if games is not None and not isinstance(games, Iterable):
+                raise EnvironmentFault(f"games={str(games)[:80]}: give a list of games, or 'generated'")
             self.games = list(games) if games is not None else find_games(split or "valid_seen", data)
             if strange := [game for game in self.games if not isinstance(game, Game)]:
                 raise EnvironmentFault(
@@ -97,7 +99,7 @@ class _Games:
         if isinstance(wanted, Game):
             return wanted
         if wanted is not None:
-            if wanted not in self._by_id:
+            if not isinstance(wanted, str) or wanted not in self._by_id:
                 raise EnvironmentFault(f"game {wanted!r} is none of the {len(self.games)} games of this environment")
             return self._by_id[wanted]
         # By gymnasium's generator, so that `reset(seed=…)` decides the games, too.
@@ -241,6 +243,8 @@ class ALFWorldVectorEnv(VectorEnv):
         if seed is not None:
             self._games.rewind()
         wanted = _option(options, "games")
+        if isinstance(wanted, str) or not isinstance(wanted, Iterable | None):
+            raise EnvironmentFault(f"options['games'] is {str(wanted)[:80]}: give a list, a game for each environment")
         wanted = [None] * self.num_envs if wanted is None else list(wanted)
         if len(wanted) != self.num_envs:
             raise EnvironmentFault(f"options['games'] names {len(wanted)} games for {self.num_envs} environments")

@@ -172,3 +172,10 @@ def test_an_option_or_a_game_that_is_none_is_refused(games):
         single.reset(options={"games": [games[0].id]})
     with pytest.raises(EnvironmentFault, match=r"games holds .*, no Game"):
         gymnasium.make("alfworld_native:ALFWorldNative-v0", games=[games[0].id])
+    with pytest.raises(EnvironmentFault, match="games=3: give a list of games, or 'generated'"):
+        ALFWorldEnv(games=3)
+    with pytest.raises(EnvironmentFault, match=r"game \['x'\] is none of the 2 games"):
+        single.reset(options={"game": ["x"]})
+    for wanted in (3, games[0], games[0].id):
+        with pytest.raises(EnvironmentFault, match=r"options\['games'\] is .*: give a list, a game for each"):
+            ALFWorldVectorEnv(2, games=games).reset(options={"games": wanted})
