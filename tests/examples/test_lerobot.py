@@ -50,6 +50,11 @@ def test_a_suite_has_a_vector_environment_for_each_type_of_task(suites: dict) ->
     assert all(isinstance(env, gymnasium.vector.VectorEnv) and env.num_envs == N for env in tasks.values())
 
 
+def test_no_environments_are_refused(env_module: ModuleType) -> None:
+    with pytest.raises(EnvironmentFault, match="n_envs is 0; at least 1 environment"):
+        env_module.make_env(n_envs=0)
+
+
 def test_an_episode_has_what_lerobot_reads(suites: dict) -> None:
     env = suites["alfworld"][1]
     observation, info = env.reset(seed=[3, 4])
