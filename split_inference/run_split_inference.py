@@ -19,6 +19,7 @@ import ctypes
 import os
 import secrets
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -239,9 +240,13 @@ def parse_arguments(argv: Optional[List[str]] = None) -> Tuple[argparse.Namespac
 def main(argv: Optional[List[str]] = None) -> int:
     """Run both programs; returns the exit code."""
     arguments, client_options = parse_arguments(argv)
+    for option, program in (("--server-python", arguments.server_python), ("--client-python", arguments.client_python)):
+        if not shutil.which(program):  # now, not after the minutes in which the server starts
+            sys.stderr.write(f"error: {option} {program}: there is no such program; give a Python interpreter\n")
+            return 2
     try:
         return Manager(arguments, client_options).run()
-    except OSError as error:  # an interpreter that does not exist
+    except OSError as error:  # an interpreter that the system cannot run
         sys.stderr.write(f"error: {error}\n")
         return 2
 

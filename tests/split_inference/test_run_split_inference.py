@@ -176,10 +176,12 @@ def test_the_server_takes_the_trajectories_of_the_client(options, trials, served
     assert code == 0 and (tmp_path / "out" / "task_1").is_dir(), output
 
 
-def test_an_interpreter_that_does_not_exist_is_named(options):
-    managed = Managed(*options, "--server-python", "/no/such/python")
+@pytest.mark.parametrize("option", ["--server-python", "--client-python"])
+def test_an_interpreter_that_does_not_exist_is_named_before_anything_starts(options, option):
+    managed = Managed(*options, option, "/no/such/python")
     code, output = managed.end()
-    assert code == 2 and "error: " in output and "/no/such/python" in output and "Traceback" not in output
+    assert code == 2 and f"error: {option} /no/such/python: there is no such program" in output
+    assert "is process" not in output and "Traceback" not in output
 
 
 def test_other_options_go_to_the_client():
