@@ -110,6 +110,9 @@ def main() -> None:
     for name in ("environments", "games", "steps", "rounds", "max_batch", "replicas", "learner_processes"):
         if getattr(given, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(given, name)}: use at least 1")
+    for name, value in vars(given).items():
+        if not isinstance(value, str) and not 0 <= value < math.inf:
+            parser.error(f"--{name.replace('_', '-')} {value}: use a number of at least 0")
     if given.learner_processes > 1 and given.learner == "inline":
         parser.error("--learner-processes needs --learner decoupled")
     for name, seconds in predict(given)._asdict().items():

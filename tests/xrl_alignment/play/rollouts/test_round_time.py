@@ -60,6 +60,14 @@ def test_its_command(monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[0].split() == ["seconds", "3.60", "s"]
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+def test_a_time_that_is_none_is_refused(monkeypatch, capsys, seconds):
+    monkeypatch.setattr(sys, "argv", ["round_time", "--step-s", seconds])
+    with pytest.raises(SystemExit):
+        round_time.main()
+    assert f"--step-s {float(seconds)}: use a number of at least 0" in capsys.readouterr().err
+
+
 class _Slow:
     """Waits `seconds` before each call of `method` of another object."""
 
