@@ -2,21 +2,33 @@
 
 import argparse
 
-import torch
-from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
 
-from alfworld_native import choose_games
-from xrl_alignment.adapters.trl import Household, rows
+def at_least_one(text: str) -> int:
+    """A number of the command line: TRL reads 0 steps as three epochs."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return int(text)
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="a chat model that calls tools, for instance Qwen/Qwen3-0.6B")
     parser.add_argument("--out", default="output/grpo")
-    parser.add_argument("--games", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--tokens", type=int, default=2048, help="longest completion, the tools' answers included")
+    parser.add_argument("--games", type=at_least_one, default=64)
+    parser.add_argument("--steps", type=at_least_one, default=100)
+    parser.add_argument(
+        "--tokens", type=at_least_one, default=2048, help="longest completion, the tools' answers included"
+    )
     options = parser.parse_args()
+
+    # Below the command line, because they take seconds.
+    import torch
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    from alfworld_native import choose_games
+    from xrl_alignment.adapters.trl import Household, rows
+
     games = choose_games("household", "household_train", num=options.games, num_train=options.games, num_heldout=0)
     settings = GRPOConfig(
         options.out,

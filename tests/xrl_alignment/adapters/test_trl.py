@@ -155,6 +155,14 @@ def test_a_grpo_step_runs_in_the_household(games, tmp_path):
     assert len(made) == 2 and made[0].playing == made[1].playing != ""  # both rollouts of the row play one game
 
 
+@pytest.mark.parametrize("option", ["--games", "--steps"])
+def test_the_example_refuses_a_number_below_one(option):
+    """TRL trained three epochs for 0 steps."""
+    command = [sys.executable, "examples/grpo_trl.py", "model", option, "0"]
+    done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and f"argument {option}: 0 is less than 1" in done.stderr
+
+
 @pytest.mark.slow
 def test_the_example_trains(tmp_path):
     pytest.importorskip("trl", reason="TRL is not installed: pip install -e '.[trl]'")
