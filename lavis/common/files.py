@@ -31,6 +31,8 @@ def replaced(path: Path | str) -> Iterator[Path]:
     path = Path(path)
     if not path.parent.is_dir():  # asking takes microseconds; mkdir on a busy disk takes milliseconds
         path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not (path.is_file() or path.is_dir()):  # for root, the rename would put a file there
+        raise FileError(f"{path} could not be written: it is a device or a pipe; give a file's path")
     # Beside `path`, because a rename is atomic only within one file system; with the process's number, because two
     # processes may write the same cache.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -124,7 +126,7 @@ def writable(setting: str, path: Path, *, folder: bool = False) -> Path:
     place = path.absolute() if folder else path.absolute().parent
     while not place.exists():
         place = place.parent
-    taken = not folder and path.exists() and (path.is_dir() or not os.access(path, os.W_OK))
+    taken = not folder and path.exists() and not (path.is_file() and os.access(path, os.W_OK))
     if taken or not place.is_dir() or not os.access(place, os.W_OK):
         wanted = "a folder" if folder else "a file's path in a folder"
         raise ConfigError(f"{setting}={path} cannot be written: give {wanted} of yours")

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import pytest
 
 import lavis
-from lavis.common.errors import FileError
+from lavis.common.errors import ConfigError, FileError
 from lavis.common.files import (
     LockedError,
     append_line,
@@ -24,6 +24,7 @@ from lavis.common.files import (
     read_json,
     remove_temporaries,
     replaced,
+    writable,
     write_atomically,
     write_cache,
     write_json,
@@ -96,6 +97,17 @@ def test_what_stands_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=f"the folder {path} could not be made"):
         make_folder(path)
     write_cache(path, lambda file: file.write(b"x"))  # a cache that cannot be written is no error
+
+
+def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    """For root, a result written to /dev/null put a file in the device's place. A pipe here: anybody can make one."""
+    path = tmp_path / "null"
+    os.mkfifo(path)
+    with pytest.raises(FileError, match=f"{path} could not be written: it is a device or a pipe"):
+        write_json(path, {})
+    with pytest.raises(ConfigError, match=f"--page={path} cannot be written"):
+        writable("--page", path)
+    assert path.is_fifo() and list(tmp_path.iterdir()) == [path]
 
 
 def test_replaced_is_for_libraries_that_write_by_path(tmp_path: Path) -> None:
