@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -121,13 +122,20 @@ def make_folder(path: Path | str) -> None:
 def writable(setting: str, path: Path, *, folder: bool = False) -> Path:
     """The value `path` of a setting, after a look whether this file (or `folder`) can be written: before hours of work.
 
-    Raises ConfigError; makes nothing.
+    Raises ConfigError; leaves nothing behind.
     """
     place = path.absolute() if folder else path.absolute().parent
     while not place.exists():
         place = place.parent
     taken = not folder and path.exists() and not (path.is_file() and os.access(path, os.W_OK))
-    if taken or not place.is_dir() or not os.access(place, os.W_OK):
+    try:
+        with tempfile.TemporaryFile(dir=place):  # root may write in /proc, by its mode; no file can be made there
+            pass
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # a full disk, which is told as such
+            raise
+        taken = True
+    if taken:
         wanted = "a folder" if folder else "a file's path in a folder"
         raise ConfigError(f"{setting}={path} cannot be written: give {wanted} of yours")
     return path

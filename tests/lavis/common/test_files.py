@@ -110,6 +110,12 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     assert path.is_fifo() and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_place_where_nothing_can_be_written_is_refused_beforehand(tmp_path: Path) -> None:
+    assert writable("run.output", tmp_path / "new" / "x.json") and list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match="run.output=/proc/x.json cannot be written"):
+        writable("run.output", Path("/proc/x.json"))  # for root its mode says that it can
+
+
 def test_replaced_is_for_libraries_that_write_by_path(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     with replaced(path) as temporary:
