@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from lavis.common.errors import ConfigError
 from lavis.common.program import read_first, run_program
 from xrl_alignment.settings.resume import saved_settings
 from xrl_alignment.settings.schema import DaggerConfig
@@ -51,6 +52,11 @@ __all__ = ["_generate_reflection_query", "_get_scenario", "main", "update_memory
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line, write the memories, print how many there are."""
     arguments, config = read_command_line(argv)
+    if not config.reflexion.enabled:  # a resume would play on with memories, against the run's settings
+        raise ConfigError(
+            f"{arguments.run_dir} is a run without memories (reflexion.enabled=false): to give it some nevertheless, "
+            "add --options reflexion.enabled=true"
+        )
     rounds = finished_rounds(arguments.run_dir)
     if not rounds:
         raise RunDirectoryError(f"no round of {arguments.run_dir} has ended yet")
@@ -60,14 +66,14 @@ def main(argv: list[str] | None = None) -> None:
         by_rule = config.reflexion.reflector == "rule"
         expert = replace(config.expert, name="explorer") if by_rule else config.expert
         # As the run had it: the prompt's length, so what is cut off and what the cache knows, depends on all of it.
-        teacher = build_teacher(expert, replace(config.reflexion, enabled=True), thinking=config.run.enable_tc)
+        teacher = build_teacher(expert, config.reflexion, thinking=config.run.enable_tc)
         cleanup.callback(teacher.close)
         directory = RunDirectory(arguments.run_dir)
         cleanup.callback(directory.close)
         if teacher.account:
             teacher.account.keep(directory.expert_calls)
             teacher.account.start_round(round)
-        assert teacher.reflector is not None  # it was enabled above
+        assert teacher.reflector is not None  # reflexion is enabled, as was checked above
         told = config.environment.tell_objects
         made = reflect_on_round(directory, round, teacher.reflector, tell_objects=told)
         count = sum(map(bool, made.memories.values()))

@@ -7,6 +7,7 @@ import yaml
 
 from benchmarks._endpoint import FakeEndpoint
 from generate_reflections import main
+from lavis.common.errors import ConfigError
 from xrl_alignment.common.errors import EndpointFault, PromptTooLong
 from xrl_alignment.runs.directory import RunDirectory, RunDirectoryError
 from xrl_alignment.runs.past_rounds import finished_rounds, reflect_on_round
@@ -106,6 +107,15 @@ def test_rules_need_no_key_whoever_labels(ended, monkeypatch, capsys):
     main([str(ended), "--round", "0", "--options", "reflexion.reflector=rule"])
     said = capsys.readouterr().out
     assert "the newest by rule" in said and "the run does not use these" in said
+
+
+def test_a_run_without_memories_gets_none_unless_asked(ended):
+    (ended / "config.yaml").write_text(yaml.safe_dump({"run": {"num_rounds": 2}, "reflexion": {"enabled": False}}))
+    before = (ended / "logging_results" / "env_results_trial_1.json").read_text()
+    with pytest.raises(ConfigError, match="is a run without memories .*: to give it some .* reflexion.enabled=true"):
+        main([str(ended), "--options", "reflexion.reflector=rule"])
+    assert (ended / "logging_results" / "env_results_trial_1.json").read_text() == before
+    main([str(ended), "--options", "reflexion.reflector=rule", "reflexion.enabled=true"])
 
 
 def test_a_failing_reflector_changes_nothing(ended):
