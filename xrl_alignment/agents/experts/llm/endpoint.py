@@ -354,6 +354,8 @@ def _tokens(number: object) -> int:
     """A number of tokens in an answer, 0 if the answer names none; ValueError for anything else."""
     if number is None:
         return 0
+    if isinstance(number, float) and number.is_integer():  # 12.0, from gateways in whose language that is 12
+        number = int(number)
     if not isinstance(number, int) or not 0 <= number <= MAX_TOKENS:
         raise ValueError(f"{ascii(number)[:50]} is no number of tokens")
     return number

@@ -56,6 +56,17 @@ def test_an_answer_and_its_cost(connect, api):
         assert endpoint.account.total.calls == 1 and endpoint.account.total.completion == 3
 
 
+def test_numbers_of_tokens_may_be_written_as_decimals(connect):
+    """As gateways do in whose language every number is one."""
+    usage = {"prompt_tokens": 12.0, "completion_tokens": 3.0, "prompt_tokens_details": {"cached_tokens": 4.0}}
+    body = json.dumps({"choices": [{"message": {"content": "look"}}], "usage": usage}).encode()
+    with FakeEndpoint(fault=lambda number: (200, {}, body)) as server:
+        endpoint = connect(server, max_attempts=1)
+        assert endpoint.complete("x").text == "look"
+        total = endpoint.account.total
+        assert (total.prompt, total.cached, total.completion) == (12, 4, 3) and isinstance(total.prompt, int)
+
+
 @pytest.mark.parametrize("fault", ["429", "500", "cut", "malformed", "latin1", "slow"])
 def test_passing_faults_are_tried_again_and_each_attempt_is_booked(connect, fault):
     with FakeEndpoint(fault=lambda number: fault if number < 2 else None, slow_s=3.0) as server:
