@@ -115,5 +115,5 @@ def require_scaling(model: BaseModel | Student, scaling: object, path: Path | st
     if isinstance(scaling, float) and own is not None and not math.isclose(own, scaling, rel_tol=1e-6):
         raise CheckpointError(
             f"the adapters of {path} were trained with lora_alpha / lora_rank = {scaling:g}, this model's count "
-            f"{own:g} times: set model.lora_alpha as in that training"
+            f"{own:g} times: set model.lora_rank and model.lora_alpha as in that training"
         )

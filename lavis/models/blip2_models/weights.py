@@ -324,15 +324,17 @@ def require_match(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], s
 def mismatch(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> str | None:
     """What differs between two state dicts by name and shape, as one line; `None` if they agree.
 
-    Lists the first three of each kind: missing, unexpected, other shape.
+    Lists the first three of each kind: missing, unexpected, other shape. Adapters of another rank are told as such.
     """
     missing = [k for k in expected if k not in found]
     unexpected = [k for k in found if k not in expected]
-    shapes = [
-        f"{k} is {tuple(found[k].shape)} in the file, {tuple(expected[k].shape)} in the model"
-        for k in expected
-        if k in found and found[k].shape != expected[k].shape
-    ]
+    other = [k for k in expected if k in found and found[k].shape != expected[k].shape]
+    shapes = [f"{k} is {tuple(found[k].shape)} in the file, {tuple(expected[k].shape)} in the model" for k in other]
+    # LoRA's first matrix is (rank, inputs), and all adapters of a model have one rank.
+    ranks = {found[k].shape[0] for k in other if "lora_A" in k and found[k].shape[1:] == expected[k].shape[1:]}
+    if len(ranks) == 1 and not missing and not unexpected:
+        rank = ranks.pop()
+        return f"{source} has adapters of rank {rank}, this model's have another one: set model.lora_rank={rank}"
     parts = [
         f"{len(names)} {what}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
         for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
