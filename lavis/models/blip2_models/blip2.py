@@ -254,6 +254,10 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
 @torch.no_grad()
 def _has_plain_head(llm: PreTrainedModel) -> bool:
     """Whether logits are what the output embeddings make of the decoder's last hidden states, and nothing else."""
+    decoder: Any = llm.get_decoder()
+    # Transformers names the whole model of Llama 4, and ModernBERT's output embeddings.
+    if decoder is llm or isinstance(decoder, nn.Linear):
+        return False
     ids = torch.tensor([[1, 2]], device=llm.device)
     read: list[Tensor] = []
     shown: list[Tensor] = []
@@ -270,7 +274,7 @@ def _has_plain_head(llm: PreTrainedModel) -> bool:
         logits = llm.eval()(input_ids=ids, use_cache=False).logits
     finally:
         hook.remove()
-    hidden = llm.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state.float()
+    hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state.float()
     # As acting reads a prompt: MiniMax takes no cache but its own, and says so.
     embeds, positions = llm.get_input_embeddings()(ids), torch.arange(2, device=llm.device)[None]
     fast_llm.make_runner(llm).prefill(embeds, torch.ones_like(ids), positions, room=1)

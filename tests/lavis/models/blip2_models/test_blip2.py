@@ -65,6 +65,8 @@ def test_a_model_with_lavis_qformer(model: Pooled) -> None:
     [
         ("falcon_h1", {"lm_head_multiplier": 0.5, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8}),
         ("roberta", {"is_decoder": True}),  # its head has a layer of its own before the output embeddings
+        ("modernbert-decoder", {"pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2}),  # as RoBERTa
+        ("llama4_text", {"num_local_experts": 2, "intermediate_size_mlp": 48, "head_dim": 8, "pad_token_id": 0}),
     ],
 )
 def test_a_language_model_with_another_head_is_refused(kind: str, sizes: dict) -> None:
