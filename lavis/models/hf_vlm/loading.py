@@ -101,6 +101,11 @@ def load_processor(path: str, config: PretrainedConfig, *, download: bool = True
         raise MissingFileError(f"{cannot}: {copying}") from error
     # Aya Vision's and Llama 4's processors put other tokens in the place of the one that the template writes.
     token, number = getattr(processor, "img_patch_token", None) or image_token(processor), image_token_id(config)
+    if number < 0:  # GIT puts the features before the text, for example
+        raise ConfigError(
+            f"model.path: {path}'s config.json names no image token (image_token_id), in whose places an image's "
+            f"features go: a {config.model_type} without one is not supported"
+        )
     # The model puts an image's features in the places of this token. If tokenizer and config mean different ones, it
     # finds none or too many.
     known = processor.tokenizer.convert_tokens_to_ids(token)

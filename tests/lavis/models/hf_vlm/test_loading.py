@@ -94,6 +94,13 @@ def test_an_image_token_with_another_id(build: Build, copy: Callable[..., Path])
     assert "do not belong together" in refused(build, path, ConfigError)
 
 
+def test_a_model_without_an_image_token(build: Build, copy: Callable[..., Path]) -> None:
+    path = copy("blip2")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if not k.startswith("image_token")}))
+    assert "names no image token" in refused(build, path, ConfigError)
+
+
 def test_image_tokens_that_do_not_fit_the_vision_side(build: Build, copy: Callable[..., Path]) -> None:
     path = copy("smolvlm")
     settings = json.loads((path / "processor_config.json").read_text())
