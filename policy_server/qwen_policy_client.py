@@ -422,7 +422,7 @@ def play(client: QwenPolicyClient, env: Any, task_name: str, steps: int, tempera
 
 
 def main() -> int:
-    """Play one episode and print it; the exit code is 2 after an error."""
+    """Play one episode and print it; the exit code is 2 after an error, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", default=DEFAULT_URL)
     parser.add_argument("--env", choices=("stand-in", "minerl"), default="stand-in")
@@ -438,9 +438,10 @@ def main() -> int:
             steps = play(client, env, arguments.task, arguments.steps, arguments.temperature)
             print(f"episode over after {steps} steps")
             env.close()
-    except (PolicyServerError, UsageError, httpx.InvalidURL) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    except (PolicyServerError, UsageError, httpx.InvalidURL, KeyboardInterrupt) as error:
+        stopped = isinstance(error, KeyboardInterrupt)
+        print("interrupted" if stopped else f"error: {error}", file=sys.stderr)
+        return 130 if stopped else 2
     return 0
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -259,6 +260,16 @@ def test_the_client_is_a_single_file(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=240)
     assert done.returncode == 0, done.stderr
     assert not {"lavis", "policy_server", "xrl_alignment", "torch", "gymnasium"} & ast.literal_eval(done.stdout)
+
+
+def test_ctrl_c_ends_in_a_line():
+    program = str(REPO_ROOT / "policy_server" / "qwen_policy_client.py")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        command = [sys.executable, program, "--server", f"http://127.0.0.1:{silent.getsockname()[1]}"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as waiting:
+            silent.accept()[0].recv(1)
+            waiting.send_signal(signal.SIGINT)
+            assert waiting.communicate(timeout=60)[1] == "interrupted\n" and waiting.returncode == 130
 
 
 def test_the_example_runs_from_any_folder(server_process, tmp_path):
