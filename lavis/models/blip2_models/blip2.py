@@ -33,7 +33,6 @@ from lavis.models.blip2_models import adapters
 from lavis.models.blip2_models.conv_encoder import ConvEncoder, ConvEncoderConfig
 from lavis.models.blip2_models.emac_config import frozen_parts, package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
-from lavis.models.fast_llm.transformers_runner import cache_name
 
 LN_VISION_EPS = 1e-5  # nn.LayerNorm's default, which LAVIS uses; the blocks of the vision encoder have 1e-6
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -236,7 +235,7 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
         raise ConfigError(f"the language model scales its logits ({scaled[0]}), which Blip2Emac does not support")
     if not fast_llm.supports(llm) and llm.device.type != "meta":
         key = "llm_config" if sizes else "llm_model"
-        if cache_name(llm) is None:  # RWKV: each new token would be read as if nothing stood before it
+        if fast_llm.cache_name(llm) is None:  # RWKV: each new token would be read as if nothing stood before it
             raise ConfigError(
                 f"model.{key}: a {type(llm).__name__} takes no cache of a prompt that it has read (past_key_values), "
                 "from which Blip2Emac writes an answer: take another language model"

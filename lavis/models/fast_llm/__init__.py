@@ -43,6 +43,7 @@ from lavis.models.fast_llm.llama_layer import supports
 from lavis.models.fast_llm.llama_runner import PREFILL
 from lavis.models.fast_llm.row_gradients import by_rows, chunked
 from lavis.models.fast_llm.runner import Runner, make_runner
+from lavis.models.fast_llm.transformers_runner import cache_name
 
 __all__ = [
     "ATTENTION",
@@ -55,6 +56,7 @@ __all__ = [
     "autocast_rotary",
     "beam_search",
     "by_rows",
+    "cache_name",
     "chunked",
     "greedy",
     "make_runner",
