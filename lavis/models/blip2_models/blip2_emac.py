@@ -95,7 +95,8 @@ class Blip2Emac(StudentModel):
         self.Qformer = qformer
         self.query_tokens = query_tokens  # (1, Q, width of the Q-Former)
         self.llm_model = llm_model
-        self.llm_proj = nn.Linear(qformer.config.hidden_size, llm_model.get_input_embeddings().embedding_dim)
+        words: Any = llm_model.get_input_embeddings()
+        self.llm_proj = nn.Linear(qformer.config.hidden_size, words.embedding_dim)
         # DPO's reference policy: those parts that differ from the policy's; see `set_reference`.
         self.reference: nn.Module | None = None
         self._as_reference = False  # whether the calls speak for it at the moment, see `as_reference`
