@@ -252,7 +252,10 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
 
 @torch.no_grad()
 def _has_plain_head(llm: PreTrainedModel) -> bool:
-    """Whether logits are what the output embeddings make of the decoder's last hidden states, and nothing else."""
+    """Whether logits are what the output embeddings make of the decoder's last hidden states, and nothing else.
+
+    Reads two tokens in both ways in which the model is called, so what `llm` cannot do is raised here.
+    """
     decoder: Any = llm.get_decoder()
     # Transformers names the whole model of Llama 4, and ModernBERT's output embeddings.
     if decoder is llm or isinstance(decoder, nn.Linear):
