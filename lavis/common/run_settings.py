@@ -17,6 +17,7 @@ from lavis.common.settings import (
     FINITE,
     Section,
     at_least,
+    between,
     check_has_effect,
     one_of,
     setting,
@@ -97,7 +98,7 @@ class RunSettings(Section, section="run"):
     )
     skip_bad_samples: int = setting(0, "unreadable samples that are left out before the run stops", at_least(0))
     job_id: str = setting("", "name of the run's folder; empty: the time")
-    num_threads: int = setting(0, "threads of torch; 0 leaves the number to torch", at_least(0))
+    num_threads: int = setting(0, "threads of torch; 0 leaves the number to torch", between(0, 1024))
     wandb_project: str = setting("", "project of Weights & Biases; empty: none")
     environment: dict[str, Any] = setting({}, "games of the task `alfworld_episode`")
     policy: dict[str, Any] = setting({}, "the same task's policy, as the section `policy`")

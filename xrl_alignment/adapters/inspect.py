@@ -40,7 +40,7 @@ def household_task(games: Sequence[Game], *, admissible: bool = False, max_steps
     """
     if not games:
         raise EnvironmentFault("the list of games is empty; give at least one game")
-    max_steps = max_steps or longest_horizon(games)
+    max_steps = longest_horizon(games) if max_steps is None else max_steps
     samples = [Sample(input=INSTRUCTION, id=game.id, target="won", metadata={"game": game.id}) for game in games]
     kind = "admissible commands" if admissible else "free text"
     return Task(
@@ -54,9 +54,11 @@ def household_task(games: Sequence[Game], *, admissible: bool = False, max_steps
 @solver
 def play_household(games: Mapping[str, Game], admissible: bool = False, max_steps: int | None = None) -> Solver:
     """The model plays its sample's game until it is won or `max_steps` commands (see `household_task`) are given."""
+    limit = longest_horizon(games.values()) if max_steps is None else max_steps
+    NativeEnvironment(limit).close()  # raises for a number below 1 before the first sample is started
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
-        environment, steps = NativeEnvironment(max_steps or longest_horizon(games.values())), 0
+        environment, steps = NativeEnvironment(limit), 0
         now = environment.reset(games[state.metadata["game"]])
         # One of Inspect's limits, such as tokens or time, ends this function wherever it waits. So the sample's store,
         # from which its scorer reads, is up to date after every step.

@@ -68,7 +68,7 @@ class HouseholdSession(OpenEnvironment):
         """
         super().__init__()
         self._games, self._following = {game.id: game for game in games}, following
-        self._engine = NativeEnvironment(max_steps or longest_horizon(games))
+        self._engine = NativeEnvironment(longest_horizon(games) if max_steps is None else max_steps)
         self._state = State(episode_id=None, step_count=0)
         self._game = ""
 

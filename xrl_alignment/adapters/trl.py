@@ -37,7 +37,7 @@ class Household:
         if not games:
             raise EnvironmentFault("the list of games is empty; give at least one game")
         self._games = {game.id: game for game in games}
-        self._engine = NativeEnvironment(max_steps or longest_horizon(games))
+        self._engine = NativeEnvironment(longest_horizon(games) if max_steps is None else max_steps)
         # No game yet: a tool that is called before `reset` answers `_OVER`.
         self._over, self._won = True, False
         self.playing = ""  # the game's id

@@ -126,7 +126,7 @@ class LoopRunConfig(AgentTraining):
     max_steps: int = setting(50, "steps after which an episode ends", at_least(1))
     device: str = setting("auto", "where the models run; `auto` takes a GPU if there is one", DEVICE, may_change=True)
     max_batch: int = setting(32, "games that are played at once", at_least(1))
-    num_threads: int = setting(0, "threads of torch; 0 leaves the number to torch", at_least(0), may_change=True)
+    num_threads: int = setting(0, "threads of torch; 0 leaves the number to torch", between(0, 1024), may_change=True)
 
 
 @dataclass(frozen=True)

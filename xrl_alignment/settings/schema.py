@@ -103,7 +103,7 @@ class RunConfig(Section, section="run"):
         at_least(0),
         may_change=True,
     )
-    num_threads: int = setting(0, "threads of torch; 0 leaves the number to torch", at_least(0), may_change=True)
+    num_threads: int = setting(0, "threads of torch; 0 leaves the number to torch", between(0, 1024), may_change=True)
     num_workers: int = setting(
         1, "games that the pipeline's client plays at once; 1 is the original's order", at_least(1), may_change=True
     )
@@ -197,7 +197,7 @@ class EvaluateRunConfig(Section, section="run"):
     enable_tc: bool = setting(False, "the actor may answer with a thought (`think: …`), which costs no step")
     device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one", DEVICE)
     max_batch: int = setting(32, "observations that the policy answers in one call, at most", at_least(1))
-    num_threads: int = setting(0, "threads of torch; 0 leaves the number to torch", at_least(0))
+    num_threads: int = setting(0, "threads of torch; 0 leaves the number to torch", between(0, 1024))
     # Where the environments are.
     executor: str = setting(
         "sequential",

@@ -8,19 +8,24 @@ name that no weight file has: `plain_name` removes it.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from lavis.common.errors import ConfigError, FileError, MissingExtraError
 from lavis.common.files import make_folder, write_atomically
 from lavis.models import fast_llm
 from lavis.models.blip2_models.text import prompt_rows
 from lavis.models.student import Question
+
+if TYPE_CHECKING:
+    from peft import LoraConfig, PeftMixedModel, PeftModel
 
 _INNER = ".base_layer."
 
@@ -43,14 +48,27 @@ def add_lora(llm: nn.Module, *, rank: int, alpha: int, dropout: float, targets: 
     # A list of names: peft would take one string for a regular expression.
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=list(targets))
     inject_adapter_in_model(config, llm)
-    order_sets(config)
+    _order_sets(config)
     for name, parameter in llm.named_parameters():
         if is_adapter(name):
             # bfloat16 has 8 bits: most updates change a weight by less than it can tell, and would be lost.
             parameter.data = parameter.data.float()
 
 
-def order_sets(config: object) -> None:
+def peft_model(model: PreTrainedModel, config: LoraConfig) -> PeftModel | PeftMixedModel:
+    """`model` as peft's `PeftModel`, with the adapters of `config`."""
+    from peft import get_peft_model
+
+    _order_sets(config)
+    with warnings.catch_warnings():
+        # peft 0.21 asks each model for a property that Transformers 5.23 has renamed; nothing here depends on it.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        adapted = get_peft_model(model, config)
+    _order_sets(adapted.peft_config["default"])
+    return adapted
+
+
+def _order_sets(config: object) -> None:
     """Give the names in peft's `config` an order: it writes sets as Python iterates them, in each process otherwise."""
     for name, value in vars(config).items():
         if isinstance(value, set):

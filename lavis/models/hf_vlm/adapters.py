@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from lavis.common.errors import ConfigError, MissingExtraError
 from lavis.models.blip2_models import weights
-from lavis.models.blip2_models.adapters import is_adapter, order_sets
+from lavis.models.blip2_models.adapters import is_adapter, peft_model
 from lavis.models.hf_vlm import loading
 
 _SHOWN = 12  # names in a message
@@ -26,7 +26,7 @@ def with_adapters(
     `targets`: "all-linear", or ends of layers' names. ConfigError, which lists the names there are, if one fits none.
     """
     try:
-        from peft import LoraConfig, get_peft_model
+        from peft import LoraConfig
     except ImportError as error:
         raise MissingExtraError("model.lora_rank needs peft: pip install -e '.[lora]'") from error
     there = [name for part in ("language", "vision") if part not in freeze for name in loading.linear_layers(vlm, part)]
@@ -44,9 +44,7 @@ def with_adapters(
         raise ConfigError("model.freeze: LoRA wrapped 0 modules, for every part with linear layers is frozen")
     # peft takes a list as ends of names: whole names end in no other layer's name but their own.
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=wanted)
-    order_sets(config)
-    adapted = get_peft_model(vlm, config)
-    order_sets(adapted.peft_config["default"])
+    adapted = peft_model(vlm, config)
     for name, parameter in adapted.named_parameters():
         # In float32, because an update is often smaller than the steps between numbers of bfloat16.
         if is_adapter(name):

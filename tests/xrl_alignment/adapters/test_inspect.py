@@ -74,6 +74,8 @@ def test_a_model_that_writes_no_command_wins_nothing(games, tmp_path):
     assert sum(message.role == "assistant" for message in log.samples[0].messages) == 3
     with pytest.raises(EnvironmentFault, match="the list of games is empty"):
         household_task([])
+    with pytest.raises(EnvironmentFault, match="max_steps is 0"):
+        household_task(games, max_steps=0)
 
 
 def test_a_limit_of_inspect_ends_a_game_whose_steps_are_still_counted(games, tmp_path):

@@ -67,6 +67,8 @@ def test_an_episode_ends_without_reward_after_its_steps(games):
 def test_games_that_are_not_there(games):
     with pytest.raises(EnvironmentFault, match="the list of games is empty"):
         Household([])
+    with pytest.raises(EnvironmentFault, match="max_steps is 0"):
+        Household(games, max_steps=0)
     with pytest.raises(EnvironmentFault, match="unknown game 'pick_nothing'"):
         Household(games).reset("pick_nothing")
 

@@ -55,6 +55,9 @@ def diagnose(arguments: argparse.Namespace) -> Iterator[Finding]:
     for name in arguments.model:
         if not missing and is_model(name):
             yield from check_model(name, arguments.options)
+        elif name in ("blip2_emac", "hf_vlm") and not Path(name).exists():
+            advice = "give a model type, a yaml with a section model:, or the folder of the model"
+            yield Finding("fail", "model", f"{name} is an architecture, not a model", advice)
         else:
             yield check_weights(name)
     yield check_disk()

@@ -23,7 +23,9 @@ def check_weights(path: str, what: str = "weights") -> Finding:
     """A model's weights: a checkpoint file, or a folder as Transformers writes it; `tiny/…` may be one of ours."""
     place = Path(os.path.expandvars(path)).expanduser()
     ours = Path(lavis.__file__).parent / "models" / path
-    place = ours if ours.exists() and not place.exists() else place
+    # Beside weights the package has folders of code there.
+    shipped = ours.is_file() or (ours / "config.json").is_file()
+    place = ours if shipped and not place.exists() else place
     if place.is_file():
         size = place.stat().st_size
         if size == 0:

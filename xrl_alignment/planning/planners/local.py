@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from lavis.common.errors import ConfigError, EmacError, MissingExtraError, MissingFileError, why_unreadable
 from lavis.common.files import make_folder, sync, write_json
-from lavis.models.blip2_models.adapters import order_sets
+from lavis.models.blip2_models.adapters import peft_model
 from lavis.models.blip2_models.text import LlmTokenizer, encode_output, encode_prompts
 from lavis.models.decoding import forget_decoding
 from xrl_alignment.agents.language.prompt import token_counter
@@ -64,7 +64,7 @@ class LocalPlanner(Planner):
         grounded: bool = False,
     ) -> None:
         try:
-            from peft import LoraConfig, get_peft_model
+            from peft import LoraConfig
         except ImportError as error:
             raise MissingExtraError("planner.name=local needs peft: pip install -e '.[lora]'") from error
         self.tokenizer = tokenizer
@@ -85,8 +85,7 @@ class LocalPlanner(Planner):
         layers = list(targets) or "all-linear"
         with torch.random.fork_rng(devices=[]):  # the adapter's first weights are drawn; the program's seed stays
             torch.manual_seed(seed)
-            self.model = get_peft_model(model, LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers))
-        order_sets(self.model.peft_config["default"])
+            self.model = peft_model(model, LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers))
         # What trains is float32, whatever the base has: bfloat16 has 8 bits, so a change of less than about 1/512 of a
         # weight would be rounded away, and most updates are smaller.
         for parameter in self.model.parameters():

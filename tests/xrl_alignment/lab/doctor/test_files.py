@@ -7,6 +7,7 @@ import torch
 
 from lavis.common.paths import REPO_ROOT
 from xrl_alignment.lab.doctor import files
+from xrl_alignment.lab.doctor.__main__ import main
 
 
 def test_weights(tmp_path):
@@ -24,6 +25,13 @@ def test_weights(tmp_path):
     (tmp_path / "README.md").write_text("# EMAC+\n" * 30)
     finding = files.check_weights(str(tmp_path / "README.md"))
     assert finding.level == "fail" and "README.md is not a readable weight file: it is a text" in finding.detail
+
+
+def test_a_folder_of_code_in_the_package_is_no_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert "does not exist" in files.check_weights("hf_vlm").detail
+    assert main(["--model", "hf_vlm"]) == 1
+    assert "hf_vlm is an architecture, not a model" in capsys.readouterr().out
 
 
 def test_weights_by_hub_id_not_in_the_cache_are_a_warning(monkeypatch, tmp_path):
