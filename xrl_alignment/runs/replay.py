@@ -154,7 +154,11 @@ class ReplayBuffer:
 
 
 class DPOReplayBuffer(ReplayBuffer):
-    """The same transitions as preference pairs: the expert's action is chosen, the policy's own is rejected."""
+    """The same transitions as preference pairs: the expert's action is chosen, the policy's own is rejected.
+
+    A transition in which the policy was not asked is a pair of the expert's action with itself: only the cloning term
+    of DPO's loss learns from it.
+    """
 
     batch_fields = {
         "image": "image",
@@ -162,3 +166,10 @@ class DPOReplayBuffer(ReplayBuffer):
         "text_output_pos": "text_output",
         "text_output_neg": "text_output_neg",
     }
+
+    def read(self, places: Sequence[Place]) -> dict[str, list]:
+        """See `ReplayBuffer.read`."""
+        batch = super().read(places)
+        pairs = zip(batch["text_output_neg"], batch["text_output_pos"], strict=True)
+        batch["text_output_neg"] = [own or label for own, label in pairs]
+        return batch

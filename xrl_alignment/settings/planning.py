@@ -20,7 +20,7 @@ from xrl_alignment.settings.checks import (
 from xrl_alignment.settings.endpoint import EndpointConfig
 from xrl_alignment.settings.environment import SEVERITY
 from xrl_alignment.settings.fields import Section, setting
-from xrl_alignment.settings.schema import PROBABILITIES, EnvironmentConfig, PolicyConfig
+from xrl_alignment.settings.schema import LEARN_FROM, PROBABILITIES, EnvironmentConfig, PolicyConfig
 
 ABLATIONS = (
     "no_replanning",
@@ -57,6 +57,12 @@ class AgentTraining(Section, section="run"):
     batch_size: int = setting(32, "transitions in a batch", at_least(1))
     init_lr: float = setting(2e-3, "learning rate of BC", at_least(0))
     dpo_lr: float = setting(1e-4, "learning rate of DPO", at_least(0))
+    learn_from: str = setting(
+        "all",
+        "which transitions DPO draws: `all`, as the original, or only `disagreements`, in which the label is not the "
+        "agent's own action; few of them are drawn so often that the agent forgets what it does right",
+        one_of(*LEARN_FROM),
+    )
     warmup_steps: int = setting(10, "batches of linear warm-up", at_least(0))
     weight_decay: float = setting(0.0, "weight decay of AdamW", at_least(0))
     seed: int = setting(42, "seed of everything random in the loop", at_least(0))

@@ -24,8 +24,8 @@ def make_agent(model_type: str) -> LearningAgent:
     return LearningAgent(model, policy, vis_processor=vis_processor, write_prompt=write_prompt, earlier_games=earlier)
 
 
-@pytest.mark.parametrize("dpo", [False, True])
-def test_it_learns_from_shards(tmp_path, dpo: bool) -> None:
+@pytest.mark.parametrize(("dpo", "learn_from"), [(False, "all"), (True, "all"), (True, "disagreements")])
+def test_it_learns_from_shards(tmp_path, dpo: bool, learn_from: str) -> None:
     agent = make_agent("tiny")
     frame = np.zeros((32, 32, 3), np.uint8)
     rows = [
@@ -35,8 +35,10 @@ def test_it_learns_from_shards(tmp_path, dpo: bool) -> None:
     write_shard(tmp_path / shard_name(0, 0, 2), rows, {"game": "g"})
     before = {name: value.clone() for name, value in agent.model.trainable_state_dict().items()}
     seen = []
-    passes = 4 if dpo else 2  # DPO learns from one of the two transitions
-    settings = AgentTraining(num_rounds=2, bc_rounds=0 if dpo else 2, epochs=passes, batch_size=2)
+    passes = 4 if learn_from == "disagreements" else 2  # the agent was asked in one of the two transitions
+    settings = AgentTraining(
+        num_rounds=2, bc_rounds=0 if dpo else 2, learn_from=learn_from, epochs=passes, batch_size=2
+    )
     agent.save(tmp_path / "start.pth", 0, PlayedGames())
     agent.learn(settings, 0, tmp_path, tmp_path / "start.pth", lambda metrics, batches: seen.append((metrics, batches)))
     assert [(metrics.chosen_reward is not None, batches) for metrics, batches in seen] == [(dpo, 2), (dpo, 2)]

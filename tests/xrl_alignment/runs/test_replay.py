@@ -149,6 +149,11 @@ def test_disagreements_alone(tmp_path):
     assert len(buffer) == 2
     assert set(buffer.sample(50)["text_output_neg"]) == {"own ü 5", "own ü 6"}
     assert set(buffer.drawn) == {(name, 1), (name, 3)}
+    # With all transitions a state in which the policy was not asked is a pair of equal actions, too.
+    buffer = DPOReplayBuffer(tmp_path)
+    buffer.add_shard(name)
+    rejected = [buffer.read([(name, step)])["text_output_neg"] for step in range(4)]
+    assert len(buffer) == 4 and rejected == [["label 1"], ["own ü 5"], ["label 2"], ["own ü 6"]]
 
 
 def test_disagreements_of_a_shard_that_cannot_be_read(tmp_path, caplog):
