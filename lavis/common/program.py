@@ -78,7 +78,7 @@ def run_program(main: Callable[[], int | None]) -> None:
         threading.Thread(target=_end_with_starter, args=(int(descriptor),), name="lifeline", daemon=True).start()
     try:
         code = main()
-    except (EmacError, OSError) as error:
+    except Exception as error:
         code = _tell(error)
     except KeyboardInterrupt as stop:
         print(f"interrupted: {stop}" if str(stop) else "interrupted", file=sys.stderr)
@@ -128,7 +128,11 @@ def _tell(error: BaseException) -> int:
 
 
 def _is_full_disk(error: BaseException | None) -> bool:
-    return isinstance(error, OSError) and error.errno in _FULL_DISK
+    if isinstance(error, OSError):
+        return error.errno in _FULL_DISK
+    # safetensors raises an error of its own, with Rust's words: "I/O error: No space left on device (os error 28)".
+    theirs = type(error).__name__ == "SafetensorError"
+    return theirs and any(f"(os error {number})" in str(error) for number in _FULL_DISK)
 
 
 def _tell_of_thread(ended: threading.ExceptHookArgs) -> None:

@@ -13,7 +13,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from alfworld_native.errors import EnvironmentFault
 from lavis.common.errors import ConfigError, EmacError, FileError, MissingExtraError, MissingFileError
@@ -151,6 +154,12 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture) -> None:
         run_program(fail_with(OSError(errno.ENOSPC, "No space left on device", "run/world.log")))
     assert caught.value.code == 2
     assert capsys.readouterr().err == "error: [Errno 28] No space left on device: 'run/world.log'\n"
+    with pytest.raises(SystemExit) as caught:  # Transformers and peft write with safetensors
+        run_program(fail_with(SafetensorError("I/O error: No space left on device (os error 28)")))
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "error: I/O error: No space left on device (os error 28)\n"
+    with pytest.raises(SafetensorError):  # no folder (os error 2): a bug of ours
+        run_program(lambda: save_file({"weight": np.zeros(8)}, "/no/such/folder/weights"))
 
 
 def in_a_thread(main: Callable[[], object]) -> Callable[[], None]:
