@@ -83,8 +83,10 @@ class LearningAgent:
         optimizer = torch.optim.AdamW(trained, lr=lr, betas=(0.9, 0.999), weight_decay=settings.weight_decay)
         # A phase (cloning, then DPO) has a schedule of its own over all of its rounds.
         first, last = (settings.bc_rounds, settings.num_rounds) if dpo else (0, settings.bc_rounds)
-        errors = dpo and settings.learn_from == "disagreements"
-        stored = (DPOReplayBuffer if dpo else ReplayBuffer)(buffer, seed=settings.seed + round, disagreements=errors)
+        # All stored transitions, or for DPO only those in which the agent's own action is not the label.
+        only_errors = dpo and settings.learn_from == "disagreements"
+        kind = DPOReplayBuffer if dpo else ReplayBuffer
+        stored = kind(buffer, seed=settings.seed + round, disagreements=only_errors)
         for shard in sorted(buffer.glob("round*.h5")):  # in one order on every machine: a draw is a place in the list
             stored.add_shard(shard.name)
         # Passes over what is stored are rounded up to whole batches.

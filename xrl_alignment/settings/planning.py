@@ -60,7 +60,7 @@ class AgentTraining(Section, section="run"):
     learn_from: str = setting(
         "all",
         "which transitions DPO draws: `all`, as the original, or only `disagreements`, in which the label is not the "
-        "agent's own action; few of them are drawn so often that the agent forgets what it does right",
+        "agent's own action; if there are few, each is drawn often, and the agent may forget what it does right",
         one_of(*LEARN_FROM),
     )
     warmup_steps: int = setting(10, "batches of linear warm-up", at_least(0))
