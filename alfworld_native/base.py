@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -112,6 +113,12 @@ class WrappedEnvironment:
     def clone(self) -> Environment:
         """Refused unless a wrapper defines it: `__getattr__` would hand out a clone of what is wrapped, bare."""
         raise EnvironmentFault(f"{type(self).__name__} has no clone: use copy.deepcopy, or clone what it wraps")
+
+
+def check_count(name: str, number: Any) -> None:
+    """EnvironmentFault unless the argument `name` is a whole number of at least 1 (not 1.5, which would count, too)."""
+    if not isinstance(number, Integral) or number < 1:
+        raise EnvironmentFault(f"{name} is {number!r:.60}; give a whole number of at least 1")
 
 
 def check_commands(commands: Any, number: int) -> None:

@@ -20,7 +20,7 @@ The ids are registered when `alfworld_native` is imported (`registration.py`); w
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from alfworld_native import choose_games
-from alfworld_native.base import Environment, Game, TimeStep, check_commands
+from alfworld_native.base import Environment, Game, TimeStep, check_commands, check_count
 from alfworld_native.by_type import named_by
 from alfworld_native.close import CloseEnvironment
 from alfworld_native.drawing import frames
@@ -52,6 +52,8 @@ _COMMAND = spaces.Text(min_length=0, max_length=MAX_COMMAND, charset=string.prin
 
 def _option(options: dict[str, Any] | None, key: str) -> Any:
     """What `reset` was given under `key`; EnvironmentFault for another key, which would have no effect."""
+    if not isinstance(options, Mapping | None):
+        raise EnvironmentFault(f"reset(options={str(options)[:80]}): give a dictionary, such as {{{key!r}: …}}")
     for given in options or {}:
         if given != key:
             raise EnvironmentFault(f"reset knows the option {key!r}, not {given!r}")
@@ -218,8 +220,7 @@ class ALFWorldVectorEnv(VectorEnv):
         render_mode: str | None = None,
     ) -> None:
         """Arguments as `ALFWorldEnv`. All games are read at once (from a cache if there is one)."""
-        if num_envs < 1:
-            raise EnvironmentFault(f"num_envs is {num_envs}; at least 1 environment is needed")
+        check_count("num_envs", num_envs)
         if render_mode not in (None, "rgb_array"):
             raise EnvironmentFault(f"render_mode {render_mode!r} is unknown: choose rgb_array or None")
         self.num_envs, self.render_mode = num_envs, render_mode

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from alfworld_native.advice.handcoded import drawing_from, own_draws
-from alfworld_native.base import MAX_STEPS, Game, TimeStep
+from alfworld_native.base import MAX_STEPS, Game, TimeStep, check_count
 from alfworld_native.choices import CLIENT_EXPERTS
 from alfworld_native.drawing.state import RoomState
 from alfworld_native.engine.gamefile import read_known_game
@@ -96,8 +96,7 @@ class TextWorldEnvironment:
     name = "textworld"
 
     def __init__(self, max_steps: int = MAX_STEPS, expert: str | None = None, show_ids: bool = True) -> None:
-        if max_steps < 1:
-            raise EnvironmentFault(f"max_steps is {max_steps}; an episode needs at least 1")
+        check_count("max_steps", max_steps)
         if expert is not None and expert not in CLIENT_EXPERTS:
             raise EnvironmentFault(unknown("ALFWorld expert", expert, CLIENT_EXPERTS))
         self.max_steps = max_steps

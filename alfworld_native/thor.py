@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from alfworld_native.base import MAX_STEPS, Game, TimeStep
+from alfworld_native.base import MAX_STEPS, Game, TimeStep, check_count
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.language.commands import canonical, to_dialect
 from lavis.common.errors import MissingFileError, first_sentence
@@ -117,8 +117,7 @@ class ThorEnvironment:
         *,
         start: Callable[[dict, str], Any] = start_alfred_thor,
     ) -> None:
-        if max_steps < 1:
-            raise EnvironmentFault(f"max_steps is {max_steps}; an episode needs at least 1")
+        check_count("max_steps", max_steps)
         if expert not in (None, "handcoded"):
             raise EnvironmentFault(f"expert {expert!r} does not play AI2-THOR; there is only 'handcoded'")
         self.max_steps = max_steps

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alfworld_native.base import MAX_STEPS, Game, TimeStep
+from alfworld_native.base import MAX_STEPS, Game, TimeStep, check_count
 from alfworld_native.drawing.state import RoomState
 from alfworld_native.engine.game import NativeGame
 from alfworld_native.engine.gamefile import GameText
@@ -33,8 +33,7 @@ class NativeEnvironment:
         self, max_steps: int = MAX_STEPS, show_ids: bool = True, games: Mapping[Path, GameText] | None = None
     ) -> None:
         """`games` were read beforehand, by path (`gamefile.read_games`); others are read when they are reset."""
-        if max_steps < 1:
-            raise EnvironmentFault(f"max_steps is {max_steps}; an episode needs at least 1")
+        check_count("max_steps", max_steps)
         self.max_steps = max_steps
         self.show_ids = show_ids
         self._games = games or {}

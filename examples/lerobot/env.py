@@ -21,8 +21,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from alfworld_native import choose_games
-from alfworld_native.base import MAX_STEPS, Game
-from alfworld_native.errors import EnvironmentFault
+from alfworld_native.base import MAX_STEPS, Game, check_count
 from alfworld_native.gym_env import GENERATED, ALFWorldEnv
 from alfworld_native.language.sentences import TASK_TYPES
 
@@ -63,8 +62,7 @@ def make_env(n_envs: int = 1, use_async_envs: bool = False, cfg: Any = None) -> 
 
     The games are generated at first use, into the project's cache folder. `cfg` (LeRobot's EnvConfig) has no effect.
     """
-    if n_envs < 1:
-        raise EnvironmentFault(f"n_envs is {n_envs}; at least 1 environment is needed")
+    check_count("n_envs", n_envs)
     games = choose_games("household", "household_heldout", num_train=GENERATED, num_heldout=GENERATED)
     tasks = {}
     for number, kind in enumerate(TASK_TYPES):

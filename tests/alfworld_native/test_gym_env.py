@@ -118,8 +118,11 @@ def test_bad_input(games):
         ALFWorldEnv(games=games, render_mode="human")
     with pytest.raises(EnvironmentFault, match="at least 1"):
         ALFWorldVectorEnv(0, games=games)
-    with pytest.raises(EnvironmentFault, match="max_steps is 0"):
-        ALFWorldEnv(games=games, max_steps=0)
+    for steps in (0, 1.5):
+        with pytest.raises(EnvironmentFault, match=f"max_steps is {steps}; give a whole number"):
+            ALFWorldEnv(games=games, max_steps=steps)
+    with pytest.raises(EnvironmentFault, match=r"num_envs is 1\.5; give a whole number"):
+        ALFWorldVectorEnv(1.5, games=games)
     with pytest.raises(ConfigError, match="frame size is 0"):
         ALFWorldEnv(games=games, image=True, image_size=0).reset()
     with pytest.raises(EnvironmentFault, match="render_mode 'ansi' is unknown"):
@@ -176,6 +179,8 @@ def test_an_option_or_a_game_that_is_none_is_refused(games):
         ALFWorldEnv(games=3)
     with pytest.raises(EnvironmentFault, match=r"game \['x'\] is none of the 2 games"):
         single.reset(options={"game": ["x"]})
+    with pytest.raises(EnvironmentFault, match=r"reset\(options=\['game'\]\): give a dictionary"):
+        ALFWorldEnv(games=games).reset(options=["game"])
     for wanted in (3, games[0], games[0].id):
         with pytest.raises(EnvironmentFault, match=r"options\['games'\] is .*: give a list, a game for each"):
             ALFWorldVectorEnv(2, games=games).reset(options={"games": wanted})

@@ -51,7 +51,7 @@ def test_a_suite_has_a_vector_environment_for_each_type_of_task(suites: dict) ->
 
 
 def test_no_environments_are_refused(env_module: ModuleType) -> None:
-    with pytest.raises(EnvironmentFault, match="n_envs is 0; at least 1 environment"):
+    with pytest.raises(EnvironmentFault, match="n_envs is 0; give a whole number of at least 1"):
         env_module.make_env(n_envs=0)
 
 
