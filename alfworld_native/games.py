@@ -73,7 +73,9 @@ def find_games(
         level = split.startswith("household_") and split not in HOUSEHOLD_SPLITS
         generated = bool(others) and all(other.startswith("household") for other in others)
         near = difflib.get_close_matches(split, known, n=1, cutoff=0.9 if level else 0.6)
-        if others and (generated or split not in known) and not level:
+        if split in others:
+            how = "its folder holds no game; make or copy them again, or choose another split"
+        elif others and (generated or split not in known) and not level:
             how = "choose one of those, or give the folder (data, ALFWORLD_DATA) that holds this one"
         elif near and near[0] != split:
             how = f"did you mean {near[0]!r}?"

@@ -26,8 +26,23 @@ from lavis.common.errors import MissingFileError, missing_extra, unknown
 try:
     import textworld
     from alfworld.agents.environment.alfred_tw_env import AlfredDemangler, AlfredExpert, AlfredInfos
+    from textworld.envs.pddl import textgen
 except ModuleNotFoundError as error:
     raise missing_extra("textworld", error) from None
+
+
+def _derive(symbol: textgen.EvalSymbol, context: dict | None = None) -> list[textgen.TerminalSymbol]:
+    """The text of `{r.name}` in a game's grammar: an expression about the variables of its rule."""
+    variables = (context or symbol.context)["variables"]
+    # As TextWorld itself does; the expressions are those of known texts (`read_known_game`).
+    value = eval(symbol.expression, vars(textgen), dict(variables))  # noqa: S307  # nosec B307
+    return [textgen.TerminalSymbol(value)]
+
+
+if sys.version_info >= (3, 13):
+    # TextWorld 1.7.0 writes the variables into `locals()`, which has no effect since Python 3.13 (PEP 667): every game
+    # ended with NameError.
+    textgen.EvalSymbol.derive = _derive
 
 # TextWorld's translator sets sys.argv, swaps sys.stdout and keeps its options in module globals; Python runs one
 # thread at a time anyway, so several environments take turns.

@@ -9,8 +9,8 @@ once, stores what it sees, resumes, and continues with DPO.
 
 from __future__ import annotations
 
+import argparse
 import random
-import sys
 from tempfile import TemporaryDirectory
 
 import torch
@@ -18,14 +18,19 @@ import torch
 from alfworld_native import choose_games, make_environment
 from alfworld_native.language.commands import normalise
 from lavis.common.devices import pick_device
+from lavis.common.program import run_program
 from lavis.models.student import Question
 from xrl_alignment.agents.experts import make_expert
 from xrl_alignment.builders.student import load_student, prompt_writer
 
 GAMES, STEPS, BATCH, BETA = 3, 6, 4, 0.5  # BETA: how often the expert's action is executed
 
-if __name__ == "__main__":
-    settings = {"arch": "hf_vlm", "path": sys.argv[1], "lora_rank": 8}
+
+def main() -> None:
+    """Play, ask, learn."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("path", help="a hub id, or the folder of a model")
+    settings = {"arch": "hf_vlm", "path": parser.parse_args().path, "lora_rank": 8}
     student, read_frame = load_student(settings, pick_device("auto"))
     write_prompt, expert, environment = prompt_writer(student), make_expert("explorer"), make_environment("household")
     batch: dict[str, list] = {"image": [], "text_input": [], "text_output": []}
@@ -52,3 +57,7 @@ if __name__ == "__main__":
         optimizer.step()
         optimizer.zero_grad()
         print(f"{start_row + len(rows['image'])} states, loss {loss.item():.3f}")
+
+
+if __name__ == "__main__":
+    run_program(main)

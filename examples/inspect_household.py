@@ -6,11 +6,13 @@ Options: -T games=20 -T admissible=true; --epochs 5 --epochs-reducer max for the
 from inspect_ai import Task, task
 
 from alfworld_native import choose_games
+from alfworld_native.base import check_count
 from xrl_alignment.adapters.inspect import household_task
 
 
 @task
 def household(games: int = 20, admissible: bool = False) -> Task:
     """Generated games in rooms that no training game has."""
+    check_count("games", games)
     chosen = choose_games("household", "household_heldout", num=games, num_train=0, num_heldout=games)
     return household_task(chosen, admissible=admissible)

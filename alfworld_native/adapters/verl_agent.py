@@ -20,8 +20,7 @@ from typing import Any
 import yaml
 
 from alfworld_native.adapters.alfworld import AlfredTWEnv
-from alfworld_native.base import check_commands
-from alfworld_native.errors import EnvironmentFault
+from alfworld_native.base import check_commands, check_count
 from lavis.common.errors import ConfigError, MissingFileError, first_sentence, unknown
 
 _OPTIONS = ("eval_dataset", "task_types", "dialect", "expert_plan")
@@ -46,12 +45,14 @@ def build_alfworld_envs(
     There may be more groups than games: each group has an order of its own, in which all games come. Raises
     MissingFileError, ConfigError, or EnvironmentFault for a number below 1.
     """
+    if not isinstance(env_kwargs, Mapping | None):
+        raise ConfigError(f"env_kwargs is {str(env_kwargs)[:60]}; give a dictionary")
     options = dict(env_kwargs or {})
     for name in options:
         if name not in _OPTIONS:
             raise ConfigError(f"env_kwargs: {unknown('option', name, _OPTIONS)}")
-    if min(env_num, group_n) < 1:
-        raise EnvironmentFault(f"env_num is {env_num} and group_n is {group_n}; both must be at least 1")
+    check_count("env_num", env_num)
+    check_count("group_n", group_n)
     config = _read_config(alf_config_path)
     if config["env"].get("type") != "AlfredTWEnv":
         raise ConfigError(

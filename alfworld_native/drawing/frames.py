@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from numbers import Integral
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -87,8 +88,8 @@ def render_labelled(
 
 def check_size(size: int) -> None:
     """ConfigError for a frame of `size` pixels that is too small to show anything."""
-    if size < SMALLEST:
-        raise ConfigError(f"frame size is {size}; the smallest frame is {SMALLEST} pixels wide and high")
+    if not isinstance(size, Integral) or size < SMALLEST:
+        raise ConfigError(f"frame size is {size!r}; the smallest frame is {SMALLEST} pixels wide and high")
 
 
 def _frame(

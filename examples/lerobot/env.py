@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from alfworld_native import choose_games
 from alfworld_native.base import MAX_STEPS, Game, check_count
@@ -67,5 +67,11 @@ def make_env(n_envs: int = 1, use_async_envs: bool = False, cfg: Any = None) -> 
     tasks = {}
     for number, kind in enumerate(TASK_TYPES):
         makers = [partial(HouseholdTask, [game for game in games if game.id.startswith(kind)])] * n_envs
-        tasks[number] = AsyncVectorEnv(makers, shared_memory=False) if use_async_envs else SyncVectorEnv(makers)
+        # LeRobot reads who has won from `final_info`, which only this mode has.
+        mode = AutoresetMode.SAME_STEP
+        tasks[number] = (
+            AsyncVectorEnv(makers, shared_memory=False, autoreset_mode=mode)
+            if use_async_envs
+            else SyncVectorEnv(makers, autoreset_mode=mode)
+        )
     return {"alfworld": tasks}

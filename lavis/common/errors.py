@@ -71,6 +71,9 @@ def why_unreadable(path: str | os.PathLike[str], error: BaseException) -> str:
     return f"{first_sentence(error)}; it is cut off or of another kind: download or copy it again"
 
 
+_SHOWN = 12  # names that a message lists, if there are more than twice as many
+
+
 def unknown(kind: str, name: str, names: Iterable[str], *, prefix: str = "") -> str:
     """`unknown kind 'nmae': did you mean 'name'?`, or, if nothing is near, a list of what there is.
 
@@ -78,5 +81,6 @@ def unknown(kind: str, name: str, names: Iterable[str], *, prefix: str = "") -> 
     """
     known = sorted(map(str, names))
     near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {prefix + near[0]!r}?" if near else f"choose one of {', '.join(known) or 'none'}"
+    shown = [*known[:_SHOWN], f"… ({len(known)} in all)"] if len(known) > 2 * _SHOWN else known
+    hint = f"did you mean {prefix + near[0]!r}?" if near else f"choose one of {', '.join(shown) or 'none'}"
     return f"unknown {kind} {prefix + name!r}: {hint}"

@@ -16,6 +16,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from alfworld_native.errors import EnvironmentFault
+from alfworld_native.experts.explorer import Explorer
 from alfworld_native.language.sentences import TASK_TYPES
 from lavis.common.paths import REPO_ROOT
 
@@ -71,6 +72,25 @@ def test_an_episode_has_what_lerobot_reads(suites: dict) -> None:
         if truncated.all():
             break
     assert truncated.all() and not terminated.any() and observation["text"] != texts and reward.tolist() == [0.0, 0.0]
+
+
+def test_lerobots_evaluation_finds_who_has_won(suites: dict) -> None:
+    """It reads `final_info`, which gymnasium has only if a game that is over gives way to the next in the same step."""
+    env = suites["alfworld"][0]
+    observation, info = env.reset(seed=[3, 4])
+    experts, won = [Explorer() for _ in range(N)], np.zeros(N, bool)
+    for expert, text, game in zip(experts, observation["text"], info["game"], strict=True):
+        expert.begin(text, task_type=game)
+    for _ in range(50):
+        actions = ["look" if over else expert.act().action for expert, over in zip(experts, won, strict=True)]
+        observation, _, terminated, _, info = env.step(actions)
+        for expert, action, text in zip(experts, actions, observation["text"], strict=True):
+            expert.observe(action, text)
+        assert ("final_info" in info) == terminated.any()
+        won |= np.asarray(info.get("final_info", {}).get("is_success", won))
+        if won.all():
+            break
+    assert won.all()
 
 
 def test_lerobots_evaluation_begins_a_rollout_with_an_option_of_its_own(suites: dict) -> None:

@@ -84,7 +84,9 @@ class DaggerLoop:
             raise
         except (EndpointFault, MissingLabelsError) as error:
             self.directory.logger.error(str(error))
-            raise type(error)(f"{error}; the run is kept: --resume {self.directory.path}") from error
+            raise type(error)(
+                f"{error}; the run is kept: repeat the command with --resume {self.directory.path}"
+            ) from error
 
     def run(self) -> None:
         """DAgger. Ends with the last round, for which DONE is written, or without it when the server is stopped."""

@@ -21,7 +21,7 @@ ADAPTER_MODES = ("by_name", "merged")
 DECODE_MODES = ("free", "admissible")
 
 DEVICES = list_of("devices (cpu, cuda, cuda:<index>)", DEVICE.holds)
-URLS = list_of("http(s)://host:port/v1", lambda url: url.startswith(("http://", "https://")))
+URLS = list_of("http(s)://host:port (vLLM's with /v1)", lambda url: url.startswith(("http://", "https://")))
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ class PageServer:
         *,
         limits: Limits | None = None,
         admission: SessionAdmission | None = None,
+        port_setting: str = "server.port",
     ) -> None:
         if not token and not is_loopback(host):
             raise ConfigError(
@@ -73,13 +74,13 @@ class PageServer:
         try:
             self._http = server_class((host, port), self._context)
         except OverflowError as error:
-            raise ServerError(f"server.port={port}: a port is a number from 0 to 65535") from error
+            raise ServerError(f"{port_setting}={port}: a port is a number from 0 to 65535") from error
         except OSError as error:
             if error.errno != EADDRINUSE:
                 raise ServerError(f"cannot listen on {host}:{port}: {error.strerror}") from error
             # The user is told who holds the port and decides; the original killed that process.
             holder = process_on_port(port) or "another process"
-            raise ServerError(f"port {port} is held by {holder}; stop it or choose another server.port") from error
+            raise ServerError(f"port {port} is held by {holder}; stop it or choose another {port_setting}") from error
         self.port: int = self._http.server_address[1]
         self._thread: threading.Thread | None = None
         self._stopping = threading.Lock()

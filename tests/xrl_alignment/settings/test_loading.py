@@ -100,7 +100,11 @@ def test_two_loads_share_nothing() -> None:
         ("", ["run.output_dir=${nowhere}"], "Interpolation key 'nowhere' not found"),
         ("", ["run.output_dir=${nowhere"], "--options run.output_dir=${nowhere cannot be read"),
         ("", ["run.output_dir=\udc80"], r"--options 'run.output_dir=\udc80' cannot be read"),
-        ("policy: {base_urls: [[a]]}", [], "policy.base_urls: [['a']] is not a list of http(s)://host:port/v1"),
+        (
+            "policy: {base_urls: [[a]]}",
+            [],
+            "policy.base_urls: [['a']] is not a list of http(s)://host:port (vLLM's with /v1)",
+        ),
         ("", [f"run.seed={'- ' * 400}"], "its lists are nested too deep"),
         (f"run: {'[' * 300}{']' * 300}", [], "settings.yaml: its lists or sections are nested too deep"),
     ],

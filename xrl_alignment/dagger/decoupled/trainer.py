@@ -200,7 +200,8 @@ class DecoupledTraining:
                 self._tell(news, logging.ERROR)
         except LearnerFault as error:
             self.directory.logger.error(str(error))
-            raise LearnerFault(f"{error}; the run is kept: --resume {self.directory.path}") from error
+            kept = f"the run is kept: repeat the command with --resume {self.directory.path}"
+            raise LearnerFault(f"{error}; {kept}") from error
 
     def _catch_up(self) -> None:
         """Note what a learner has said and saved, and the server before this one has not read.

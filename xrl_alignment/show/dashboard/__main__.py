@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     run_dir = one_run(arguments.run_dir)
     with contextlib.ExitStack() as cleanup:
-        server = PageServer("127.0.0.1", arguments.port)
+        server = PageServer("127.0.0.1", arguments.port, port_setting="--port")
         cleanup.callback(server.stop)
         server.mount(Dashboard(run_dir))
         server.start()

@@ -119,7 +119,7 @@ def serve(setup: Setup, number: int, port: int, record: Path | None) -> None:
                 print(f"not recorded: {error}", file=sys.stderr, flush=True)
 
     with contextlib.ExitStack() as cleanup:
-        server = PageServer("127.0.0.1", port, limits=Limits(max_body=MAX_REQUEST))
+        server = PageServer("127.0.0.1", port, limits=Limits(max_body=MAX_REQUEST), port_setting="--port")
         cleanup.callback(server.stop)
         server.mount(PlayPages(new_game, ended))
         server.start()

@@ -114,7 +114,7 @@ def choose_game(games: Sequence[Game], wanted: str, seed: int | None) -> int:
     """The number (from 1) of the game that `wanted` names (number, id or part of one), else a random one."""
     if not wanted:
         return random.Random(seed).randrange(len(games)) + 1
-    if wanted.isascii() and wanted.isdigit():
+    if re.fullmatch(r"[+-]?[0-9]+", wanted):  # -1 is a number, too, and not a part of a name
         if not 1 <= int(wanted) <= len(games):
             raise ConfigError(f"--game {wanted}: there are {len(games)} games, give a number from 1 to {len(games)}")
         return int(wanted)

@@ -95,7 +95,7 @@ class PlayPages:
     def _move(self, body: bytes) -> None:
         try:
             content: Any = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RequestRefused(400, "a move is a JSON object") from error
         content = content if isinstance(content, dict) else {}
         step, action, player = (content.get(key) for key in ("step", "action", "player"))

@@ -31,7 +31,12 @@ def test_a_game_is_chosen_by_number_name_or_chance(games):
     assert ids[choose_game(setup.games, ids[3][:-4], None) - 1].startswith(ids[3][:-4])
     assert choose_game(setup.games, "", 7) == choose_game(setup.games, "", 7)
     assert len({choose_game(setup.games, "", seed) for seed in range(30)}) > 3
-    for wanted, message in (("0", "number from 1 to 6"), ("7", "number from 1 to 6"), ("Unicorn", "no game of the 6")):
+    for wanted, message in (
+        ("0", "number from 1 to 6"),
+        ("7", "number from 1 to 6"),
+        ("-1", "from 1"),
+        ("Unicorn", "no game of the 6"),
+    ):
         with pytest.raises(ConfigError, match=message):
             choose_game(setup.games, wanted, None)
     word = next(part for part in ids[3].split("-") if part.isalpha() and part[0].isupper() and len(part) > 3)

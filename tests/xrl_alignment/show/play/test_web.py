@@ -76,7 +76,7 @@ def test_a_move_of_another_game_is_refused(client):
 @pytest.mark.parametrize(
     "body",
     [b"", b"[]", b"{", b'{"step": 0}', b'{"step": true, "action": "look"}', b'{"step": 0, "action": " "}',
-     b'{"step": 0, "player": "nobody"}', b'{"step": 0, "action": "' + b"x" * 600 + b'"}'],
+     b'{"step": 0, "player": "nobody"}', b'{"step": 0, "action": "' + b"x" * 600 + b'"}', b"[" * 3000],
 )  # fmt: skip
 def test_what_is_no_move_is_refused(client, body):
     assert client.ask("POST", "/move", body, **JSON)[0] == 400 and client.pages.game.moves == []

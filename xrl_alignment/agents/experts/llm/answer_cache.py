@@ -2,7 +2,8 @@
 
 It is an SQLite file: opening takes the same time at any size, several processes may share it, and it survives a killed
 process. It stores answers only, never the API key or the prompt. A row that holds no answer (damaged, or written by
-another program) counts as none: it is removed, and the request is asked anew.
+another program) counts as none: it is removed, and the request is asked anew. An empty answer without a reason
+(filtered, cut) is not stored: a gateway with a fault writes such ones, and no later run would get another.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class AnswerCache:
         return None
 
     def put(self, key: str, answer: Mapping[str, Any]) -> None:
-        """Store an answer; the first one for a key stays."""
+        """Store an answer, unless it is empty without a reason; the first one for a key stays."""
+        if not any(answer.values()):
+            return
         text = json.dumps(plain_texts(dict(answer)))
         with self._database() as base:
             base.execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, text))
@@ -129,7 +132,7 @@ def _answer_in(row: Any) -> dict[str, Any] | None:
         answer = json.loads(row)
     except (ValueError, TypeError, RecursionError):
         return None
-    if not isinstance(answer, dict) or "text" not in answer:
+    if not isinstance(answer, dict) or "text" not in answer or not any(answer.values()):
         return None
     if not all(name in _FIELDS and isinstance(value, _FIELDS[name]) for name, value in answer.items()):
         return None

@@ -42,6 +42,7 @@ FIRST_ATTEMPTS = 3  # at an address where nothing has answered yet: it is probab
 MAX_BACKOFF_S = 60.0  # the original's
 MAX_RETRY_AFTER_S = 120.0  # upper limit of the waiting time for which an endpoint may ask
 MAX_TOKENS = 1 << 40  # a larger number in an answer is damage
+MAX_REASON = 400  # characters of a refusal that are shown
 MAX_TEXT = 1 << 16  # characters of an answer's text; an endpoint that keeps to `max_tokens` writes fewer
 CONNECT_SHARE = 0.9  # of `timeout_s`: what was never sent shall end before the deadline, which cannot tell
 PROMPT_OVERHEAD = 32  # upper limit of the tokens that a chat template adds
@@ -287,7 +288,7 @@ class Endpoint:
 
     def _judge(self, error: openai.APIStatusError) -> Completion:
         """What an HTTP error means: a filtered answer, a retry, or the end."""
-        status, code, text = error.status_code, error.code or "", one_line(str(error.message))
+        status, code, text = error.status_code, error.code or "", _words(error)
         # What only this request causes: its content, its length, a parameter that the model does not know.
         if status == 400 and (code in _FILTER_CODES or "content_filter" in str(error.body)):
             return Completion("", filtered="content filter")
@@ -318,6 +319,15 @@ class Endpoint:
                 f"{self.section}.model, {self.section}.base_url and {self.section}.api ({text})"
             )
         raise EndpointFault(f"{self.address} refuses the request ({status}): {text}")
+
+
+def _words(error: openai.APIStatusError) -> str:
+    """What the endpoint itself says. The library reads only OpenAI's form; FastAPI's servers write {"detail": …}."""
+    message = one_line(str(error.message))
+    if message != f"Error code: {error.status_code}" or not error.body:
+        return message
+    body = error.body if isinstance(error.body, str) else json.dumps(error.body)
+    return message if body.startswith("<") else f"{message}, {one_line(body)[:MAX_REASON]}"  # not a proxy's web page
 
 
 def _reason(error: openai.APIError) -> str:

@@ -101,6 +101,36 @@ def test_an_error_with_status_200_is_no_answer(connect, document):
         connect(server, max_attempts=2).complete("x")
 
 
+def test_an_answer_without_choices_is_not_kept(connect, tmp_path):
+    """A gateway's fault: every later run, with a sound gateway, too, found the empty answer in the cache."""
+    with FakeEndpoint(fault=lambda number: (200, {}, b'{"choices": []}') if number == 0 else None) as server:
+        endpoint = connect(server, cache=AnswerCache(tmp_path / "answers.sqlite"))
+        assert endpoint.complete("x") == Completion("") and endpoint.complete("x").text == "look"
+        assert endpoint.complete("x").text == "look" and len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (400, b'{"detail": "max_tokens must be at most 64"}', "max_tokens must be at most 64"),
+        (422, b'{"detail": [{"loc": ["body"], "msg": "no such field"}]}', "no such field"),
+        (500, b"CUDA out of memory", "CUDA out of memory"),
+        (502, b"<html>nginx</html>", r"Error code: 502\)$"),
+    ],
+)
+def test_a_refusal_is_told_in_the_servers_words(connect, status, body, reason):
+    """FastAPI's servers (`transformers serve`) do not write OpenAI's form, the only one that the library reads."""
+    fake = FakeEndpoint(fault=lambda number: (status, {}, body))
+    with fake as server, pytest.raises(EndpointFault, match=reason):
+        connect(server, max_attempts=1).complete("x")
+
+
+def test_a_prompt_that_is_too_long_is_known_by_the_servers_words(connect):
+    body = b'{"detail": "This model\'s maximum context length is 512 tokens"}'
+    with FakeEndpoint(fault=lambda number: (400, {}, body)) as server, pytest.raises(PromptTooLong):
+        connect(server).complete("x")
+
+
 @pytest.mark.parametrize("fault", ["filtered", "refusal"])
 def test_filtered_answers_are_typed_and_not_tried_again(connect, fault):
     with FakeEndpoint(fault=lambda number: fault) as server:

@@ -158,7 +158,10 @@ def test_a_run_of_two_phases_with_pause_kill_and_repeat(tmp_path, household_data
     with ServedModel(Path(model), log) as url:
         paused = finish(pipeline(url, model, household_data, out, "expert.max_calls=5"))
         bc = phase(out, False)
-        assert paused.returncode == 2 and f"the run is kept: --resume {bc}" in paused.stderr.splitlines()[-1]
+        assert (
+            paused.returncode == 2
+            and f"the run is kept: repeat the command with --resume {bc}" in paused.stderr.splitlines()[-1]
+        )
         assert log.read_text().count("[Request received]") == 5
         kill_in_second_phase([*pipeline(url, model, household_data, out), "--resume", str(bc)], out, episodes=2)
         dpo = phase(out, True)
