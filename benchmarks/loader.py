@@ -97,7 +97,8 @@ def samples_a_second(source: Source) -> float:
         source=source, vis_processor=BlipImageEvalProcessor(image_size=224), text_processor=BaseProcessor()
     )
     order = random.Random(0).choices(range(len(source)), k=DELIVERED)
-    loader = iter(DataLoader(dataset, batch_size=32, sampler=order, num_workers=2, collate_fn=dataset.collater))
+    options = {"num_workers": 2, "multiprocessing_context": "fork", "collate_fn": dataset.collater}
+    loader = iter(DataLoader(dataset, batch_size=32, sampler=order, **options))
     next(loader)
     began = time.perf_counter()
     count = sum(len(batch["image"]) for batch in loader)

@@ -93,7 +93,8 @@ def check_types(
         else:
             found, fits = "missing", name in optional
         if not fits:
-            raise CheckpointError(f"{path} is damaged: {name} is {found}, not {getattr(kind, '__name__', kind)}")
+            wanted = kind.__name__ if isinstance(kind, type) else kind
+            raise CheckpointError(f"{path} is damaged: {name} is {found}, not {wanted}")
     for name, value in content["model"].items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             shown = name[:80] if isinstance(name, str) else f"named by a {type(name).__name__}"

@@ -103,10 +103,9 @@ class RunData:
         loader = DataLoader(
             self.train_set,
             batch_sampler=stream,
-            num_workers=self.settings.num_workers,
             collate_fn=getattr(self.train_set, "collater", None),
             pin_memory=device.type == "cuda",  # page-locked memory is copied to a GPU while the host goes on
-            generator=self._generator(),
+            **self._processes(),
         )
         return iter(loader)
 
@@ -117,17 +116,21 @@ class RunData:
             dataset,
             batch_size=self.settings.batch_size_eval,
             sampler=EvalSampler(len(dataset), rank=get_rank(), world_size=get_world_size()),
-            num_workers=self.settings.num_workers,
             collate_fn=getattr(dataset, "collater", None),
-            generator=self._generator(),
+            **self._processes(),
         )
 
-    def _generator(self) -> torch.Generator:
-        """Of a loader's own: from torch's it would draw once when it is made, and a resumed run makes one more.
-
-        Then dropout would draw other numbers than in a run that was never stopped.
-        """
-        return torch.Generator().manual_seed(self.settings.seed)
+    def _processes(self) -> dict[str, Any]:
+        """How a loader's processes are made, and what it draws their seeds from."""
+        number = self.settings.num_workers
+        return {
+            "num_workers": number,
+            # Since Python 3.14 the default is to send them the data set, and with its check of labels the whole model.
+            "multiprocessing_context": "fork" if number else None,
+            # A generator of its own: from torch's it would draw once when it is made, and a resumed run makes one more.
+            # Then dropout would draw other numbers than in a run that was never stopped.
+            "generator": torch.Generator().manual_seed(self.settings.seed),
+        }
 
     def games(self) -> PlayedGames:
         """The games in the split that is trained on; unknown ones if the dataset is no `RecordDataset`."""

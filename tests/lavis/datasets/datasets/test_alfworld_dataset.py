@@ -88,6 +88,6 @@ def test_a_loaders_process_hands_on_the_message_alone(shard_folder: Path, tmp_pa
     (tmp_path / name).write_bytes((shard_folder / name).read_bytes()[:1000])
     data = dataset(tmp_path)
     with pytest.raises(BadSampleError) as error:
-        next(iter(DataLoader(data, num_workers=1, collate_fn=data.collater)))
+        next(iter(DataLoader(data, num_workers=1, collate_fn=data.collater, multiprocessing_context="fork")))
     assert str(error.value).startswith(f"shard {tmp_path / name} cannot be read: it has no index at its end")
     assert "\n" not in str(error.value)
