@@ -267,7 +267,9 @@ class TextWorldBackend:
 
         if not hasattr(textworld.envs, "PddlEnv"):
             raise ImportError("--env textworld needs TextWorld 1.6 or newer, which needs Python 3.9 or newer")
-        room_renderer()
+        # TextWorld 1.7 alone ends every game with a NameError there; `alfworld_native.textworld` mends it.
+        if room_renderer() is None and sys.version_info >= (3, 13):
+            raise ImportError("--env textworld needs emac-plus in this interpreter from Python 3.13 on")
 
     def reset(self, game: GameFiles) -> EngineState:
         """Load `game`; RequestError if TextWorld cannot play it."""

@@ -234,7 +234,7 @@ def test_messages_survive_any_split_of_the_stream(client):
         (b"", "not JSON"),
         (b"hello", "not JSON"),
         (b"\xff\xfe", "not UTF-8"),
-        (b"[" * 20000, "nested too deeply"),
+        (b"[" * 20000, "nested too deeply" if sys.version_info < (3, 14) else "not JSON"),  # newer parsers go deeper
         (b'["step"]', "JSON object"),
         (b'{"x": 1}', "'command' must be a string"),
         (b'{"command": "fly"}', "unknown command 'fly'"),
@@ -579,6 +579,7 @@ def test_games_that_alfworld_leaves_out_are_left_out(household_data, trials, tmp
 
 
 def test_a_card_shows_the_text_where_nothing_can_draw(trials, monkeypatch):
+    alfworld_server.TextWorldBackend.load()
     monkeypatch.setattr(alfworld_server, "room_renderer", lambda: None)
     backend = alfworld_server.TextWorldBackend(5)
     backend.reset(alfworld_server.find_game(str(trials[0]), ["/"]))
