@@ -2,6 +2,9 @@
 
 import argparse
 
+from lavis.common.errors import missing_extra
+from lavis.common.program import run_program
+
 
 def at_least_one(text: str) -> int:
     """A number of the command line: TRL reads 0 steps as three epochs."""
@@ -10,7 +13,8 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Choose games, train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="a chat model that calls tools, for instance Qwen/Qwen3-0.6B")
     parser.add_argument("--out", default="output/grpo")
@@ -22,9 +26,12 @@ if __name__ == "__main__":
     options = parser.parse_args()
 
     # Below the command line, because they take seconds.
-    import torch
-    from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
+    try:
+        import torch
+        from datasets import Dataset
+        from trl import GRPOConfig, GRPOTrainer
+    except ModuleNotFoundError as error:
+        raise missing_extra("trl", error) from None
 
     from alfworld_native import choose_games
     from xrl_alignment.adapters.trl import Household, rows
@@ -44,3 +51,7 @@ if __name__ == "__main__":
         environment_factory=lambda: Household(games),
     )
     trainer.train()
+
+
+if __name__ == "__main__":
+    run_program(main)

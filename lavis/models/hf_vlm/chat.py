@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import PretrainedConfig, ProcessorMixin
 
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, first_sentence
 from lavis.models.hf_vlm.loading import image_token, image_token_id
 from lavis.models.student import Question
 from lavis.processors.blip_processors import as_image
@@ -138,7 +138,15 @@ class Chat:
         written = self._write(self._plain(text), len(frames))
         # A template writes the first token of a text itself; the tokenizer must not write it once more.
         starts = self.tokenizer.bos_token is not None and written.startswith(self.tokenizer.bos_token)
-        made = self.processor(text=[written], images=[list(frames)], return_tensors="pt", add_special_tokens=not starts)
+        try:
+            made = self.processor(
+                text=[written], images=[list(frames)], return_tensors="pt", add_special_tokens=not starts
+            )
+        except ValueError as error:  # Qwen's takes no image that is 200 times as wide as high
+            sizes = ", ".join(f"{frame.width} x {frame.height}" for frame in frames)
+            raise ConfigError(
+                f"the model's processor refuses a question with an image of {sizes} pixels: {first_sentence(error)}"
+            ) from error
         return {key: value for key, value in made.items() if isinstance(value, Tensor) and key != "labels"}
 
     def _plain(self, text: str) -> str:

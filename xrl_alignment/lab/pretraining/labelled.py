@@ -77,6 +77,7 @@ class Job(NamedTuple):
     source: str
     seed: str
     own: bool
+    renamed: float | None = None  # how likely it has invented names; None: as `source` has it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +90,14 @@ class Pools:
     official_share: float = 0.0
     own_share: float = 0.0  # of the games that the student plays
     drills: int = 0
+    renamed: float | None = None  # share of the games that have invented names; None: as each source has it
 
 
 def draw_jobs(folder: Path, pools: Pools, seed: str) -> list[Job]:
     """The jobs of a pool: new games, written into `folder`, and official ones."""
     draw = random.Random(seed)
     theirs = draw.choices(pools.official, k=round(pools.number * pools.official_share)) if pools.official else []
-    jobs = [Job(game, OFFICIAL, f"{seed} {i}", False) for i, game in enumerate(theirs)]
+    jobs = [Job(game, OFFICIAL, f"{seed} {i}", False, pools.renamed) for i, game in enumerate(theirs)]
     for level, count in apportioned(pools.mixture, pools.number - len(theirs), draw).items():
         split = folder / level / "household_train"
         split.mkdir(parents=True)
@@ -106,7 +108,7 @@ def draw_jobs(folder: Path, pools: Pools, seed: str) -> list[Job]:
             # The names of `renamed` are for its test alone: here names are invented.
             knobs = replace(LEVELS[level], new_names=False, hidden=hidden)
             game = make_game(split, i, draw.randrange(2**31), knobs)
-            jobs.append(Job(game, level, f"{seed} {level} {i}", False))
+            jobs.append(Job(game, level, f"{seed} {level} {i}", False, pools.renamed))
     draw.shuffle(jobs)
     own = round(pools.own_share * len(jobs))
     return [job._replace(own=True) for job in jobs[:own]] + jobs[own:]
@@ -120,6 +122,8 @@ def played(job: Job) -> Generator[Any, Any, Record]:
     share = RENAMED_OFFICIAL
     if job.source != OFFICIAL:
         share = RENAMED_NEW if LEVELS[job.source].new_names else RENAMED
+    if job.renamed is not None:
+        share = job.renamed
     renamed = draw.random() < share
     if renamed:
         environment = RenamedEnvironment(environment, invented_names(draw))

@@ -76,6 +76,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--drills", type=int, default=DRILLS, help=f"exercises beside a pool ({DRILLS})")
     untold = f"share of the games that give moments in which only the image tells what lies where ({UNTOLD})"
     parser.add_argument("--untold", type=float, default=UNTOLD, help=untold)
+    invented = "share of the games that have invented names (0.5; 0.8 of renamed games, 0.25 of official ones)"
+    parser.add_argument("--invented", type=float, metavar="SHARE", help=invented)
     parser.add_argument("--lr", type=float, default=1.2e-3)
     parser.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS, help=f"of a batch, about ({BATCH_TOKENS})")
     parser.add_argument("--threads", type=int, default=1, help="of torch; a tiny model is faster with one (1)")
@@ -92,8 +94,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, metavar="SVG", help=plot)
     parser.add_argument("--actions-only", action="store_true", help="the environment's tokens are read, not learned")
     arguments = parser.parse_args(argv)
-    for name in ("official", "student_drives", "untold"):
-        if not 0 <= getattr(arguments, name) <= 1:
+    for name in ("official", "student_drives", "untold", "invented"):
+        if not 0 <= (getattr(arguments, name) or 0) <= 1:
             raise ConfigError(f"--{name.replace('_', '-')} {getattr(arguments, name)} is no share: use 0 to 1")
     if min(arguments.games, arguments.drills) < 0 or not arguments.games + arguments.drills:
         raise ConfigError(f"--games {arguments.games} --drills {arguments.drills}: a pool needs at least one of these")
@@ -310,6 +312,7 @@ def main() -> None:
             official_share=arguments.official,
             own_share=arguments.student_drives,
             drills=arguments.drills,
+            renamed=arguments.invented,
         )
         trainer.run(pools, tokens=round(arguments.tokens * 1e6), lr=arguments.lr, batch_tokens=arguments.batch_tokens)
         if arguments.plot:

@@ -98,6 +98,11 @@ def test_pads_stand_left_of_prompts_and_right_of_answers(build: Callable[..., Hf
     assert acting["pixel_values"].shape[0] == sum(part["pixel_values"].shape[0] for part in parts)
 
 
+def test_an_image_that_the_processor_refuses_is_named(build: Callable[..., HfVlm]) -> None:
+    with pytest.raises(ConfigError, match="refuses a question with an image of 3000 x 1 pixels: .*aspect ratio"):
+        build("qwen2_5_vl").chat.read(Question(PROMPTS[0], (Image.new("RGB", (3000, 1)),)))
+
+
 def test_only_frames_are_read() -> None:
     assert isinstance(as_frame(frame(0)), Image.Image) and isinstance(as_frame(torch.tensor(frame(0))), Image.Image)
     with pytest.raises(ValueError, match="expected a PIL image or a uint8 array"):

@@ -49,6 +49,12 @@ def test_a_pool_has_the_games_of_its_shares(tmp_path):
     assert all(job.game.path.is_file() for job in jobs if job.source != OFFICIAL)
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_pool_may_say_how_many_games_have_invented_names(tmp_path, share):
+    jobs = draw_jobs(tmp_path, Pools(number=6, mixture={"standard": 1.0}, renamed=share), "seed")
+    assert [without_questions(played(job)).renamed for job in jobs] == [bool(share)] * 6
+
+
 def test_where_a_level_hides_what_is_wanted_some_training_games_do_not(tmp_path, monkeypatch):
     made, make = [], labelled.make_game
     monkeypatch.setattr(labelled, "make_game", lambda *asked: made.append(asked[3]) or make(*asked))
